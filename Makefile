@@ -1,0 +1,56 @@
+# A fresh clone needs make and a Python >= 3.11; every target makes .venv itself.
+#
+#   PYTHON=python3.13 make test     chooses the interpreter (while .venv does not exist yet)
+#   make bench ARGS="--help"        ARGS goes to the program behind the target
+
+PYTHON ?= python3
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+# Stamps lie inside .venv, so that deleting it forgets them too.
+DEMO := $(VENV)/.installed-demo
+DEV := $(VENV)/.installed-dev
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(DEMO) ## run the incident triage example
+	@$(BIN)/python -m examples.incident_triage $(ARGS)
+
+test: check ## check, then run all tests with coverage (README, docs and examples are run too)
+	$(BIN)/python -m pytest -n 2 --cov=holdfast $(ARGS)
+
+check: $(DEV) ## formatting, lint, types, layers
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+bench: $(DEV) ## measure
+	@$(BIN)/python -m bench $(ARGS)
+
+clean: ## remove .venv and everything that was generated
+	rm -rf $(VENV) build dist htmlcov .bench .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -f .coverage .coverage.*
+	find . -name .git -prune -o -type d -name __pycache__ -exec rm -rf {} +
+
+# The upgrade is for --group, which the pip that comes with Python 3.11 and 3.12 lacks.
+$(DEMO): pyproject.toml scripts/venv.sh
+	@sh scripts/venv.sh $(VENV) "$(PYTHON)"
+	@echo "installing holdfast[demo] into $(VENV)"
+	@$(BIN)/python -m pip install -qq --upgrade 'pip>=25.1'
+	@$(BIN)/python -m pip install -qq --editable '.[demo]'
+	@touch $@
+
+$(DEV): pyproject.toml scripts/venv.sh
+	@sh scripts/venv.sh $(VENV) "$(PYTHON)"
+	@echo "installing holdfast[demo] with the development tools into $(VENV)"
+	@$(BIN)/python -m pip install -qq --upgrade 'pip>=25.1'
+	@$(BIN)/python -m pip install -qq --editable '.[demo]' --group dev
+	@touch $@
