@@ -1,0 +1,282 @@
+"""WorkflowBuilder: puts a workflow together and checks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeAlias
+
+from holdfast.engine.limits import Limits
+from holdfast.errors import GraphError
+from holdfast.graph.edge import (
+    Condition,
+    Direct,
+    Edge,
+    FanIn,
+    FanOut,
+    MultiSelection,
+    Selection,
+    Switch,
+    SwitchCase,
+)
+from holdfast.graph.executor import Executor, ExecutorSpec, Recipe, spec_of
+from holdfast.graph.graph import Graph
+from holdfast.graph.state_key import Merge, MergeRule
+from holdfast.graph.validate import validate
+from holdfast.ids import ExecutorId, complaint_about_id
+from holdfast.workflow import Workflow
+
+Placeable: TypeAlias = type[Executor] | Recipe | Executor | str
+"""What may stand in an edge: a class, a recipe, an instance, a decorated function or an id."""
+
+
+class Case(NamedTuple):
+    """A way out of a switch: taken by the first message that meets the condition.
+
+    >>> Case(condition=lambda report: report == "P0", target="page", label="P0").label
+    'P0'
+    """
+
+    condition: Condition
+    target: Placeable
+    label: str | None = None
+
+
+class Default(NamedTuple):
+    """The way out of a switch for messages that no case took.
+
+    >>> Default(target="ticket").target
+    'ticket'
+    """
+
+    target: Placeable
+    label: str | None = None
+
+
+class WorkflowBuilder:
+    """Builds a workflow; every method returns the builder, so that calls can be chained.
+
+    >>> from holdfast import WorkflowBuilder, executor
+    >>> @executor
+    ... def upper(text: str) -> str:
+    ...     return text.upper()
+    >>> @executor
+    ... def exclaim(text: str) -> str:
+    ...     return text + "!"
+    >>> workflow = WorkflowBuilder(name="Shout").set_start_executor(upper).add_edge(upper, exclaim).build()
+    >>> workflow.run_sync("hello").outputs
+    ['HELLO!']
+    """
+
+    def __init__(
+        self, name: str | None = None, max_iterations: int = 100, limits: Limits | None = None
+    ) -> None:
+        """``max_iterations`` bounds the supersteps since the last external input."""
+        if name is not None and (complaint := complaint_about_id(name)):
+            raise GraphError(f"workflow name {name!r} {complaint}")
+        if type(max_iterations) is not int or max_iterations < 1:
+            raise GraphError(f"max_iterations={max_iterations!r}: must be a whole number of at least 1")
+        self._name = name
+        self._max_iterations = max_iterations
+        self._limits = limits or Limits()
+        self._start: ExecutorId | None = None
+        self._placed: dict[ExecutorId, object] = {}
+        self._specs: dict[ExecutorId, ExecutorSpec] = {}
+        self._edges: list[Edge] = []
+        self._output_from: frozenset[ExecutorId] | None = None
+        self._merges: dict[tuple[str, str | None], MergeRule] = {}
+
+    def register_executor(self, factory: Callable[[], Executor], name: str) -> WorkflowBuilder:
+        """Let ``name`` stand in edges for the executor that ``factory`` creates for each run.
+
+        The factory is called once here too, to learn what its executor handles.
+        """
+        executor_id = self._checked(name)
+        if executor_id in self._placed:
+            raise GraphError(f"executor {name!r} is registered twice; give each its own name")
+        sample = factory()
+        if not isinstance(sample, Executor):
+            raise GraphError(
+                f"register_executor(name={name!r}): the factory must return an Executor, not {sample!r}"
+            )
+
+        def create() -> Executor:
+            created = factory()
+            created.id = executor_id
+            return created
+
+        self._placed[executor_id] = factory
+        self._specs[executor_id] = ExecutorSpec(executor_id, spec_of(sample).handlers, create)
+        return self
+
+    def set_start_executor(self, executor: Placeable) -> WorkflowBuilder:
+        """Say which executor gets the input of a run."""
+        start = self._place(executor)
+        if self._start is not None and self._start != start:
+            raise GraphError(f"the start executor is {self._start!r} already, it cannot be {start!r} too")
+        self._start = start
+        return self
+
+    def add_edge(
+        self,
+        source: Placeable,
+        target: Placeable,
+        condition: Condition | None = None,
+        label: str | None = None,
+    ) -> WorkflowBuilder:
+        """Lead messages from one executor to another, all or those that meet the condition."""
+        self._edges.append(Direct(self._place(source), self._place(target), condition, label))
+        return self
+
+    def add_fan_out_edges(self, source: Placeable, targets: Sequence[Placeable]) -> WorkflowBuilder:
+        """Lead each message to all targets that take it."""
+        placed = self._place(source)
+        self._edges.append(FanOut(placed, self._place_all(targets, "add_fan_out_edges", "targets")))
+        return self
+
+    def add_fan_in_edges(self, sources: Sequence[Placeable], target: Placeable) -> WorkflowBuilder:
+        """Give the target one list once each source has sent something: all of it, in the order of the sources."""
+        placed = self._place_all(sources, "add_fan_in_edges", "sources")
+        self._edges.append(FanIn.joining(placed, self._place(target)))
+        return self
+
+    def add_switch_case_edge_group(
+        self, source: Placeable, cases: Sequence[Case | Default]
+    ) -> WorkflowBuilder:
+        """Lead each message to the first case that takes it, else to the default."""
+        placed = self._place(source)
+        if not cases or any(isinstance(case, Default) for case in cases[:-1]):
+            raise GraphError(
+                f"switch of {placed!r}: give at least one Case, and at most one Default as the last of all"
+            )
+        ways = [
+            SwitchCase(
+                case.condition if isinstance(case, Case) else None, self._place(case.target), case.label
+            )
+            for case in cases
+        ]
+        self._edges.append(Switch(placed, tuple(ways)))
+        return self
+
+    def add_multi_selection_edge_group(
+        self, source: Placeable, targets: Sequence[Placeable], selection_func: Selection
+    ) -> WorkflowBuilder:
+        """Lead each message to those targets whose ids ``selection_func(message, target_ids)`` returns."""
+        placed = self._place(source)
+        ids = self._place_all(targets, "add_multi_selection_edge_group", "targets")
+        self._edges.append(MultiSelection(placed, ids, selection_func))
+        return self
+
+    def add_chain(self, executors: Sequence[Placeable]) -> WorkflowBuilder:
+        """Lead messages from each executor to the next."""
+        if len(executors) < 2:
+            raise GraphError("add_chain needs at least two executors")
+        for source, target in pairwise(executors):
+            self.add_edge(source, target)
+        return self
+
+    def with_output_from(self, *executors: Placeable) -> WorkflowBuilder:
+        """Take as outputs of the workflow only what these executors yield; what others yield is not given out."""
+        self._output_from = frozenset(self._place(executor) for executor in executors)
+        return self
+
+    def with_state_merge(self, scope_name: str, key: str | None, merge: MergeRule | str) -> WorkflowBuilder:
+        """Declare how writes to a key of a shared scope are merged; without a key, to all its keys."""
+        if isinstance(merge, str):
+            try:
+                merge = Merge(merge)
+            except ValueError:
+                known = ", ".join(Merge)
+                raise GraphError(
+                    f"with_state_merge: {merge!r} is no merge; use a function or one of {known}"
+                ) from None
+        elif not callable(merge):
+            raise GraphError(
+                f"with_state_merge: a merge is a Merge or a function (current, update), not {merge!r}"
+            )
+        self._merges[(scope_name, key)] = merge
+        return self
+
+    def build(self) -> Workflow:
+        """The workflow; raises ``GraphError`` if something is wrong with it."""
+        if self._start is None:
+            raise GraphError(
+                f"workflow {self._name or '(unnamed)'!r} has no start executor; "
+                f"call set_start_executor(...) before build()"
+            )
+        if self._start not in self._specs:
+            raise GraphError(
+                f"the start executor {self._start!r} is not in the workflow; register it with "
+                f"register_executor(..., name={self._start!r}) or pass the executor itself"
+            )
+        graph = Graph(
+            self._start, self._in_order(), tuple(self._edges), self._output_from, dict(self._merges)
+        )
+        validate(graph)
+        name = self._name or f"{self._start}-{graph.fingerprint[:8]}"
+        return Workflow(graph, name, max_iterations=self._max_iterations, limits=self._limits)
+
+    def _in_order(self) -> dict[ExecutorId, ExecutorSpec]:
+        """The executors in graph order: as first named in the start and the edges."""
+        assert self._start is not None
+        named = [self._start]
+        for edge in self._edges:
+            named += (*edge.sources, *edge.targets)
+        ordered = dict.fromkeys([*named, *self._specs])
+        return {
+            executor_id: self._specs[executor_id] for executor_id in ordered if executor_id in self._specs
+        }
+
+    def _place_all(self, executors: Sequence[Placeable], method: str, what: str) -> tuple[ExecutorId, ...]:
+        if not isinstance(executors, list | tuple) or not executors:
+            raise GraphError(f"{method}: {what} must be a list of at least one executor, not {executors!r}")
+        return tuple(self._place(executor) for executor in executors)
+
+    def _place(self, executor: Placeable) -> ExecutorId:
+        """The id of ``executor``; it is in the workflow from now on."""
+        if isinstance(executor, str):
+            return self._checked(executor)
+        if not isinstance(executor, Recipe | Executor) and not _is_executor_class(executor):
+            raise GraphError(_why_not_placeable(executor))
+        spec = spec_of(executor)
+        executor_id = self._checked(spec.id)
+        there = self._placed.get(executor_id)
+        if there is None:
+            self._placed[executor_id] = executor
+            self._specs[executor_id] = spec
+        elif there is not executor and there != executor:
+            raise GraphError(
+                f"two executors have the id {executor_id!r}: {there!r} and {executor!r}; "
+                f"give one of them another id, like {_id_hint(executor)}"
+            )
+        return executor_id
+
+    def _checked(self, text: Any) -> ExecutorId:
+        if complaint := complaint_about_id(text):
+            raise GraphError(f"executor id {text!r} {complaint}")
+        return ExecutorId(text)
+
+
+def _is_executor_class(thing: object) -> bool:
+    return isinstance(thing, type) and issubclass(thing, Executor)
+
+
+def _id_hint(executor: object) -> str:
+    cls = executor if isinstance(executor, type) else type(executor)
+    if isinstance(executor, Recipe):
+        cls = executor.executor_class
+    return f"{cls.__name__}.bind(id='...')"
+
+
+def _why_not_placeable(thing: object) -> str:
+    if isinstance(thing, Workflow):
+        return f"{thing!r} cannot stand in an edge itself"
+    if isinstance(thing, type):
+        return f"class {thing.__name__} is not an Executor; derive it from Executor"
+    if callable(thing):
+        name = getattr(thing, "__name__", repr(thing))
+        return f"function {name!r} is not an executor; decorate it with @executor"
+    return (
+        f"{thing!r} cannot stand in an edge; use an Executor class, Class.bind(...), an instance, "
+        f"a function decorated with @executor, or an id"
+    )

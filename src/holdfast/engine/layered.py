@@ -1,0 +1,82 @@
+"""A mapping whose changed copies cost what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, TypeVar
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+# Below this size copying the changed layer is cheaper than thinking about it.
+_SMALL = 32
+# The changed layer is folded into the base when it reaches this fraction of it.
+_FRACTION = 16
+
+
+class _Gone:
+    """Marks a key of the base as removed."""
+
+    def __repr__(self) -> str:
+        return "GONE"
+
+
+GONE: Final = _Gone()
+_MISSING: Final = object()
+
+
+class Layered(Mapping[K, V]):
+    """An immutable mapping: a base that versions share, under a small layer of changes.
+
+    >>> one = Layered({"a": 1, "b": 2})
+    >>> two = one.changed({"b": 3, "a": GONE})
+    >>> dict(one), dict(two)
+    ({'a': 1, 'b': 2}, {'b': 3})
+    """
+
+    __slots__ = ("_base", "_layer", "_length")
+
+    def __init__(self, base: dict[K, V] | None = None) -> None:
+        self._base: dict[K, V] = base if base is not None else {}
+        self._layer: dict[K, Any] = {}
+        self._length = len(self._base)
+
+    def changed(self, changes: Mapping[K, V | _Gone]) -> Layered[K, V]:
+        """This mapping with ``changes`` made; a value of ``GONE`` removes its key."""
+        copy: Layered[K, V] = Layered(self._base)
+        layer = {**self._layer, **changes}
+        length = self._length
+        for key, value in changes.items():
+            length += (value is not GONE) - (key in self)
+        copy._length = length
+        if len(layer) > _SMALL and len(layer) * _FRACTION > len(self._base):
+            copy._base = {key: value for key, value in {**self._base, **layer}.items() if value is not GONE}
+        else:
+            copy._layer = layer
+        return copy
+
+    def __getitem__(self, key: K) -> V:
+        value = self._layer.get(key, _MISSING)
+        if value is _MISSING:
+            return self._base[key]
+        if value is GONE:
+            raise KeyError(key)
+        return value  # type: ignore[no-any-return]
+
+    def __contains__(self, key: object) -> bool:
+        value = self._layer.get(key, _MISSING)  # type: ignore[arg-type]
+        return key in self._base if value is _MISSING else value is not GONE
+
+    def __iter__(self) -> Iterator[K]:
+        for key in self._base:
+            if self._layer.get(key) is not GONE:
+                yield key
+        for key, value in self._layer.items():
+            if value is not GONE and key not in self._base:
+                yield key
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __repr__(self) -> str:
+        return f"Layered({dict(self)!r})"

@@ -1,0 +1,28 @@
+"""The named limits of a workflow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds that turn a runaway workflow into a clear error; each error names its limit.
+
+    >>> Limits(max_deliveries=1_000).max_deliveries
+    1000
+    """
+
+    max_deliveries: int = 100_000
+    """Messages that one superstep may deliver."""
+    max_concurrent_turns: int = 1_000
+    """Turns of one superstep that run at the same time; the others wait for their place."""
+    max_value_size: int = 1 << 30
+    """Characters and bytes of text in one value that is sent, queued or yielded."""
+
+    def __post_init__(self) -> None:
+        """Refuse limits below one."""
+        for name in self.__slots__:
+            allowed = getattr(self, name)
+            if not isinstance(allowed, int) or allowed < 1:
+                raise ValueError(f"Limits({name}={allowed!r}): must be a whole number of at least 1")

@@ -1,0 +1,173 @@
+"""The state of a run: scopes, what turns do to them, and how the writes of a superstep combine."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from holdfast.engine.chain import Chain
+from holdfast.engine.layered import GONE, Layered
+from holdfast.engine.value import Value, append_to, capture
+from holdfast.errors import StateConflict
+from holdfast.graph.state_key import Merge, MergeRule
+from holdfast.ids import ExecutorId
+
+
+class Scope(NamedTuple):
+    """A partition of state: shared under a name, or private to the executor that owns it."""
+
+    owner: ExecutorId | None
+    name: str
+
+    def __str__(self) -> str:
+        return f"shared scope {self.name!r}" if self.owner is None else f"private scope of {self.owner!r}"
+
+
+class Put(NamedTuple):
+    """The key gets this value."""
+
+    value: Value
+
+
+class Append(NamedTuple):
+    """The value of the key grows by these items."""
+
+    items: Chain[Value]
+
+
+class Drop(NamedTuple):
+    """The key goes."""
+
+
+class Update(NamedTuple):
+    """These updates are merged into the value of the key, by its declared merge."""
+
+    updates: tuple[Value, ...]
+    rule: MergeRule
+
+
+Write: TypeAlias = Put | Append | Drop
+"""What a superstep does to a key: what a checkpoint's delta holds."""
+
+Change: TypeAlias = Write | Update
+"""What one turn does to a key."""
+
+Place: TypeAlias = tuple[Scope, str]
+Changes: TypeAlias = Mapping[Place, Change]
+State: TypeAlias = Layered[Scope, Layered[str, Value]]
+
+EMPTY_STATE: State = Layered()
+NO_CHANGES: Changes = {}
+
+
+def read(state: State, scope: Scope, key: str) -> Value | None:
+    """The committed value of a key, or None."""
+    keys = state.get(scope)
+    return None if keys is None else keys.get(key)
+
+
+def write(state: State, writes: Mapping[Place, Write]) -> State:
+    """``state`` after ``writes``; costs what is written, not what is there."""
+    by_scope: dict[Scope, dict[str, Any]] = {}
+    for (scope, key), change in writes.items():
+        changed = by_scope.setdefault(scope, {})
+        match change:
+            case Put():
+                changed[key] = change.value
+            case Append():
+                changed[key] = append_to(read(state, scope, key), change.items)
+            case Drop():
+                changed[key] = GONE
+    scopes: dict[Scope, Any] = {}
+    for scope, changed in by_scope.items():
+        keys = (state.get(scope) or Layered()).changed(changed)
+        scopes[scope] = keys if keys else GONE
+    return state.changed(scopes)
+
+
+def combine(state: State, changes_of: Iterable[tuple[ExecutorId, Changes]], limit: int) -> dict[Place, Write]:
+    """The writes of a superstep: the changes of its turns, in graph order, made one for each key.
+
+    Raises ``StateConflict`` where two turns changed one key in ways that do not combine.
+    """
+    by_place: dict[Place, list[tuple[ExecutorId, Change]]] = {}
+    for executor_id, changes in changes_of:
+        for place, change in changes.items():
+            by_place.setdefault(place, []).append((executor_id, change))
+    return {place: _combined(state, place, made, limit) for place, made in by_place.items()}
+
+
+def _combined(state: State, place: Place, made: list[tuple[ExecutorId, Change]], limit: int) -> Write:
+    first = made[0][1]
+    kinds = {type(change) for _, change in made}
+    if len(made) == 1 and not isinstance(first, Update):
+        return first
+    if kinds == {Update}:
+        updates = [
+            (who, value) for who, change in made if isinstance(change, Update) for value in change.updates
+        ]
+        assert isinstance(first, Update)
+        return Put(merged(read(state, *place), updates, first.rule, place, limit))
+    if kinds == {Append}:
+        return Append(
+            Chain.of([item for _, change in made if isinstance(change, Append) for item in change.items])
+        )
+    if kinds == {Drop}:
+        return Drop()
+    raise _conflict(place, made[0][0], made[1][0], kinds)
+
+
+def _conflict(place: Place, first: ExecutorId, second: ExecutorId, kinds: set[type[Change]]) -> StateConflict:
+    scope, key = place
+    how = "one appended to and the other set" if Append in kinds else "both wrote"
+    return StateConflict(
+        f"{first!r} and {second!r}: {how} key {key!r} of {scope} in one superstep; let one of them write it, "
+        f"use append_state in both, or declare how writes combine: "
+        f"with_state_merge({scope.name!r}, {key!r}, Merge.LAST_WRITE)",
+        scope_name=scope.name,
+        key=key,
+        executor_ids=(first, second),
+    )
+
+
+def merged(
+    current: Value | None,
+    updates: Iterable[tuple[ExecutorId, Value]],
+    rule: MergeRule,
+    place: Place,
+    limit: int,
+) -> Value:
+    """``updates`` merged into ``current`` one after the other; the first stands where nothing was."""
+    function = _RULES[rule] if isinstance(rule, Merge) else rule
+    result: Any = None if current is None else current.load()
+    absent = current is None
+    scope, key = place
+    for executor_id, update in updates:
+        if absent:
+            result, absent = update.load(), False
+            continue
+        try:
+            result = function(result, update.load())
+        except Exception as error:
+            raise StateConflict(
+                f"key {key!r} of {scope}: its merge {getattr(rule, '__name__', rule)} cannot combine "
+                f"a {type(result).__name__} with the {type(update.peek()).__name__} that {executor_id!r} queued: "
+                f"{error!r}; queue a value that the merge takes, or declare another merge",
+                scope_name=scope.name,
+                key=key,
+                executor_ids=(executor_id,),
+            ) from error
+    return capture(result, f"merged state {key!r}", limit)
+
+
+def _last(current: Any, update: Any) -> Any:
+    return update
+
+
+_RULES: dict[Merge, Callable[[Any, Any], Any]] = {
+    Merge.LAST_WRITE: _last,
+    Merge.APPEND: operator.concat,
+    Merge.ADD: operator.add,
+    Merge.UNION: operator.or_,
+}

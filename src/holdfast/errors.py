@@ -1,0 +1,172 @@
+"""Every error and warning of Holdfast, under one root each.
+
+::
+
+    HoldfastError
+    ├── GraphError            the workflow cannot be built, or a handler named an executor that is not there
+    ├── WrongType             a value is not of the declared type: an input, a typed state key
+    ├── NotCheckpointable     a value that was sent or queued cannot be kept
+    ├── StateConflict         two turns of one superstep wrote the same shared key
+    ├── ExecutorFailed        a handler raised
+    │   └── ConditionFailed   the condition or selection of an edge raised, or chose a target it does not have
+    └── LimitExceeded         a named limit of the workflow was reached
+        └── SuperstepLimit    too many supersteps since the last input
+
+    HoldfastWarning (a UserWarning)
+    ├── UnroutedMessage       no edge took a message
+    ├── WaitingFanIn          the run ended while a fan-in still waits for some of its sources
+    └── ChangedAfterCapture   a value was changed after it was sent or queued; the change reaches nobody
+
+Each message says what happened, where, and what to do about it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.ids import ExecutorId, RunId
+
+
+class HoldfastError(Exception):
+    """The root of all errors that Holdfast raises.
+
+    >>> issubclass(GraphError, HoldfastError)
+    True
+    """
+
+
+class GraphError(HoldfastError):
+    """A workflow is put together wrongly; the message names the executor, the edge and the fix.
+
+    >>> from holdfast import WorkflowBuilder
+    >>> WorkflowBuilder(name="Empty").build()
+    Traceback (most recent call last):
+    ...
+    holdfast.errors.GraphError: workflow 'Empty' has no start executor; call set_start_executor(...) before build()
+    """
+
+
+class WrongType(HoldfastError):
+    """A value is not of the type that was declared for it.
+
+    >>> from holdfast import WorkflowBuilder, executor
+    >>> @executor
+    ... def double(number: int) -> int:
+    ...     return number * 2
+    >>> WorkflowBuilder(name="Double").set_start_executor(double).build().run_sync("two")
+    Traceback (most recent call last):
+    ...
+    holdfast.errors.WrongType: workflow 'Double' starts at 'double', which takes int, but its input is a str: 'two'
+    """
+
+
+class NotCheckpointable(HoldfastError):
+    """A value that was sent or queued cannot be kept; the message gives the path inside the value.
+
+    >>> raise NotCheckpointable("message.rows[3].handle: socket is not checkpointable")
+    Traceback (most recent call last):
+    ...
+    holdfast.errors.NotCheckpointable: message.rows[3].handle: socket is not checkpointable
+    """
+
+
+class StateConflict(HoldfastError):
+    """Turns of one superstep wrote the same shared key and their writes cannot be combined.
+
+    >>> StateConflict("both wrote it", scope_name="Totals", key="sum", executor_ids=()).key
+    'sum'
+    """
+
+    def __init__(
+        self, message: str, *, scope_name: str, key: str, executor_ids: tuple[ExecutorId, ...]
+    ) -> None:
+        self.scope_name = scope_name
+        self.key = key
+        self.executor_ids = executor_ids
+        super().__init__(message)
+
+
+class ExecutorFailed(HoldfastError):
+    """A handler raised; the original is the ``__cause__``.
+
+    >>> from holdfast import WorkflowBuilder, executor
+    >>> @executor
+    ... def divide(number: int) -> float:
+    ...     return 1 / number
+    >>> workflow = WorkflowBuilder(name="Divide").set_start_executor(divide).build()
+    >>> try:
+    ...     workflow.run_sync(0)
+    ... except ExecutorFailed as failure:
+    ...     print(failure.executor_id, repr(failure.__cause__))
+    divide ZeroDivisionError('division by zero')
+    """
+
+    def __init__(
+        self, message: str, *, executor_id: ExecutorId, superstep: int = 0, run_id: RunId | None = None
+    ) -> None:
+        self.executor_id = executor_id
+        self.superstep = superstep
+        self.run_id = run_id
+        super().__init__(message)
+
+
+class ConditionFailed(ExecutorFailed):
+    """The condition or selection of an edge raised, or chose a target that the edge does not have.
+
+    >>> issubclass(ConditionFailed, ExecutorFailed)
+    True
+    """
+
+
+class LimitExceeded(HoldfastError):
+    """A named limit of the workflow was reached; ``limit`` is its name in ``Limits``.
+
+    >>> LimitExceeded("max_deliveries", 10, "too many").limit
+    'max_deliveries'
+    """
+
+    def __init__(self, limit: str, allowed: int, message: str) -> None:
+        self.limit = limit
+        self.allowed = allowed
+        super().__init__(message)
+
+
+class SuperstepLimit(LimitExceeded):
+    """The run took more supersteps since its last external input than ``max_iterations`` allows.
+
+    >>> issubclass(SuperstepLimit, LimitExceeded)
+    True
+    """
+
+
+class HoldfastWarning(UserWarning):
+    """The root of all warnings; a run reports them as ``WorkflowWarningEvent``.
+
+    >>> issubclass(UnroutedMessage, HoldfastWarning)
+    True
+    """
+
+
+class UnroutedMessage(HoldfastWarning):
+    """No edge took a message: it reaches nobody.
+
+    >>> str(UnroutedMessage("message 5 (int) of 'a' reaches nobody"))
+    "message 5 (int) of 'a' reaches nobody"
+    """
+
+
+class WaitingFanIn(HoldfastWarning):
+    """The run came to its end while a fan-in holds messages and waits for the rest of its sources.
+
+    >>> issubclass(WaitingFanIn, HoldfastWarning)
+    True
+    """
+
+
+class ChangedAfterCapture(HoldfastWarning):
+    """A value was changed after it was sent or queued; receivers see it as it was when sent or queued.
+
+    >>> issubclass(ChangedAfterCapture, HoldfastWarning)
+    True
+    """

@@ -1,0 +1,153 @@
+"""Reading what the signature of a handler declares."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable
+from inspect import Parameter, Signature, iscoroutinefunction, signature
+from typing import Any, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
+
+from holdfast.errors import GraphError
+from holdfast.graph.context import WorkflowContext
+from holdfast.graph.types import TypeForm, is_nothing, members
+
+Function: TypeAlias = Callable[..., Any]
+
+
+class Declared(NamedTuple):
+    """What a decorator says where annotations cannot: None means "read the annotation"."""
+
+    accepts: TypeForm | None = None
+    sends: TypeForm | None = None
+    yields: TypeForm | None = None
+
+
+class Signed(NamedTuple):
+    """What a handler accepts, sends and yields, by declaration or annotation.
+
+    ``returns`` are the types of returned values: sent where there are outgoing edges, else yielded.
+    """
+
+    accepts: TypeForm
+    sends: tuple[TypeForm, ...]
+    yields: tuple[TypeForm, ...]
+    returns: tuple[TypeForm, ...]
+    takes_context: bool
+    is_async: bool
+
+
+def locals_named_by(function: Function, depth: int) -> dict[str, Any]:
+    """The local names of calling frames that string annotations of ``function`` may refer to.
+
+    ``from __future__ import annotations`` leaves only text, and classes that are local to a function are
+    reachable only from its frame: so they are looked up while that frame is still there, at decoration.
+    """
+    texts = [text for text in function.__annotations__.values() if isinstance(text, str)]
+    if not texts:
+        return {}
+    words = {word for text in texts for word in _words(text)} - function.__globals__.keys()
+    found: dict[str, Any] = {}
+    frame: types.FrameType | None = sys._getframe(depth)
+    while frame is not None and words:
+        if frame.f_code.co_name == "<module>":
+            break
+        for word in words & frame.f_locals.keys():
+            found[word] = frame.f_locals[word]
+        words -= found.keys()
+        frame = frame.f_back
+    return found
+
+
+def _words(text: str) -> set[str]:
+    spaced = "".join(
+        character if character.isidentifier() or character.isdigit() else " " for character in text
+    )
+    return set(spaced.split())
+
+
+def read_signature(function: Function, place: str, declared: Declared, locals_: dict[str, Any]) -> Signed:
+    """What the signature of ``function`` declares; ``place`` names it in errors."""
+    parameters = [p for p in signature(function).parameters.values() if p.name != "self"]
+    if not 1 <= len(parameters) <= 2 or any(p.kind in _VARIADIC for p in parameters):
+        raise GraphError(
+            f"{place} must take a message and optionally a context, "
+            f"like (self, message: str, ctx: WorkflowContext[str]), but its signature is {signature(function)}"
+        )
+    hints = _hints(function, place, locals_)
+    message = parameters[0]
+    accepts = declared.accepts if declared.accepts is not None else hints.get(message.name, Signature.empty)
+    if accepts is Signature.empty:
+        raise GraphError(
+            f"{place} does not say what it takes: annotate its parameter {message.name!r}, "
+            f"like {message.name}: str, or declare it with input=str"
+        )
+    takes_context = len(parameters) == 2
+    is_async = iscoroutinefunction(function)
+    sends: tuple[TypeForm, ...] = ()
+    yields: tuple[TypeForm, ...] = ()
+    if takes_context:
+        sends, yields = _context_types(
+            hints.get(parameters[1].name, WorkflowContext), parameters[1].name, place
+        )
+        if not is_async:
+            raise GraphError(
+                f"{place} is not async, so it cannot await its context: "
+                f"write 'async def', or drop {parameters[1].name!r} and return the result"
+            )
+    return Signed(
+        accepts=accepts,
+        sends=sends if declared.sends is None else _something(declared.sends),
+        yields=yields if declared.yields is None else _something(declared.yields),
+        returns=_something(hints.get("return", Any)),
+        takes_context=takes_context,
+        is_async=is_async,
+    )
+
+
+_VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD, Parameter.KEYWORD_ONLY)
+
+
+def _hints(function: Function, place: str, locals_: dict[str, Any]) -> dict[str, Any]:
+    closure = (
+        dict(zip(function.__code__.co_freevars, _cells(function), strict=True))
+        if function.__closure__
+        else {}
+    )
+    try:
+        return get_type_hints(function, localns={**closure, **locals_})
+    except NameError as error:
+        raise GraphError(
+            f"{place}: the annotation {error.name!r} cannot be resolved; define {error.name!r} before the handler, "
+            f"import it outside TYPE_CHECKING, or declare types with input=, output= and workflow_output="
+        ) from error
+
+
+def _cells(function: Function) -> list[Any]:
+    contents = []
+    for cell in function.__closure__ or ():
+        try:
+            contents.append(cell.cell_contents)
+        except ValueError:  # not assigned yet
+            contents.append(None)
+    return contents
+
+
+def _context_types(
+    hint: TypeForm, name: str, place: str
+) -> tuple[tuple[TypeForm, ...], tuple[TypeForm, ...]]:
+    if hint is Any or hint is WorkflowContext:
+        return (Any,), (Any,)
+    origin: Any = get_origin(hint)
+    if origin is WorkflowContext:
+        sends, yields = get_args(hint)
+        return _something(sends), _something(yields)
+    raise GraphError(
+        f"{place}: its second parameter {name!r} is the context, annotate it as WorkflowContext "
+        f"or WorkflowContext[what it sends, what it yields]"
+    )
+
+
+def _something(form: TypeForm) -> tuple[TypeForm, ...]:
+    """The members of ``form`` that are something: None and Never mean nothing."""
+    return tuple(member for member in members(form) if not is_nothing(member))

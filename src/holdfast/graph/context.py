@@ -1,0 +1,136 @@
+"""What a handler can do: the contract of ``WorkflowContext``, stated once for every implementation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, overload
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    from holdfast.graph.state_key import StateKey
+    from holdfast.ids import ExecutorId, RunId
+
+    T = TypeVar("T")
+    T_Out = TypeVar("T_Out", contravariant=True, default=Any)
+    T_Final = TypeVar("T_Final", contravariant=True, default=Any)
+else:
+    # The defaults of type variables are for type checkers only, so no backport is imported at run time.
+    from typing import TypeVar
+
+    T = TypeVar("T")
+    T_Out = TypeVar("T_Out", contravariant=True)
+    T_Final = TypeVar("T_Final", contravariant=True)
+
+DEFAULT_SHARED_SCOPE = "shared"
+"""The scope that ``get_shared_state`` and ``set_shared_state`` use."""
+
+
+class WorkflowContext(Protocol[T_Out, T_Final]):
+    """What a handler is given beside its message.
+
+    ``WorkflowContext[T_Out, T_Final]`` declares what the handler sends and what it yields as workflow
+    output; both default to ``Any``, and ``None`` or ``Never`` means nothing.
+
+    Nothing that a handler does through its context is seen by others before the superstep ends. Values are
+    captured by the call: what happens to them later changes nothing, and every reader gets its own.
+
+    >>> from holdfast import WorkflowBuilder, WorkflowContext, executor
+    >>> @executor
+    ... async def shout(text: str, ctx: WorkflowContext[None, str]) -> None:
+    ...     await ctx.queue_state_update("seen", text, scope_name="Audit")
+    ...     await ctx.yield_output(text.upper())
+    >>> WorkflowBuilder(name="Shout").set_start_executor(shout).build().run_sync("hello").outputs
+    ['HELLO']
+    """
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, parameters: Any) -> Any:
+            """Let ``WorkflowContext[A]`` stand for ``WorkflowContext[A, Any]``."""
+            if not isinstance(parameters, tuple):
+                parameters = (parameters,)
+            return super().__class_getitem__(parameters + (Any,) * (2 - len(parameters)))
+
+    @property
+    def run_id(self) -> RunId:
+        """The run that this turn belongs to."""
+        ...
+
+    @property
+    def executor_id(self) -> ExecutorId:
+        """The executor whose turn this is."""
+        ...
+
+    @property
+    def superstep(self) -> int:
+        """The number of this superstep, from 1."""
+        ...
+
+    async def send_message(self, value: T_Out, target_id: str | None = None) -> None:
+        """Send ``value`` along the outgoing edges, or only along those that lead to ``target_id``."""
+        ...
+
+    async def yield_output(self, value: T_Final) -> None:
+        """Give ``value`` out as an output of the workflow."""
+        ...
+
+    @overload
+    async def read_state(self, key: StateKey[T], default: T, scope_name: str | None = None) -> T: ...
+    @overload
+    async def read_state(
+        self, key: StateKey[T], default: None = None, scope_name: str | None = None
+    ) -> T | None: ...
+    @overload
+    async def read_state(self, key: str, default: Any = None, scope_name: str | None = None) -> Any: ...
+    async def read_state(self, key: Any, default: Any = None, scope_name: str | None = None) -> Any:
+        """The value of ``key``: this turn's own write, else the committed one, else ``default``.
+
+        Without ``scope_name`` the scope is private to the executor; a name makes it shared.
+        """
+        ...
+
+    @overload
+    async def queue_state_update(self, key: StateKey[T], value: T, scope_name: str | None = None) -> None: ...
+    @overload
+    async def queue_state_update(self, key: str, value: Any, scope_name: str | None = None) -> None: ...
+    async def queue_state_update(self, key: Any, value: Any, scope_name: str | None = None) -> None:
+        """Set ``key`` at the end of the superstep; where a merge is declared, merge ``value`` into it."""
+        ...
+
+    async def read_state_keys(self, scope_name: str | None = None) -> list[str]:
+        """The keys of the scope, sorted, this turn's own writes included."""
+        ...
+
+    async def clear_state(
+        self, key: str | StateKey[Any] | None = None, scope_name: str | None = None
+    ) -> None:
+        """Remove ``key``, or without a key every key that this turn sees in the scope."""
+        ...
+
+    async def append_state(self, key: str | StateKey[Any], item: Any, scope_name: str | None = None) -> None:
+        """Append ``item`` to a list; a str is put behind a str, bytes behind bytes; absent gives a list.
+
+        Costs what the item costs, however long the value is. Appends of several turns of one superstep are
+        taken in graph order; an append and a set of one key conflict.
+        """
+        ...
+
+    async def get_state(self) -> Any:
+        """The executor's own state as one value, None when unset."""
+        ...
+
+    async def set_state(self, value: Any) -> None:
+        """Set the executor's own state as one value."""
+        ...
+
+    async def get_shared_state(self, key: str | StateKey[Any], default: Any = None) -> Any:
+        """``read_state`` in the default shared scope."""
+        ...
+
+    async def set_shared_state(self, key: str | StateKey[Any], value: Any) -> None:
+        """``queue_state_update`` in the default shared scope."""
+        ...
+
+    async def add_event(self, event: Any) -> None:
+        """Put an event of your own into the stream of the run's events."""
+        ...

@@ -1,0 +1,124 @@
+"""Edges: the kinds of routes between executors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from holdfast.ids import ExecutorId
+
+Condition: TypeAlias = Callable[[Any], object]
+"""Decides from a message; any true value takes the edge."""
+
+Selection: TypeAlias = Callable[[Any, list[str]], Sequence[str]]
+"""Picks target ids for a message from all target ids of the edge."""
+
+
+class Direct(NamedTuple):
+    """From one executor to another, for messages that meet the condition."""
+
+    source: ExecutorId
+    target: ExecutorId
+    condition: Condition | None = None
+    label: str | None = None
+
+    @property
+    def sources(self) -> tuple[ExecutorId, ...]:
+        return (self.source,)
+
+    @property
+    def targets(self) -> tuple[ExecutorId, ...]:
+        return (self.target,)
+
+
+class FanOut(NamedTuple):
+    """From one executor to several, each of which gets the message."""
+
+    source: ExecutorId
+    targets: tuple[ExecutorId, ...]
+
+    @property
+    def sources(self) -> tuple[ExecutorId, ...]:
+        return (self.source,)
+
+
+class FanIn(NamedTuple):
+    """From several executors to one, which gets a list once each source has sent something.
+
+    The list holds all that the sources sent until then, in the order of the sources, then as sent.
+    """
+
+    sources: tuple[ExecutorId, ...]
+    target: ExecutorId
+    buffer_key: str
+    """Names its buffer in snapshots: by what it joins, not by its position among the edges."""
+
+    @classmethod
+    def joining(cls, sources: tuple[ExecutorId, ...], target: ExecutorId) -> FanIn:
+        """The fan-in from ``sources`` to ``target``."""
+        return cls(sources, target, f"{','.join(sources)}->{target}")
+
+    @property
+    def targets(self) -> tuple[ExecutorId, ...]:
+        return (self.target,)
+
+
+class SwitchCase(NamedTuple):
+    """One way out of a switch; the default has no condition."""
+
+    condition: Condition | None
+    target: ExecutorId
+    label: str | None
+
+
+class Switch(NamedTuple):
+    """From one executor to the first case whose target takes the message and whose condition holds."""
+
+    source: ExecutorId
+    cases: tuple[SwitchCase, ...]
+
+    @property
+    def sources(self) -> tuple[ExecutorId, ...]:
+        return (self.source,)
+
+    @property
+    def targets(self) -> tuple[ExecutorId, ...]:
+        return tuple(case.target for case in self.cases)
+
+
+class MultiSelection(NamedTuple):
+    """From one executor to those of its targets that a function selects for the message."""
+
+    source: ExecutorId
+    targets: tuple[ExecutorId, ...]
+    selection: Selection
+
+    @property
+    def sources(self) -> tuple[ExecutorId, ...]:
+        return (self.source,)
+
+
+Edge: TypeAlias = Direct | FanOut | FanIn | Switch | MultiSelection
+
+
+def describe(edge: Edge) -> str:
+    """The edge as people name it in messages.
+
+    >>> describe(Direct(ExecutorId("a"), ExecutorId("b"), label="P0"))
+    "edge 'a' -> 'b' [P0]"
+    >>> describe(FanIn.joining((ExecutorId("a"), ExecutorId("b")), ExecutorId("c")))
+    "fan-in 'a', 'b' -> 'c'"
+    """
+    sources = ", ".join(repr(str(source)) for source in edge.sources)
+    targets = ", ".join(repr(str(target)) for target in edge.targets)
+    label = f" [{edge.label}]" if isinstance(edge, Direct) and edge.label else ""
+    return f"{_KIND[type(edge)]} {sources} -> {targets}{label}"
+
+
+_KIND = {
+    Direct: "edge",
+    FanOut: "fan-out",
+    FanIn: "fan-in",
+    Switch: "switch",
+    MultiSelection: "multi-selection",
+}

@@ -1,0 +1,197 @@
+"""What a type annotation says.
+
+A *form* is a type annotation as the user wrote it, already resolved (not a string). Everything here
+sees through `Annotated`, `NewType`, `type X = ...` and type variables, because at run time only
+classes, unions, literals and elements can be seen. What cannot be seen is allowed, never refused.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Container, Iterable, Iterator
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Never, NewType, TypeAlias, TypeVar, Union, get_args
+
+TypeForm: TypeAlias = Any
+
+_STANDARD = frozenset({"builtins", "collections", "collections.abc"})
+
+
+# -- what a form says ----------------------------------------------------------------------------
+
+
+def type_name(form: TypeForm) -> str:
+    """Write a form readably, and the same way in every Python version; equal meanings give equal names.
+
+    >>> type_name(typing.Optional[int]), type_name(typing.List[str]), type_name(Literal["b", "a"])
+    ('int | None', 'list[str]', "Literal['a', 'b']")
+    """
+    return rendered(form, exact=False)
+
+
+def members(form: TypeForm) -> tuple[TypeForm, ...]:
+    """Flatten a union into its distinct members, with wrappers removed; anything else is its one member.
+
+    >>> members(int | None), members(Annotated[str, "a note"])
+    ((<class 'int'>, <class 'NoneType'>), (<class 'str'>,))
+    """
+    form = _unwrap(form)
+    if origin_of(form) not in (Union, UnionType):
+        return (form,)
+    flat: list[TypeForm] = []
+    for part in get_args(form):
+        flat.extend(member for member in members(part) if member not in flat)
+    return tuple(flat)
+
+
+def is_anything(form: TypeForm) -> bool:
+    """Tell whether the form takes every value: `Any`, `object`, or a union with one of them.
+
+    >>> is_anything(Any), is_anything(int | object), is_anything(int)
+    (True, True, False)
+    """
+    return any(member is Any or member is object for member in members(form))
+
+
+def is_nothing(form: TypeForm) -> bool:
+    """Tell whether the form says that there is no value: `None`, `Never` or `NoReturn`.
+
+    >>> is_nothing(None), is_nothing(Never), is_nothing(int | None)
+    (True, True, False)
+    """
+    return all(member is NoneType or member is Never for member in members(form))
+
+
+def _unwrap(form: TypeForm) -> TypeForm:
+    """Remove what leaves no trace at run time, until a class, union, literal or generic is left."""
+    while True:
+        if origin_of(form) is Annotated:
+            form = get_args(form)[0]
+        elif isinstance(form, NewType):
+            form = form.__supertype__
+        elif isinstance(form, TypeVar):
+            bound = Any if form.__bound__ is None else form.__bound__
+            form = Union[form.__constraints__] if form.__constraints__ else bound  # noqa: UP007
+        elif _is_alias(form):
+            form = _alias_value(form)
+        elif form is None:
+            return NoneType
+        elif form is typing.NoReturn:
+            return Never
+        else:
+            return str if form is typing.LiteralString else form
+
+
+def origin_of(form: TypeForm) -> Any:
+    """Give the X of `X[...]`, the class behind `typing.List`, and any other form as it is."""
+    found: Any = typing.get_origin(form)
+    return form if found is None else found
+
+
+def _is_alias(form: TypeForm) -> bool:
+    """Tell whether the form is a `type X = ...` alias; by name, for 3.11 and typing_extensions."""
+    return type(origin_of(form)).__name__ == "TypeAliasType"
+
+
+def _alias_value(form: TypeForm) -> TypeForm:
+    """Give what an alias stands for, with its type parameters filled in."""
+    alias = origin_of(form)
+    value = alias.__value__
+    given = dict(zip(alias.__type_params__, get_args(form), strict=False))
+    parameters = getattr(value, "__parameters__", ())
+    return value[tuple(given.get(p, Any) for p in parameters)] if given and parameters else value
+
+
+def atoms_of(form: TypeForm) -> list[TypeForm]:
+    """Give the members, with a literal of many values as many literals of one value."""
+    atoms: list[TypeForm] = []
+    for member in members(form):
+        values = get_args(member) if origin_of(member) is Literal else ()
+        atoms.extend([Literal[value] for value in values] or [member])
+    return atoms
+
+
+def class_of(form: TypeForm) -> type | None:
+    """Give the class whose instances an atom describes; None where no class says it."""
+    origin = origin_of(form)
+    if origin is Literal:
+        return type(get_args(form)[0])
+    if is_typed_dict(origin):
+        return dict
+    return origin if isinstance(origin, type) else None
+
+
+def args_of(form: TypeForm) -> tuple[TypeForm, ...] | None:
+    """Give the type arguments: None for a bare `list` or `List`, () only for `tuple[()]`."""
+    return get_args(form) if origin_of(form) is not form and hasattr(form, "__args__") else None
+
+
+def sees_elements(cls: type) -> bool:
+    """Tell whether a value shows the type arguments of its class: a list does, a Box or iterator does not."""
+    container = issubclass(cls, (Iterable, Container)) and not issubclass(cls, Iterator)
+    return cls is type or (container and cls.__module__ in _STANDARD)
+
+
+def is_typed_dict(form: TypeForm) -> bool:
+    """Tell whether the form is a TypedDict class, of typing or of typing_extensions."""
+    return isinstance(form, type) and hasattr(form, "__required_keys__")
+
+
+def is_unpacked(form: TypeForm) -> bool:
+    """Tell whether the form is a starred type argument, as in `tuple[int, *tuple[str, ...]]`."""
+    return origin_of(form) is typing.Unpack or getattr(form, "__unpacked__", False) is True
+
+
+# -- names ---------------------------------------------------------------------------------------
+
+
+def rendered(form: TypeForm, exact: bool, seen: tuple[TypeForm, ...] = ()) -> str:
+    """Write a form for people or, `exact`, as a key that is equal when no value can tell two forms apart."""
+    if isinstance(form, list):  # the parameters of a Callable
+        return f"[{', '.join(rendered(part, exact, seen) for part in form)}]"
+    if _is_alias(form):
+        if form in seen:  # a recursive alias: its name is its end
+            return _simple_name(form)
+        seen = (*seen, form)
+    return " | ".join(_none_last({_render_member(member, exact, seen) for member in members(form)}))
+
+
+def _render_member(form: TypeForm, exact: bool, seen: tuple[TypeForm, ...]) -> str:
+    """Write one union member."""
+    origin, args = origin_of(form), args_of(form)
+    if origin is Literal:
+        return f"Literal[{', '.join(_none_last({_value_name(value) for value in get_args(form)}))}]"
+    name = _simple_name(origin)
+    if exact and isinstance(origin, type):
+        origin = object if origin is Any else origin
+        name = f"{name if origin is not object else ''}@{id(origin)}"
+        args = args if sees_elements(origin) else None
+    if args is None:
+        return name
+    return f"{name}[{', '.join(rendered(arg, exact, seen) for arg in args) or '()'}]"
+
+
+def _none_last(names: set[str]) -> list[str]:
+    """Sort names, None at the end."""
+    return sorted(names, key=lambda name: (name == "None", name))
+
+
+def _simple_name(form: TypeForm) -> str:
+    """Give the name of a class or special form, without its module and enclosing function."""
+    if form is NoneType:
+        return "None"
+    if form is Ellipsis:
+        return "..."
+    if isinstance(form, str):
+        return form
+    for attribute in ("__qualname__", "__name__", "__forward_arg__"):
+        if isinstance(name := getattr(form, attribute, None), str):
+            return name.rpartition("<locals>.")[2]
+    return type(form).__name__
+
+
+def _value_name(value: object) -> str:
+    """Write a literal's value; an enum member by its name, since its repr differs between versions."""
+    if hasattr(type(value), "__members__"):
+        return f"{_simple_name(type(value))}.{getattr(value, 'name', '')}"
+    return repr(value)

@@ -1,0 +1,130 @@
+"""What makes a graph sound; each check names the executor, the edge and the fix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from inspect import iscoroutinefunction
+from types import GenericAlias
+
+from holdfast.errors import GraphError
+from holdfast.graph.edge import Condition, Direct, Edge, FanIn, MultiSelection, Selection, Switch, describe
+from holdfast.graph.executor import ExecutorSpec
+from holdfast.graph.graph import Graph
+from holdfast.graph.matching import can_match
+from holdfast.graph.types import TypeForm, is_anything, type_name
+from holdfast.ids import ExecutorId
+
+
+def validate(graph: Graph) -> None:
+    """Raise ``GraphError`` for the first thing that is wrong with ``graph``."""
+    _check_known(graph)
+    _check_edges_distinct(graph)
+    for edge in graph.edges:
+        _check_functions(edge)
+    _check_reachable(graph)
+    for edge in graph.edges:
+        _check_types(graph, edge)
+
+
+def _check_known(graph: Graph) -> None:
+    for edge in graph.edges:
+        for executor_id in (*edge.sources, *edge.targets):
+            if executor_id not in graph.executors:
+                raise GraphError(
+                    f"{describe(edge)} names the executor {executor_id!r}, which is not in the workflow; "
+                    f"known are {_listed(graph.executors)}; "
+                    f"add it with register_executor(..., name={executor_id!r}) or put the executor itself in the edge"
+                )
+    for executor_id in graph.output_from or ():
+        if executor_id not in graph.executors:
+            raise GraphError(
+                f"with_output_from names {executor_id!r}, which is not in the workflow; "
+                f"known are {_listed(graph.executors)}"
+            )
+
+
+def _check_edges_distinct(graph: Graph) -> None:
+    seen: set[tuple[type[Edge], Edge]] = set()
+    for edge in graph.edges:
+        if (type(edge), edge) in seen:
+            raise GraphError(
+                f"{describe(edge)} was added twice; remove one, or give them different conditions"
+            )
+        seen.add((type(edge), edge))
+        doubled = [name for group in (edge.sources, edge.targets) for name in group if group.count(name) > 1]
+        if doubled and not isinstance(edge, Switch):
+            raise GraphError(f"{describe(edge)} names {doubled[0]!r} twice; name it once")
+
+
+def _check_functions(edge: Edge) -> None:
+    functions: list[Condition | Selection | None] = []
+    match edge:
+        case Direct():
+            functions = [edge.condition]
+        case Switch():
+            functions = [case.condition for case in edge.cases]
+        case MultiSelection():
+            functions = [edge.selection]
+        case _:
+            pass
+    for function in functions:
+        if function is None:
+            continue
+        if not callable(function):
+            raise GraphError(
+                f"{describe(edge)}: its condition must be a function, but it is a {type(function).__name__}"
+            )
+        if iscoroutinefunction(function):
+            raise GraphError(
+                f"{describe(edge)}: its condition is async, but routing is a pure function of the message; "
+                f"do the awaiting in the executor {edge.sources[0]!r} and put the result in the message"
+            )
+
+
+def _check_reachable(graph: Graph) -> None:
+    reached: set[ExecutorId] = set()
+    waiting = [graph.start]
+    while waiting:
+        executor_id = waiting.pop()
+        if executor_id not in reached:
+            reached.add(executor_id)
+            waiting += [target for edge in graph.outgoing[executor_id] for target in edge.targets]
+    unreachable = [executor_id for executor_id in graph.executors if executor_id not in reached]
+    if unreachable:
+        raise GraphError(
+            f"no path leads from the start executor {graph.start!r} to {_listed(unreachable)}; "
+            f"add an edge to it or remove it"
+        )
+
+
+def _check_types(graph: Graph, edge: Edge) -> None:
+    for source_id in edge.sources:
+        source = graph.executors[source_id]
+        sends = source.sends()
+        if not sends:
+            raise GraphError(
+                f"{describe(edge)}: executor {source_id!r} declares that it sends nothing; annotate its context "
+                f"as WorkflowContext[what it sends], give its handler a return type, or remove the edge"
+            )
+        if any(is_anything(form) for form in sends):
+            continue
+        arriving = tuple(GenericAlias(list, form) for form in sends) if isinstance(edge, FanIn) else sends
+        for target_id in edge.targets:
+            _check_pair(edge, source_id, arriving, graph.executors[target_id])
+
+
+def _check_pair(edge: Edge, source_id: str, arriving: tuple[TypeForm, ...], target: ExecutorSpec) -> None:
+    if not any(can_match(sent, accepted) for sent in arriving for accepted in target.accepts):
+        listed = " (a fan-in delivers a list)" if isinstance(edge, FanIn) else ""
+        raise GraphError(
+            f"{describe(edge)}: {source_id!r} sends {_typed(arriving)}{listed}, but {target.id!r} takes "
+            f"{_typed(target.accepts)}; give {target.id!r} a handler for it, or change what {source_id!r} sends"
+        )
+
+
+def _typed(forms: tuple[TypeForm, ...]) -> str:
+    return " or ".join(type_name(form) for form in forms)
+
+
+def _listed(ids: Iterable[ExecutorId]) -> str:
+    return ", ".join(repr(str(executor_id)) for executor_id in ids) or "none"

@@ -1,0 +1,1 @@
+"""WHO drives a run: tasks, contexts and events. asyncio lives here."""

@@ -1,0 +1,26 @@
+"""What a run takes from the world outside, given to it so that tests can give something else."""
+
+from __future__ import annotations
+
+import datetime
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from holdfast.ids import RunId
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
+
+
+def _new_run_id() -> RunId:
+    return RunId(os.urandom(16).hex())
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The clock and the source of ids."""
+
+    now: Callable[[], datetime.datetime] = _now
+    new_run_id: Callable[[], RunId] = _new_run_id

@@ -1,0 +1,116 @@
+"""The events of one run, kept for those who watch it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from holdfast.runtime.events import WorkflowEvent
+
+# How many events are kept for watchers that come late or are slow.
+RETAINED = 10_000
+
+
+class EventLog:
+    """A bounded log that any number of watchers read, each at its own pace.
+
+    A watcher that holds the run is never overtaken: the run waits at its barriers until that watcher has
+    taken all events. All other watchers may fall behind; they miss what is no longer kept.
+    """
+
+    def __init__(self, retained: int = RETAINED) -> None:
+        self._events: list[WorkflowEvent] = []
+        self._first = 0
+        self._retained = retained
+        self._closed = False
+        self._waiting: list[asyncio.Future[None]] = []
+        self._released: asyncio.Future[None] | None = None
+        self.holder: Watcher | None = None
+
+    def emit(self, events: Sequence[WorkflowEvent]) -> None:
+        """Append events; never waits."""
+        self._events += events
+        if self._waiting:
+            self._wake()
+        if len(self._events) > 2 * self._retained:
+            self._trim()
+
+    def close(self) -> None:
+        """Say that no more events follow."""
+        self._closed = True
+        self._wake()
+
+    def _wake(self) -> None:
+        for future in self._waiting:
+            _resolve(future)
+        self._waiting.clear()
+
+    def _trim(self) -> None:
+        # In big bites, because cutting the front off a list costs its length; never what the holder has to take.
+        excess = len(self._events) - self._retained
+        if self.holder is not None:
+            excess = min(excess, self.holder.next - self._first)
+        del self._events[:excess]
+        self._first += excess
+
+    @property
+    def held(self) -> bool:
+        """Whether there is a watcher that holds the run and has not yet asked for more than there is."""
+        holder = self.holder
+        if holder is None:
+            return False
+        return not (holder.waiting and holder.next == self._first + len(self._events))
+
+    async def released(self) -> None:
+        """Wait, while ``held``, until the watcher that holds the run asks for more than there is."""
+        self._released = asyncio.get_running_loop().create_future()
+        await self._released
+
+    def watch(self, *, holding: bool = False) -> Watcher:
+        """A watcher of all events that are kept, then of the ones that come."""
+        watcher = Watcher(self._first)
+        if holding:
+            self.holder = watcher
+        return watcher
+
+    async def take(self, watcher: Watcher) -> list[WorkflowEvent]:
+        """The events that are new to the watcher, waiting if there are none; empty when the log is closed."""
+        while (end := self._first + len(self._events)) == watcher.next:
+            if self._closed:
+                return []
+            if watcher is self.holder:
+                self._release()
+            more = asyncio.get_running_loop().create_future()
+            self._waiting.append(more)
+            watcher.waiting = True
+            await more
+            watcher.waiting = False
+        start = max(watcher.next - self._first, 0)
+        watcher.next = end
+        return self._events[start:]
+
+    def leave(self, watcher: Watcher) -> None:
+        """Stop watching; a run that this watcher held goes on without it."""
+        if watcher is self.holder:
+            self.holder = None
+            self._release()
+
+    def _release(self) -> None:
+        if self._released is not None:
+            _resolve(self._released)
+            self._released = None
+
+
+class Watcher:
+    """A reader's place in an ``EventLog``: ``next`` is the number of the event that it takes next."""
+
+    __slots__ = ("next", "waiting")
+
+    def __init__(self, first: int) -> None:
+        self.next = first
+        self.waiting = False
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

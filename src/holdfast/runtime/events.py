@@ -1,0 +1,210 @@
+"""What a run reports while it goes on."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from holdfast.errors import HoldfastWarning
+from holdfast.ids import ExecutorId, RunId
+
+_NEVER = datetime.datetime.min.replace(tzinfo=datetime.UTC)
+
+
+class RunStatus(StrEnum):
+    """Where a run stands.
+
+    >>> RunStatus.COMPLETED.ended
+    True
+    """
+
+    RUNNING = "running"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    """Someone called ``cancel``."""
+    STOPPED = "stopped"
+    """The caller left."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more happens by itself."""
+        return self is not RunStatus.RUNNING
+
+
+@dataclass(slots=True)
+class WorkflowEvent:
+    """The root of all events; subclass it for events of your own (see ``WorkflowContext.add_event``).
+
+    A ``provisional`` event is shown at once and belongs to work that may yet be done again; all others come in
+    the same order each time the same run is made.
+
+    >>> @dataclass
+    ... class Progress(WorkflowEvent):
+    ...     percent: int = 0
+    >>> Progress(percent=40).percent
+    40
+    """
+
+    run_id: RunId = field(default=RunId(""), kw_only=True)
+    superstep: int = field(default=0, kw_only=True)
+    timestamp: datetime.datetime = field(default=_NEVER, kw_only=True)
+    provisional: bool = field(default=False, kw_only=True)
+
+
+@dataclass(slots=True)
+class WorkflowStartedEvent(WorkflowEvent):
+    """A run begins.
+
+    >>> WorkflowStartedEvent(workflow_name="Triage").workflow_name
+    'Triage'
+    """
+
+    workflow_name: str = ""
+
+
+@dataclass(slots=True)
+class WorkflowStatusEvent(WorkflowEvent):
+    """The status of the run changed.
+
+    >>> WorkflowStatusEvent(RunStatus.RUNNING).status
+    <RunStatus.RUNNING: 'running'>
+    """
+
+    status: RunStatus
+
+
+@dataclass(slots=True)
+class WorkflowOutputEvent(WorkflowEvent):
+    """The workflow gave out a value.
+
+    >>> WorkflowOutputEvent("done", ExecutorId("report")).data
+    'done'
+    """
+
+    data: Any
+    executor_id: ExecutorId
+
+
+@dataclass(slots=True)
+class WorkflowCompletedEvent(WorkflowEvent):
+    """The run is complete; ``data`` is the last output, None if there was none.
+
+    >>> WorkflowCompletedEvent("done").data
+    'done'
+    """
+
+    data: Any = None
+
+
+@dataclass(slots=True)
+class WorkflowErrorEvent(WorkflowEvent):
+    """The run failed.
+
+    >>> WorkflowErrorEvent(ValueError("no")).error
+    ValueError('no')
+    """
+
+    error: BaseException
+
+
+@dataclass(slots=True)
+class WorkflowWarningEvent(WorkflowEvent):
+    """Something that is probably not meant; ``executor_id`` says where, if it is at one executor.
+
+    >>> from holdfast import UnroutedMessage
+    >>> WorkflowWarningEvent(UnroutedMessage("nobody takes it")).message
+    'nobody takes it'
+    """
+
+    warning: HoldfastWarning
+    executor_id: ExecutorId | None = None
+
+    @property
+    def message(self) -> str:
+        """The text of the warning."""
+        return str(self.warning)
+
+
+@dataclass(slots=True)
+class SuperStepStartedEvent(WorkflowEvent):
+    """A superstep begins.
+
+    >>> SuperStepStartedEvent(superstep=1).step_number
+    1
+    """
+
+    checkpoint: Any = None
+    """The checkpoint at the start; None where nothing is stored."""
+
+    @property
+    def step_number(self) -> int:
+        """The same as ``superstep``."""
+        return self.superstep
+
+    @property
+    def start_info(self) -> SuperStepStartedEvent:
+        """This event, for code that looks for ``event.start_info.checkpoint``."""
+        return self
+
+
+@dataclass(slots=True)
+class SuperStepCompletedEvent(WorkflowEvent):
+    """A superstep ended: its messages are on their way, its writes are there for all to see.
+
+    >>> SuperStepCompletedEvent(superstep=1).has_pending_messages
+    False
+    """
+
+    has_pending_messages: bool = False
+    has_pending_requests: bool = False
+    state_updated: bool = False
+    checkpoint: Any = None
+    """The checkpoint at the end; None where nothing is stored."""
+
+    @property
+    def step_number(self) -> int:
+        """The same as ``superstep``."""
+        return self.superstep
+
+    @property
+    def completion_info(self) -> SuperStepCompletedEvent:
+        """This event, for code that looks for ``event.completion_info.checkpoint``."""
+        return self
+
+
+@dataclass(slots=True)
+class ExecutorInvokedEvent(WorkflowEvent):
+    """An executor has its turn.
+
+    >>> ExecutorInvokedEvent(ExecutorId("triage")).executor_id
+    'triage'
+    """
+
+    executor_id: ExecutorId
+    message_count: int = 1
+
+
+@dataclass(slots=True)
+class ExecutorCompletedEvent(WorkflowEvent):
+    """An executor finished its turn.
+
+    >>> ExecutorCompletedEvent(ExecutorId("triage")).executor_id
+    'triage'
+    """
+
+    executor_id: ExecutorId
+
+
+@dataclass(slots=True)
+class ExecutorFailedEvent(WorkflowEvent):
+    """An executor raised.
+
+    >>> ExecutorFailedEvent(ExecutorId("triage"), ValueError("no")).error
+    ValueError('no')
+    """
+
+    executor_id: ExecutorId
+    error: BaseException
