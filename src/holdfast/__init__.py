@@ -1,4 +1,4 @@
-"""Holdfast runs graph-shaped agent workflows in supersteps and never loses their progress."""
+"""Holdfast runs graph-shaped agent workflows in supersteps, with isolated state and a deterministic order."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,9 @@ from holdfast.errors import (
     GraphError,
     HoldfastError,
     HoldfastWarning,
+    InvalidArgument,
     LimitExceeded,
+    MissedEvents,
     NotCheckpointable,
     StateConflict,
     SuperstepLimit,
@@ -55,9 +57,11 @@ __all__ = [
     "GraphError",
     "HoldfastError",
     "HoldfastWarning",
+    "InvalidArgument",
     "LimitExceeded",
     "Limits",
     "Merge",
+    "MissedEvents",
     "NotCheckpointable",
     "Recipe",
     "Run",

@@ -19,9 +19,9 @@ from holdfast.graph.edge import (
     Switch,
     SwitchCase,
 )
-from holdfast.graph.executor import Executor, ExecutorSpec, Recipe, spec_of
+from holdfast.graph.executor import Executor, ExecutorSpec, FunctionExecutor, Recipe, spec_of
 from holdfast.graph.graph import Graph
-from holdfast.graph.state_key import Merge, MergeRule
+from holdfast.graph.state_key import MergeRule, merge_rule
 from holdfast.graph.validate import validate
 from holdfast.ids import ExecutorId, complaint_about_id
 from holdfast.workflow import Workflow
@@ -145,7 +145,7 @@ class WorkflowBuilder:
     ) -> WorkflowBuilder:
         """Lead each message to the first case that takes it, else to the default."""
         placed = self._place(source)
-        if not cases or any(isinstance(case, Default) for case in cases[:-1]):
+        if not cases or any(isinstance(case, Default) for case in (*cases[:1], *cases[:-1])):
             raise GraphError(
                 f"switch of {placed!r}: give at least one Case, and at most one Default as the last of all"
             )
@@ -182,19 +182,7 @@ class WorkflowBuilder:
 
     def with_state_merge(self, scope_name: str, key: str | None, merge: MergeRule | str) -> WorkflowBuilder:
         """Declare how writes to a key of a shared scope are merged; without a key, to all its keys."""
-        if isinstance(merge, str):
-            try:
-                merge = Merge(merge)
-            except ValueError:
-                known = ", ".join(Merge)
-                raise GraphError(
-                    f"with_state_merge: {merge!r} is no merge; use a function or one of {known}"
-                ) from None
-        elif not callable(merge):
-            raise GraphError(
-                f"with_state_merge: a merge is a Merge or a function (current, update), not {merge!r}"
-            )
-        self._merges[(scope_name, key)] = merge
+        self._merges[(scope_name, key)] = merge_rule(merge, f"with_state_merge({scope_name!r}, {key!r})")
         return self
 
     def build(self) -> Workflow:
@@ -262,6 +250,8 @@ def _is_executor_class(thing: object) -> bool:
 
 
 def _id_hint(executor: object) -> str:
+    if isinstance(executor, FunctionExecutor):
+        return "@executor(id='...')"
     cls = executor if isinstance(executor, type) else type(executor)
     if isinstance(executor, Recipe):
         cls = executor.executor_class

@@ -4,7 +4,8 @@
 
     HoldfastError
     ├── GraphError            the workflow cannot be built, or a handler named an executor that is not there
-    ├── WrongType             a value is not of the declared type: an input, a typed state key
+    ├── WrongType             a value is not of the declared type: an input, a typed state key (a TypeError too)
+    ├── InvalidArgument       an argument that cannot be meant (a ValueError too)
     ├── NotCheckpointable     a value that was sent or queued cannot be kept
     ├── StateConflict         two turns of one superstep wrote the same shared key
     ├── ExecutorFailed        a handler raised
@@ -15,7 +16,8 @@
     HoldfastWarning (a UserWarning)
     ├── UnroutedMessage       no edge took a message
     ├── WaitingFanIn          the run ended while a fan-in still waits for some of its sources
-    └── ChangedAfterCapture   a value was changed after it was sent or queued; the change reaches nobody
+    ├── ChangedAfterCapture   a value was changed after it was sent or queued; the change reaches nobody
+    └── MissedEvents          a watcher came too late, or was too slow, for some events
 
 Each message says what happened, where, and what to do about it.
 """
@@ -47,7 +49,7 @@ class GraphError(HoldfastError):
     """
 
 
-class WrongType(HoldfastError):
+class WrongType(HoldfastError, TypeError):
     """A value is not of the type that was declared for it.
 
     >>> from holdfast import WorkflowBuilder, executor
@@ -58,6 +60,17 @@ class WrongType(HoldfastError):
     Traceback (most recent call last):
     ...
     holdfast.errors.WrongType: workflow 'Double' starts at 'double', which takes int, but its input is a str: 'two'
+    """
+
+
+class InvalidArgument(HoldfastError, ValueError):
+    """An argument that cannot be meant.
+
+    >>> from holdfast import Limits
+    >>> Limits(max_deliveries=0)
+    Traceback (most recent call last):
+    ...
+    holdfast.errors.InvalidArgument: Limits(max_deliveries=0): must be a whole number of at least 1
     """
 
 
@@ -168,5 +181,13 @@ class ChangedAfterCapture(HoldfastWarning):
     """A value was changed after it was sent or queued; receivers see it as it was when sent or queued.
 
     >>> issubclass(ChangedAfterCapture, HoldfastWarning)
+    True
+    """
+
+
+class MissedEvents(HoldfastWarning):
+    """A watcher came too late, or was too slow, for some events: they are no longer kept.
+
+    >>> issubclass(MissedEvents, HoldfastWarning)
     True
     """

@@ -70,10 +70,10 @@ def copied(value: object, place: str) -> Any:
             f"{place}: {type(value).__name__} contains itself or is nested too deeply"
         ) from None
     except Exception as error:
-        path, culprit, reason = _culprit(value, place, error)
+        path, culprit = _culprit(value, place)
         raise NotCheckpointable(
-            f"{path}: {type(culprit).__name__} is not checkpointable ({reason}); "
-            f"send plain data and open such things where they are used"
+            f"{path}: {type(culprit).__name__} is not checkpointable; "
+            f"send plain data, and open such things where they are used"
         ) from error
 
 
@@ -117,14 +117,14 @@ def _children(value: Any, place: str) -> Iterator[tuple[str, Any]]:
         yield from ((f"{place}.{name}", part) for name, part in _attributes(value))
 
 
-def _culprit(value: object, place: str, error: Exception) -> tuple[str, object, Exception]:
+def _culprit(value: object, place: str) -> tuple[str, object]:
     """The innermost part of ``value`` that cannot be copied."""
     for path, part in _children(value, place):
         try:
             _copied(part)
-        except Exception as inner:
-            return _culprit(part, path, inner)
-    return place, value, error
+        except Exception:
+            return _culprit(part, path)
+    return place, value
 
 
 def differs(one: object, other: object) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from holdfast.errors import InvalidArgument
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -24,5 +26,5 @@ class Limits:
         """Refuse limits below one."""
         for name in self.__slots__:
             allowed = getattr(self, name)
-            if not isinstance(allowed, int) or allowed < 1:
-                raise ValueError(f"Limits({name}={allowed!r}): must be a whole number of at least 1")
+            if type(allowed) is not int or allowed < 1:
+                raise InvalidArgument(f"Limits({name}={allowed!r}): must be a whole number of at least 1")

@@ -34,4 +34,4 @@ class Unrouted(NamedTuple):
     """A message that no edge took."""
 
     source: ExecutorId
-    value: Value
+    sent: Sent

@@ -69,20 +69,21 @@ class Router:
         a condition sees only messages of types that its target has a handler for."""
         if not self._takes(target, value):
             return False
-        return condition is None or bool(_asked(edge, target, condition, value))
+        return condition is None or _asked(edge, target, lambda message: bool(condition(message)), value)
 
     def _selected(self, edge: MultiSelection, value: Value) -> list[ExecutorId]:
         takers = [target for target in edge.targets if self._takes(target, value)]
         if not takers:
             return []
-        chosen = _asked(edge, None, edge.selection, value, [str(target) for target in edge.targets])
-        for target in chosen:
-            if target not in edge.targets:
-                raise ConditionFailed(
-                    f"{describe(edge)}: its selection chose {target!r}, which is not one of its targets; "
-                    f"return a list of ids out of {[str(t) for t in edge.targets]}",
-                    executor_id=edge.source,
-                )
+        known = [str(target) for target in edge.targets]
+        answer = _asked(edge, None, edge.selection, value, list(known))
+        chosen = None if isinstance(answer, str) or not isinstance(answer, Iterable) else list(answer)
+        if chosen is None or any(target not in known for target in chosen):
+            raise ConditionFailed(
+                f"{describe(edge)}: its selection must return a list of ids out of {known}, "
+                f"but it returned {answer if chosen is None else chosen!r}",
+                executor_id=edge.source,
+            )
         return [target for target in takers if target in chosen]
 
     def _buffer(self, edge: FanIn, source: ExecutorId, value: Value) -> None:
@@ -110,10 +111,11 @@ def _asked(edge: Edge, target: ExecutorId | None, function: Any, value: Value, *
     try:
         return function(message, *more)
     except Exception as error:
+        asked = "selection" if isinstance(edge, MultiSelection) else "condition"
         to = f" for target {target!r}" if target is not None and isinstance(edge, Switch) else ""
         raise ConditionFailed(
-            f"{describe(edge)}: its condition{to} raised {error!r} for the message {brief(message)}; "
-            f"a condition must give an answer for every message of the types that its target takes",
+            f"{describe(edge)}: its {asked}{to} raised {error!r} for the message {brief(message)}; "
+            f"it must give an answer for every message of the types that the target takes",
             executor_id=edge.sources[0],
         ) from error
 

@@ -6,10 +6,22 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from holdfast.engine.chain import Chain
-from holdfast.engine.state import Append, Change, Drop, Put, Scope, State, Update, merged, read
+from holdfast.engine.state import (
+    Append,
+    Change,
+    Drop,
+    Place,
+    Put,
+    Scope,
+    State,
+    Update,
+    merged,
+    read,
+    rule_name,
+)
 from holdfast.engine.value import Value, append_to
-from holdfast.errors import WrongType
-from holdfast.graph.state_key import MergeRule
+from holdfast.errors import StateConflict, WrongType
+from holdfast.graph.state_key import Merge, MergeRule
 from holdfast.ids import ExecutorId
 
 MergeFor: TypeAlias = Callable[[Scope, str], MergeRule | None]
@@ -59,20 +71,34 @@ class Staging:
             current = self.read(scope, key)
             self.changes[place] = Put(merged(current, [(self._owner, value)], rule, place, self._limit))
 
-    def append(self, scope: Scope, key: str, item: Value) -> None:
+    def append(self, scope: Scope, key: str, item: Value, rule: MergeRule | None = None) -> None:
         """Put ``item`` behind the value."""
         place = (scope, key)
         staged = self.changes.get(place)
-        if isinstance(staged, Append):
-            committed = read(self._committed, scope, key)
-            _check_appendable(scope, key, list if committed is None else committed.type, item)
-            self.changes[place] = Append(staged.items.extend((item,)))
-            return
-        current = self.read(scope, key)
+        # While a turn only appends, the committed value stays as it is and need not be looked at again.
+        current = read(self._committed, scope, key) if isinstance(staged, Append) else self.read(scope, key)
         _check_appendable(scope, key, list if current is None else current.type, item)
-        self.changes[place] = (
-            Append(Chain.of((item,))) if staged is None else Put(append_to(current, Chain.of((item,))))
-        )
+        items = Chain.of((item,))
+        rule = rule or self._merge_for(scope, key)
+        if rule is not None:
+            self._append_update(place, items if current is None or current.type is list else None, item, rule)
+        elif isinstance(staged, Append):
+            self.changes[place] = Append(staged.items.extend((item,)))
+        else:
+            self.changes[place] = Append(items) if staged is None else Put(append_to(current, items))
+
+    def _append_update(self, place: Place, items: Chain[Value] | None, item: Value, rule: MergeRule) -> None:
+        """Append to a key with a declared merge: as an update, which only the merge that appends understands."""
+        scope, key = place
+        if rule is not Merge.APPEND:
+            raise StateConflict(
+                f"append_state: key {key!r} of {scope} has the merge {rule_name(rule)}; "
+                f"queue an update for it with queue_state_update, or declare Merge.APPEND",
+                scope_name=scope.name,
+                key=key,
+                executor_ids=(self._owner,),
+            )
+        self.put(scope, key, item if items is None else append_to(None, items), rule)
 
     def drop(self, scope: Scope, key: str) -> None:
         """Remove the key."""

@@ -103,32 +103,49 @@ def _combined(state: State, place: Place, made: list[tuple[ExecutorId, Change]],
     kinds = {type(change) for _, change in made}
     if len(made) == 1 and not isinstance(first, Update):
         return first
-    if kinds == {Update}:
-        updates = [
-            (who, value) for who, change in made if isinstance(change, Update) for value in change.updates
-        ]
-        assert isinstance(first, Update)
-        return Put(merged(read(state, *place), updates, first.rule, place, limit))
     if kinds == {Append}:
         return Append(
             Chain.of([item for _, change in made if isinstance(change, Append) for item in change.items])
         )
     if kinds == {Drop}:
         return Drop()
-    raise _conflict(place, made[0][0], made[1][0], kinds)
+    rules = {change.rule for _, change in made if isinstance(change, Update)}
+    if kinds == {Update} and len(rules) == 1:
+        updates = [
+            (who, value) for who, change in made if isinstance(change, Update) for value in change.updates
+        ]
+        return Put(merged(read(state, *place), updates, rules.pop(), place, limit))
+    raise _conflict(place, made)
 
 
-def _conflict(place: Place, first: ExecutorId, second: ExecutorId, kinds: set[type[Change]]) -> StateConflict:
+def _conflict(place: Place, made: list[tuple[ExecutorId, Change]]) -> StateConflict:
     scope, key = place
-    how = "one appended to and the other set" if Append in kinds else "both wrote"
+    (first, one), (second, other) = made[0], next(pair for pair in made[1:] if pair[1] != made[0][1])
     return StateConflict(
-        f"{first!r} and {second!r}: {how} key {key!r} of {scope} in one superstep; let one of them write it, "
-        f"use append_state in both, or declare how writes combine: "
+        f"{first!r} {_done(one)} and {second!r} {_done(other)} key {key!r} of {scope} in one superstep; "
+        f"let one of them write it, use append_state in both, or declare for all writers how writes combine: "
         f"with_state_merge({scope.name!r}, {key!r}, Merge.LAST_WRITE)",
         scope_name=scope.name,
         key=key,
         executor_ids=(first, second),
     )
+
+
+def _done(change: Change) -> str:
+    match change:
+        case Put():
+            return "set"
+        case Append():
+            return "appended to"
+        case Drop():
+            return "cleared"
+        case Update():
+            return f"updated (merge {rule_name(change.rule)})"
+
+
+def rule_name(rule: MergeRule) -> str:
+    """A merge as messages name it."""
+    return str(rule) if isinstance(rule, Merge) else getattr(rule, "__name__", repr(rule))
 
 
 def merged(
@@ -151,7 +168,7 @@ def merged(
             result = function(result, update.load())
         except Exception as error:
             raise StateConflict(
-                f"key {key!r} of {scope}: its merge {getattr(rule, '__name__', rule)} cannot combine "
+                f"key {key!r} of {scope}: its merge {rule_name(rule)} cannot combine "
                 f"a {type(result).__name__} with the {type(update.peek()).__name__} that {executor_id!r} queued: "
                 f"{error!r}; queue a value that the merge takes, or declare another merge",
                 scope_name=scope.name,

@@ -81,7 +81,7 @@ def apply(graph: Graph, snapshot: Snapshot, outcomes: Sequence[Outcome], limits:
     for executor_id, messages, changes, yielded in outcomes:
         for sent in messages:
             if not router.route(executor_id, sent):
-                unrouted.append(Unrouted(executor_id, sent.value))
+                unrouted.append(Unrouted(executor_id, sent))
         if changes:
             changed.append((executor_id, changes))
         outputs += yielded

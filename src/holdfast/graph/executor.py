@@ -104,19 +104,22 @@ class Recipe(NamedTuple):
         cls, executor_class: type[Executor], id: ExecutorId, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Recipe:
         """The recipe for an executor of ``executor_class`` with these arguments."""
-        parameters = signature(executor_class).parameters
+        wanted = signature(executor_class)
+        parameters = wanted.parameters
         takes_id = "id" in parameters or any(p.kind is Parameter.VAR_KEYWORD for p in parameters.values())
-        return cls(executor_class, id, args, {**kwargs, "id": id} if takes_id else kwargs)
+        arguments = {**kwargs, "id": id} if takes_id else kwargs
+        try:
+            wanted.bind(*args, **arguments)
+        except TypeError as error:
+            name = executor_class.__name__
+            raise GraphError(
+                f"executor {id!r} cannot be created: {name}{wanted}: {error}; give its arguments with {name}.bind(...)"
+            ) from None
+        return cls(executor_class, id, args, arguments)
 
     def create(self) -> Executor:
         """A new executor."""
-        try:
-            executor = self.executor_class(*self.args, **self.kwargs)
-        except TypeError as error:
-            raise GraphError(
-                f"executor {self.id!r}: {self.executor_class.__name__} cannot be created: {error}; "
-                f"give its arguments with {self.executor_class.__name__}.bind(...)"
-            ) from error
+        executor = self.executor_class(*self.args, **self.kwargs)
         executor.id = self.id
         return executor
 

@@ -20,6 +20,7 @@ from holdfast.graph.types import (
     members,
     origin_of,
     sees_elements,
+    type_name,
 )
 
 _DEPTH = 10  # how far can_match follows type arguments; a recursive alias has no end of its own
@@ -32,6 +33,35 @@ def matches(value: object, form: TypeForm) -> bool:
     (True, False, False, True)
     """
     return any(_fits(value, member) for member in members(form))
+
+
+def misfit(value: object, form: TypeForm) -> str:
+    """Say which part of a value keeps it from matching the form.
+
+    >>> misfit([1, "two"], list[int])
+    "[1] is a str, not int: 'two'"
+    >>> misfit("two", int)
+    "a str, not int: 'two'"
+    """
+    path, part, wanted = _misfit("", value, form)
+    text = repr(part)
+    shown = text if len(text) <= 80 else f"{text[:80]}..."
+    return f"{path} is a {type(part).__name__}, not {type_name(wanted)}: {shown}".removeprefix(" is ")
+
+
+def _misfit(path: str, value: object, form: TypeForm) -> tuple[str, object, TypeForm]:
+    """Follow the first element that does not match, as far in as one member of the form explains it."""
+    forms = members(form)
+    args = args_of(forms[0]) if len(forms) == 1 else None
+    if args is not None and isinstance(value, list) and len(args) == 1:
+        for index, part in enumerate(value):
+            if not matches(part, args[0]):
+                return _misfit(f"{path}[{index}]", part, args[0])
+    if args is not None and isinstance(value, dict) and len(args) == 2:
+        for key, part in value.items():
+            if not matches(part, args[1]):
+                return _misfit(f"{path}[{key!r}]", part, args[1])
+    return path, value, form
 
 
 def _fits(value: object, form: TypeForm) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar, get_args, get_origin
 
-from holdfast.errors import WrongType
-from holdfast.graph.matching import matches
-from holdfast.graph.types import type_name
+from holdfast.errors import GraphError, WrongType
+from holdfast.graph.matching import matches, misfit
+from holdfast.graph.types import TypeForm, type_name
 
 T = TypeVar("T")
 
@@ -54,14 +54,39 @@ class StateKey(Generic[T]):
 
     def __post_init__(self) -> None:
         """Accept the name of a merge for the merge."""
-        if isinstance(self.merge, str):
-            object.__setattr__(self, "merge", Merge(self.merge))
+        if self.merge is not None:
+            object.__setattr__(self, "merge", merge_rule(self.merge, f"StateKey({self.name!r})"))
 
     def check(self, value: object) -> None:
-        """Raise ``WrongType`` unless ``value`` is of the declared type."""
-        if not matches(value, self.type):
-            scope = f" of scope {self.scope_name!r}" if self.scope_name else ""
-            raise WrongType(
-                f"state key {self.name!r}{scope} is declared as {type_name(self.type)}, "
-                f"but a {type(value).__name__} was queued"
-            )
+        """Raise ``WrongType`` unless ``value``, queued for this key, is of the declared type.
+
+        What a merge function takes as an update is its own affair.
+        """
+        if (self.merge is None or isinstance(self.merge, Merge)) and not matches(value, self.type):
+            raise self._wrong(value, self.type, "queued")
+
+    def check_item(self, item: object) -> None:
+        """Raise ``WrongType`` unless ``item``, appended to this key, is of the declared type of elements."""
+        form = get_args(self.type)[0] if get_origin(self.type) is list else None
+        if form is not None and not matches(item, form):
+            raise self._wrong(item, form, "appended")
+
+    def _wrong(self, value: object, form: TypeForm, how: str) -> WrongType:
+        scope = f" of scope {self.scope_name!r}" if self.scope_name else ""
+        return WrongType(
+            f"state key {self.name!r}{scope} is declared as {type_name(self.type)}, "
+            f"but a value was {how} that does not fit: {misfit(value, form)}"
+        )
+
+
+def merge_rule(merge: object, place: str) -> MergeRule:
+    """The merge that ``merge`` stands for: a member of ``Merge``, its name, or a function."""
+    if isinstance(merge, str):
+        try:
+            return Merge(merge)
+        except ValueError:
+            known = ", ".join(Merge)
+            raise GraphError(f"{place}: {merge!r} is no merge; use a function or one of: {known}") from None
+    if not callable(merge):
+        raise GraphError(f"{place}: a merge is a Merge or a function (current, update), not {merge!r}")
+    return merge

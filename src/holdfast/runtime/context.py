@@ -12,7 +12,7 @@ from holdfast.engine.staging import Staging
 from holdfast.engine.state import Scope
 from holdfast.engine.superstep import Outcome
 from holdfast.engine.value import Copied, Value, capture, changed_since
-from holdfast.errors import ChangedAfterCapture, GraphError
+from holdfast.errors import ChangedAfterCapture, GraphError, InvalidArgument, WrongType
 from holdfast.graph.context import DEFAULT_SHARED_SCOPE, WorkflowContext
 from holdfast.graph.graph import Graph
 from holdfast.graph.state_key import MergeRule, StateKey
@@ -32,7 +32,7 @@ class Surroundings:
         graph: Graph,
         limits: Limits,
         run_id: RunId,
-        emit: Callable[[Sequence[WorkflowEvent], int], None],
+        emit: Callable[[Sequence[WorkflowEvent]], None],
     ) -> None:
         self.graph = graph
         self.limits = limits
@@ -53,7 +53,8 @@ class TurnContext(WorkflowContext[Any, Any]):
         self._snapshot = snapshot
         self._messages: list[Sent] = []
         self._outputs: list[Output] = []
-        self._captured: list[tuple[str, object, Value]] = []
+        # By identity: of a value that is changed and taken again, the last taking counts.
+        self._captured: dict[int, tuple[str, object, Value]] = {}
         self._staged: Staging | None = None
         self.events: list[WorkflowEvent] = []
 
@@ -68,7 +69,7 @@ class TurnContext(WorkflowContext[Any, Any]):
 
     def outcome(self) -> Outcome:
         """What the turn produced."""
-        for what, value, captured in self._captured:
+        for what, value, captured in self._captured.values():
             if changed_since(value, captured):
                 self.events.append(WorkflowWarningEvent(self._changed(what, value), self._executor_id))
         changes = self._staged.changes if self._staged is not None else {}
@@ -83,7 +84,7 @@ class TurnContext(WorkflowContext[Any, Any]):
     def _capture(self, value: object, place: str) -> Value:
         captured = capture(value, place, self._around.limits.max_value_size)
         if type(captured) is Copied:
-            self._captured.append((place, value, captured))
+            self._captured[id(value)] = (place, value, captured)
         return captured
 
     def _yielded(self, value: Value) -> None:
@@ -140,7 +141,7 @@ class TurnContext(WorkflowContext[Any, Any]):
 
     async def queue_state_update(self, key: Any, value: Any, scope_name: str | None = None) -> None:
         scope, name, rule = self._place(key, scope_name)
-        if rule is None and isinstance(key, StateKey):
+        if isinstance(key, StateKey):
             key.check(value)
         self._staging.put(scope, name, self._capture(value, f"state {name!r}"), rule)
 
@@ -159,8 +160,10 @@ class TurnContext(WorkflowContext[Any, Any]):
             self._staging.drop(scope, name)
 
     async def append_state(self, key: str | StateKey[Any], item: Any, scope_name: str | None = None) -> None:
-        scope, name, _ = self._place(key, scope_name)
-        self._staging.append(scope, name, self._capture(item, f"state {name!r}"))
+        scope, name, rule = self._place(key, scope_name)
+        if isinstance(key, StateKey):
+            key.check_item(item)
+        self._staging.append(scope, name, self._capture(item, f"state {name!r}"), rule)
 
     async def get_state(self) -> Any:
         return _loaded(self._staging.read(Scope(self._executor_id, _OWN_STATE), _OWN_STATE), None)
@@ -176,34 +179,40 @@ class TurnContext(WorkflowContext[Any, Any]):
 
     async def add_event(self, event: Any) -> None:
         if not isinstance(event, WorkflowEvent):
-            raise TypeError(
+            raise WrongType(
                 f"executor {self._executor_id!r} added a {type(event).__name__} as an event; "
                 f"derive your event from WorkflowEvent"
             )
         if event.provisional:
-            self._around.emit([event], self.superstep)
+            self._around.emit([event])
         else:
             self.events.append(event)
 
     def _scope(self, scope_name: str | None) -> Scope:
-        return Scope(self._executor_id, "") if scope_name is None else Scope(None, scope_name)
+        if scope_name is None:
+            return Scope(self._executor_id, "")
+        if not scope_name or type(scope_name) is not str:
+            raise InvalidArgument(
+                f"scope_name={scope_name!r}: a shared scope has a name; leave it out for the private scope"
+            )
+        return Scope(None, scope_name)
 
     def _place(self, key: Any, scope_name: str | None) -> tuple[Scope, str, MergeRule | None]:
         """The scope and name that a key stands for, and the merge that a typed key declares."""
         if isinstance(key, StateKey):
             if key.scope_name is not None and scope_name is not None and key.scope_name != scope_name:
-                raise ValueError(
+                raise InvalidArgument(
                     f"state key {key.name!r} belongs to scope {key.scope_name!r}, but was used with "
                     f"scope_name={scope_name!r}; leave scope_name out"
                 )
-            return self._scope(scope_name or key.scope_name), key.name, key.merge
+            return self._scope(key.scope_name if scope_name is None else scope_name), key.name, key.merge
         if not isinstance(key, str):
             _refuse_key(key)
         return self._scope(scope_name), key, None
 
 
 def _refuse_key(key: object) -> NoReturn:
-    raise TypeError(f"a state key is a str or a StateKey, not a {type(key).__name__}: {key!r}")
+    raise WrongType(f"a state key is a str or a StateKey, not a {type(key).__name__}: {key!r}")
 
 
 def _loaded(value: Value | None, default: Any) -> Any:

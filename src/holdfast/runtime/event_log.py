@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from holdfast.runtime.events import WorkflowEvent
+from holdfast.errors import MissedEvents
+from holdfast.runtime.events import WorkflowEvent, WorkflowWarningEvent
 
 # How many events are kept for watchers that come late or are slow.
 RETAINED = 10_000
@@ -68,7 +69,7 @@ class EventLog:
 
     def watch(self, *, holding: bool = False) -> Watcher:
         """A watcher of all events that are kept, then of the ones that come."""
-        watcher = Watcher(self._first)
+        watcher = Watcher(0)
         if holding:
             self.holder = watcher
         return watcher
@@ -85,9 +86,9 @@ class EventLog:
             watcher.waiting = True
             await more
             watcher.waiting = False
-        start = max(watcher.next - self._first, 0)
-        watcher.next = end
-        return self._events[start:]
+        missed = self._first - watcher.next
+        start, watcher.next = max(-missed, 0), end
+        return [_missed(missed), *self._events] if missed > 0 else self._events[start:]
 
     def leave(self, watcher: Watcher) -> None:
         """Stop watching; a run that this watcher held goes on without it."""
@@ -109,6 +110,14 @@ class Watcher:
     def __init__(self, first: int) -> None:
         self.next = first
         self.waiting = False
+
+
+def _missed(count: int) -> WorkflowWarningEvent:
+    warning = MissedEvents(
+        f"{count:,} events are missing here: this watcher came too late or was too slow, and they are no longer "
+        f"kept; watch from the start, or take events faster"
+    )
+    return WorkflowWarningEvent(warning, provisional=True)
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

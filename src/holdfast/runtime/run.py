@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from holdfast.engine.snapshot import Snapshot
+from holdfast.errors import HoldfastWarning
 from holdfast.ids import RunId
 from holdfast.runtime.event_log import EventLog
 from holdfast.runtime.events import (
@@ -33,6 +34,8 @@ class RunResult:
     run_id: RunId
     status: RunStatus
     outputs: list[Any] = field(default_factory=list)
+    warnings: list[HoldfastWarning] = field(default_factory=list)
+    """What the run warned of, the last thousand at most."""
 
     def get_outputs(self) -> list[Any]:
         """The outputs, in order."""
@@ -106,9 +109,8 @@ class Run:
 
     def result(self) -> RunResult:
         """What came of the run so far."""
-        return RunResult(
-            self._run_id, self._status, [output.value.load() for output in self.snapshot.outputs]
-        )
+        outputs = [output.value.load() for output in self.snapshot.outputs]
+        return RunResult(self._run_id, self._status, outputs, list(self._runner.warnings))
 
     async def cancel(self) -> None:
         """End the run as CANCELLED; what its current superstep did is discarded."""
@@ -154,7 +156,7 @@ class Run:
         self._emit(WorkflowStatusEvent(status))
 
     def _emit(self, event: WorkflowEvent) -> None:
-        self._runner.emit([event], self.snapshot.superstep)
+        self._runner.emit([event])
 
     def _raise_failure(self) -> None:
         if self._error is not None:
@@ -184,8 +186,7 @@ class RunStream(AsyncIterator[WorkflowEvent]):
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        # The generator must not know this object: dropped without a cycle, it is closed at once after a break.
-        self._events = _held(run)
+        self._events: AsyncGenerator[WorkflowEvent, None] | None = None
 
     @property
     def run(self) -> Run:
@@ -193,14 +194,18 @@ class RunStream(AsyncIterator[WorkflowEvent]):
         return self._run
 
     def __aiter__(self) -> AsyncGenerator[WorkflowEvent, None]:
-        return self._events
+        # Not kept here: so a break drops the last reference, and with it Python closes the generator at once.
+        return _held(self._run)
 
     def __anext__(self) -> Awaitable[WorkflowEvent]:
+        if self._events is None:
+            self._events = _held(self._run)
         return self._events.__anext__()
 
     async def aclose(self) -> None:
         """Leave the stream and stop the run."""
-        await self._events.aclose()
+        if self._events is not None:
+            await self._events.aclose()
         await self._run.close()
 
     async def __aenter__(self) -> RunStream:

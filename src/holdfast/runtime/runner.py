@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import types
+from collections import deque
 from collections.abc import Generator, Sequence
 
 from holdfast.engine.limits import Limits
@@ -11,7 +12,14 @@ from holdfast.engine.message import Unrouted
 from holdfast.engine.routing import brief
 from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.superstep import Applied, Turn, apply, plan, waiting_fan_ins
-from holdfast.errors import ExecutorFailed, SuperstepLimit, UnroutedMessage, WaitingFanIn
+from holdfast.errors import (
+    ExecutorFailed,
+    HoldfastError,
+    HoldfastWarning,
+    SuperstepLimit,
+    UnroutedMessage,
+    WaitingFanIn,
+)
 from holdfast.graph.graph import Graph
 from holdfast.ids import RunId
 from holdfast.runtime.context import Surroundings
@@ -31,6 +39,7 @@ from holdfast.runtime.turns import Finished, Placed, Turns
 
 # How long supersteps that never wait may keep the event loop to themselves.
 _LONGEST_STRETCH_SECONDS = 0.005
+_WARNINGS_KEPT = 1_000
 
 
 @types.coroutine
@@ -53,6 +62,8 @@ class Runner:
         log: EventLog,
     ) -> None:
         self.snapshot = snapshot
+        self.superstep = snapshot.superstep
+        self.warnings: deque[HoldfastWarning] = deque(maxlen=_WARNINGS_KEPT)
         self._graph = graph
         self._limits = limits
         self._max_iterations = max_iterations
@@ -78,17 +89,25 @@ class Runner:
         self._warn_of_waiting_fan_ins()
 
     async def _superstep(self, turns: Sequence[Turn]) -> None:
-        self._check_limit()
         snapshot = self.snapshot
+        self.superstep = snapshot.superstep + 1
+        self._check_limit()
         events: list[WorkflowEvent] = [SuperStepStartedEvent()]
         for executor_id, deliveries in turns:
             events.append(ExecutorInvokedEvent(executor_id, len(deliveries)))
-        self.emit(events, snapshot.superstep + 1)
+        self.emit(events)
         finished = await self._turns.run(turns, snapshot, self._report)
         outcomes = [turn.outcome for turn in finished if turn.outcome is not None]
         if len(outcomes) < len(turns):
             raise self._failure([turn for turn in finished if turn.error is not None])
-        self._conclude(apply(self._graph, snapshot, outcomes, self._limits))
+        try:
+            applied = apply(self._graph, snapshot, outcomes, self._limits)
+        except HoldfastError as error:
+            if isinstance(error, ExecutorFailed):
+                error.superstep, error.run_id = self.superstep, self._run_id
+            error.add_note(f"at the end of superstep {self.superstep} of run {self._run_id}")
+            raise
+        self._conclude(applied)
 
     def _check_limit(self) -> None:
         if self.snapshot.since_input >= self._max_iterations:
@@ -108,17 +127,16 @@ class Runner:
             if finished.error is None
             else ExecutorFailedEvent(executor_id, finished.error)
         )
-        self.emit([*finished.events, last], self.snapshot.superstep + 1)
+        self.emit([*finished.events, last])
 
     def _failure(self, failed: Sequence[Finished]) -> ExecutorFailed:
         """The error of a superstep: that of the first turn that failed, with a note for each other."""
         first = failed[0]
         executor_id = first.turn.executor_id
-        superstep = self.snapshot.superstep + 1
         failure = ExecutorFailed(
-            f"executor {executor_id!r} failed in superstep {superstep} of run {self._run_id}: {first.error!r}",
+            f"executor {executor_id!r} failed in superstep {self.superstep} of run {self._run_id}: {first.error!r}",
             executor_id=executor_id,
-            superstep=superstep,
+            superstep=self.superstep,
             run_id=self._run_id,
         )
         failure.__cause__ = first.error
@@ -136,14 +154,20 @@ class Runner:
             events.append(WorkflowOutputEvent(value.load(), executor_id))
         pending = bool(delta.deliveries) or bool(self.snapshot.buffers)
         events.append(SuperStepCompletedEvent(pending, False, bool(delta.writes)))
-        self.emit(events, self.snapshot.superstep)
+        self.emit(events)
 
     def _unrouted(self, message: Unrouted) -> UnroutedMessage:
+        value, only = message.sent
         targets = [target for edge in self._graph.outgoing[message.source] for target in edge.targets]
         tried = ", ".join(repr(str(target)) for target in dict.fromkeys(targets))
-        reason = f"none of its edges (to {tried}) took it" if targets else "it has no outgoing edges"
+        if only is not None:
+            reason = f"it was sent to {only!r}, but the edge there did not take it"
+        elif targets:
+            reason = f"none of its edges (to {tried}) took it"
+        else:
+            reason = "it has no outgoing edges"
         return UnroutedMessage(
-            f"executor {message.source!r} sent {brief(message.value.peek())}, which reaches nobody: {reason}; "
+            f"executor {message.source!r} sent {brief(value.peek())}, which reaches nobody: {reason}; "
             f"add an edge to an executor that takes it, or yield_output it"
         )
 
@@ -154,13 +178,15 @@ class Runner:
                 f"the run is over, but fan-in {fan_in} holds messages and still waits for {listed}; "
                 f"a fan-in delivers once each of its sources has sent something"
             )
-            self.emit([WorkflowWarningEvent(warning)], self.snapshot.superstep)
+            self.emit([WorkflowWarningEvent(warning)])
 
-    def emit(self, events: Sequence[WorkflowEvent], superstep: int) -> None:
+    def emit(self, events: Sequence[WorkflowEvent]) -> None:
         """Add events to the log, with the run, the superstep and the time."""
-        now, run_id = self._now(), self._run_id
+        now, run_id, superstep = self._now(), self._run_id, self.superstep
         for event in events:
             event.run_id = run_id
             event.superstep = superstep
             event.timestamp = now
+            if type(event) is WorkflowWarningEvent:
+                self.warnings.append(event.warning)
         self._log.emit(events)

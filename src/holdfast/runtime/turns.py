@@ -105,7 +105,8 @@ async def _in_thread(method: Callable[[Any], Any], message: object) -> Any:
 
 def _nobody_for(message: object, spec: ExecutorSpec) -> WrongType:
     takes = " or ".join(type_name(form) for form in spec.accepts)
-    return WrongType(f"executor {spec.id!r} takes {takes}, but got the message {brief(message)}")
+    hint = "; a fan-in delivers a list" if isinstance(message, list) else ""
+    return WrongType(f"executor {spec.id!r} takes {takes}, but got the message {brief(message)}{hint}")
 
 
 async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
