@@ -102,7 +102,8 @@ class WorkflowBuilder:
 
         def create() -> Executor:
             created = factory()
-            created.id = executor_id
+            if not created.shareable:  # one that others use too keeps its own id
+                created.id = executor_id
             return created
 
         self._placed[executor_id] = factory

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import datetime
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 
 from holdfast.errors import NotCheckpointable
@@ -32,8 +33,7 @@ def is_immutable(value: object) -> bool:
         return True
     if kind is frozenset or (isinstance(value, tuple) and (kind is tuple or hasattr(kind, "_fields"))):
         return all(is_immutable(part) for part in value)  # type: ignore[attr-defined]
-    parameters = getattr(kind, "__dataclass_params__", None)
-    if parameters is not None and parameters.frozen:
+    if _is_record(kind) and kind.__dataclass_params__.frozen:
         return all(is_immutable(part) for _, part in _attributes(value))
     return False
 
@@ -66,15 +66,18 @@ def copied(value: object, place: str) -> Any:
     try:
         return _copied(value)
     except RecursionError:
-        raise NotCheckpointable(
-            f"{place}: {type(value).__name__} contains itself or is nested too deeply"
-        ) from None
+        raise endless(value, place) from None
     except Exception as error:
         path, culprit = _culprit(value, place)
         raise NotCheckpointable(
             f"{path}: {type(culprit).__name__} is not checkpointable; "
             f"send plain data, and open such things where they are used"
         ) from error
+
+
+def endless(value: object, place: str) -> NotCheckpointable:
+    """The error for a value in which following parts comes to no end."""
+    return NotCheckpointable(f"{place}: {type(value).__name__} contains itself or is nested too deeply")
 
 
 def _copied(value: Any) -> Any:
@@ -87,12 +90,42 @@ def _copied(value: Any) -> Any:
         return {_copied(key): _copied(part) for key, part in value.items()}
     if kind is tuple or kind is set or kind is frozenset:
         return kind([_copied(part) for part in value])
-    if hasattr(kind, "__dataclass_fields__") and not hasattr(kind, "__deepcopy__"):
+    if _is_record(kind):
         twin = object.__new__(kind)
         for name, part in _attributes(value):
             object.__setattr__(twin, name, _copied(part))
         return twin
+    if isinstance(value, BaseException):
+        return _copied_error(value)
     return copy.deepcopy(value)
+
+
+def _copied_error(error: BaseException) -> BaseException:
+    """An exception as data: its arguments and attributes, without what it was raised from."""
+    try:
+        return copy.deepcopy(error)
+    except TypeError:  # its class is not made from its arguments
+        twin = type(error).__new__(type(error), *error.args)
+        twin.args = _copied(error.args)
+        vars(twin).update(_copied(vars(error)))
+        return twin
+
+
+def _record(kind: Any) -> bool:
+    """Whether a class is a dataclass that holds nothing but attributes: not also a list or an exception."""
+    return (
+        hasattr(kind, "__dataclass_fields__")
+        and not hasattr(kind, "__deepcopy__")
+        and all(base is object or base.__flags__ & _HEAP_TYPE for base in kind.__mro__)
+    )
+
+
+_is_record: Callable[[Any], bool] = lru_cache(maxsize=1024)(_record)
+
+
+_HEAP_TYPE = (
+    1 << 9
+)  # Py_TPFLAGS_HEAPTYPE: defined in Python, so that instances have no content of their own in C
 
 
 def _attributes(value: object) -> Iterator[tuple[str, Any]]:
@@ -162,8 +195,11 @@ def _paired(left: Any, right: Any) -> list[tuple[Any, Any]] | None:
         return _paired(mine, theirs)
     if _is_plain(kind):
         return []  # nothing can be told
-    same = left == right or (left != left and right != right)
-    return [] if _true(same) else None
+    try:
+        same = left == right or (left != left and right != right)
+        return [] if _true(same) else None
+    except Exception:  # whatever a foreign comparison raises: nothing can be told
+        return []
 
 
 def _is_plain(kind: Any) -> bool:

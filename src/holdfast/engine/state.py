@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Mapping
+from itertools import combinations
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.engine.chain import Chain
@@ -120,7 +121,9 @@ def _combined(state: State, place: Place, made: list[tuple[ExecutorId, Change]],
 
 def _conflict(place: Place, made: list[tuple[ExecutorId, Change]]) -> StateConflict:
     scope, key = place
-    (first, one), (second, other) = made[0], next(pair for pair in made[1:] if pair[1] != made[0][1])
+    (first, one), (second, other) = next(
+        pair for pair in combinations(made, 2) if not _combine(pair[0][1], pair[1][1])
+    )
     return StateConflict(
         f"{first!r} {_done(one)} and {second!r} {_done(other)} key {key!r} of {scope} in one superstep; "
         f"let one of them write it, use append_state in both, or declare for all writers how writes combine: "
@@ -129,6 +132,12 @@ def _conflict(place: Place, made: list[tuple[ExecutorId, Change]]) -> StateConfl
         key=key,
         executor_ids=(first, second),
     )
+
+
+def _combine(one: Change, other: Change) -> bool:
+    if isinstance(one, Update) and isinstance(other, Update):
+        return one.rule == other.rule
+    return type(one) is type(other) and not isinstance(one, Put)
 
 
 def _done(change: Change) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from holdfast.engine.chain import Chain
-from holdfast.engine.copying import copied, differs, is_immutable, size_of_text
+from holdfast.engine.copying import copied, differs, endless, is_immutable, size_of_text
 from holdfast.errors import LimitExceeded
 
 
@@ -149,7 +149,10 @@ def capture(value: object, place: str, limit: int) -> Value:
     kind = type(value)
     if kind in _ATOMS or ((kind is str or kind is bytes) and len(value) <= limit):  # type: ignore[arg-type]
         return Shared(value)
-    captured = Shared(value) if is_immutable(value) else Copied(copied(value, place))
+    try:
+        captured = Shared(value) if is_immutable(value) else Copied(copied(value, place))
+    except RecursionError:
+        raise endless(value, place) from None
     if size_of_text(captured.peek(), limit) > limit:
         raise LimitExceeded(
             "max_value_size",

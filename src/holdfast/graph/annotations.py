@@ -46,15 +46,13 @@ def locals_named_by(function: Function, depth: int) -> dict[str, Any]:
     texts = [text for text in function.__annotations__.values() if isinstance(text, str)]
     if not texts:
         return {}
-    words = {word for text in texts for word in _words(text)} - function.__globals__.keys()
+    words = {word for text in texts for word in _words(text)}
     found: dict[str, Any] = {}
     frame: types.FrameType | None = sys._getframe(depth)
-    while frame is not None and words:
-        if frame.f_code.co_name == "<module>":
-            break
+    # Only the frames of what encloses the function in the source: "make.<locals>.Triage" in "make".
+    while frame is not None and function.__qualname__.startswith(f"{frame.f_code.co_qualname}."):
         for word in words & frame.f_locals.keys():
-            found[word] = frame.f_locals[word]
-        words -= found.keys()
+            found.setdefault(word, frame.f_locals[word])
         frame = frame.f_back
     return found
 
@@ -120,6 +118,10 @@ def _hints(function: Function, place: str, locals_: dict[str, Any]) -> dict[str,
         raise GraphError(
             f"{place}: the annotation {error.name!r} cannot be resolved; define {error.name!r} before the handler, "
             f"import it outside TYPE_CHECKING, or declare types with input=, output= and workflow_output="
+        ) from error
+    except Exception as error:  # an annotation is an expression, so anything may come of it
+        raise GraphError(
+            f"{place}: its annotations cannot be evaluated: {error!r}; write types there"
         ) from error
 
 

@@ -56,7 +56,7 @@ class FanIn(NamedTuple):
     @classmethod
     def joining(cls, sources: tuple[ExecutorId, ...], target: ExecutorId) -> FanIn:
         """The fan-in from ``sources`` to ``target``."""
-        return cls(sources, target, f"{','.join(sources)}->{target}")
+        return cls(sources, target, f"{', '.join(map(repr, sources))} -> {target!r}")
 
     @property
     def targets(self) -> tuple[ExecutorId, ...]:

@@ -165,7 +165,7 @@ def handler(
     declared = Declared(input, output, workflow_output)
 
     def mark(method: Function) -> Function:
-        setattr(method, _MARK, _Mark(declared, locals_named_by(method, depth=3)))
+        setattr(method, _MARK, _Mark(declared, locals_named_by(method, depth=2)))
         return method
 
     if function is None:
@@ -235,12 +235,15 @@ def executor(
     """
     declared = Declared(input, output, workflow_output)
 
-    def make(wrapped: Function, depth: int) -> FunctionExecutor[..., Any]:
+    def make(wrapped: Function) -> FunctionExecutor[..., Any]:
         name = id if id is not None else wrapped.__name__
-        signed = read_signature(wrapped, f"executor {name!r}", declared, locals_named_by(wrapped, depth))
+        signed = read_signature(
+            wrapped, f"executor {name!r}", declared, locals_named_by(wrapped, depth=depth)
+        )
         return FunctionExecutor(wrapped, name, Handler("function", signed))
 
-    return make(function, 3) if function is not None else (lambda wrapped: make(wrapped, 4))
+    depth = 2 if function is None else 3  # how far below the decorated function its frame is
+    return make if function is None else make(function)
 
 
 class ExecutorSpec:
@@ -259,7 +262,10 @@ class ExecutorSpec:
         self.handlers = handlers
         self.create = create
         self.shared_instance = shared_instance
-        self.dispatch = Dispatch([(handler.signed.accepts, handler) for handler in handlers])
+        try:
+            self.dispatch = Dispatch([(handler.signed.accepts, handler) for handler in handlers])
+        except TypeError as error:
+            raise GraphError(f"executor {id!r}: {error}; annotate its message with a type") from error
         for form, first, second in self.dispatch.duplicates():
             raise GraphError(
                 f"executor {id!r} has two handlers for {type_name(form)}: {first.name!r} and {second.name!r}; "

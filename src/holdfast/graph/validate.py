@@ -44,30 +44,34 @@ def _check_known(graph: Graph) -> None:
 
 
 def _check_edges_distinct(graph: Graph) -> None:
-    seen: set[tuple[type[Edge], Edge]] = set()
+    seen: set[tuple[object, ...]] = set()
     for edge in graph.edges:
-        if (type(edge), edge) in seen:
+        # Conditions by identity: they need not be hashable.
+        identity = (type(edge), edge.sources, edge.targets, *map(id, _functions(edge)))
+        if identity in seen:
             raise GraphError(
                 f"{describe(edge)} was added twice; remove one, or give them different conditions"
             )
-        seen.add((type(edge), edge))
+        seen.add(identity)
         doubled = [name for group in (edge.sources, edge.targets) for name in group if group.count(name) > 1]
         if doubled and not isinstance(edge, Switch):
             raise GraphError(f"{describe(edge)} names {doubled[0]!r} twice; name it once")
 
 
-def _check_functions(edge: Edge) -> None:
-    functions: list[Condition | Selection | None] = []
+def _functions(edge: Edge) -> list[Condition | Selection | None]:
     match edge:
         case Direct():
-            functions = [edge.condition]
+            return [edge.condition]
         case Switch():
-            functions = [case.condition for case in edge.cases]
+            return [case.condition for case in edge.cases]
         case MultiSelection():
-            functions = [edge.selection]
+            return [edge.selection]
         case _:
-            pass
-    for function in functions:
+            return []
+
+
+def _check_functions(edge: Edge) -> None:
+    for function in _functions(edge):
         if function is None:
             continue
         if not callable(function):

@@ -99,8 +99,14 @@ def _limited(run_one: RunOne, places: asyncio.Semaphore) -> RunOne:
 
 
 async def _in_thread(method: Callable[[Any], Any], message: object) -> Any:
+    def call() -> Any:
+        try:
+            return method(message)
+        except StopIteration as error:  # a future cannot carry it: waiting for it would never end
+            raise RuntimeError("the function raised StopIteration") from error
+
     loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(None, contextvars.copy_context().run, method, message)
+    return await loop.run_in_executor(None, contextvars.copy_context().run, call)
 
 
 def _nobody_for(message: object, spec: ExecutorSpec) -> WrongType:
