@@ -28,7 +28,7 @@ _COMPARED_PARTS = 10_000
 
 def is_immutable(value: object) -> bool:
     """Whether no part of ``value`` can be changed, so that it may be shared."""
-    kind = type(value)
+    kind: Any = type(value)
     if kind in _ATOMS or (kind.__module__, kind.__qualname__) in _ATOMS_BY_NAME or isinstance(value, Enum):
         return True
     if kind is frozenset or (isinstance(value, tuple) and (kind is tuple or hasattr(kind, "_fields"))):
