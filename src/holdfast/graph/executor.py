@@ -112,9 +112,12 @@ class Recipe(NamedTuple):
             wanted.bind(*args, **arguments)
         except TypeError as error:
             name = executor_class.__name__
-            raise GraphError(
-                f"executor {id!r} cannot be created: {name}{wanted}: {error}; give its arguments with {name}.bind(...)"
-            ) from None
+            fix = (
+                "pass its id as id=..."
+                if "'id'" in str(error)
+                else f"give its arguments with {name}.bind(...)"
+            )
+            raise GraphError(f"executor {id!r} cannot be created: {name}{wanted}: {error}; {fix}") from None
         return cls(executor_class, id, args, arguments)
 
     def create(self) -> Executor:
@@ -203,6 +206,9 @@ class FunctionExecutor(Executor, Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<executor {self.id!r}>"
 
 
 @overload
@@ -301,6 +307,9 @@ def spec_of(placed: type[Executor] | Recipe | Executor, id: ExecutorId | None = 
         spec = ExecutorSpec(id or placed.id, handlers_of(placed.executor_class), placed.create)
     else:
         instance = placed
+        if getattr(instance, "id", None) is None:
+            name = type(instance).__name__
+            raise GraphError(f"an instance of {name} has no id; call super().__init__(id) in {name}.__init__")
         handlers = (
             (instance.handler,) if isinstance(instance, FunctionExecutor) else handlers_of(type(instance))
         )

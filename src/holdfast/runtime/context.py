@@ -172,10 +172,12 @@ class TurnContext(WorkflowContext[Any, Any]):
         self._staging.put(Scope(self._executor_id, _OWN_STATE), _OWN_STATE, self._capture(value, "state"))
 
     async def get_shared_state(self, key: str | StateKey[Any], default: Any = None) -> Any:
-        return await self.read_state(key, default, DEFAULT_SHARED_SCOPE)
+        return await self.read_state(_in_default_scope(key, "read_state"), default, DEFAULT_SHARED_SCOPE)
 
     async def set_shared_state(self, key: str | StateKey[Any], value: Any) -> None:
-        await self.queue_state_update(key, value, DEFAULT_SHARED_SCOPE)
+        await self.queue_state_update(
+            _in_default_scope(key, "queue_state_update"), value, DEFAULT_SHARED_SCOPE
+        )
 
     async def add_event(self, event: Any) -> None:
         if not isinstance(event, WorkflowEvent):
@@ -209,6 +211,15 @@ class TurnContext(WorkflowContext[Any, Any]):
         if not isinstance(key, str):
             _refuse_key(key)
         return self._scope(scope_name), key, None
+
+
+def _in_default_scope(key: Any, instead: str) -> Any:
+    if isinstance(key, StateKey) and key.scope_name not in (None, DEFAULT_SHARED_SCOPE):
+        raise InvalidArgument(
+            f"state key {key.name!r} belongs to scope {key.scope_name!r}, not to the default shared scope; "
+            f"use {instead} for it"
+        )
+    return key
 
 
 def _refuse_key(key: object) -> NoReturn:
