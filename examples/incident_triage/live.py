@@ -1,0 +1,174 @@
+"""The run as a picture that changes while it goes on, drawn with rich."""
+
+import time
+from types import TracebackType
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from examples.incident_triage.progress import Progress, Stage, Station
+from examples.incident_triage.view import line, size, summary
+from examples.incident_triage.workflow import Note
+from holdfast import (
+    ExecutorFailedEvent,
+    SuperStepCompletedEvent,
+    SuperStepStartedEvent,
+    WorkflowErrorEvent,
+    WorkflowEvent,
+    WorkflowOutputEvent,
+    WorkflowWarningEvent,
+)
+from holdfast.graph.edge import Direct, Switch
+
+_STYLES = {
+    Stage.WAITING: "dim",
+    Stage.RUNNING: "bold yellow",
+    Stage.DONE: "green",
+    Stage.FAILED: "bold red",
+    Stage.NOT_TAKEN: "dim",
+}
+_MARKS = {Stage.WAITING: "○", Stage.DONE: "●", Stage.FAILED: "✗", Stage.NOT_TAKEN: "·"}
+_SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+_FRAMES_PER_SECOND = 12
+_UPPER_ROWS = 9
+# All but the lines of the feed: title, upper panels, frame of the feed, summary, and the line of the cursor.
+_ROWS_WITHOUT_FEED = 1 + _UPPER_ROWS + 2 + 8 + 1
+_SHORTEST_FEED, _LONGEST_FEED = 3, 14
+
+
+def can_show() -> bool:
+    """Whether this terminal can move its cursor and has the characters of the picture."""
+    console = Console()
+    return console.is_terminal and not console.is_dumb_terminal and console.encoding.startswith("utf")
+
+
+class LiveView:
+    """Draws the executors, shared state, the messages and the last events anew after each event."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._console = Console()
+        self._feed: list[Text] = []
+        self._live = Live(
+            console=self._console, get_renderable=self._picture, refresh_per_second=_FRAMES_PER_SECOND
+        )
+
+    def __enter__(self) -> None:
+        self._live.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def show(self, event: WorkflowEvent) -> None:
+        told = Text(f"{event.superstep} ", style="dim", no_wrap=True, overflow="ellipsis")
+        self._feed.append(told.append(line(event), style=_style_of(event)))
+        self._live.refresh()
+
+    def conclude(self) -> None:
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="dim", no_wrap=True)
+        table.add_column()
+        for name, text in summary(self._progress):
+            table.add_row(name, Text(text, style="bold" if name == "Decision" else ""))
+        self._console.print(
+            Panel(table, title="Summary", title_align="left", border_style="green", box=box.ROUNDED)
+        )
+
+    def _picture(self) -> RenderableType:
+        upper = Table.grid(expand=True)
+        upper.add_column(ratio=1)
+        upper.add_column(ratio=1)
+        upper.add_row(
+            _panel("Executors", self._executors(), _UPPER_ROWS),
+            _panel("Shared state and messages", self._sizes(), _UPPER_ROWS),
+        )
+        rows = max(_SHORTEST_FEED, min(self._console.height - _ROWS_WITHOUT_FEED, _LONGEST_FEED))
+        return Group(self._title(), upper, _panel("Events", Group(*self._feed[-rows:]), rows + 2))
+
+    def _title(self) -> Text:
+        progress = self._progress
+        title = Text(" ").append(progress.workflow.name, style="bold")
+        title.append(f"  superstep {progress.superstep}", style="bold cyan")
+        return title.append(f"  {progress.status}", style="dim")
+
+    def _executors(self) -> RenderableType:
+        """The executors from the start on, each with its state; a switch shows its ways out as branches."""
+        table = Table.grid(padding=(0, 1))
+        table.add_column(no_wrap=True)
+        table.add_column(no_wrap=True, overflow="ellipsis")
+        graph = self._progress.workflow.graph
+        here = graph.start
+        while True:
+            self._add_station(table, "", here)
+            match graph.outgoing[here]:
+                case (Direct() as edge,):
+                    table.add_row(Text("│", style="dim"))
+                    here = edge.target
+                case (Switch() as switch,):
+                    labels = [case.label or "else" for case in switch.cases]
+                    for case, label in zip(switch.cases, labels, strict=True):
+                        turn = "└" if case is switch.cases[-1] else "├"
+                        shaft = "─" * (max(map(len, labels)) - len(label) + 1)
+                        self._add_station(table, f"{turn}─ {label} {shaft}▶ ", case.target)
+                    return table
+                case _:
+                    return table
+
+    def _add_station(self, table: Table, branch: str, executor_id: str) -> None:
+        station = self._progress.stations[executor_id]
+        mark = _spinning() if station.stage is Stage.RUNNING else _MARKS[station.stage]
+        named = Text(branch, style="dim").append(f"{mark} {executor_id}", style=_STYLES[station.stage])
+        table.add_row(named, _state_of(station))
+
+    def _sizes(self) -> RenderableType:
+        progress = self._progress
+        table = Table.grid(padding=(0, 1), expand=True)
+        table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+        table.add_column(justify="right", no_wrap=True)
+        for key, amount in progress.state.items():
+            table.add_row(Text(key, style="cyan"), Text(size(amount), style="bold cyan"))
+        if not progress.state:
+            table.add_row(Text("nothing in shared state", style="dim"))
+        table.add_row()
+        for message in progress.messages:
+            table.add_row(f"{message.source or 'input'} → {message.target}", size(message.size))
+        return table
+
+
+def _spinning() -> str:
+    return _SPINNER[int(time.monotonic() * _FRAMES_PER_SECOND) % len(_SPINNER)]
+
+
+def _state_of(station: Station) -> RenderableType:
+    style = _STYLES[station.stage]
+    if station.stage is Stage.RUNNING and station.note is not None and station.note.done is not None:
+        return ProgressBar(total=1.0, completed=station.note.done, width=16)
+    seconds = f" {station.seconds:.3f} s" if station.seconds is not None else ""
+    return Text(f"{station.stage}{seconds}", style=style)
+
+
+def _panel(title: str, content: RenderableType, height: int) -> Panel:
+    return Panel(
+        content, title=title, title_align="left", height=height, border_style="blue", box=box.ROUNDED
+    )
+
+
+def _style_of(event: WorkflowEvent) -> str:
+    match event:
+        case SuperStepStartedEvent() | SuperStepCompletedEvent():
+            return "cyan"
+        case Note():
+            return "italic"
+        case WorkflowOutputEvent():
+            return "bold green"
+        case ExecutorFailedEvent() | WorkflowErrorEvent() | WorkflowWarningEvent():
+            return "bold red"
+        case _:
+            return ""

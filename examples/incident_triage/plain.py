@@ -1,0 +1,38 @@
+"""The run as lines of text, for where stdout is no terminal."""
+
+from types import TracebackType
+
+from examples.incident_triage.progress import Progress
+from examples.incident_triage.view import line, size, summary
+from holdfast import SuperStepCompletedEvent, WorkflowEvent
+
+
+class PlainView:
+    """Prints each event with the state and the messages that it brought, and at last the summary."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._printed = 0
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+    def show(self, event: WorkflowEvent) -> None:
+        print(f"[{event.superstep}] {line(event)}", flush=True)
+        if isinstance(event, SuperStepCompletedEvent) and event.state_updated:
+            for key, amount in self._progress.state.items():
+                print(f"[{event.superstep}]   state {key}: {size(amount)}")
+        for message in self._progress.messages[self._printed :]:
+            source = message.source or "input"
+            print(f"[{event.superstep}]   message {source} -> {message.target}: {size(message.size)}")
+        self._printed = len(self._progress.messages)
+
+    def conclude(self) -> None:
+        print()
+        for name, text in summary(self._progress):
+            print(f"{name + ':':<15}{text}")

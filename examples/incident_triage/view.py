@@ -1,0 +1,83 @@
+"""What every view of a run can do, and the words that all of them use."""
+
+from types import TracebackType
+from typing import Protocol
+
+from examples.incident_triage.progress import Progress
+from examples.incident_triage.workflow import Note
+from holdfast import (
+    ExecutorCompletedEvent,
+    ExecutorFailedEvent,
+    ExecutorInvokedEvent,
+    SuperStepCompletedEvent,
+    SuperStepStartedEvent,
+    WorkflowCompletedEvent,
+    WorkflowErrorEvent,
+    WorkflowEvent,
+    WorkflowOutputEvent,
+    WorkflowStartedEvent,
+    WorkflowStatusEvent,
+    WorkflowWarningEvent,
+)
+
+
+class View(Protocol):
+    """Shows a run: within ``with`` each event after the progress took it, then what came of it."""
+
+    def __enter__(self) -> object: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+    def show(self, event: WorkflowEvent) -> None: ...
+    def conclude(self) -> None: ...
+
+
+def line(event: WorkflowEvent) -> str:
+    """What happened, in one line."""
+    match event:
+        case WorkflowStartedEvent():
+            return f"workflow {event.workflow_name} started"
+        case WorkflowStatusEvent():
+            return f"status: {event.status}"
+        case SuperStepStartedEvent():
+            return f"superstep {event.superstep} started"
+        case SuperStepCompletedEvent():
+            changed = ", state changed" if event.state_updated else ""
+            return f"superstep {event.superstep} completed{changed}"
+        case ExecutorInvokedEvent():
+            return f"{event.executor_id} has its turn"
+        case Note():
+            return f"{event.executor_id}: {event.text}"
+        case ExecutorCompletedEvent():
+            return f"{event.executor_id} completed"
+        case ExecutorFailedEvent():
+            return f"{event.executor_id} failed: {event.error!r}"
+        case WorkflowOutputEvent():
+            return f"{event.executor_id} gave out: {event.data}"
+        case WorkflowWarningEvent():
+            return f"warning: {event.message}"
+        case WorkflowErrorEvent():
+            return f"error: {event.error}"
+        case WorkflowCompletedEvent():
+            return "workflow completed"
+        case _:
+            return type(event).__name__
+
+
+def size(amount: int) -> str:
+    """A number of bytes for people."""
+    return f"{amount / 1e6:.1f} MB" if amount >= 100_000 else f"{amount:,} B"
+
+
+def summary(progress: Progress) -> list[tuple[str, str]]:
+    """What came of the run, as names and texts."""
+    in_state = sum(progress.state.values())
+    passed = sum(message.size for message in progress.messages)
+    longest = max(message.size for message in progress.messages)
+    return [
+        ("Decision", "; ".join(progress.outputs) or "none"),
+        ("Supersteps", str(progress.superstep)),
+        ("Shared state", f"{size(in_state)} in {', '.join(progress.state)}"),
+        ("Messages", f"{len(progress.messages)} with {passed:,} B in all, the longest {longest:,} B"),
+        ("Kept in place", f"{in_state // passed:,} bytes for each byte that travelled"),
+    ]
