@@ -1,0 +1,121 @@
+"""Holdfast: executor classes with `@handler`, run with `workflow.run_stream(...)`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from bench.contestants import Contestant, Entry, Outcome
+from bench.workloads import Params
+from holdfast import (
+    Executor,
+    SuperStepCompletedEvent,
+    Workflow,
+    WorkflowBuilder,
+    WorkflowContext,
+    WorkflowOutputEvent,
+    handler,
+)
+
+
+class Step(Executor):
+    """Adds 1 and passes on."""
+
+    @handler
+    async def step(self, number: int, ctx: WorkflowContext[int]) -> None:
+        """One superstep of the chain."""
+        await ctx.send_message(number + 1)
+
+
+class Last(Executor):
+    """Adds 1 and yields the result."""
+
+    @handler
+    async def step(self, number: int, ctx: WorkflowContext[None, int]) -> None:
+        """The last superstep of the chain."""
+        await ctx.yield_output(number + 1)
+
+
+class Hub(Executor):
+    """Both ends of the fan."""
+
+    def __init__(self, id: str | None = None, width: int = 100, rounds: int = 10) -> None:
+        super().__init__(id=id)
+        self.width, self.rounds = width, rounds
+
+    @handler
+    async def start(self, number: int, ctx: WorkflowContext[int]) -> None:
+        """Sends the first round out."""
+        await ctx.send_message(number)
+
+    @handler
+    async def join(self, answers: list[int], ctx: WorkflowContext[int, int]) -> None:
+        """Checks a round and sends the next one out."""
+        total = sum(answers)
+        number, rest = divmod(total - self.width * (self.width - 1) // 2, self.width)
+        if rest or len(answers) != self.width:
+            raise ValueError(f"a wrong round: {answers}")
+        if number + 1 < self.rounds:
+            await ctx.send_message(number + 1)
+        else:
+            await ctx.yield_output(total)
+
+
+class Worker(Executor):
+    """Adds its index."""
+
+    def __init__(self, id: str | None = None, index: int = 0) -> None:
+        super().__init__(id=id)
+        self.index = index
+
+    @handler
+    async def work(self, number: int, ctx: WorkflowContext[int]) -> None:
+        """One of the fan's many."""
+        await ctx.send_message(number + self.index)
+
+
+def _runner(workflow: Workflow) -> Callable[[], Awaitable[Outcome]]:
+    async def run() -> Outcome:
+        result = supersteps = events = 0
+        async for event in workflow.run_stream(0):
+            events += 1
+            kind = type(event)
+            if kind is SuperStepCompletedEvent:
+                supersteps += 1
+            elif isinstance(event, WorkflowOutputEvent):
+                result = event.data
+        return Outcome(result, supersteps, events)
+
+    return run
+
+
+def chain(params: Params) -> Callable[[], Awaitable[Outcome]]:
+    """W1."""
+    count = params["supersteps"]
+    steps = [*(Step.bind(id=f"step-{index}") for index in range(count - 1)), Last.bind(id="last")]
+    builder = WorkflowBuilder(name="chain", max_iterations=count).set_start_executor(steps[0])
+    return _runner((builder.add_chain(steps) if count > 1 else builder).build())
+
+
+def fan(params: Params) -> Callable[[], Awaitable[Outcome]]:
+    """W5."""
+    hub = Hub.bind(id="hub", width=params["width"], rounds=params["rounds"])
+    workers = [Worker.bind(id=f"worker-{index}", index=index) for index in range(params["width"])]
+    builder = WorkflowBuilder(name="fan", max_iterations=2 * params["rounds"] + 1).set_start_executor(hub)
+    return _runner(builder.add_fan_out_edges(hub, workers).add_fan_in_edges(workers, hub).build())
+
+
+CONTESTANT = Contestant(
+    packages=("holdfast",),
+    entries={
+        "W1": Entry(
+            chain,
+            "`WorkflowBuilder.add_chain` of `Executor` recipes (all executors are created anew in every run, "
+            "inside the measured time); `workflow.run_stream(0)`",
+        ),
+        "W5": Entry(
+            fan,
+            "`add_fan_out_edges(hub, workers)` and `add_fan_in_edges(workers, hub)`, recipes again; "
+            "`workflow.run_stream(0)`",
+        ),
+    },
+)

@@ -1,0 +1,138 @@
+"""LangGraph: a `StateGraph` with typed state, run with `astream(..., stream_mode="updates")`, no checkpointer.
+
+Chosen among what its API offers after a short trial of each (8 runs, not interleaved): static edges in a chain (a
+loop needs a conditional edge, which nearly doubled the cost of a step); `Send` for the fan (static edges took about a
+sixth longer). The `Topic` channel took as long as an `operator.add` reducer, and holds one round's answers only.
+`updates`, one event per task, was cheaper than `tasks`, two; `values` took about as long, but has one event per step.
+"""
+
+# Its packages are only in its own environment, so its types are unknown where this file is checked.
+# mypy: disable-error-code="import-not-found, misc, untyped-decorator"
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any, TypedDict
+
+from langgraph.channels import Topic
+from langgraph.graph import END, START, StateGraph
+from langgraph.types import Send
+
+from bench.contestants import Contestant, Entry, Outcome
+from bench.workloads import Params
+
+
+class Number(TypedDict):
+    """The state of the chain."""
+
+    number: int
+
+
+class Fan(TypedDict, total=False):
+    """The state of the fan; `answers` holds those of the last superstep only."""
+
+    number: int
+    answers: Annotated[list[int], Topic(int)]
+    total: int
+
+
+class Job(TypedDict):
+    """What one worker gets."""
+
+    number: int
+    index: int
+
+
+async def step(state: Number) -> Number:
+    """One superstep of the chain."""
+    return {"number": state["number"] + 1}
+
+
+def chain(params: Params) -> Callable[[], Awaitable[Outcome]]:
+    """W1."""
+    count = params["supersteps"]
+    builder = StateGraph(Number)
+    names = [f"step-{index}" for index in range(count)]
+    for name in names:
+        builder.add_node(name, step)
+    for source, target in zip([START, *names], [*names, END], strict=True):
+        builder.add_edge(source, target)
+    graph = builder.compile()
+    config = {"recursion_limit": count + 1}
+
+    async def run() -> Outcome:
+        events = 0
+        last: Any = None
+        async for chunk in graph.astream({"number": 0}, config, stream_mode="updates"):
+            events += 1
+            last = chunk
+        return Outcome(last[names[-1]]["number"], events, events)
+
+    return run
+
+
+async def work(job: Job) -> dict[str, int]:
+    """One of the fan's many."""
+    return {"answers": job["number"] + job["index"]}
+
+
+def fan(params: Params) -> Callable[[], Awaitable[Outcome]]:
+    """W5."""
+    width, rounds = params["width"], params["rounds"]
+
+    async def hub(state: Fan) -> Fan:
+        """Checks a round and starts the next one."""
+        answers = state.get("answers")
+        if not answers:
+            return {"number": 0}
+        total = sum(answers)
+        number, rest = divmod(total - width * (width - 1) // 2, width)
+        if rest or len(answers) != width:
+            raise ValueError(f"a wrong round: {answers}")
+        return {"number": number + 1, "total": total}
+
+    def spread(state: Fan) -> list[Any] | Any:
+        """Sends the round out."""
+        number = state["number"]
+        return (
+            [Send("work", {"number": number, "index": index}) for index in range(width)]
+            if number < rounds
+            else END
+        )
+
+    builder = StateGraph(Fan)
+    builder.add_node("hub", hub)
+    builder.add_node("work", work)
+    builder.add_edge(START, "hub")
+    builder.add_conditional_edges("hub", spread, ["work", END])
+    builder.add_edge("work", "hub")
+    graph = builder.compile()
+    config = {"recursion_limit": 2 * rounds + 2}
+
+    async def run() -> Outcome:
+        events = hubs = 0
+        chunk: Any = None
+        async for chunk in graph.astream({"number": 0}, config, stream_mode="updates"):
+            events += 1
+            if "hub" in chunk:
+                hubs += 1
+        return Outcome(chunk["hub"]["total"], 2 * hubs - 1, events)
+
+    return run
+
+
+CONTESTANT = Contestant(
+    packages=("langgraph", "langgraph-checkpoint", "langchain-core", "pydantic"),
+    entries={
+        "W1": Entry(
+            chain,
+            '`StateGraph` of async nodes with static edges; `graph.astream(..., stream_mode="updates")`: one event per '
+            "node, the cheapest of its streams that has one; `recursion_limit` raised, no checkpointer",
+        ),
+        "W5": Entry(
+            fan,
+            '`Send` to one worker node, answers through a `Topic` channel; `graph.astream(..., stream_mode="updates")`'
+            ", no checkpointer",
+        ),
+    },
+)

@@ -1,0 +1,48 @@
+"""What an import costs: pairs of fresh processes, with and without it, all sides in turn."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.client import Client, Sample, clean_environment
+from bench.environments import ROOT
+from bench.measure import Progress, Row, Table
+from bench.sides import OURS
+from bench.workloads import Workload
+
+
+def measure_imports(workload: Workload, clients: Sequence[Client], rounds: int, progress: Progress) -> Table:
+    """Each value is one process with the import less one without, in the same environment; the first pair warms up."""
+    entries = [
+        (client, statement if index else client.side.name, statement)
+        for client in clients
+        for index, statement in enumerate(client.side.imports)
+    ]
+    samples: dict[str, list[Sample]] = {name: [] for _, name, _ in entries}
+    for number in range(rounds + 1):
+        for client, name, statement in entries:
+            bare = _seconds(client.python, "pass")
+            value = workload.value(_seconds(client.python, statement) - bare, {})
+            which = f"round {number}/{rounds}" if number else "warm-up"
+            progress(f"{workload.id} {which}: {name} {value:,.1f} {workload.unit}")
+            if number:
+                samples[name].append(Sample(value))
+    rows = [
+        Row(
+            name if name == client.side.name else f"{OURS} (names)",
+            samples[name],
+            client.side.is_peer,
+            f"`{statement}`",
+        )
+        for client, name, statement in entries
+    ]
+    return Table(workload, {}, rounds, rows)
+
+
+def _seconds(python: Path, statement: str) -> float:
+    begin = time.perf_counter()
+    subprocess.run([str(python), "-I", "-c", statement], cwd=ROOT, env=clean_environment(), check=True)
+    return time.perf_counter() - begin
