@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.engine.limits import Limits
-from holdfast.errors import GraphError
+from holdfast.errors import GraphError, LimitExceeded
 from holdfast.graph.edge import (
     Condition,
     Direct,
@@ -19,12 +21,17 @@ from holdfast.graph.edge import (
     Switch,
     SwitchCase,
 )
-from holdfast.graph.executor import Executor, ExecutorSpec, FunctionExecutor, Recipe, spec_of
+from holdfast.graph.executor import Executor, FunctionExecutor, Recipe
 from holdfast.graph.graph import Graph
+from holdfast.graph.nested import WorkflowExecutor
+from holdfast.graph.spec import ExecutorSpec, spec_of
 from holdfast.graph.state_key import MergeRule, merge_rule
 from holdfast.graph.validate import validate
 from holdfast.ids import ExecutorId, complaint_about_id
 from holdfast.workflow import Workflow
+
+# The workflows whose factories are being called, outermost first.
+_REGISTERING: ContextVar[tuple[str, ...]] = ContextVar("registering", default=())
 
 Placeable: TypeAlias = type[Executor] | Recipe | Executor | str
 """What may stand in an edge: a class, a recipe, an instance, a decorated function or an id."""
@@ -94,11 +101,16 @@ class WorkflowBuilder:
         executor_id = self._checked(name)
         if executor_id in self._placed:
             raise GraphError(f"executor {name!r} is registered twice; give each its own name")
-        sample = factory()
+        with self._not_inside_itself(name):
+            sample = factory()
         if not isinstance(sample, Executor):
             raise GraphError(
                 f"register_executor(name={name!r}): the factory must return an Executor, not {sample!r}"
             )
+        if isinstance(sample, WorkflowExecutor):
+            self._placed[executor_id] = factory
+            self._specs[executor_id] = self._nesting(spec_of(sample, executor_id), sample)
+            return self
 
         def create() -> Executor:
             created = factory()
@@ -228,6 +240,8 @@ class WorkflowBuilder:
         if not isinstance(executor, Recipe | Executor) and not _is_executor_class(executor):
             raise GraphError(_why_not_placeable(executor))
         spec = spec_of(executor)
+        if isinstance(executor, WorkflowExecutor):
+            spec = self._nesting(spec, executor)
         executor_id = self._checked(spec.id)
         there = self._placed.get(executor_id)
         if there is None:
@@ -239,6 +253,40 @@ class WorkflowBuilder:
                 f"give one of them another id, like {_id_hint(executor)}"
             )
         return executor_id
+
+    def _nesting(self, spec: ExecutorSpec, nested: WorkflowExecutor) -> ExecutorSpec:
+        """The spec of a nested workflow, if it is not this one and not too deep."""
+        assert spec.nested is not None
+        if self._name is not None and nested.workflow.name == self._name:
+            raise GraphError(
+                f"workflow {self._name!r} cannot stand inside itself (as executor {spec.id!r}); for a loop add an edge "
+                f"back, and if these are different workflows give them different names"
+            )
+        if spec.nested.depth + 1 > self._limits.max_depth:
+            raise LimitExceeded(
+                "max_depth",
+                self._limits.max_depth,
+                f"executor {spec.id!r} nests workflows {spec.nested.depth + 1} deep, more than the "
+                f"{self._limits.max_depth} allowed; allow more with Limits(max_depth=...)",
+            )
+        return spec
+
+    @contextmanager
+    def _not_inside_itself(self, name: str) -> Iterator[None]:
+        """Notice a factory that builds the workflow that it is part of."""
+        around = _REGISTERING.get()
+        own = self._name or f"(unnamed, at {name!r})"
+        if own in around:
+            chain = " > ".join([*around, own])
+            raise GraphError(
+                f"workflow {own!r} cannot stand inside itself: {chain}; for a loop add an edge back, and if these are "
+                f"different workflows give them different names"
+            )
+        token = _REGISTERING.set((*around, own))
+        try:
+            yield
+        finally:
+            _REGISTERING.reset(token)
 
     def _checked(self, text: Any) -> ExecutorId:
         if complaint := complaint_about_id(text):
@@ -261,7 +309,7 @@ def _id_hint(executor: object) -> str:
 
 def _why_not_placeable(thing: object) -> str:
     if isinstance(thing, Workflow):
-        return f"{thing!r} cannot stand in an edge itself"
+        return f"{thing!r} cannot stand in an edge itself; nest it with WorkflowExecutor(workflow, id='...')"
     if isinstance(thing, type):
         return f"class {thing.__name__} is not an Executor; derive it from Executor"
     if callable(thing):

@@ -8,15 +8,23 @@
     ├── InvalidArgument       an argument that cannot be meant (a ValueError too)
     ├── NotCheckpointable     a value that was sent or queued cannot be kept
     ├── StateConflict         two turns of one superstep wrote the same shared key
+    ├── ExecutorShared        an executor instance cannot serve another run
     ├── ExecutorFailed        a handler raised
     │   └── ConditionFailed   the condition or selection of an edge raised, or chose a target it does not have
-    └── LimitExceeded         a named limit of the workflow was reached
-        └── SuperstepLimit    too many supersteps since the last input
+    ├── ExecutorTimeout       a handler took too long (the cause of an ExecutorFailed)
+    ├── LimitExceeded         a named limit of the workflow was reached
+    │   └── SuperstepLimit    too many supersteps since the last input
+    ├── UnknownRequest        there is no such request to answer
+    ├── RequestAlreadyAnswered
+    ├── InvalidResponse       a response is not of the type that the request asks for
+    └── RunEnded              something was asked of a run that is over
 
     HoldfastWarning (a UserWarning)
     ├── UnroutedMessage       no edge took a message
     ├── WaitingFanIn          the run ended while a fan-in still waits for some of its sources
     ├── ChangedAfterCapture   a value was changed after it was sent or queued; the change reaches nobody
+    ├── UnkeptField           a handler changed a field that no checkpoint keeps
+    ├── StubbornHandler       a handler went on after it was cancelled
     └── MissedEvents          a watcher came too late, or was too slow, for some events
 
 Each message says what happened, where, and what to do about it.
@@ -132,6 +140,54 @@ class ConditionFailed(ExecutorFailed):
     """
 
 
+class ExecutorShared(HoldfastError):
+    """An executor instance cannot serve another run: one uses it now, or has left its traces in it.
+
+    >>> issubclass(ExecutorShared, HoldfastError)
+    True
+    """
+
+
+class ExecutorTimeout(HoldfastError):
+    """A handler took longer than its ``timeout``; the ``__cause__`` of an ``ExecutorFailed``.
+
+    >>> issubclass(ExecutorTimeout, HoldfastError)
+    True
+    """
+
+
+class UnknownRequest(HoldfastError):
+    """There is no such request to answer.
+
+    >>> issubclass(UnknownRequest, HoldfastError)
+    True
+    """
+
+
+class RequestAlreadyAnswered(HoldfastError):
+    """The request was answered before; only the first answer counts.
+
+    >>> issubclass(RequestAlreadyAnswered, HoldfastError)
+    True
+    """
+
+
+class InvalidResponse(HoldfastError):
+    """A response is not of the type that the request asks for, and cannot be converted to it.
+
+    >>> issubclass(InvalidResponse, HoldfastError)
+    True
+    """
+
+
+class RunEnded(HoldfastError):
+    """Something was asked of a run that is over.
+
+    >>> issubclass(RunEnded, HoldfastError)
+    True
+    """
+
+
 class LimitExceeded(HoldfastError):
     """A named limit of the workflow was reached; ``limit`` is its name in ``Limits``.
 
@@ -181,6 +237,22 @@ class ChangedAfterCapture(HoldfastWarning):
     """A value was changed after it was sent or queued; receivers see it as it was when sent or queued.
 
     >>> issubclass(ChangedAfterCapture, HoldfastWarning)
+    True
+    """
+
+
+class UnkeptField(HoldfastWarning):
+    """A handler changed a field of its executor that no checkpoint keeps.
+
+    >>> issubclass(UnkeptField, HoldfastWarning)
+    True
+    """
+
+
+class StubbornHandler(HoldfastWarning):
+    """A handler went on after it was cancelled and was left behind; nothing that it does counts.
+
+    >>> issubclass(StubbornHandler, HoldfastWarning)
     True
     """
 

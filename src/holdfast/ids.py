@@ -6,6 +6,7 @@ from typing import NewType
 
 ExecutorId = NewType("ExecutorId", str)
 RunId = NewType("RunId", str)
+RequestId = NewType("RequestId", str)
 
 # Kept for the paths of nested workflows ("sub/inner") and their instances ("sub#2").
 RESERVED_IN_IDS = "/#"

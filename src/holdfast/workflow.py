@@ -10,6 +10,7 @@ from holdfast.graph.graph import Graph
 from holdfast.graph.viz import to_dot, to_mermaid
 from holdfast.ids import RunId
 from holdfast.runtime.environment import Environment
+from holdfast.runtime.placed import remember
 
 if TYPE_CHECKING:
     from holdfast.runtime.run import Run, RunResult, RunStream
@@ -43,6 +44,7 @@ class Workflow:
         self._max_iterations = max_iterations
         self._limits = limits
         self._environment = environment or Environment()
+        self._shared = remember(graph)
 
     @property
     def name(self) -> str:
@@ -109,7 +111,14 @@ class Workflow:
         run_id: RunId = self._environment.new_run_id()
         log = EventLog()
         runner = Runner(
-            self._graph, snapshot, run_id, self._limits, self._max_iterations, self._environment, log
+            self._graph,
+            snapshot,
+            run_id,
+            self._limits,
+            self._max_iterations,
+            self._environment,
+            log,
+            self._shared,
         )
         return Run(self._name, run_id, runner, log)
 

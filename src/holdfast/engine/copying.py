@@ -7,6 +7,7 @@ import datetime
 from collections.abc import Callable, Iterator
 from enum import Enum
 from functools import lru_cache
+from types import ModuleType
 from typing import Any
 
 from holdfast.errors import NotCheckpointable
@@ -146,7 +147,7 @@ def _children(value: Any, place: str) -> Iterator[tuple[str, Any]]:
         yield from ((f"{place}[{index}]", part) for index, part in enumerate(value))
     elif isinstance(value, set | frozenset):
         yield from ((f"{place}{{...}}", part) for part in value)
-    elif not isinstance(value, type):
+    elif not isinstance(value, type | ModuleType):
         yield from ((f"{place}.{name}", part) for name, part in _attributes(value))
 
 

@@ -21,6 +21,8 @@ class Limits:
     """Turns of one superstep that run at the same time; the others wait for their place."""
     max_value_size: int = 1 << 30
     """Characters and bytes of text in one value that is sent, queued or yielded."""
+    max_depth: int = 16
+    """Workflows nested in each other, the outermost included."""
 
     def __post_init__(self) -> None:
         """Refuse limits below one."""

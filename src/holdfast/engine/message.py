@@ -1,11 +1,12 @@
-"""Messages on their way."""
+"""Messages on their way, and questions that wait for their answers."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from holdfast.engine.value import Value
-from holdfast.ids import ExecutorId
+from holdfast.graph.types import TypeForm
+from holdfast.ids import ExecutorId, RequestId
 
 
 class Sent(NamedTuple):
@@ -15,12 +16,25 @@ class Sent(NamedTuple):
     target: ExecutorId | None = None
 
 
+class Request(NamedTuple):
+    """A question to the outside, and who asked it."""
+
+    request_id: RequestId
+    executor_id: ExecutorId
+    data: Value
+    response_type: TypeForm
+
+
 class Delivery(NamedTuple):
-    """A message bound to the executor that will get it; the input of a run has no source."""
+    """A message bound to the executor that will get it; the input of a run has no source.
+
+    With a ``request`` the message is the response to it.
+    """
 
     target: ExecutorId
     value: Value
     source: ExecutorId | None = None
+    request: Request | None = None
 
 
 class Output(NamedTuple):

@@ -2,107 +2,175 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from holdfast.engine.chain import Chain
-from holdfast.engine.message import Delivery, Sent
-from holdfast.engine.snapshot import Buffer
+from holdfast.engine.message import Delivery, Output, Sent, Unrouted
+from holdfast.engine.snapshot import Buffer, BufferKey, Snapshot
 from holdfast.engine.value import Joined, Value
 from holdfast.errors import ConditionFailed
 from holdfast.graph.edge import Direct, Edge, FanIn, FanOut, MultiSelection, Switch, describe
-from holdfast.graph.graph import Graph
+from holdfast.graph.graph import Graph, host_of, path_of
 from holdfast.ids import ExecutorId
 
 
 class Router:
-    """Routes the messages of one superstep; holds what they make of the fan-in buffers."""
+    """Routes the messages of one superstep and collects what comes of it."""
 
-    __slots__ = ("_buffers", "_changed", "_graph", "deliveries")
+    __slots__ = (
+        "_changed",
+        "_graph",
+        "_joins",
+        "_snapshot",
+        "deliveries",
+        "instances",
+        "outputs",
+        "unrouted",
+    )
 
-    def __init__(self, graph: Graph, buffers: Mapping[str, Buffer]) -> None:
+    def __init__(self, graph: Graph, snapshot: Snapshot) -> None:
         self._graph = graph
-        self._buffers = buffers
-        self._changed: dict[str, dict[ExecutorId, tuple[Value, ...]]] = {}
+        self._snapshot = snapshot
+        self._changed: dict[BufferKey, dict[ExecutorId, tuple[Value, ...]]] = {}
+        self._joins: dict[BufferKey, FanIn] = {}
         self.deliveries: list[Delivery] = []
+        self.outputs: list[Output] = []
+        self.unrouted: list[Unrouted] = []
+        self.instances: dict[ExecutorId, int] = {}
 
-    def route(self, source: ExecutorId, sent: Sent) -> bool:
-        """Deliver or buffer the message; False if no edge took it."""
+    def send(self, source: ExecutorId, sent: Sent) -> None:
+        """Deliver or buffer a message; if no edge takes it, say so."""
+        if not self._routed(source, sent):
+            self.unrouted.append(Unrouted(source, sent))
+
+    def give_out(self, output: Output) -> None:
+        """Take what an executor yielded: an output of the workflow, or a message of the nested one's host."""
+        path = path_of(output.executor_id)
+        while path:
+            host = host_of(path)
+            graph, path, spec = self._graph.locate(host)
+            if graph.outgoing[spec.id]:
+                self.send(host, Sent(output.value))
+                return
+            if graph.output_from is not None and spec.id not in graph.output_from:
+                return
+        self.outputs.append(output)
+
+    def _routed(self, source: ExecutorId, sent: Sent) -> bool:
         value, only = sent
-        sole = self._graph.sole_targets.get(source)
+        graph, path, local = self._graph, "", source
+        if "/" in source:
+            graph, path, spec = graph.locate(source)
+            local = spec.id
+        sole = graph.sole_targets.get(local)
         if sole is not None and only is None:
-            if not self._takes(sole, value):
+            spec = graph.executors[sole]
+            if spec.dispatch.find(value.peek()) is None:
                 return False
-            self.deliveries.append(Delivery(sole, value, source))
+            if path or spec.nested is not None:
+                self._deliver(graph, path, sole, value, source)
+            else:
+                self.deliveries.append(Delivery(sole, value, source))
             return True
         taken = False
-        for edge in self._graph.outgoing[source]:
-            if isinstance(edge, FanIn):
-                if only is None or only == edge.target:
-                    self._buffer(edge, source, value)
-                    taken = True
+        for edge in graph.outgoing[local]:
+            if only is not None and only not in edge.targets:
                 continue
-            for target in self._chosen(edge, value):
+            if isinstance(edge, FanIn):
+                self._buffer(edge, path, local, value)
+                taken = True
+                continue
+            for target in _chosen(graph, edge, value):
                 if only is None or only == target:
-                    self.deliveries.append(Delivery(target, value, source))
+                    self._deliver(graph, path, target, value, source)
                     taken = True
         return taken
 
-    def _chosen(self, edge: Direct | FanOut | Switch | MultiSelection, value: Value) -> Iterable[ExecutorId]:
-        """The targets that this edge leads the message to."""
-        if isinstance(edge, Direct):
-            return (edge.target,) if self._goes(edge, edge.target, edge.condition, value) else ()
-        if isinstance(edge, FanOut):
-            return [target for target in edge.targets if self._takes(target, value)]
-        if isinstance(edge, Switch):
-            for case in edge.cases:
-                if self._goes(edge, case.target, case.condition, value):
-                    return (case.target,)
-            return ()
-        return self._selected(edge, value)
+    def _deliver(
+        self, graph: Graph, path: str, target: ExecutorId, value: Value, source: ExecutorId | None
+    ) -> None:
+        """Bind a message to its target; a nested workflow gets a new instance, and its start the message."""
+        address = ExecutorId(f"{path}{target}") if path else target
+        while (nested := graph.executors[target].nested) is not None:
+            number = self.instances.get(address) or self._snapshot.instances.get(address, 0)
+            self.instances[address] = number + 1
+            graph, target = nested, nested.start
+            address = ExecutorId(f"{address}#{number + 1}/{target}")
+        self.deliveries.append(Delivery(address, value, source))
 
-    def _takes(self, target: ExecutorId, value: Value) -> bool:
-        return self._graph.executors[target].dispatch.find(value.peek()) is not None
-
-    def _goes(self, edge: Edge, target: ExecutorId, condition: Any, value: Value) -> bool:
-        """Whether ``target`` takes the message, and if so whether the condition holds; in this order, so that
-        a condition sees only messages of types that its target has a handler for."""
-        if not self._takes(target, value):
-            return False
-        return condition is None or _asked(edge, target, lambda message: bool(condition(message)), value)
-
-    def _selected(self, edge: MultiSelection, value: Value) -> list[ExecutorId]:
-        takers = [target for target in edge.targets if self._takes(target, value)]
-        if not takers:
-            return []
-        known = [str(target) for target in edge.targets]
-        answer = _asked(edge, None, edge.selection, value, list(known))
-        chosen = None if isinstance(answer, str) or not isinstance(answer, Iterable) else list(answer)
-        if chosen is None or any(target not in known for target in chosen):
-            raise ConditionFailed(
-                f"{describe(edge)}: its selection must return a list of ids out of {known}, "
-                f"but it returned {answer if chosen is None else chosen!r}",
-                executor_id=edge.source,
-            )
-        return [target for target in takers if target in chosen]
-
-    def _buffer(self, edge: FanIn, source: ExecutorId, value: Value) -> None:
-        key = edge.buffer_key
+    def _buffer(self, edge: FanIn, path: str, source: ExecutorId, value: Value) -> None:
+        key = BufferKey(path, edge.buffer_key)
         buffer = self._changed.get(key)
         if buffer is None:
-            buffer = self._changed[key] = dict(self._buffers.get(key, {}))
+            buffer = self._changed[key] = dict(self._snapshot.buffers.get(key, {}))
+            self._joins[key] = edge
         buffer[source] = (*buffer.get(source, ()), value)
 
-    def release(self) -> dict[str, Buffer | None]:
+    def release(self) -> dict[BufferKey, Buffer | None]:
         """Deliver what the fan-ins hold whose sources have all sent; what that makes of the buffers."""
-        changed: dict[str, Buffer | None] = dict(self._changed)
-        for edge in self._graph.fan_ins if changed else ():
-            buffer = changed.get(edge.buffer_key)
-            if buffer is not None and len(buffer) == len(edge.sources):
+        changed: dict[BufferKey, Buffer | None] = dict(self._changed)
+        for key, edge in self._joins.items():
+            buffer = self._changed[key]
+            if len(buffer) == len(edge.sources):
                 parts = [value for source in edge.sources for value in buffer[source]]
-                self.deliveries.append(Delivery(edge.target, Joined(None, Chain.of(parts))))
-                changed[edge.buffer_key] = None
+                graph = self._graph.at(key.path)
+                self._deliver(graph, key.path, edge.target, Joined(None, Chain.of(parts)), None)
+                changed[key] = None
         return changed
+
+
+def deliver_input(graph: Graph, value: Value) -> Router:
+    """A router that has delivered the input of a run to its start."""
+    router = Router(graph, Snapshot())
+    router._deliver(graph, "", graph.start, value, None)
+    return router
+
+
+def _chosen(
+    graph: Graph, edge: Direct | FanOut | Switch | MultiSelection, value: Value
+) -> Iterable[ExecutorId]:
+    """The targets that this edge leads the message to."""
+    if isinstance(edge, Direct):
+        return (edge.target,) if _goes(graph, edge, edge.target, edge.condition, value) else ()
+    if isinstance(edge, FanOut):
+        return [target for target in edge.targets if _takes(graph, target, value)]
+    if isinstance(edge, Switch):
+        for case in edge.cases:
+            if _goes(graph, edge, case.target, case.condition, value):
+                return (case.target,)
+        return ()
+    return _selected(graph, edge, value)
+
+
+def _takes(graph: Graph, target: ExecutorId, value: Value) -> bool:
+    return graph.executors[target].dispatch.find(value.peek()) is not None
+
+
+def _goes(graph: Graph, edge: Edge, target: ExecutorId, condition: Any, value: Value) -> bool:
+    """Whether ``target`` takes the message, and if so whether the condition holds.
+
+    In this order, so that a condition sees only messages of types that its target has a handler for.
+    """
+    if not _takes(graph, target, value):
+        return False
+    return condition is None or _asked(edge, target, lambda message: bool(condition(message)), value)
+
+
+def _selected(graph: Graph, edge: MultiSelection, value: Value) -> list[ExecutorId]:
+    takers = [target for target in edge.targets if _takes(graph, target, value)]
+    if not takers:
+        return []
+    known = [str(target) for target in edge.targets]
+    answer = _asked(edge, None, edge.selection, value, list(known))
+    chosen = None if isinstance(answer, str) or not isinstance(answer, Iterable) else list(answer)
+    if chosen is None or any(target not in known for target in chosen):
+        raise ConditionFailed(
+            f"{describe(edge)}: its selection must return a list of ids out of {known}, "
+            f"but it returned {answer if chosen is None else chosen!r}",
+            executor_id=edge.source,
+        )
+    return [target for target in takers if target in chosen]
 
 
 def _asked(edge: Edge, target: ExecutorId | None, function: Any, value: Value, *more: Any) -> Any:

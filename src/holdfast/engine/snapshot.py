@@ -7,49 +7,92 @@ from typing import NamedTuple, TypeAlias
 
 from holdfast.engine.chain import Chain
 from holdfast.engine.layered import GONE, Layered
-from holdfast.engine.message import Delivery, Output
-from holdfast.engine.state import EMPTY_STATE, Place, State, Write, write
+from holdfast.engine.message import Delivery, Output, Request
+from holdfast.engine.state import EMPTY_STATE, Place, Scope, State, Write, write
 from holdfast.engine.value import Value
-from holdfast.ids import ExecutorId
+from holdfast.ids import ExecutorId, RequestId
 
 Buffer: TypeAlias = Mapping[ExecutorId, tuple[Value, ...]]
 """What a fan-in holds for each source until all have sent."""
+
+
+class BufferKey(NamedTuple):
+    """Names the buffer of a fan-in: the path of its graph, and what it joins there."""
+
+    path: str
+    fan_in: str
 
 
 class Snapshot(NamedTuple):
     """The whole of a run between two supersteps; it is never changed, only followed by another.
 
     ``superstep`` is the number of the last superstep, 0 before the first. ``since_input`` counts supersteps
-    since the last external input. ``deliveries`` says who gets what next, in order.
+    since the last external input. ``deliveries`` says who gets what next, in order. ``instances`` counts for
+    each nested workflow how often it was started. ``answered`` holds the ids of requests that were answered.
     """
 
     superstep: int = 0
     since_input: int = 0
     deliveries: tuple[Delivery, ...] = ()
     state: State = EMPTY_STATE
-    buffers: Layered[str, Buffer] = Layered()
+    buffers: Layered[BufferKey, Buffer] = Layered()
     outputs: Chain[Output] = Chain.of()
+    requests: Layered[RequestId, Request] = Layered()
+    answered: Layered[RequestId, bool] = Layered()
+    instances: Layered[ExecutorId, int] = Layered()
 
 
 class Delta(NamedTuple):
     """What one superstep changed."""
 
-    deliveries: tuple[Delivery, ...]
-    writes: Mapping[Place, Write]
-    buffers: Mapping[str, Buffer | None]
-    outputs: tuple[Output, ...]
+    deliveries: tuple[Delivery, ...] = ()
+    writes: Mapping[Place, Write] = {}
+    buffers: Mapping[BufferKey, Buffer | None] = {}
+    outputs: tuple[Output, ...] = ()
+    requests: tuple[Request, ...] = ()
+    instances: Mapping[ExecutorId, int] = {}
+    dropped: tuple[Scope, ...] = ()
 
 
 def advance(snapshot: Snapshot, delta: Delta) -> Snapshot:
     """The snapshot after a superstep that changed ``delta``."""
-    buffers = snapshot.buffers
+    state, buffers, outputs, requests = snapshot.state, snapshot.buffers, snapshot.outputs, snapshot.requests
+    instances = snapshot.instances
+    if delta.writes:
+        state = write(state, delta.writes)
+    if delta.dropped:
+        state = state.changed(dict.fromkeys(delta.dropped, GONE))
     if delta.buffers:
         buffers = buffers.changed({key: buffer or GONE for key, buffer in delta.buffers.items()})
+    if delta.outputs:
+        outputs = outputs.extend(delta.outputs)
+    if delta.requests:
+        requests = requests.changed({request.request_id: request for request in delta.requests})
+    if delta.instances:
+        instances = instances.changed(delta.instances)
     return Snapshot(
         snapshot.superstep + 1,
         snapshot.since_input + 1,
         delta.deliveries,
-        write(snapshot.state, delta.writes) if delta.writes else snapshot.state,
+        state,
         buffers,
-        snapshot.outputs.extend(delta.outputs) if delta.outputs else snapshot.outputs,
+        outputs,
+        requests,
+        snapshot.answered,
+        instances,
+    )
+
+
+def answered(snapshot: Snapshot, responses: Mapping[RequestId, Value]) -> Snapshot:
+    """The snapshot after responses came in: each is delivered to the executor that asked."""
+    deliveries = [
+        Delivery(request.executor_id, value, None, request)
+        for request_id, value in responses.items()
+        for request in (snapshot.requests[request_id],)
+    ]
+    return snapshot._replace(
+        since_input=0,
+        deliveries=(*snapshot.deliveries, *deliveries),
+        requests=snapshot.requests.changed(dict.fromkeys(responses, GONE)),
+        answered=snapshot.answered.changed(dict.fromkeys(responses, True)),
     )

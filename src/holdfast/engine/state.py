@@ -20,9 +20,14 @@ class Scope(NamedTuple):
 
     owner: ExecutorId | None
     name: str
+    path: str = ""
+    """The nested workflow that it belongs to."""
 
     def __str__(self) -> str:
-        return f"shared scope {self.name!r}" if self.owner is None else f"private scope of {self.owner!r}"
+        if self.owner is not None:
+            return f"private scope of {self.owner!r}"
+        inside = f" of {self.path[:-1]!r}" if self.path else ""
+        return f"shared scope {self.name!r}{inside}"
 
 
 class Put(NamedTuple):

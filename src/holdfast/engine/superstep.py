@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.engine.limits import Limits
-from holdfast.engine.message import Delivery, Output, Sent, Unrouted
-from holdfast.engine.routing import Router, brief
-from holdfast.engine.snapshot import Delta, Snapshot, advance
+from holdfast.engine.message import Delivery, Output, Request, Sent, Unrouted
+from holdfast.engine.routing import Router, brief, deliver_input
+from holdfast.engine.snapshot import Buffer, BufferKey, Delta, Snapshot, advance
 from holdfast.engine.state import NO_CHANGES, Changes, combine
 from holdfast.engine.value import capture
-from holdfast.errors import LimitExceeded, WrongType
-from holdfast.graph.graph import Graph
+from holdfast.errors import InvalidArgument, LimitExceeded, WrongType
+from holdfast.graph.graph import Graph, ancestors, path_of
 from holdfast.graph.types import type_name
 from holdfast.ids import ExecutorId
 
@@ -31,14 +31,28 @@ class Outcome(NamedTuple):
     messages: Sequence[Sent] = ()
     changes: Changes = NO_CHANGES
     outputs: Sequence[Output] = ()
+    requests: Sequence[Request] = ()
 
 
 class Applied(NamedTuple):
-    """What came of a superstep: the next snapshot, what changed, and the messages that reached nobody."""
+    """What came of a superstep.
+
+    ``unrouted`` are the messages that reached nobody, ``finished`` the paths of nested workflows that came to
+    their end, ``waiting`` the fan-ins in them that were still waiting for some of their sources.
+    """
 
     snapshot: Snapshot
     delta: Delta
-    unrouted: tuple[Unrouted, ...]
+    unrouted: Sequence[Unrouted] = ()
+    finished: frozenset[str] = frozenset()
+    waiting: tuple[WaitingJoin, ...] = ()
+
+
+class WaitingJoin(NamedTuple):
+    """A fan-in that holds messages, and the sources that it waits for."""
+
+    key: BufferKey
+    missing: tuple[ExecutorId, ...]
 
 
 def begin(graph: Graph, name: str, message: object, limits: Limits) -> Snapshot:
@@ -50,8 +64,11 @@ def begin(graph: Graph, name: str, message: object, limits: Limits) -> Snapshot:
             f"workflow {name!r} starts at {start.id!r}, which takes {takes}, "
             f"but its input is a {type(message).__name__}: {brief(message).rpartition(' (')[0]}"
         )
-    value = capture(message, "input", limits.max_value_size)
-    return Snapshot(deliveries=(Delivery(start.id, value),))
+    router = deliver_input(graph, capture(message, "input", limits.max_value_size))
+    empty = Snapshot()
+    return empty._replace(
+        deliveries=tuple(router.deliveries), instances=empty.instances.changed(router.instances)
+    )
 
 
 def plan(graph: Graph, snapshot: Snapshot) -> tuple[Turn, ...]:
@@ -62,48 +79,99 @@ def plan(graph: Graph, snapshot: Snapshot) -> tuple[Turn, ...]:
     by_target: dict[ExecutorId, list[Delivery]] = {}
     for delivery in deliveries:
         by_target.setdefault(delivery.target, []).append(delivery)
-    order = graph.order
-    return tuple(
-        Turn(target, tuple(by_target[target])) for target in sorted(by_target, key=order.__getitem__)
-    )
+    if graph.nests:
+        ordered = sorted(by_target, key=graph.position)
+    else:
+        ordered = sorted(by_target, key=graph.order.__getitem__)
+    return tuple(Turn(target, tuple(by_target[target])) for target in ordered)
 
 
 def apply(graph: Graph, snapshot: Snapshot, outcomes: Sequence[Outcome], limits: Limits) -> Applied:
-    """What comes of the turns: messages are routed, writes combined, outputs collected.
+    """What comes of the turns: messages are routed, writes combined, outputs and requests collected.
 
     ``outcomes`` are in the order of the plan. Raises ``ConditionFailed`` or ``StateConflict``; then nothing
     came of the superstep and the same outcomes can be applied again.
     """
-    router = Router(graph, snapshot.buffers)
-    unrouted: list[Unrouted] = []
+    router = Router(graph, snapshot)
     changed: list[tuple[ExecutorId, Changes]] = []
-    outputs: list[Output] = []
-    for executor_id, messages, changes, yielded in outcomes:
+    requests: list[Request] = []
+    for executor_id, messages, changes, outputs, asked in outcomes:
         for sent in messages:
-            if not router.route(executor_id, sent):
-                unrouted.append(Unrouted(executor_id, sent))
+            router.send(executor_id, sent)
+        for output in outputs:
+            router.give_out(output)
         if changes:
             changed.append((executor_id, changes))
-        outputs += yielded
+        if asked:
+            requests += asked
+            _check_ids(requests, snapshot)
     buffers = router.release()
-    if len(router.deliveries) > limits.max_deliveries:
+    _check_count(router.deliveries, snapshot, limits)
+    writes = combine(snapshot.state, changed, limits.max_value_size) if changed else {}
+    delta = Delta(
+        tuple(router.deliveries), writes, buffers, tuple(router.outputs), tuple(requests), router.instances
+    )
+    after = advance(snapshot, delta)
+    if not graph.nests:
+        return Applied(after, delta, router.unrouted)
+    return _without_finished(graph, after, delta, snapshot, outcomes, router.unrouted)
+
+
+def _check_ids(requests: Sequence[Request], snapshot: Snapshot) -> None:
+    """Two turns may have chosen the same id for their requests."""
+    by_id: dict[str, Request] = {}
+    for request in requests:
+        other = by_id.setdefault(request.request_id, request)
+        if other is not request or request.request_id in snapshot.requests:
+            raise InvalidArgument(
+                f"executor {request.executor_id!r} asked with the request id {request.request_id!r}, which another "
+                f"pending request of {other.executor_id!r} has; give each its own, or leave request_id out"
+            )
+
+
+def _check_count(deliveries: Sequence[Delivery], snapshot: Snapshot, limits: Limits) -> None:
+    if len(deliveries) > limits.max_deliveries:
         raise LimitExceeded(
             "max_deliveries",
             limits.max_deliveries,
-            f"superstep {snapshot.superstep + 1} makes {len(router.deliveries):,} deliveries, more than the "
+            f"superstep {snapshot.superstep + 1} makes {len(deliveries):,} deliveries, more than the "
             f"{limits.max_deliveries:,} allowed; send fewer messages, or allow more with Limits(max_deliveries=...)",
         )
-    writes = combine(snapshot.state, changed, limits.max_value_size) if changed else {}
-    delta = Delta(tuple(router.deliveries), writes, buffers, tuple(outputs))
-    return Applied(advance(snapshot, delta), delta, tuple(unrouted))
 
 
-def waiting_fan_ins(graph: Graph, snapshot: Snapshot) -> Mapping[str, tuple[ExecutorId, ...]]:
-    """For each fan-in that holds messages, the sources that it still waits for."""
-    return {
-        edge.buffer_key: tuple(
-            source for source in edge.sources if source not in snapshot.buffers[edge.buffer_key]
-        )
-        for edge in graph.fan_ins
-        if edge.buffer_key in snapshot.buffers
-    }
+def _without_finished(
+    graph: Graph,
+    after: Snapshot,
+    delta: Delta,
+    before: Snapshot,
+    outcomes: Sequence[Outcome],
+    unrouted: Sequence[Unrouted],
+) -> Applied:
+    """The same, with the state of nested workflows dropped for which nothing is left to do."""
+    worked = {path for outcome in outcomes for path in ancestors(path_of(outcome.executor_id))}
+    addresses = [delivery.target for delivery in after.deliveries]
+    addresses += [request.executor_id for request in after.requests.values()]
+    alive = {path for address in addresses for path in ancestors(path_of(address))}
+    finished = frozenset(worked - alive)
+    if not finished:
+        return Applied(after, delta, unrouted)
+    waiting = waiting_joins(graph, after, finished)
+    delta = delta._replace(
+        dropped=tuple(scope for scope in after.state if scope.path in finished),
+        buffers={**delta.buffers, **dict.fromkeys((join.key for join in waiting), None)},
+    )
+    return Applied(advance(before, delta), delta, unrouted, finished, waiting)
+
+
+def waiting_joins(graph: Graph, snapshot: Snapshot, paths: frozenset[str]) -> tuple[WaitingJoin, ...]:
+    """The fan-ins at ``paths`` that hold messages and wait for more."""
+
+    def missing(key: BufferKey, buffer: Buffer) -> tuple[ExecutorId, ...]:
+        joins = {edge.buffer_key: edge for edge in graph.at(key.path).fan_ins}
+        return tuple(source for source in joins[key.fan_in].sources if source not in buffer)
+
+    return tuple(
+        WaitingJoin(key, missing(key, buffer))
+        for key, buffer in snapshot.buffers.items()
+        if key.path in paths
+    )

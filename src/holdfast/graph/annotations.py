@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable
-from inspect import Parameter, Signature, iscoroutinefunction, signature
+from inspect import Parameter, iscoroutinefunction, signature
 from typing import Any, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
 from holdfast.errors import GraphError
@@ -21,12 +21,14 @@ class Declared(NamedTuple):
     accepts: TypeForm | None = None
     sends: TypeForm | None = None
     yields: TypeForm | None = None
+    request: TypeForm | None = None
 
 
 class Signed(NamedTuple):
     """What a handler accepts, sends and yields, by declaration or annotation.
 
-    ``returns`` are the types of returned values: sent where there are outgoing edges, else yielded.
+    ``returns`` are the types of returned values: sent where there are outgoing edges, else yielded. A response
+    handler has a ``request``, whose responses it ``accepts``.
     """
 
     accepts: TypeForm
@@ -35,6 +37,7 @@ class Signed(NamedTuple):
     returns: tuple[TypeForm, ...]
     takes_context: bool
     is_async: bool
+    request: TypeForm | None = None
 
 
 def locals_named_by(function: Function, depth: int) -> dict[str, Any]:
@@ -64,34 +67,33 @@ def _words(text: str) -> set[str]:
     return set(spaced.split())
 
 
-def read_signature(function: Function, place: str, declared: Declared, locals_: dict[str, Any]) -> Signed:
+def read_signature(
+    function: Function, place: str, declared: Declared, locals_: dict[str, Any], *, answers: bool = False
+) -> Signed:
     """What the signature of ``function`` declares; ``place`` names it in errors."""
     parameters = [p for p in signature(function).parameters.values() if p.name != "self"]
-    if not 1 <= len(parameters) <= 2 or any(p.kind in _VARIADIC for p in parameters):
+    wanted = 2 if answers else 1
+    if not wanted <= len(parameters) <= wanted + 1 or any(p.kind in _VARIADIC for p in parameters):
+        takes = "the request, the response" if answers else "a message"
+        like = "request: str, response: bool" if answers else "message: str"
         raise GraphError(
-            f"{place} must take a message and optionally a context, "
-            f"like (self, message: str, ctx: WorkflowContext[str]), but its signature is {signature(function)}"
+            f"{place} must take {takes} and optionally a context, "
+            f"like (self, {like}, ctx: WorkflowContext[str]), but its signature is {signature(function)}"
         )
     hints = _hints(function, place, locals_)
-    message = parameters[0]
-    accepts = declared.accepts if declared.accepts is not None else hints.get(message.name, Signature.empty)
-    if accepts is Signature.empty:
-        raise GraphError(
-            f"{place} does not say what it takes: annotate its parameter {message.name!r}, "
-            f"like {message.name}: str, or declare it with input=str"
-        )
-    takes_context = len(parameters) == 2
+    request = _declared(hints, parameters[0], place, declared.request, "request") if answers else None
+    accepts = _declared(hints, parameters[wanted - 1], place, declared.accepts, "input")
+    takes_context = len(parameters) > wanted
     is_async = iscoroutinefunction(function)
     sends: tuple[TypeForm, ...] = ()
     yields: tuple[TypeForm, ...] = ()
     if takes_context:
-        sends, yields = _context_types(
-            hints.get(parameters[1].name, WorkflowContext), parameters[1].name, place
-        )
+        context = parameters[wanted]
+        sends, yields = _context_types(hints.get(context.name, WorkflowContext), context.name, place)
         if not is_async:
             raise GraphError(
                 f"{place} is not async, so it cannot await its context: "
-                f"write 'async def', or drop {parameters[1].name!r} and return the result"
+                f"write 'async def', or drop {context.name!r} and return the result"
             )
     return Signed(
         accepts=accepts,
@@ -100,7 +102,22 @@ def read_signature(function: Function, place: str, declared: Declared, locals_: 
         returns=_something(hints.get("return", Any)),
         takes_context=takes_context,
         is_async=is_async,
+        request=request,
     )
+
+
+def _declared(
+    hints: dict[str, Any], parameter: Parameter, place: str, declared: TypeForm | None, keyword: str
+) -> TypeForm:
+    """The type of a parameter, by declaration or annotation."""
+    if declared is not None:
+        return declared
+    if parameter.name not in hints:
+        raise GraphError(
+            f"{place} does not say what it takes: annotate its parameter {parameter.name!r}, "
+            f"like {parameter.name}: str, or declare it with {keyword}=str"
+        )
+    return hints[parameter.name]
 
 
 _VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD, Parameter.KEYWORD_ONLY)

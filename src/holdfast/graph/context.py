@@ -8,7 +8,8 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     from holdfast.graph.state_key import StateKey
-    from holdfast.ids import ExecutorId, RunId
+    from holdfast.graph.types import TypeForm
+    from holdfast.ids import ExecutorId, RequestId, RunId
 
     T = TypeVar("T")
     T_Out = TypeVar("T_Out", contravariant=True, default=Any)
@@ -66,12 +67,26 @@ class WorkflowContext(Protocol[T_Out, T_Final]):
         """The number of this superstep, from 1."""
         ...
 
+    @property
+    def attempt(self) -> int:
+        """The number of this attempt at the turn, from 1."""
+        ...
+
     async def send_message(self, value: T_Out, target_id: str | None = None) -> None:
         """Send ``value`` along the outgoing edges, or only along those that lead to ``target_id``."""
         ...
 
     async def yield_output(self, value: T_Final) -> None:
         """Give ``value`` out as an output of the workflow."""
+        ...
+
+    async def request_info(
+        self, data: Any, response_type: TypeForm, request_id: str | None = None
+    ) -> RequestId:
+        """Ask the outside; the answer goes to the executor's ``@response_handler`` for such data and responses.
+
+        Returns the id of the request. What follows the call in the handler goes on at once: it does not wait.
+        """
         ...
 
     @overload

@@ -1,40 +1,23 @@
-"""Executors: what they are, how handlers are declared, and the recipes that create them."""
+"""Executors: as classes, as recipes and as functions."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from inspect import Parameter, signature
-from typing import Any, ClassVar, Generic, NamedTuple, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, ParamSpec, TypeVar, overload
 
 from holdfast.errors import GraphError
-from holdfast.graph.annotations import Declared, Function, Signed, locals_named_by, read_signature
-from holdfast.graph.context import WorkflowContext
-from holdfast.graph.dispatch import Dispatch
-from holdfast.graph.types import TypeForm, is_anything, is_nothing, type_name
+from holdfast.graph.annotations import Declared, Function, locals_named_by, read_signature
+from holdfast.graph.handler import Handler, Policy
+from holdfast.graph.policy import RetryPolicy
+from holdfast.graph.types import TypeForm
 from holdfast.ids import ExecutorId
 
+if TYPE_CHECKING:
+    from holdfast.graph.context import WorkflowContext
+
 P = ParamSpec("P")
-F = TypeVar("F", bound=Callable[..., Any])
-S = TypeVar("S")
-M = TypeVar("M")
 R = TypeVar("R")
-C = TypeVar("C", bound=WorkflowContext[Any, Any])
-
-_MARK = "__holdfast_handler__"
-
-
-class _Mark(NamedTuple):
-    """What ``@handler`` leaves on a method until the workflow is built."""
-
-    declared: Declared
-    locals: dict[str, Any]  # names that string annotations refer to
-
-
-class Handler(NamedTuple):
-    """A handler with its types resolved."""
-
-    name: str
-    signed: Signed
 
 
 class Executor:
@@ -55,6 +38,12 @@ class Executor:
     shareable: ClassVar[bool] = False
     """Whether one instance may serve several runs at once: it keeps nothing between messages."""
 
+    checkpointed: ClassVar[tuple[str, ...]] = ()
+    """The names of fields that belong to the run's state: they are kept at the end of each turn."""
+
+    transient: ClassVar[tuple[str, ...]] = ()
+    """The names of fields that need not be kept, because they can be made anew: clients, caches."""
+
     id: ExecutorId
 
     def __init__(self, id: str | None = None) -> None:
@@ -72,6 +61,12 @@ class Executor:
         'eu'
         """
         return Recipe.of(cls, ExecutorId(id) if id is not None else default_id(cls), args, kwargs)
+
+    async def on_checkpointing(self, ctx: WorkflowContext[Any, Any]) -> None:
+        """Called at the end of each turn: put into state what is to be kept of this executor's fields."""
+
+    async def on_checkpoint_restored(self, ctx: WorkflowContext[Any, Any]) -> None:
+        """Called when the executor is set up from kept state: read the fields back."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {getattr(self, 'id', '?')!r}>"
@@ -132,67 +127,6 @@ class Recipe(NamedTuple):
         return f"{self.executor_class.__name__}.bind({', '.join(parts)})"
 
 
-@overload
-def handler(function: Callable[[S, M, C], Awaitable[R]], /) -> Callable[[S, M, C], Awaitable[R]]: ...
-@overload
-def handler(function: Callable[[S, M], R], /) -> Callable[[S, M], R]: ...
-@overload
-def handler(
-    *,
-    input: TypeForm | None = None,
-    output: TypeForm | None = None,
-    workflow_output: TypeForm | None = None,
-) -> Callable[[F], F]: ...
-def handler(
-    function: Any = None,
-    /,
-    *,
-    input: TypeForm | None = None,
-    output: TypeForm | None = None,
-    workflow_output: TypeForm | None = None,
-) -> Any:
-    """Mark a method as the handler for messages of the type of its message parameter.
-
-    ``input``, ``output`` and ``workflow_output`` say it where annotations cannot.
-
-    >>> class Count(Executor):
-    ...     @handler
-    ...     async def words(self, text: str, ctx: WorkflowContext[int]) -> None:
-    ...         await ctx.send_message(len(text.split()))
-    ...     @handler(input=int | float)
-    ...     async def numbers(self, number, ctx):
-    ...         await ctx.send_message(1)
-    >>> [type_name(found.signed.accepts) for found in handlers_of(Count)]
-    ['str', 'float | int']
-    """
-    declared = Declared(input, output, workflow_output)
-
-    def mark(method: Function) -> Function:
-        setattr(method, _MARK, _Mark(declared, locals_named_by(method, depth=2)))
-        return method
-
-    if function is None:
-        return mark
-    setattr(function, _MARK, _Mark(declared, locals_named_by(function, depth=2)))
-    return function
-
-
-def handlers_of(cls: type[Executor]) -> tuple[Handler, ...]:
-    """The handlers of a class in order of definition, base classes first; an override keeps its role."""
-    marks: dict[str, _Mark] = {}
-    for base in reversed(cls.__mro__):
-        for name, attribute in vars(base).items():
-            mark = getattr(attribute, _MARK, None)
-            if mark is not None:
-                marks[name] = mark
-    return tuple(_resolve(cls, name, mark) for name, mark in marks.items())
-
-
-def _resolve(cls: type[Executor], name: str, mark: _Mark) -> Handler:
-    place = f"handler {cls.__name__}.{name}"
-    return Handler(name, read_signature(getattr(cls, name), place, mark.declared, mark.locals))
-
-
 class FunctionExecutor(Executor, Generic[P, R]):
     """An executor made of one function by ``@executor``; it can still be called as that function."""
 
@@ -220,6 +154,8 @@ def executor(
     input: TypeForm | None = None,
     output: TypeForm | None = None,
     workflow_output: TypeForm | None = None,
+    retry: RetryPolicy | None = None,
+    timeout: float | None = None,
 ) -> Callable[[Callable[P, R]], FunctionExecutor[P, R]]: ...
 def executor(
     function: Any = None,
@@ -229,6 +165,8 @@ def executor(
     input: TypeForm | None = None,
     output: TypeForm | None = None,
     workflow_output: TypeForm | None = None,
+    retry: RetryPolicy | None = None,
+    timeout: float | None = None,
 ) -> Any:
     """Make a function an executor, sync or async; its id defaults to its name.
 
@@ -243,80 +181,10 @@ def executor(
 
     def make(wrapped: Function) -> FunctionExecutor[..., Any]:
         name = id if id is not None else wrapped.__name__
-        signed = read_signature(
-            wrapped, f"executor {name!r}", declared, locals_named_by(wrapped, depth=depth)
-        )
-        return FunctionExecutor(wrapped, name, Handler("function", signed))
+        place = f"executor {name!r}"
+        signed = read_signature(wrapped, place, declared, locals_named_by(wrapped, depth=depth))
+        handler = Handler("function", signed, Policy(retry, timeout).checked(place))
+        return FunctionExecutor(wrapped, name, handler)
 
     depth = 2 if function is None else 3  # how far below the decorated function its frame is
     return make if function is None else make(function)
-
-
-class ExecutorSpec:
-    """An executor's place in a graph: its id, its handlers and how a run gets hold of it."""
-
-    __slots__ = ("create", "dispatch", "handlers", "id", "shared_instance")
-
-    def __init__(
-        self,
-        id: ExecutorId,
-        handlers: tuple[Handler, ...],
-        create: Callable[[], Executor],
-        shared_instance: Executor | None = None,
-    ) -> None:
-        self.id = id
-        self.handlers = handlers
-        self.create = create
-        self.shared_instance = shared_instance
-        try:
-            self.dispatch = Dispatch([(handler.signed.accepts, handler) for handler in handlers])
-        except TypeError as error:
-            raise GraphError(f"executor {id!r}: {error}; annotate its message with a type") from error
-        for form, first, second in self.dispatch.duplicates():
-            raise GraphError(
-                f"executor {id!r} has two handlers for {type_name(form)}: {first.name!r} and {second.name!r}; "
-                f"remove one of them or narrow its type"
-            )
-
-    @property
-    def accepts(self) -> tuple[TypeForm, ...]:
-        """What its handlers take."""
-        return tuple(handler.signed.accepts for handler in self.handlers)
-
-    def sends(self) -> tuple[TypeForm, ...]:
-        """What its handlers may send along edges, returned values included."""
-        return _distinct([form for h in self.handlers for form in (*h.signed.sends, *h.signed.returns)])
-
-    def yields(self) -> tuple[TypeForm, ...]:
-        """What its handlers declare as workflow output."""
-        return _distinct([form for h in self.handlers for form in h.signed.yields])
-
-
-def _distinct(forms: Sequence[TypeForm]) -> tuple[TypeForm, ...]:
-    if any(is_anything(form) for form in forms):
-        return (Any,)
-    seen = {type_name(form): form for form in forms if not is_nothing(form)}
-    return tuple(seen.values())
-
-
-def spec_of(placed: type[Executor] | Recipe | Executor, id: ExecutorId | None = None) -> ExecutorSpec:
-    """The spec of a class, a recipe or an instance."""
-    if isinstance(placed, type):
-        placed = Recipe.of(placed, default_id(placed), (), {})
-    if isinstance(placed, Recipe):
-        spec = ExecutorSpec(id or placed.id, handlers_of(placed.executor_class), placed.create)
-    else:
-        instance = placed
-        if getattr(instance, "id", None) is None:
-            name = type(instance).__name__
-            raise GraphError(f"an instance of {name} has no id; call super().__init__(id) in {name}.__init__")
-        handlers = (
-            (instance.handler,) if isinstance(instance, FunctionExecutor) else handlers_of(type(instance))
-        )
-        spec = ExecutorSpec(id or instance.id, handlers, lambda: instance, instance)
-    if not spec.handlers:
-        raise GraphError(
-            f"executor {spec.id!r} has no handler; decorate a method with @handler, "
-            f"like: @handler async def work(self, message: str, ctx: WorkflowContext[str])"
-        )
-    return spec

@@ -2,16 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.graph.edge import Direct, Edge, FanIn, FanOut, MultiSelection, Switch
-from holdfast.graph.executor import ExecutorSpec
+from holdfast.graph.spec import ExecutorSpec
 from holdfast.graph.state_key import MergeRule
 from holdfast.graph.types import TypeForm, type_name
 from holdfast.ids import ExecutorId
+
+
+class Located(NamedTuple):
+    """Where an executor stands: its graph, the path of that graph and its spec there.
+
+    The path of the outermost graph is empty, that of a nested one ends with a slash: ``"review#1/"``.
+    """
+
+    graph: Graph
+    path: str
+    spec: ExecutorSpec
+
+
+def host_of(path: str) -> ExecutorId:
+    """The address of the executor that nests the graph at ``path``.
+
+    >>> host_of("outer#1/review#12/")
+    'outer#1/review'
+    """
+    return ExecutorId(path.rpartition("#")[0])
+
+
+def path_of(address: str) -> str:
+    """The path of the graph that an address lies in.
+
+    >>> path_of("review#1/draft"), path_of("draft")
+    ('review#1/', '')
+    """
+    return address[: address.rfind("/") + 1]
 
 
 @dataclass(frozen=True)
@@ -56,9 +85,55 @@ class Graph:
         """The fan-ins, in the order in which they were added."""
         return tuple(edge for edge in self.edges if isinstance(edge, FanIn))
 
+    @cached_property
+    def nests(self) -> bool:
+        """Whether any executor is a nested workflow."""
+        return any(spec.nested is not None for spec in self.executors.values())
+
+    @cached_property
+    def depth(self) -> int:
+        """How deep workflows are nested here; 1 without any."""
+        return 1 + max((spec.nested.depth for spec in self.executors.values() if spec.nested), default=0)
+
+    def at(self, path: str) -> Graph:
+        """The graph at a path: this one, or a nested one."""
+        graph = self
+        for segment in path.split("/")[:-1]:
+            nested = graph.executors[ExecutorId(segment.partition("#")[0])].nested
+            assert nested is not None, f"{path}: {segment} nests nothing"
+            graph = nested
+        return graph
+
+    def locate(self, address: str) -> Located:
+        """Where the executor with this address stands."""
+        path = path_of(address)
+        graph = self.at(path)
+        return Located(graph, path, graph.executors[ExecutorId(address[len(path) :])])
+
+    def position(self, address: str) -> tuple[int, ...]:
+        """Where an address comes in graph order; nested ones stand at their host's place, oldest first."""
+        if "/" not in address:
+            return (self.order[ExecutorId(address)],)
+        segment, _, rest = address.partition("/")
+        host, _, number = segment.partition("#")
+        nested = self.executors[ExecutorId(host)].nested
+        assert nested is not None, f"{address}: {host} nests nothing"
+        return (self.order[ExecutorId(host)], int(number), *nested.position(rest))
+
     def merge_for(self, scope_name: str, key: str) -> MergeRule | None:
         """The merge declared for a key of a shared scope, or for the whole scope."""
         return self.merges.get((scope_name, key)) or self.merges.get((scope_name, None))
+
+    def gives(self) -> tuple[TypeForm, ...]:
+        """The types that the workflow gives out."""
+        forms: list[TypeForm] = []
+        for executor_id, spec in self.executors.items():
+            if self.output_from is not None and executor_id not in self.output_from:
+                continue
+            forms += spec.yields()
+            if not self.outgoing[executor_id]:
+                forms += spec.sends() if spec.nested else [f for h in spec.handlers for f in h.signed.returns]
+        return tuple(forms)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -72,20 +147,28 @@ class Graph:
 
         described = {
             "start": self.start,
-            "executors": [self._described(spec) for spec in self.executors.values()],
+            "executors": [_executor_described(spec) for spec in self.executors.values()],
             "edges": [_edge_described(edge) for edge in self.edges],
         }
         text = json.dumps(described, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
-    @staticmethod
-    def _described(spec: ExecutorSpec) -> dict[str, Any]:
-        return {
-            "id": spec.id,
-            "accepts": _names(spec.accepts),
-            "sends": _names(spec.sends()),
-            "yields": _names(spec.yields()),
-        }
+
+def _executor_described(spec: ExecutorSpec) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "id": spec.id,
+        "accepts": _names(spec.accepts),
+        "sends": _names(spec.sends()),
+        "yields": _names(spec.yields()),
+    }
+    if spec.answerers:
+        described["answers"] = sorted(
+            [type_name(handler.signed.request), type_name(handler.signed.accepts)]
+            for handler in spec.answerers
+        )
+    if spec.nested is not None:
+        described["nested"] = spec.nested.fingerprint
+    return described
 
 
 def _names(forms: tuple[TypeForm, ...]) -> list[str]:
@@ -105,3 +188,14 @@ def _edge_described(edge: Edge) -> list[Any]:
             return ["switch", edge.source, cases]
         case MultiSelection():
             return ["multi-selection", edge.source, edge.targets]
+
+
+def ancestors(path: str) -> Iterator[str]:
+    """The path itself and those around it, but for the outermost.
+
+    >>> list(ancestors("outer#1/review#2/"))
+    ['outer#1/review#2/', 'outer#1/']
+    """
+    while path:
+        yield path
+        path = path_of(path[:-1])

@@ -8,9 +8,9 @@ from types import GenericAlias
 
 from holdfast.errors import GraphError
 from holdfast.graph.edge import Condition, Direct, Edge, FanIn, MultiSelection, Selection, Switch, describe
-from holdfast.graph.executor import ExecutorSpec
 from holdfast.graph.graph import Graph
 from holdfast.graph.matching import can_match
+from holdfast.graph.spec import ExecutorSpec
 from holdfast.graph.types import TypeForm, is_anything, type_name
 from holdfast.ids import ExecutorId
 

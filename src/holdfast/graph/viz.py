@@ -19,75 +19,91 @@ class _Arrow(NamedTuple):
 
 
 def to_mermaid(graph: Graph) -> str:
-    """The graph as a Mermaid flowchart; conditional routes are dotted."""
+    """The graph as a Mermaid flowchart; conditional routes are dotted, nested workflows stand in boxes."""
     names = _Names()
-    lines = ["flowchart TD"]
-    for executor_id in graph.executors:
+    return "\n".join(["flowchart TD", *_mermaid_lines(graph, "", names, "    ")]) + "\n"
+
+
+def _mermaid_lines(graph: Graph, path: str, names: _Names, indent: str) -> Iterator[str]:
+    for executor_id, spec in graph.executors.items():
         text = _escaped(executor_id, _MERMAID)
-        shape = f'(["{text}"])' if executor_id == graph.start else f'["{text}"]'
-        lines.append(f"    {names[executor_id]}{shape}")
-    for join in _joins(graph):
-        lines.append(f'    {names[join]}(("fan-in"))')
-    for arrow in _arrows(graph):
+        name = names[path + executor_id]
+        if spec.nested is not None:
+            yield f'{indent}subgraph {name}["{text}"]'
+            yield from _mermaid_lines(spec.nested, f"{path}{executor_id}/", names, indent + "    ")
+            yield f"{indent}end"
+        else:
+            shape = f'(["{text}"])' if executor_id == graph.start else f'["{text}"]'
+            yield f"{indent}{name}{shape}"
+    for join in _joins(graph, path):
+        yield f'{indent}{names[join]}(("fan-in"))'
+    for arrow in _arrows(graph, path):
         line = "-.->" if arrow.tentative else "-->"
         label = f'|"{_escaped(arrow.label, _MERMAID)}"|' if arrow.label else ""
-        lines.append(f"    {names[arrow.source]} {line}{label} {names[arrow.target]}")
-    return "\n".join(lines) + "\n"
+        yield f"{indent}{names[arrow.source]} {line}{label} {names[arrow.target]}"
 
 
 def to_dot(graph: Graph, name: str) -> str:
-    """The graph in the DOT language of Graphviz; conditional routes are dashed."""
-
-    def quoted(text: str) -> str:
-        return '"' + _escaped(text, _DOT) + '"'
-
-    lines = [f"digraph {quoted(name)} {{", "    node [shape=box];"]
-    for executor_id in graph.executors:
-        style = " [shape=oval]" if executor_id == graph.start else ""
-        lines.append(f"    {quoted(executor_id)}{style};")
-    for join in _joins(graph):
-        lines.append(f'    {quoted(join)} [shape=circle, label="fan-in"];')
-    for arrow in _arrows(graph):
-        attributes = [f"label={quoted(arrow.label)}"] if arrow.label else []
-        attributes += ["style=dashed"] if arrow.tentative else []
-        suffix = f" [{', '.join(attributes)}]" if attributes else ""
-        lines.append(f"    {quoted(arrow.source)} -> {quoted(arrow.target)}{suffix};")
-    return "\n".join([*lines, "}"]) + "\n"
+    """The graph in the DOT language of Graphviz; conditional routes are dashed, nested workflows are clusters."""
+    head = [f"digraph {_quoted(name)} {{", "    node [shape=box];"]
+    return "\n".join([*head, *_dot_lines(graph, "", "    "), "}"]) + "\n"
 
 
-def _joins(graph: Graph) -> Iterator[str]:
+def _dot_lines(graph: Graph, path: str, indent: str) -> Iterator[str]:
+    for executor_id, spec in graph.executors.items():
+        node = _quoted(path + executor_id)
+        label = f"label={_quoted(executor_id)}" if path else ""
+        if spec.nested is not None:
+            inner = f"{path}{executor_id}/"
+            yield f"{indent}subgraph {_quoted('cluster ' + path + executor_id)} {{"
+            yield f"{indent}    {node} [{', '.join(filter(None, [label, 'shape=folder']))}];"
+            yield from _dot_lines(spec.nested, inner, indent + "    ")
+            yield f"{indent}    {node} -> {_quoted(inner + spec.nested.start)} [style=dotted];"
+            yield f"{indent}}}"
+        else:
+            shape = "shape=oval" if executor_id == graph.start else ""
+            attributes = ", ".join(filter(None, [label, shape]))
+            yield f"{indent}{node}{f' [{attributes}]' if attributes else ''};"
+    for join in _joins(graph, path):
+        yield f'{indent}{_quoted(join)} [shape=circle, label="fan-in"];'
+    for arrow in _arrows(graph, path):
+        attributes = f"label={_quoted(arrow.label)}" if arrow.label else ""
+        attributes = ", ".join(filter(None, [attributes, "style=dashed" if arrow.tentative else ""]))
+        suffix = f" [{attributes}]" if attributes else ""
+        yield f"{indent}{_quoted(arrow.source)} -> {_quoted(arrow.target)}{suffix};"
+
+
+def _joins(graph: Graph, path: str) -> Iterator[str]:
     for position, edge in enumerate(graph.edges):
         if isinstance(edge, FanIn):
-            yield _join(position)
+            yield _join(path, position)
 
 
-def _join(position: int) -> str:
-    # The slash keeps it apart from every executor's id.
-    return f"fan-in/{position}"
+def _join(path: str, position: int) -> str:
+    # The double slash keeps it apart from every executor's path.
+    return f"{path}fan-in//{position}"
 
 
-def _arrows(graph: Graph) -> Iterator[_Arrow]:
+def _arrows(graph: Graph, path: str) -> Iterator[_Arrow]:
     for position, edge in enumerate(graph.edges):
+        join = _join(path, position)
         match edge:
             case Direct():
                 conditional = edge.condition is not None
-                yield _Arrow(
-                    edge.source,
-                    edge.target,
-                    edge.label or ("conditional" if conditional else None),
-                    conditional,
-                )
+                label = edge.label or ("conditional" if conditional else None)
+                yield _Arrow(path + edge.source, path + edge.target, label, conditional)
             case FanOut():
-                yield from (_Arrow(edge.source, target) for target in edge.targets)
+                yield from (_Arrow(path + edge.source, path + target) for target in edge.targets)
             case FanIn():
-                yield from (_Arrow(source, _join(position)) for source in edge.sources)
-                yield _Arrow(_join(position), edge.target)
+                yield from (_Arrow(path + source, join) for source in edge.sources)
+                yield _Arrow(join, path + edge.target)
             case Switch():
                 for number, case in enumerate(edge.cases, start=1):
                     fallback = f"case {number}" if case.condition else "default"
-                    yield _Arrow(edge.source, case.target, case.label or fallback, True)
+                    yield _Arrow(path + edge.source, path + case.target, case.label or fallback, True)
             case MultiSelection():
-                yield from (_Arrow(edge.source, target, "selected", True) for target in edge.targets)
+                for target in edge.targets:
+                    yield _Arrow(path + edge.source, path + target, "selected", True)
 
 
 class _Names(dict[str, str]):
@@ -98,8 +114,12 @@ class _Names(dict[str, str]):
         return name
 
 
-_MERMAID = {'"': "#quot;", "\n": "<br>", "<": "#lt;", ">": "#gt;"}.get
+_MERMAID = {"#": "#35;", "&": "#amp;", '"': "#quot;", "\n": "<br>", "<": "#lt;", ">": "#gt;"}.get
 _DOT = {'"': '\\"', "\\": "\\\\", "\n": "\\n"}.get
+
+
+def _quoted(text: str) -> str:
+    return '"' + _escaped(text, _DOT) + '"'
 
 
 def _escaped(text: str, escape: Callable[[str, str], str]) -> str:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
+from holdfast.engine.copying import differs
 from holdfast.engine.limits import Limits
-from holdfast.engine.message import Output, Sent
+from holdfast.engine.message import Output, Request, Sent
 from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.staging import Staging
 from holdfast.engine.state import Scope
@@ -14,45 +15,35 @@ from holdfast.engine.superstep import Outcome
 from holdfast.engine.value import Copied, Value, capture, changed_since
 from holdfast.errors import ChangedAfterCapture, GraphError, InvalidArgument, WrongType
 from holdfast.graph.context import DEFAULT_SHARED_SCOPE, WorkflowContext
-from holdfast.graph.graph import Graph
 from holdfast.graph.state_key import MergeRule, StateKey
-from holdfast.ids import ExecutorId, RunId
+from holdfast.graph.types import TypeForm, type_name
+from holdfast.ids import ExecutorId, RequestId, RunId, complaint_about_id
 from holdfast.runtime.events import WorkflowEvent, WorkflowWarningEvent
+from holdfast.runtime.placed import Placed
 
 _OWN_STATE = "state"
+_FIELDS = "fields"
 
 
-class Surroundings:
+class Surroundings(NamedTuple):
     """What the turns of one run have in common."""
 
-    __slots__ = ("emit", "graph", "limits", "run_id")
-
-    def __init__(
-        self,
-        graph: Graph,
-        limits: Limits,
-        run_id: RunId,
-        emit: Callable[[Sequence[WorkflowEvent]], None],
-    ) -> None:
-        self.graph = graph
-        self.limits = limits
-        self.run_id = run_id
-        self.emit = emit
-
-    def merge_for(self, scope: Scope, key: str) -> MergeRule | None:
-        """The merge declared for a key; private scopes have one writer and need none."""
-        return self.graph.merge_for(scope.name, key) if scope.owner is None else None
+    limits: Limits
+    run_id: RunId
+    emit: Callable[[Sequence[WorkflowEvent]], None]
 
 
 class TurnContext(WorkflowContext[Any, Any]):
     """The context of one turn."""
 
-    def __init__(self, around: Surroundings, executor_id: ExecutorId, snapshot: Snapshot) -> None:
+    def __init__(self, around: Surroundings, placed: Placed, snapshot: Snapshot, attempt: int) -> None:
         self._around = around
-        self._executor_id = executor_id
+        self._placed = placed
         self._snapshot = snapshot
+        self._attempt = attempt
         self._messages: list[Sent] = []
         self._outputs: list[Output] = []
+        self._requests: list[Request] = []
         # By identity: of a value that is changed and taken again, the last taking counts.
         self._captured: dict[int, tuple[str, object, Value]] = {}
         self._staged: Staging | None = None
@@ -62,22 +53,30 @@ class TurnContext(WorkflowContext[Any, Any]):
 
     def returned(self, value: object) -> None:
         """Take what a handler returned: a message, or an output of an executor without outgoing edges."""
-        if self._around.graph.outgoing[self._executor_id]:
-            self._messages.append(Sent(self._capture(value, "message")))
-        else:
+        if self._placed.last:
             self._yielded(self._capture(value, "output"))
+        else:
+            self._messages.append(Sent(self._capture(value, "message")))
+
+    def keep_field(self, name: str, value: object) -> None:
+        """Keep a field of the executor, if it is not what is kept already."""
+        scope = Scope(self._placed.address, _FIELDS, self._placed.path)
+        kept = self._staging.read(scope, name)
+        if kept is None or differs(kept.peek(), value):
+            captured = capture(value, f"field {name!r}", self._around.limits.max_value_size)
+            self._staging.put(scope, name, captured)
 
     def outcome(self) -> Outcome:
         """What the turn produced."""
         for what, value, captured in self._captured.values():
             if changed_since(value, captured):
-                self.events.append(WorkflowWarningEvent(self._changed(what, value), self._executor_id))
+                self.events.append(WorkflowWarningEvent(self._changed(what, value), self._placed.address))
         changes = self._staged.changes if self._staged is not None else {}
-        return Outcome(self._executor_id, self._messages, changes, self._outputs)
+        return Outcome(self._placed.address, self._messages, changes, self._outputs, self._requests)
 
     def _changed(self, what: str, value: object) -> ChangedAfterCapture:
         return ChangedAfterCapture(
-            f"executor {self._executor_id!r} changed a {type(value).__name__} after the call that took it ({what}); "
+            f"executor {self.executor_id!r} changed a {type(value).__name__} after the call that took it ({what}); "
             f"others see it as it was at that call: make the change before, or send or queue it again"
         )
 
@@ -88,17 +87,16 @@ class TurnContext(WorkflowContext[Any, Any]):
         return captured
 
     def _yielded(self, value: Value) -> None:
-        output_from = self._around.graph.output_from
-        if output_from is None or self._executor_id in output_from:
-            self._outputs.append(Output(self._executor_id, value))
+        placed = self._placed
+        output_from = placed.graph.output_from
+        if output_from is None or placed.spec.id in output_from:
+            self._outputs.append(Output(placed.address, value))
 
     @property
     def _staging(self) -> Staging:
         if self._staged is None:
-            around = self._around
-            self._staged = Staging(
-                self._snapshot.state, self._executor_id, around.merge_for, around.limits.max_value_size
-            )
+            limit = self._around.limits.max_value_size
+            self._staged = Staging(self._snapshot.state, self._placed.address, self._placed.merge_for, limit)
         return self._staged
 
     # What handlers ask of it; the contract is in ``WorkflowContext``.
@@ -109,28 +107,57 @@ class TurnContext(WorkflowContext[Any, Any]):
 
     @property
     def executor_id(self) -> ExecutorId:
-        return self._executor_id
+        return self._placed.address
 
     @property
     def superstep(self) -> int:
         return self._snapshot.superstep + 1
+
+    @property
+    def attempt(self) -> int:
+        return self._attempt
 
     async def send_message(self, value: Any, target_id: str | None = None) -> None:
         target = None if target_id is None else self._target(target_id)
         self._messages.append(Sent(self._capture(value, "message"), target))
 
     def _target(self, target_id: str) -> ExecutorId:
-        graph = self._around.graph
-        reachable = [target for edge in graph.outgoing[self._executor_id] for target in edge.targets]
+        graph, local = self._placed.graph, self._placed.spec.id
+        reachable = [target for edge in graph.outgoing[local] for target in edge.targets]
         target = ExecutorId(target_id)
         if target in reachable:
             return target
         missing = "no edge leads there" if target in graph.executors else "there is no such executor"
         listed = ", ".join(repr(str(known)) for known in dict.fromkeys(reachable)) or "none"
         raise GraphError(
-            f"executor {self._executor_id!r} sent a message to {target_id!r}, but {missing}; "
-            f"from {self._executor_id!r} edges lead to: {listed}"
+            f"executor {self.executor_id!r} sent a message to {target_id!r}, but {missing}; "
+            f"from {local!r} edges lead to: {listed}"
         )
+
+    async def request_info(
+        self, data: Any, response_type: TypeForm, request_id: str | None = None
+    ) -> RequestId:
+        address, spec = self._placed.address, self._placed.spec
+        if spec.answerer(data, response_type) is None:
+            raise GraphError(
+                f"executor {address!r} asks with a {type(data).__name__} for a {type_name(response_type)}, but has no "
+                f"handler for the response; add: @response_handler async def answered(self, request: "
+                f"{type(data).__name__}, response: {type_name(response_type)}, ctx: WorkflowContext)"
+            )
+        given = (
+            request_id if request_id is not None else f"{address}.{self.superstep}.{len(self._requests) + 1}"
+        )
+        if request_id is not None and (complaint := complaint_about_id(request_id)):
+            raise InvalidArgument(f"request id {request_id!r} {complaint}")
+        asked = {request.request_id for request in self._requests}
+        if given in asked or given in self._snapshot.requests:
+            raise InvalidArgument(
+                f"executor {address!r} asked twice with the request id {given!r}; "
+                f"give each its own, or leave request_id out"
+            )
+        key = RequestId(given)
+        self._requests.append(Request(key, address, self._capture(data, "request"), response_type))
+        return key
 
     async def yield_output(self, value: Any) -> None:
         self._yielded(self._capture(value, "output"))
@@ -166,10 +193,13 @@ class TurnContext(WorkflowContext[Any, Any]):
         self._staging.append(scope, name, self._capture(item, f"state {name!r}"), rule)
 
     async def get_state(self) -> Any:
-        return _loaded(self._staging.read(Scope(self._executor_id, _OWN_STATE), _OWN_STATE), None)
+        return _loaded(
+            self._staging.read(Scope(self._placed.address, _OWN_STATE, self._placed.path), _OWN_STATE), None
+        )
 
     async def set_state(self, value: Any) -> None:
-        self._staging.put(Scope(self._executor_id, _OWN_STATE), _OWN_STATE, self._capture(value, "state"))
+        scope = Scope(self._placed.address, _OWN_STATE, self._placed.path)
+        self._staging.put(scope, _OWN_STATE, self._capture(value, "state"))
 
     async def get_shared_state(self, key: str | StateKey[Any], default: Any = None) -> Any:
         return await self.read_state(_in_default_scope(key, "read_state"), default, DEFAULT_SHARED_SCOPE)
@@ -182,7 +212,7 @@ class TurnContext(WorkflowContext[Any, Any]):
     async def add_event(self, event: Any) -> None:
         if not isinstance(event, WorkflowEvent):
             raise WrongType(
-                f"executor {self._executor_id!r} added a {type(event).__name__} as an event; "
+                f"executor {self.executor_id!r} added a {type(event).__name__} as an event; "
                 f"derive your event from WorkflowEvent"
             )
         if event.provisional:
@@ -192,12 +222,12 @@ class TurnContext(WorkflowContext[Any, Any]):
 
     def _scope(self, scope_name: str | None) -> Scope:
         if scope_name is None:
-            return Scope(self._executor_id, "")
+            return Scope(self._placed.address, "", self._placed.path)
         if not scope_name or type(scope_name) is not str:
             raise InvalidArgument(
                 f"scope_name={scope_name!r}: a shared scope has a name; leave it out for the private scope"
             )
-        return Scope(None, scope_name)
+        return Scope(None, scope_name, self._placed.path)
 
     def _place(self, key: Any, scope_name: str | None) -> tuple[Scope, str, MergeRule | None]:
         """The scope and name that a key stands for, and the merge that a typed key declares."""

@@ -18,9 +18,16 @@ def _new_run_id() -> RunId:
     return RunId(os.urandom(16).hex())
 
 
+def _chance() -> float:
+    import random  # here because few runs ever need it
+
+    return random.random()
+
+
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """The clock and the source of ids."""
+    """The clock, the source of ids, and chance as numbers from 0 to 1."""
 
     now: Callable[[], datetime.datetime] = _now
     new_run_id: Callable[[], RunId] = _new_run_id
+    chance: Callable[[], float] = _chance

@@ -23,6 +23,7 @@ class EventLog:
         self._events: list[WorkflowEvent] = []
         self._first = 0
         self._retained = retained
+        self._chapter = 0
         self._closed = False
         self._waiting: list[asyncio.Future[None]] = []
         self._released: asyncio.Future[None] | None = None
@@ -40,6 +41,11 @@ class EventLog:
         """Say that no more events follow."""
         self._closed = True
         self._wake()
+
+    def reopen(self) -> None:
+        """Say that the run goes on: events follow, and who begins to watch now begins with them."""
+        self._closed = False
+        self._chapter = self._first + len(self._events)
 
     def _wake(self) -> None:
         for future in self._waiting:
@@ -67,12 +73,13 @@ class EventLog:
         self._released = asyncio.get_running_loop().create_future()
         await self._released
 
-    def watch(self, *, holding: bool = False) -> Watcher:
-        """A watcher of all events that are kept, then of the ones that come."""
-        watcher = Watcher(0)
-        if holding:
-            self.holder = watcher
-        return watcher
+    def watch(self) -> Watcher:
+        """A watcher of all events since the run last began to move, then of the ones that come."""
+        return Watcher(self._chapter)
+
+    def hold(self, watcher: Watcher) -> None:
+        """Let this watcher hold the run."""
+        self.holder = watcher
 
     async def take(self, watcher: Watcher) -> list[WorkflowEvent]:
         """The events that are new to the watcher, waiting if there are none; empty when the log is closed."""

@@ -8,7 +8,8 @@ from enum import StrEnum
 from typing import Any
 
 from holdfast.errors import HoldfastWarning
-from holdfast.ids import ExecutorId, RunId
+from holdfast.graph.types import TypeForm
+from holdfast.ids import ExecutorId, RequestId, RunId
 
 _NEVER = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
@@ -21,6 +22,8 @@ class RunStatus(StrEnum):
     """
 
     RUNNING = "running"
+    WAITING = "waiting"
+    """Nothing is left to do but to answer the pending requests."""
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -30,8 +33,8 @@ class RunStatus(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more happens by itself."""
-        return self is not RunStatus.RUNNING
+        """Whether the run is over: neither running nor waiting."""
+        return self not in (RunStatus.RUNNING, RunStatus.WAITING)
 
 
 @dataclass(slots=True)
@@ -200,7 +203,7 @@ class ExecutorCompletedEvent(WorkflowEvent):
 
 @dataclass(slots=True)
 class ExecutorFailedEvent(WorkflowEvent):
-    """An executor raised.
+    """An executor raised; provisional if there is another attempt.
 
     >>> ExecutorFailedEvent(ExecutorId("triage"), ValueError("no")).error
     ValueError('no')
@@ -208,3 +211,66 @@ class ExecutorFailedEvent(WorkflowEvent):
 
     executor_id: ExecutorId
     error: BaseException
+    attempt: int = 1
+
+
+@dataclass(slots=True)
+class Response:
+    """An answer to a request, made by ``PendingRequest.create_response``.
+
+    >>> Response(RequestId("ask.1.1"), True).data
+    True
+    """
+
+    request_id: RequestId
+    data: Any
+
+
+@dataclass(slots=True)
+class PendingRequest:
+    """A question that waits for its answer.
+
+    >>> PendingRequest(RequestId("ask.1.1"), "Deploy?", bool, ExecutorId("ask")).create_response(True)
+    Response(request_id='ask.1.1', data=True)
+    """
+
+    request_id: RequestId
+    data: Any
+    response_type: TypeForm
+    executor_id: ExecutorId
+
+    def create_response(self, data: Any) -> Response:
+        """An answer to this request, for ``Run.send_response``."""
+        return Response(self.request_id, data)
+
+
+@dataclass(slots=True)
+class RequestInfoEvent(WorkflowEvent):
+    """An executor asks the outside.
+
+    >>> event = RequestInfoEvent(PendingRequest(RequestId("ask.1.1"), "Deploy?", bool, ExecutorId("ask")))
+    >>> event.request_id, event.data
+    ('ask.1.1', 'Deploy?')
+    """
+
+    request: PendingRequest
+
+    @property
+    def request_id(self) -> RequestId:
+        """The id that the answer must name."""
+        return self.request.request_id
+
+    @property
+    def data(self) -> Any:
+        """What is asked about."""
+        return self.request.data
+
+    @property
+    def response_type(self) -> TypeForm:
+        """The type of the answer."""
+        return self.request.response_type
+
+    @property
+    def executor_id(self) -> ExecutorId:
+        """Who asks."""
+        return self.request.executor_id

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
 from holdfast.engine.snapshot import Snapshot
-from holdfast.errors import HoldfastWarning
-from holdfast.ids import RunId
-from holdfast.runtime.event_log import EventLog
+from holdfast.errors import HoldfastWarning, RunEnded, StubbornHandler
+from holdfast.ids import RequestId, RunId
+from holdfast.runtime.event_log import EventLog, Watcher
 from holdfast.runtime.events import (
+    PendingRequest,
+    Response,
     RunStatus,
     WorkflowCompletedEvent,
     WorkflowErrorEvent,
     WorkflowEvent,
     WorkflowStartedEvent,
     WorkflowStatusEvent,
+    WorkflowWarningEvent,
 )
 from holdfast.runtime.runner import Runner
+
+# How long handlers have to clean up after they were cancelled.
+GRACE_SECONDS = 5.0
 
 
 @dataclass(slots=True)
@@ -34,12 +40,34 @@ class RunResult:
     run_id: RunId
     status: RunStatus
     outputs: list[Any] = field(default_factory=list)
+    pending_requests: list[PendingRequest] = field(default_factory=list)
     warnings: list[HoldfastWarning] = field(default_factory=list)
     """What the run warned of, the last thousand at most."""
+    _run: Run | None = field(default=None, repr=False, compare=False)
 
     def get_outputs(self) -> list[Any]:
         """The outputs, in order."""
         return self.outputs
+
+    async def respond(self, responses: Mapping[str, Any]) -> RunResult:
+        """Answer pending requests, all or none of those given, and go on to the next result.
+
+        >>> import asyncio
+        >>> from holdfast import RequestInfoExecutor, WorkflowBuilder
+        >>> ask = RequestInfoExecutor(id="ask", response_type=bool)
+        >>> workflow = WorkflowBuilder(name="Ask").set_start_executor(ask).build()
+        >>> async def main():
+        ...     result = await workflow.run("Deploy?")
+        ...     while result.pending_requests:
+        ...         result = await result.respond({r.request_id: True for r in result.pending_requests})
+        ...     return result.outputs
+        >>> asyncio.run(main())
+        [True]
+        """
+        if self._run is None:
+            raise RunEnded(f"this result of run {self.run_id} belongs to no run that can go on")
+        await self._run.respond(responses)
+        return await self._run.wait_for_completion()
 
 
 class Run:
@@ -88,10 +116,17 @@ class Run:
         if self._task is None:
             self._task = asyncio.create_task(self._drive(), name=f"holdfast run {self._run_id}")
 
-    async def watch_stream(self) -> AsyncGenerator[WorkflowEvent, None]:
-        """The run's events from its beginning; ends when the run has ended and all events were taken.
+    @property
+    def pending_requests(self) -> list[PendingRequest]:
+        """The requests that wait for an answer."""
+        return self._runner.pending
 
-        Any number of watchers may watch, at any time; leaving never stops the run. Raises what the run failed with.
+    async def watch_stream(self) -> AsyncGenerator[WorkflowEvent, None]:
+        """The run's events since it started, or since an answer let it go on; ends when it waits or is over.
+
+        Any number of watchers may watch, at any time; leaving never stops the run. A watcher that comes too late or
+        is too slow for events that are no longer kept gets a ``MissedEvents`` warning in their place. Raises what
+        the run failed with.
         """
         watcher = self._log.watch()
         while events := await self._log.take(watcher):
@@ -99,8 +134,26 @@ class Run:
                 yield event
         self._raise_failure()
 
+    async def send_response(self, request_id: str | Response, data: Any = None) -> None:
+        """Answer a pending request, by its id or with a response that the request created.
+
+        The answer is brought to the type that the request asks for. It is delivered at the next barrier.
+        """
+        response = request_id if isinstance(request_id, Response) else Response(RequestId(request_id), data)
+        await self.respond({response.request_id: response.data})
+
+    async def respond(self, responses: Mapping[str, Any]) -> None:
+        """Answer several pending requests at once, all or none."""
+        if self._status.ended:
+            raise RunEnded(f"run {self._run_id} is {self._status}; it takes no responses")
+        self._runner.respond(responses)
+        if self._status is RunStatus.WAITING and responses:
+            self._log.reopen()
+            self._status = RunStatus.RUNNING
+            self._task = asyncio.create_task(self._drive(), name=f"holdfast run {self._run_id}")
+
     async def wait_for_completion(self) -> RunResult:
-        """Wait for the end of the run; raises what it failed with."""
+        """Wait until the run waits or is over; raises what it failed with."""
         self.begin()
         assert self._task is not None
         await asyncio.wait([self._task])
@@ -110,29 +163,51 @@ class Run:
     def result(self) -> RunResult:
         """What came of the run so far."""
         outputs = [output.value.load() for output in self.snapshot.outputs]
-        return RunResult(self._run_id, self._status, outputs, list(self._runner.warnings))
+        warnings = list(self._runner.warnings)
+        return RunResult(self._run_id, self._status, outputs, self.pending_requests, warnings, self)
 
-    async def cancel(self) -> None:
-        """End the run as CANCELLED; what its current superstep did is discarded."""
-        await self._leave(RunStatus.CANCELLED)
+    async def cancel(self, grace: float = GRACE_SECONDS) -> None:
+        """End the run as CANCELLED; what its current superstep did is discarded.
 
-    async def close(self) -> None:
-        """Leave the run: if it still goes on it ends as STOPPED."""
-        await self._leave(RunStatus.STOPPED)
+        Handlers get a ``CancelledError``. One that has not ended after ``grace`` seconds is left behind, with a
+        ``StubbornHandler`` warning; nothing that it does counts. The same goes for sync functions in their threads.
+        """
+        await self._leave(RunStatus.CANCELLED, grace)
 
-    async def _leave(self, status: RunStatus) -> None:
+    async def close(self, grace: float = GRACE_SECONDS) -> None:
+        """Leave the run: if it still goes on it ends as STOPPED. A run that waits goes on waiting."""
+        if self._status is not RunStatus.WAITING:
+            await self._leave(RunStatus.STOPPED, grace)
+
+    async def _leave(self, status: RunStatus, grace: float) -> None:
         if self._status.ended:
             return
-        if self._task is None:
+        task = self._task
+        if task is None or task.done():
             self._end(status)
             self._log.close()
             return
         self._leaving = self._leaving or status
-        self._task.cancel()
-        await asyncio.wait([self._task])
+        self._runner.stopping = True
+        task.cancel()
+        _, still_running = await asyncio.wait([task], timeout=grace)
+        if still_running:
+            self._leave_behind(grace)
+        # A task that was cancelled before it began has not said anything.
+        self._end(self._leaving)
+        self._log.close()
+
+    def _leave_behind(self, grace: float) -> None:
+        warning = StubbornHandler(
+            f"a handler in superstep {self._runner.superstep} of run {self._run_id} did not end within {grace:g} s "
+            f"after it was cancelled and was left behind; let CancelledError through, and use 'finally' to clean up"
+        )
+        self._emit(WorkflowWarningEvent(warning))
 
     async def _drive(self) -> None:
-        self._emit(WorkflowStartedEvent(self._workflow_name))
+        """Let the run move until it waits or is over."""
+        if self.snapshot.superstep == 0:
+            self._emit(WorkflowStartedEvent(self._workflow_name))
         self._emit(WorkflowStatusEvent(self._status))
         try:
             await self._runner.drive()
@@ -141,19 +216,30 @@ class Run:
             if self._leaving is None:
                 raise
         except Exception as error:
-            self._error = error
-            self._end(RunStatus.FAILED)
-            self._emit(WorkflowErrorEvent(error))
+            if not self._status.ended:
+                self._error = error
+                self._end(RunStatus.FAILED)
+                self._emit(WorkflowErrorEvent(error))
         else:
-            self._end(RunStatus.COMPLETED)
-            outputs = self.snapshot.outputs
-            self._emit(WorkflowCompletedEvent(outputs.last.value.load() if outputs else None))
+            self._come_to_rest()
         finally:
             self._log.close()
 
+    def _come_to_rest(self) -> None:
+        if self.snapshot.requests:
+            self._end(RunStatus.WAITING)
+            return
+        self._end(RunStatus.COMPLETED)
+        outputs = self.snapshot.outputs
+        self._emit(WorkflowCompletedEvent(outputs.last.value.load() if outputs else None))
+
     def _end(self, status: RunStatus) -> None:
+        if self._status.ended:  # it was left behind; what it comes to does not count
+            return
         self._status = status
         self._emit(WorkflowStatusEvent(status))
+        if status.ended:
+            self._runner.let_go()
 
     def _emit(self, event: WorkflowEvent) -> None:
         self._runner.emit([event])
@@ -186,6 +272,7 @@ class RunStream(AsyncIterator[WorkflowEvent]):
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        self._watcher = run._log.watch()
         self._events: AsyncGenerator[WorkflowEvent, None] | None = None
 
     @property
@@ -195,11 +282,12 @@ class RunStream(AsyncIterator[WorkflowEvent]):
 
     def __aiter__(self) -> AsyncGenerator[WorkflowEvent, None]:
         # Not kept here: so a break drops the last reference, and with it Python closes the generator at once.
-        return _held(self._run)
+        events, self._events = self._events, None
+        return events if events is not None else _held(self._run, self._watcher)
 
     def __anext__(self) -> Awaitable[WorkflowEvent]:
         if self._events is None:
-            self._events = _held(self._run)
+            self._events = _held(self._run, self._watcher)
         return self._events.__anext__()
 
     async def aclose(self) -> None:
@@ -217,9 +305,9 @@ class RunStream(AsyncIterator[WorkflowEvent]):
         await self.aclose()
 
 
-async def _held(run: Run) -> AsyncGenerator[WorkflowEvent, None]:
+async def _held(run: Run, watcher: Watcher) -> AsyncGenerator[WorkflowEvent, None]:
     log = run._log
-    watcher = log.watch(holding=True)
+    log.hold(watcher)
     run.begin()
     try:
         while events := await log.take(watcher):

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import types
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 
+from holdfast.engine.answers import checked_answer
 from holdfast.engine.limits import Limits
-from holdfast.engine.message import Unrouted
+from holdfast.engine.message import Request, Unrouted
 from holdfast.engine.routing import brief
-from holdfast.engine.snapshot import Snapshot
-from holdfast.engine.superstep import Applied, Turn, apply, plan, waiting_fan_ins
+from holdfast.engine.snapshot import Snapshot, answered
+from holdfast.engine.superstep import Applied, Turn, WaitingJoin, apply, plan, waiting_joins
+from holdfast.engine.value import Value
 from holdfast.errors import (
     ExecutorFailed,
     HoldfastError,
@@ -20,8 +23,9 @@ from holdfast.errors import (
     UnroutedMessage,
     WaitingFanIn,
 )
-from holdfast.graph.graph import Graph
-from holdfast.ids import RunId
+from holdfast.graph.executor import Executor
+from holdfast.graph.graph import Graph, Located
+from holdfast.ids import ExecutorId, RequestId, RunId
 from holdfast.runtime.context import Surroundings
 from holdfast.runtime.environment import Environment
 from holdfast.runtime.event_log import EventLog
@@ -29,13 +33,16 @@ from holdfast.runtime.events import (
     ExecutorCompletedEvent,
     ExecutorFailedEvent,
     ExecutorInvokedEvent,
+    PendingRequest,
+    RequestInfoEvent,
     SuperStepCompletedEvent,
     SuperStepStartedEvent,
     WorkflowEvent,
     WorkflowOutputEvent,
     WorkflowWarningEvent,
 )
-from holdfast.runtime.turns import Finished, Placed, Turns
+from holdfast.runtime.placed import Holder, Placed, take
+from holdfast.runtime.turns import Finished, Turns
 
 # How long supersteps that never wait may keep the event loop to themselves.
 _LONGEST_STRETCH_SECONDS = 0.005
@@ -60,24 +67,93 @@ class Runner:
         max_iterations: int,
         environment: Environment,
         log: EventLog,
+        shared: Mapping[ExecutorId, Placed],
     ) -> None:
         self.snapshot = snapshot
         self.superstep = snapshot.superstep
         self.warnings: deque[HoldfastWarning] = deque(maxlen=_WARNINGS_KEPT)
+        self.stopping = False
         self._graph = graph
         self._limits = limits
         self._max_iterations = max_iterations
         self._run_id = run_id
         self._now = environment.now
         self._log = log
-        executors = {spec.id: Placed(spec, spec.create()) for spec in graph.executors.values()}
-        around = Surroundings(graph, limits, run_id, self.emit)
-        self._turns = Turns(around, executors)
+        self._responses: dict[RequestId, Value] = {}
+        self._holders: dict[str, Holder] = {}
+        self._to_reset: list[Executor] = []
+        self._executors = dict(shared)
+        for spec in graph.executors.values():
+            if spec.nested is None and spec.id not in shared:
+                self._place(spec.id, Located(graph, "", spec))
+        around = Surroundings(limits, run_id, self.emit)
+        self._turns = Turns(around, self._placed, environment.chance)
+
+    # Executors
+
+    def _placed(self, address: ExecutorId) -> Placed:
+        return self._executors.get(address) or self._place(address, self._graph.locate(address))
+
+    def _place(self, address: ExecutorId, located: Located) -> Placed:
+        instance = located.spec.create()
+        if located.spec.shared_instance is not None and not instance.shareable:
+            holder = self._holders.setdefault(located.path, Holder(self._run_id, located.path))
+            if take(instance, address, holder):
+                self._to_reset.append(instance)
+        placed = self._executors[address] = Placed(address, located, instance)
+        return placed
+
+    async def _reset_instances(self) -> None:
+        while self._to_reset:
+            await self._to_reset.pop().reset()  # type: ignore[attr-defined]
+
+    def _forget(self, finished: Iterable[str]) -> None:
+        """Let go of the executors of nested workflows that came to their end."""
+        for path in finished:
+            if path in self._holders:
+                self._holders.pop(path).free = True
+        for address in [address for address, placed in self._executors.items() if placed.path in finished]:
+            del self._executors[address]
+
+    def let_go(self) -> None:
+        """The run is over: its executor instances may serve another."""
+        for holder in self._holders.values():
+            holder.free = True
+
+    # Questions
+
+    @property
+    def pending(self) -> list[PendingRequest]:
+        """The requests that wait for an answer."""
+        unanswered = [r for r in self.snapshot.requests.values() if r.request_id not in self._responses]
+        return [_pending(request) for request in unanswered]
+
+    def respond(self, responses: Mapping[str, object]) -> None:
+        """Take answers, all or none; they are delivered at the next barrier."""
+        checked = {
+            RequestId(request_id): checked_answer(
+                self.snapshot, request_id, answer, self._limits, self._responses
+            )
+            for request_id, answer in responses.items()
+        }
+        self._responses.update(checked)
+
+    def _deliver_responses(self) -> None:
+        self.snapshot = answered(self.snapshot, self._responses)
+        self._responses = {}
+
+    # Supersteps
 
     async def drive(self) -> None:
         """Take supersteps until there is nothing to deliver; raises where one fails."""
+        await self._reset_instances()
         stretch = time.monotonic()
-        while turns := plan(self._graph, self.snapshot):
+        while True:
+            if self._responses:
+                self._deliver_responses()
+            turns = plan(self._graph, self.snapshot)
+            if not turns:
+                break
             await self._superstep(turns)
             if self._log.holder is not None:
                 await _pause()  # after this, a watcher that keeps up has taken all events
@@ -86,7 +162,8 @@ class Runner:
             elif time.monotonic() - stretch > _LONGEST_STRETCH_SECONDS:
                 await _pause()
                 stretch = time.monotonic()
-        self._warn_of_waiting_fan_ins()
+        if not self.snapshot.requests and self.snapshot.buffers:
+            self._warn_of(waiting_joins(self._graph, self.snapshot, frozenset([""])))
 
     async def _superstep(self, turns: Sequence[Turn]) -> None:
         snapshot = self.snapshot
@@ -97,6 +174,8 @@ class Runner:
             events.append(ExecutorInvokedEvent(executor_id, len(deliveries)))
         self.emit(events)
         finished = await self._turns.run(turns, snapshot, self._report)
+        if self.stopping:  # a handler kept the cancellation to itself; what it did since does not count
+            raise asyncio.CancelledError
         outcomes = [turn.outcome for turn in finished if turn.outcome is not None]
         if len(outcomes) < len(turns):
             raise self._failure([turn for turn in finished if turn.error is not None])
@@ -125,7 +204,7 @@ class Runner:
         last = (
             ExecutorCompletedEvent(executor_id)
             if finished.error is None
-            else ExecutorFailedEvent(executor_id, finished.error)
+            else ExecutorFailedEvent(executor_id, finished.error, finished.attempt)
         )
         self.emit([*finished.events, last])
 
@@ -133,8 +212,10 @@ class Runner:
         """The error of a superstep: that of the first turn that failed, with a note for each other."""
         first = failed[0]
         executor_id = first.turn.executor_id
+        tried = f", after {first.attempt} attempts" if first.attempt > 1 else ""
         failure = ExecutorFailed(
-            f"executor {executor_id!r} failed in superstep {self.superstep} of run {self._run_id}: {first.error!r}",
+            f"executor {executor_id!r} failed in superstep {self.superstep} of run {self._run_id}{tried}: "
+            f"{first.error!r}",
             executor_id=executor_id,
             superstep=self.superstep,
             run_id=self._run_id,
@@ -146,19 +227,25 @@ class Runner:
 
     def _conclude(self, applied: Applied) -> None:
         """Take the next snapshot as the run's own and tell what the superstep brought."""
-        self.snapshot, delta, unrouted = applied
+        self.snapshot, delta, unrouted, finished, waiting = applied
         events: list[WorkflowEvent] = []
         for message in unrouted:
             events.append(WorkflowWarningEvent(self._unrouted(message), message.source))
         for executor_id, value in delta.outputs:
             events.append(WorkflowOutputEvent(value.load(), executor_id))
+        for request in delta.requests:
+            events.append(RequestInfoEvent(_pending(request)))
         pending = bool(delta.deliveries) or bool(self.snapshot.buffers)
-        events.append(SuperStepCompletedEvent(pending, False, bool(delta.writes)))
+        events.append(SuperStepCompletedEvent(pending, bool(self.snapshot.requests), bool(delta.writes)))
+        if finished:
+            self._warn_of(waiting)
+            self._forget(finished)
         self.emit(events)
 
     def _unrouted(self, message: Unrouted) -> UnroutedMessage:
         value, only = message.sent
-        targets = [target for edge in self._graph.outgoing[message.source] for target in edge.targets]
+        graph, _, spec = self._graph.locate(message.source)
+        targets = [target for edge in graph.outgoing[spec.id] for target in edge.targets]
         tried = ", ".join(repr(str(target)) for target in dict.fromkeys(targets))
         if only is not None:
             reason = f"it was sent to {only!r}, but the edge there did not take it"
@@ -171,11 +258,12 @@ class Runner:
             f"add an edge to an executor that takes it, or yield_output it"
         )
 
-    def _warn_of_waiting_fan_ins(self) -> None:
-        for fan_in, missing in waiting_fan_ins(self._graph, self.snapshot).items():
+    def _warn_of(self, waiting: Sequence[WaitingJoin]) -> None:
+        for key, missing in waiting:
             listed = ", ".join(repr(str(source)) for source in missing)
+            over = f"nested workflow {key.path[:-1]!r}" if key.path else "run"
             warning = WaitingFanIn(
-                f"the run is over, but fan-in {fan_in} holds messages and still waits for {listed}; "
+                f"the {over} is over, but fan-in {key.fan_in} holds messages and still waits for {listed}; "
                 f"a fan-in delivers once each of its sources has sent something"
             )
             self.emit([WorkflowWarningEvent(warning)])
@@ -190,3 +278,7 @@ class Runner:
             if type(event) is WorkflowWarningEvent:
                 self.warnings.append(event.warning)
         self._log.emit(events)
+
+
+def _pending(request: Request) -> PendingRequest:
+    return PendingRequest(request.request_id, request.data.load(), request.response_type, request.executor_id)

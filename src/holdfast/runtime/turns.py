@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
+from holdfast.engine.message import Request
 from holdfast.engine.routing import brief
 from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.superstep import Outcome, Turn
-from holdfast.errors import WrongType
-from holdfast.graph.executor import Executor, ExecutorSpec
+from holdfast.errors import ExecutorTimeout, GraphError, WrongType
+from holdfast.graph.executor import Executor
+from holdfast.graph.handler import Handler
 from holdfast.graph.types import type_name
 from holdfast.ids import ExecutorId
 from holdfast.runtime.context import Surroundings, TurnContext
-from holdfast.runtime.events import WorkflowEvent
-
-
-class Placed(NamedTuple):
-    """An executor of a run: its spec and the instance that serves this run."""
-
-    spec: ExecutorSpec
-    instance: Executor
+from holdfast.runtime.events import ExecutorFailedEvent, WorkflowEvent, WorkflowWarningEvent
+from holdfast.runtime.placed import Placed
 
 
 class Finished(NamedTuple):
@@ -30,9 +27,12 @@ class Finished(NamedTuple):
 
     turn: Turn
     outcome: Outcome | None
-    error: Exception | None
+    error: BaseException | None
     events: Sequence[WorkflowEvent]
+    attempt: int = 1
 
+
+_NOTHING: dict[str, tuple[Any, int]] = {}
 
 RunOne: TypeAlias = Callable[[Turn, Snapshot], Coroutine[Any, Any, Finished]]
 
@@ -40,9 +40,12 @@ RunOne: TypeAlias = Callable[[Turn, Snapshot], Coroutine[Any, Any, Finished]]
 class Turns:
     """Runs turns for one run."""
 
-    def __init__(self, around: Surroundings, executors: dict[ExecutorId, Placed]) -> None:
+    def __init__(
+        self, around: Surroundings, place: Callable[[ExecutorId], Placed], chance: Callable[[], float]
+    ) -> None:
         self._around = around
-        self._executors = executors
+        self._place = place
+        self._chance = chance
 
     async def run(
         self, turns: Sequence[Turn], snapshot: Snapshot, report: Callable[[Finished], None]
@@ -67,27 +70,48 @@ class Turns:
         return [task.result() for task in tasks]
 
     async def _run_one(self, turn: Turn, snapshot: Snapshot) -> Finished:
-        context = TurnContext(self._around, turn.executor_id, snapshot)
-        spec, instance = self._executors[turn.executor_id]
-        try:
-            for delivery in turn.deliveries:
-                message = delivery.value.load()
-                handler = spec.dispatch.find(message)
-                if handler is None:
-                    raise _nobody_for(message, spec)
-                method = getattr(instance, handler.name)
-                signed = handler.signed
-                if not signed.is_async:
-                    result = await _in_thread(method, message)
-                elif signed.takes_context:
-                    result = await method(message, context)
-                else:
-                    result = await method(message)
-                if result is not None:
-                    context.returned(result)
-            return Finished(turn, context.outcome(), None, context.events)
-        except Exception as error:
-            return Finished(turn, None, error, context.events)
+        """Run a turn, again if its policy says so; before another attempt the executor is as it was."""
+        placed = self._place(turn.executor_id)
+        fields = placed.copy_of_fields() if placed.spec.retries else {}
+        attempt = 1
+        while True:
+            context = TurnContext(self._around, placed, snapshot, attempt)
+            handler: Handler | None = None
+            try:
+                before = placed.fields() if placed.watched else _NOTHING
+                for delivery in turn.deliveries:
+                    message = delivery.value.load()
+                    handler = _handler_for(placed, message, delivery.request)
+                    call = _call(placed.instance, handler, message, delivery.request, context)
+                    timeout = handler.policy.timeout
+                    result = await (call if timeout is None else _in_time(call, placed, handler, timeout))
+                    if result is not None:
+                        context.returned(result)
+                if placed.keeps:
+                    await _keep_fields(placed, before, context)
+                return Finished(turn, context.outcome(), None, context.events, attempt)
+            except asyncio.CancelledError as error:
+                task = asyncio.current_task()
+                if task is None or task.cancelling():
+                    raise
+                # Nobody cancelled the turn: something that it awaited was cancelled, so the turn failed.
+                return Finished(turn, None, error, context.events, attempt)
+            except Exception as error:
+                wait = self._wait(handler, attempt, error)
+                if wait is None:
+                    return Finished(turn, None, error, context.events, attempt)
+                failed = ExecutorFailedEvent(turn.executor_id, error, attempt, provisional=True)
+                self._around.emit([failed])
+            await asyncio.sleep(wait)
+            placed.put_back(fields)
+            attempt += 1
+
+    def _wait(self, handler: Handler | None, attempt: int, error: Exception) -> float | None:
+        """Seconds until the next attempt, or None if there is none."""
+        retry = handler.policy.retry if handler is not None else None
+        if retry is None or not retry.allows(attempt, error):
+            return None
+        return retry.wait_after(attempt, self._chance())
 
 
 def _limited(run_one: RunOne, places: asyncio.Semaphore) -> RunOne:
@@ -98,10 +122,51 @@ def _limited(run_one: RunOne, places: asyncio.Semaphore) -> RunOne:
     return run_in_place
 
 
-async def _in_thread(method: Callable[[Any], Any], message: object) -> Any:
+def _handler_for(placed: Placed, message: object, request: Request | None) -> Handler:
+    spec = placed.spec
+    if request is not None:
+        handler = spec.answerer(request.data.peek(), request.response_type)
+    else:
+        handler = spec.dispatch.find(message)
+    if handler is None:
+        takes = " or ".join(type_name(form) for form in spec.accepts)
+        hint = "; a fan-in delivers a list" if isinstance(message, list) else ""
+        raise WrongType(
+            f"executor {placed.address!r} takes {takes}, but got the message {brief(message)}{hint}"
+        )
+    return handler
+
+
+async def _in_time(call: Awaitable[Any], placed: Placed, handler: Handler, seconds: float) -> Any:
+    """What a call to a handler gives, if it does so in time."""
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            return await call
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise ExecutorTimeout(
+            f"handler {handler.name!r} of executor {placed.address!r} took longer than {seconds:g} s for a message"
+        ) from error
+
+
+def _call(
+    instance: Executor, handler: Handler, message: object, request: Request | None, context: TurnContext
+) -> Awaitable[Any]:
+    """Call the handler with what it takes; sync ones run in a thread."""
+    method: Callable[..., Awaitable[Any]] = getattr(instance, handler.name)
+    signed = handler.signed
+    if not signed.is_async:
+        return _in_thread(method, (message,) if request is None else (request.data.load(), message))
+    if request is not None:
+        method = partial(method, request.data.load())
+    return method(message, context) if signed.takes_context else method(message)
+
+
+async def _in_thread(method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     def call() -> Any:
         try:
-            return method(message)
+            return method(*arguments)
         except StopIteration as error:  # a future cannot carry it: waiting for it would never end
             raise RuntimeError("the function raised StopIteration") from error
 
@@ -109,10 +174,20 @@ async def _in_thread(method: Callable[[Any], Any], message: object) -> Any:
     return await loop.run_in_executor(None, contextvars.copy_context().run, call)
 
 
-def _nobody_for(message: object, spec: ExecutorSpec) -> WrongType:
-    takes = " or ".join(type_name(form) for form in spec.accepts)
-    hint = "; a fan-in delivers a list" if isinstance(message, list) else ""
-    return WrongType(f"executor {spec.id!r} takes {takes}, but got the message {brief(message)}{hint}")
+async def _keep_fields(placed: Placed, before: dict[str, tuple[Any, int]], context: TurnContext) -> None:
+    """At the end of a turn: keep the declared fields, call the hook, warn of what nobody keeps."""
+    instance = placed.instance
+    for name in instance.checkpointed:
+        if name not in vars(instance):
+            raise GraphError(
+                f"executor {placed.address!r} declares the field {name!r} as checkpointed, but has none"
+            )
+        context.keep_field(name, vars(instance)[name])
+    if placed.hooked:
+        await instance.on_checkpointing(context)
+    if placed.watched:
+        for warning in placed.unkept_changes(before):
+            context.events.append(WorkflowWarningEvent(warning, placed.address))
 
 
 async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:

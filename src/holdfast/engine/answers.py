@@ -1,0 +1,34 @@
+"""Whether an answer may be taken, and as what."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from holdfast.engine.limits import Limits
+from holdfast.engine.snapshot import Snapshot
+from holdfast.engine.value import Value, capture
+from holdfast.errors import InvalidResponse, RequestAlreadyAnswered, UnknownRequest
+from holdfast.graph.convert import Unconvertible, convert
+from holdfast.ids import RequestId
+
+
+def checked_answer(
+    snapshot: Snapshot, request_id: str, answer: object, limits: Limits, taken: Container[RequestId] = ()
+) -> Value:
+    """The answer to a pending request, converted to its type and captured; ``taken`` ones are answered already."""
+    key = RequestId(request_id)
+    request = snapshot.requests.get(key)
+    if key in taken or (request is None and key in snapshot.answered):
+        raise RequestAlreadyAnswered(
+            f"request {request_id!r} was answered before; only the first answer counts"
+        )
+    if request is None:
+        pending = ", ".join(repr(str(known)) for known in snapshot.requests) or "none"
+        raise UnknownRequest(f"there is no request {request_id!r} in this run; pending are: {pending}")
+    try:
+        converted = convert(answer, request.response_type)
+    except Unconvertible as reason:
+        raise InvalidResponse(
+            f"the response to request {request_id!r} of executor {request.executor_id!r} cannot be taken: {reason}"
+        ) from reason
+    return capture(converted, "response", limits.max_value_size)

@@ -1,0 +1,135 @@
+"""An executor's place in a graph: what it handles and how a run gets hold of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import GraphError
+from holdfast.graph.dispatch import Dispatch
+from holdfast.graph.executor import Executor, FunctionExecutor, Recipe, default_id
+from holdfast.graph.handler import Handler, handlers_of
+from holdfast.graph.matching import can_match, matches
+from holdfast.graph.nested import WorkflowExecutor
+from holdfast.graph.types import TypeForm, is_anything, is_nothing, type_name
+from holdfast.ids import ExecutorId
+
+if TYPE_CHECKING:
+    from holdfast.graph.graph import Graph
+
+
+class ExecutorSpec:
+    """An executor's id, its handlers and how a run gets hold of it.
+
+    ``nested`` is the graph of a nested workflow: such an executor has no handlers, it takes what the start of
+    that graph takes and sends what that graph gives out.
+    """
+
+    __slots__ = ("answerers", "create", "dispatch", "handlers", "id", "nested", "retries", "shared_instance")
+
+    def __init__(
+        self,
+        id: ExecutorId,
+        handlers: tuple[Handler, ...],
+        create: Callable[[], Executor],
+        shared_instance: Executor | None = None,
+        nested: Graph | None = None,
+    ) -> None:
+        self.id = id
+        self.handlers = handlers
+        self.create = create
+        self.shared_instance = shared_instance
+        self.nested = nested
+        self.retries = any(handler.policy.retry is not None for handler in handlers)
+        self.answerers = tuple(handler for handler in handlers if handler.signed.request is not None)
+        takers = [handler for handler in handlers if handler.signed.request is None]
+        if nested is not None:
+            self.dispatch: Dispatch[Handler] = nested.executors[nested.start].dispatch
+            return
+        try:
+            self.dispatch = Dispatch([(handler.signed.accepts, handler) for handler in takers])
+        except TypeError as error:
+            raise GraphError(f"executor {id!r}: {error}; annotate its message with a type") from error
+        for form, first, second in self.dispatch.duplicates():
+            raise _two_handlers(id, type_name(form), first, second)
+        self._check_answerers()
+
+    def _check_answerers(self) -> None:
+        seen: dict[str, Handler] = {}
+        for handler in self.answerers:
+            pair = f"{type_name(handler.signed.accepts)} in response to {type_name(handler.signed.request)}"
+            if pair in seen:
+                raise _two_handlers(self.id, pair, seen[pair], handler)
+            seen[pair] = handler
+
+    def answerer(self, request: object, response_type: TypeForm) -> Handler | None:
+        """The response handler for such a request and responses of that type: the most specific that fits."""
+        fitting = [
+            handler
+            for handler in self.answerers
+            if matches(request, handler.signed.request) and can_match(response_type, handler.signed.accepts)
+        ]
+        kinds = type(request).__mro__
+
+        def distance(handler: Handler) -> tuple[int, bool]:
+            form = handler.signed.request
+            return (kinds.index(form) if form in kinds else len(kinds)), is_anything(handler.signed.accepts)
+
+        return min(fitting, key=distance, default=None)
+
+    @property
+    def accepts(self) -> tuple[TypeForm, ...]:
+        """What it takes as a message."""
+        if self.nested is not None:
+            return self.nested.executors[self.nested.start].accepts
+        return tuple(handler.signed.accepts for handler in self.handlers if handler.signed.request is None)
+
+    def sends(self) -> tuple[TypeForm, ...]:
+        """What it may send along edges, returned values included."""
+        if self.nested is not None:
+            return distinct(self.nested.gives())
+        return distinct([form for h in self.handlers for form in (*h.signed.sends, *h.signed.returns)])
+
+    def yields(self) -> tuple[TypeForm, ...]:
+        """What it declares as workflow output."""
+        return distinct([form for h in self.handlers for form in h.signed.yields])
+
+
+def _two_handlers(id: ExecutorId, what: str, first: Handler, second: Handler) -> GraphError:
+    return GraphError(
+        f"executor {id!r} has two handlers for {what}: {first.name!r} and {second.name!r}; "
+        f"remove one of them or narrow its type"
+    )
+
+
+def distinct(forms: Sequence[TypeForm]) -> tuple[TypeForm, ...]:
+    """The forms without doubles and without those that mean nothing; Any swallows all others."""
+    if any(is_anything(form) for form in forms):
+        return (Any,)
+    seen = {type_name(form): form for form in forms if not is_nothing(form)}
+    return tuple(seen.values())
+
+
+def spec_of(placed: type[Executor] | Recipe | Executor, id: ExecutorId | None = None) -> ExecutorSpec:
+    """The spec of a class, a recipe or an instance."""
+    if isinstance(placed, type):
+        placed = Recipe.of(placed, default_id(placed), (), {})
+    if isinstance(placed, WorkflowExecutor):
+        return ExecutorSpec(id or placed.id, (), lambda: placed, nested=placed.workflow.graph)
+    if isinstance(placed, Recipe):
+        spec = ExecutorSpec(id or placed.id, handlers_of(placed.executor_class), placed.create)
+    else:
+        instance = placed
+        if getattr(instance, "id", None) is None:
+            name = type(instance).__name__
+            raise GraphError(f"an instance of {name} has no id; call super().__init__(id) in {name}.__init__")
+        handlers = (
+            (instance.handler,) if isinstance(instance, FunctionExecutor) else handlers_of(type(instance))
+        )
+        spec = ExecutorSpec(id or instance.id, handlers, lambda: instance, instance)
+    if not spec.accepts:
+        raise GraphError(
+            f"executor {spec.id!r} has no handler; decorate a method with @handler, "
+            f"like: @handler async def work(self, message: str, ctx: WorkflowContext[str])"
+        )
+    return spec
