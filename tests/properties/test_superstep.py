@@ -1,0 +1,363 @@
+"""Supersteps over random workflows: nothing is lost or doubled, nothing is changed, any point is a start."""
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast import Limits, SuperStepCompletedEvent, Workflow
+from holdfast.engine.message import Output, Sent
+from holdfast.engine.snapshot import Snapshot, advance
+from holdfast.engine.staging import Staging
+from holdfast.engine.state import Scope
+from holdfast.engine.superstep import Applied, Outcome, Turn, apply, begin, plan
+from holdfast.engine.value import capture
+from holdfast.ids import ExecutorId
+from tests.support.graphs import (
+    Append,
+    Clear,
+    Description,
+    Put,
+    Read,
+    Send,
+    Yield,
+    act,
+    descriptions,
+    inputs,
+    kind_of,
+)
+
+LIMITS = Limits()
+EXAMPLES = settings(max_examples=100)
+
+
+# -- a run without a runtime -----------------------------------------------------------------------
+
+
+def captured(value: object) -> Any:
+    return capture(value, "value", LIMITS.max_value_size)
+
+
+def perform(description: Description, workflow: Workflow, snapshot: Snapshot, turn: Turn) -> Outcome:
+    """What a turn produces, by the description of its executor and without asyncio."""
+    graph = workflow.graph
+    node = description.node(turn.executor_id)
+    targets = description.reachable_from(node.id)
+    staging = Staging(
+        snapshot.state,
+        turn.executor_id,
+        lambda scope, key: graph.merge_for(scope.name, key) if scope.owner is None else None,
+        LIMITS.max_value_size,
+    )
+    messages: list[Sent] = []
+    outputs: list[Output] = []
+
+    def scoped(name: str | None) -> Scope:
+        return Scope(turn.executor_id, "") if name is None else Scope(None, name)
+
+    for delivery in turn.deliveries:
+        acting = act(node, targets, delivery.value.load())
+        answer: Any = None
+        while True:
+            try:
+                action = acting.send(answer)
+            except StopIteration as end:
+                returned = end.value
+                break
+            answer = None
+            match action:
+                case Send(value, target):
+                    messages.append(Sent(captured(value), ExecutorId(target) if target else None))
+                case Yield(value):
+                    outputs.append(Output(turn.executor_id, captured(value)))
+                case Read(scope, key):
+                    found = staging.read(scoped(scope), key)
+                    answer = None if found is None else found.load()
+                case Put(scope, key, value):
+                    staging.put(scoped(scope), key, captured(value))
+                case Append(scope, key, item):
+                    staging.append(scoped(scope), key, captured(item))
+                case Clear(scope, key):
+                    staging.drop(scoped(scope), key)
+        if returned is not None and targets:
+            messages.append(Sent(captured(returned)))
+        elif returned is not None:
+            outputs.append(Output(turn.executor_id, captured(returned)))
+    return Outcome(turn.executor_id, messages, staging.changes, outputs)
+
+
+class Stage(NamedTuple):
+    """One superstep: what it began with, what was done, what came of it."""
+
+    before: Snapshot
+    turns: tuple[Turn, ...]
+    outcomes: list[Outcome]
+    applied: Applied
+
+
+def stages(description: Description, workflow: Workflow, snapshot: Snapshot) -> Iterator[Stage]:
+    while turns := plan(workflow.graph, snapshot):
+        outcomes = [perform(description, workflow, snapshot, turn) for turn in turns]
+        applied = apply(workflow.graph, snapshot, outcomes, LIMITS)
+        yield Stage(snapshot, turns, outcomes, applied)
+        snapshot = applied.snapshot
+
+
+def whole(description: Description, message: object) -> tuple[Workflow, list[Stage]]:
+    workflow = description.build()
+    first = begin(workflow.graph, workflow.name, message, LIMITS)
+    return workflow, list(stages(description, workflow, first))
+
+
+# -- everything in it as plain data ----------------------------------------------------------------
+
+
+def plain(thing: Any) -> Any:
+    """A deep picture of snapshots, deltas and outcomes that shares nothing with them."""
+    if hasattr(thing, "load"):
+        return ("value", thing.type.__name__, repr(thing.load()))
+    if isinstance(thing, tuple):
+        return (type(thing).__name__, *(plain(part) for part in thing))
+    if isinstance(thing, Mapping):
+        return {repr(key): plain(value) for key, value in thing.items()}
+    if isinstance(thing, str | int | None):
+        return thing
+    if isinstance(thing, Iterable):
+        return [plain(part) for part in thing]
+    return repr(thing)
+
+
+# -- routing, written a second time ----------------------------------------------------------------
+
+
+class Routed(NamedTuple):
+    """What becomes of messages: who gets what from whom, what fan-ins hold, and what nobody takes."""
+
+    deliveries: list[tuple[str, object, str | None]]
+    held: dict[tuple[tuple[str, ...], str], list[tuple[str, object]]]
+    unrouted: list[tuple[str, object]]
+
+
+def naive(
+    description: Description,
+    held: Mapping[tuple[tuple[str, ...], str], list[tuple[str, object]]],
+    sent: list[tuple[str, object, str | None]],
+) -> Routed:
+    """Route messages by the description alone, one by one, without any cleverness."""
+    holding = {key: list(items) for key, items in held.items()}
+    deliveries: list[tuple[str, object, str | None]] = []
+    unrouted = []
+    for source, message, only in sent:
+        takers = {node.id for node in description.nodes if kind_of(message) in node.takes}
+        reached = 0
+        for link in description.links:
+            if source not in link.sources:
+                continue
+            if link.kind == "fan-in":
+                if only in (None, link.targets[0]):
+                    holding.setdefault((link.sources, link.targets[0]), []).append((source, message))
+                    reached += 1
+                continue
+            if link.kind == "direct":
+                rule = link.rules[0]
+                chosen = [t for t in link.targets if t in takers and (rule is None or rule(message))]
+            elif link.kind == "switch":
+                pairs = zip(link.targets, link.rules, strict=True)
+                chosen = [t for t, rule in pairs if t in takers and (rule is None or rule(message))][:1]
+            elif link.kind == "fan-out":
+                chosen = [t for t in link.targets if t in takers]
+            else:
+                chosen = [t for t in link.selected(message) if t in takers]
+            for target in chosen:
+                if only in (None, target):
+                    deliveries.append((target, message, source))
+                    reached += 1
+        if not reached:
+            unrouted.append((source, message))
+    for link in description.links:
+        key = (link.sources, link.targets[0])
+        if link.kind == "fan-in" and {source for source, _ in holding.get(key, [])} == set(link.sources):
+            items = holding.pop(key)
+            ordered = [message for name in link.sources for source, message in items if source == name]
+            deliveries.append((link.targets[0], ordered, None))
+    return Routed(deliveries, holding, unrouted)
+
+
+def held_in(workflow: Workflow, snapshot: Snapshot) -> dict[tuple[tuple[str, ...], str], list[Any]]:
+    """What the fan-ins of a snapshot hold, as the naive model says it."""
+    fan_ins = {edge.buffer_key: edge for edge in workflow.graph.fan_ins}
+    return {
+        (fan_ins[key].sources, fan_ins[key].target): [
+            (source, value.load()) for source, values in buffer.items() for value in values
+        ]
+        for key, buffer in snapshot.buffers.items()
+    }
+
+
+def by_source(held: Mapping[Any, list[tuple[str, object]]]) -> dict[Any, list[tuple[str, object]]]:
+    """As sources are told apart and each keeps its order, the order between sources does not count."""
+    return {key: sorted(items, key=lambda item: item[0]) for key, items in held.items()}
+
+
+# -- properties ------------------------------------------------------------------------------------
+
+
+@EXAMPLES
+@given(descriptions(), inputs())
+def test_no_message_is_lost_or_doubled(description: Description, message: int) -> None:
+    workflow, run = whole(description, message)
+    held: dict[Any, list[tuple[str, object]]] = {}
+    for stage in run:
+        sent = [
+            (str(outcome.executor_id), sent.value.load(), sent.target and str(sent.target))
+            for outcome in stage.outcomes
+            for sent in outcome.messages
+        ]
+        expected = naive(description, held, sent)
+        after = stage.applied.snapshot
+        assert [(d.target, d.value.load(), d.source) for d in after.deliveries] == expected.deliveries
+        assert len(stage.applied.unrouted) == len(expected.unrouted)
+        assert [str(lost.source) for lost in stage.applied.unrouted] == [s for s, _ in expected.unrouted]
+        assert by_source(held_in(workflow, after)) == by_source(expected.held)
+        held = expected.held
+
+
+@EXAMPLES
+@given(descriptions(), inputs())
+def test_each_delivery_is_handled_once_in_the_next_superstep(description: Description, message: int) -> None:
+    workflow, run = whole(description, message)
+    order = list(workflow.graph.executors)
+    for stage in run:
+        ids = [turn.executor_id for turn in stage.turns]
+        assert ids == sorted(set(ids), key=order.index)
+        for turn in stage.turns:
+            mine = [delivery for delivery in stage.before.deliveries if delivery.target == turn.executor_id]
+            assert list(turn.deliveries) == mine
+        assert sum(len(turn.deliveries) for turn in stage.turns) == len(stage.before.deliveries)
+
+
+@EXAMPLES
+@given(descriptions(), inputs())
+def test_plan_and_apply_are_pure(description: Description, message: int) -> None:
+    workflow, run = whole(description, message)
+    for stage in run:
+        before = plain(stage.before), plain(stage.turns), plain(stage.outcomes)
+        first = apply(workflow.graph, stage.before, stage.outcomes, LIMITS)
+        again = apply(workflow.graph, stage.before, stage.outcomes, LIMITS)
+        assert first == again == stage.applied
+        assert plain(first) == plain(again) == plain(stage.applied)
+        assert plan(workflow.graph, stage.before) == stage.turns
+        assert plan(workflow.graph, stage.before) == plan(workflow.graph, stage.before)
+        assert (plain(stage.before), plain(stage.turns), plain(stage.outcomes)) == before
+
+
+@EXAMPLES
+@given(descriptions(), inputs())
+def test_earlier_snapshots_stay_as_they_were(description: Description, message: int) -> None:
+    workflow = description.build()
+    first = begin(workflow.graph, workflow.name, message, LIMITS)
+    seen: list[tuple[Snapshot, Any]] = [(first, plain(first))]
+    for stage in stages(description, workflow, first):
+        seen.append((stage.applied.snapshot, plain(stage.applied.snapshot)))
+    for snapshot, picture in seen:
+        assert plain(snapshot) == picture
+
+
+@EXAMPLES
+@given(descriptions(), inputs())
+def test_going_on_from_any_prefix_equals_the_whole(description: Description, message: int) -> None:
+    _, run = whole(description, message)
+    for position, stage in enumerate(run):
+        fresh = description.build()
+        rest = list(stages(description, fresh, stage.applied.snapshot))
+        assert [later.applied for later in rest] == [later.applied for later in run[position + 1 :]]
+        assert plain(tuple(s.applied for s in rest)) == plain(tuple(s.applied for s in run[position + 1 :]))
+
+
+@EXAMPLES
+@given(descriptions(), inputs())
+def test_delta_leads_to_the_next_snapshot(description: Description, message: int) -> None:
+    _, run = whole(description, message)
+    for number, stage in enumerate(run, start=1):
+        following = advance(stage.before, stage.applied.delta)
+        assert following == stage.applied.snapshot
+        assert plain(following) == plain(stage.applied.snapshot)
+        assert (following.superstep, following.since_input) == (number, number)
+
+
+@settings(max_examples=50)
+@given(descriptions(), inputs())
+def test_runtime_does_what_the_pure_functions_say(description: Description, message: int) -> None:
+    _, run = whole(description, message)
+    taken: list[Snapshot] = []
+
+    async def stream() -> Snapshot:
+        running = description.build().run_stream(message)
+        async for event in running:
+            if isinstance(event, SuperStepCompletedEvent):
+                taken.append(running.run.snapshot)
+        return running.run.snapshot
+
+    last = asyncio.run(stream())
+    assert taken == [stage.applied.snapshot for stage in run]
+    assert last == run[-1].applied.snapshot
+
+
+@settings(max_examples=50)
+@given(descriptions(), inputs(), st.data())
+def test_snapshot_that_the_runtime_left_goes_on_purely(
+    description: Description, message: int, data: st.DataObject
+) -> None:
+    """A run is stopped in the middle; from its snapshot the pure functions reach the same end."""
+    workflow, run = whole(description, message)
+    stop_after = data.draw(st.integers(1, len(run)))
+
+    async def prefix() -> Snapshot:
+        async with description.build().run_stream(message) as running:
+            async for event in running:
+                if isinstance(event, SuperStepCompletedEvent) and event.superstep == stop_after:
+                    break
+            return running.run.snapshot
+
+    snapshot = asyncio.run(prefix())
+    rest = list(stages(description, workflow, snapshot))
+    assert [later.applied for later in rest] == [later.applied for later in run[stop_after:]]
+
+
+def test_random_workflows_show_all_that_is_claimed() -> None:
+    """The properties above would hold for workflows in which nothing happens; these are not such."""
+    seen: set[str] = set()
+
+    @settings(max_examples=300, database=None, derandomize=True)
+    @given(descriptions(), inputs())
+    def explore(description: Description, message: int) -> None:
+        _, run = whole(description, message)
+        seen.update(link.kind for link in description.links)
+        if any(link.kind == "direct" and link.sources == link.targets for link in description.links):
+            seen.add("self-edge")
+        for stage in run:
+            after = stage.applied.snapshot
+            seen.update(
+                name
+                for name, there in {
+                    "unrouted": stage.applied.unrouted,
+                    "buffered": after.buffers,
+                    "released": any(delivery.source is None for delivery in after.deliveries),
+                    "output": after.outputs,
+                    "state": after.state,
+                    "several turns": len(stage.turns) > 1,
+                    "several messages": any(len(turn.deliveries) > 1 for turn in stage.turns),
+                    "aimed": any(sent.target for outcome in stage.outcomes for sent in outcome.messages),
+                    "long": after.superstep >= 4,
+                }.items()
+                if there
+            )
+
+    explore()
+    assert seen >= {
+        *("direct", "fan-out", "fan-in", "switch", "multi-selection", "self-edge"),
+        *("unrouted", "buffered", "released", "output", "state"),
+        *("several turns", "several messages", "aimed", "long"),
+    }

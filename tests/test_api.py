@@ -1,0 +1,63 @@
+"""The public names: they exist, and each shows how it is used."""
+
+import importlib
+import inspect
+import pkgutil
+
+import pytest
+
+import holdfast
+
+MODULES = ["holdfast", *(module.name for module in pkgutil.walk_packages(holdfast.__path__, "holdfast."))]
+
+# Python gives constants, NewTypes and aliases of types no place for a docstring.
+DOCUMENTED = [
+    name
+    for name in holdfast.__all__
+    if inspect.isclass(getattr(holdfast, name)) or inspect.isroutine(getattr(holdfast, name))
+]
+CLASSES = [name for name in DOCUMENTED if inspect.isclass(getattr(holdfast, name))]
+
+
+def own_docstring(value: object) -> str:
+    """The docstring that was written for this, not one that is inherited from ``str`` or ``Exception``."""
+    return vars(value).get("__doc__") or ""
+
+
+@pytest.mark.parametrize("module_name", MODULES)
+def test_all_lists_names_that_exist(module_name: str) -> None:
+    module = importlib.import_module(module_name)
+    listed = getattr(module, "__all__", [])
+    assert [name for name in listed if not hasattr(module, name)] == []
+    assert len(set(listed)) == len(listed)
+
+
+@pytest.mark.parametrize("name", DOCUMENTED)
+def test_public_name_has_a_docstring_with_an_example(name: str) -> None:
+    value = getattr(holdfast, name)
+    written = inspect.getdoc(value) if inspect.isroutine(value) else own_docstring(value)
+    assert written, f"holdfast.{name} has no docstring"
+    if inspect.isclass(value) and issubclass(value, Exception):
+        # Errors may share: the example of a base class shows how those beneath it are met.
+        written = "".join(
+            own_docstring(base) for base in value.__mro__ if base.__module__.startswith("holdfast")
+        )
+    assert ">>>" in written, f"the docstring of holdfast.{name} shows no example (>>>)"
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_public_methods_have_docstrings(name: str) -> None:
+    cls = getattr(holdfast, name)
+    bare = [
+        attribute
+        for attribute, value in vars(cls).items()
+        if not attribute.startswith("_")
+        and (inspect.isroutine(value) or isinstance(value, property))
+        and not inspect.getdoc(getattr(cls, attribute))
+    ]
+    assert bare == []
+
+
+@pytest.mark.parametrize("name", DOCUMENTED)
+def test_public_name_is_defined_in_holdfast(name: str) -> None:
+    assert getattr(holdfast, name).__module__.partition(".")[0] == "holdfast"

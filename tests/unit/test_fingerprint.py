@@ -1,0 +1,174 @@
+"""The fingerprint: the same for what a refactoring changes, another for what a stored run depends on."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Optional
+
+import pytest
+
+from holdfast import Case, Default, Executor, Workflow, WorkflowBuilder, WorkflowContext, executor, handler
+
+
+@dataclass
+class Report:
+    text: str
+
+
+def long(message: str) -> bool:
+    return len(message) > 5
+
+
+def sample(
+    *,
+    condition: Any = long,
+    label: str | None = "long",
+    accepts: Any = str,
+    sends: Any = Report,
+    yields: Any = int,
+    class_name: str = "Triage",
+    triage_id: str = "triage",
+    kind: str = "edge",
+    name: str = "Sample",
+    ticket: str = "ticket",
+    edges: int = 1,
+) -> Workflow:
+    async def triage(self: Any, message: Any, ctx: WorkflowContext[Any, Any]) -> None: ...
+
+    async def report(self: Any, message: Any, ctx: WorkflowContext[Any, Any]) -> None: ...
+
+    mark = handler(input=accepts, output=sends, workflow_output=yields)
+    triage_class: Any = type(class_name, (Executor,), {"triage": mark(triage)})
+    page: Any = type("Page", (Executor,), {"report": handler(input=object)(report)})
+    start = triage_class.bind(id=triage_id)
+    other = page.bind(id=ticket)
+    builder = WorkflowBuilder(name=name).set_start_executor(start)
+    if kind == "edge":
+        for _ in range(edges):
+            builder.add_edge(start, other, condition=condition, label=label)
+            condition, label = (lambda message: False), "never"
+    elif kind == "fan-out":
+        builder.add_fan_out_edges(start, [other])
+    elif kind == "fan-in":
+        builder.add_fan_in_edges([start], other)
+    elif kind == "switch":
+        builder.add_switch_case_edge_group(start, [Case(long, other, label)])
+    elif kind == "switch with default":
+        builder.add_switch_case_edge_group(start, [Case(long, other, label), Default(other)])
+    else:
+        builder.add_multi_selection_edge_group(start, [other], lambda message, ids: ids)
+    return builder.build()
+
+
+def test_fingerprint_is_stable() -> None:
+    """If this fails, stored runs of every workflow would no longer be recognised: that needs a decision."""
+    assert sample().fingerprint == STABLE
+    assert len(STABLE) == 64
+
+
+STABLE = "a405a6df2695daca43b7435d3bea13d0a8ab079282f072a7def0b14914c03dcc"
+
+
+def other_condition() -> Callable[[str], bool]:
+    return lambda anything: True
+
+
+def moved() -> type:
+    """A class of the same name in another module and function."""
+
+    @dataclass
+    class Report:
+        text: str
+        more: int = 0
+
+    Report.__module__ = "elsewhere"
+    return Report
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"condition": lambda message: True},
+        {"condition": other_condition()},
+        {"class_name": "Renamed"},
+        {"sends": moved()},
+        {"name": "Other"},
+        {"sends": Report | None},
+    ],
+    ids=["lambda", "other lambda", "class renamed", "type moved", "workflow renamed", "or nothing"],
+)
+def test_what_does_not_change_it(change: dict[str, Any]) -> None:
+    assert sample(**change).fingerprint == sample().fingerprint
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"condition": None},
+        {"label": None},
+        {"label": "short"},
+        {"accepts": bytes},
+        {"accepts": str | bytes},
+        {"sends": int},
+        {"sends": Report | int},
+        {"yields": str},
+        {"yields": None},
+        {"triage_id": "other"},
+        {"ticket": "other"},
+        {"edges": 2},
+        {"kind": "fan-out"},
+        {"kind": "fan-in"},
+        {"kind": "switch"},
+        {"kind": "switch with default"},
+        {"kind": "multi-selection"},
+    ],
+    ids=str,
+)
+def test_what_changes_it(change: dict[str, Any]) -> None:
+    assert sample(**change).fingerprint != sample().fingerprint
+
+
+def test_each_of_these_is_another_graph() -> None:
+    kinds = ["edge", "fan-out", "fan-in", "switch", "switch with default", "multi-selection"]
+    assert len({sample(kind=kind).fingerprint for kind in kinds}) == len(kinds)
+
+
+def test_spelling_of_a_type_does_not_matter() -> None:
+    assert sample(accepts=Optional[str]).fingerprint == sample(accepts=None | str).fingerprint  # noqa: UP045
+    assert sample(accepts=str | bytes).fingerprint == sample(accepts=bytes | str).fingerprint
+
+
+def test_order_of_handlers_does_not_matter() -> None:
+    class One(Executor):
+        @handler
+        async def text(self, message: str, ctx: WorkflowContext) -> None: ...
+
+        @handler
+        async def number(self, message: int, ctx: WorkflowContext) -> None: ...
+
+    class Two(Executor):
+        @handler
+        async def renamed(self, message: int, ctx: WorkflowContext) -> None: ...
+
+        @handler
+        async def text(self, message: str, ctx: WorkflowContext) -> None: ...
+
+    def built(cls: Any) -> str:
+        return WorkflowBuilder().set_start_executor(cls.bind(id="same")).build().fingerprint
+
+    assert built(One) == built(Two)
+
+
+def test_kind_of_executor_does_not_matter() -> None:
+    class Shout(Executor):
+        @handler
+        async def shout(self, text: str, ctx: WorkflowContext) -> None: ...
+
+    @executor(id="Shout")
+    async def shout(text: str, ctx: WorkflowContext) -> None: ...
+
+    builders = [
+        WorkflowBuilder().set_start_executor(placed)
+        for placed in (Shout, Shout.bind(), Shout(), shout, "Shout")
+    ]
+    builders[-1].register_executor(Shout, name="Shout")
+    assert len({builder.build().fingerprint for builder in builders}) == 1
