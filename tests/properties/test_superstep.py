@@ -189,7 +189,7 @@ def held_in(workflow: Workflow, snapshot: Snapshot) -> dict[tuple[tuple[str, ...
     """What the fan-ins of a snapshot hold, as the naive model says it."""
     fan_ins = {edge.buffer_key: edge for edge in workflow.graph.fan_ins}
     return {
-        (fan_ins[key].sources, fan_ins[key].target): [
+        (fan_ins[key.fan_in].sources, fan_ins[key.fan_in].target): [
             (source, value.load()) for source, values in buffer.items() for value in values
         ]
         for key, buffer in snapshot.buffers.items()

@@ -978,3 +978,12 @@ async def test_sync_function_that_raises_stop_iteration_fails_instead_of_hanging
     workflow = WorkflowBuilder().set_start_executor(first).build()
     with pytest.raises(ExecutorFailed, match="executor 'first' failed"):
         await asyncio.wait_for(workflow.run([]), timeout=5)
+
+
+async def test_condition_that_returns_a_coroutine() -> None:
+    async def later(message: str) -> bool:
+        return True
+
+    workflow = started().add_edge(upper, lower, condition=lambda message: later(message)).build()
+    with pytest.raises(ConditionFailed, match="it returned a coroutine, but routing awaits nothing"):
+        await workflow.run("text")

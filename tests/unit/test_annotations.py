@@ -6,7 +6,7 @@ from typing import Any, Never, Optional, Union
 import pytest
 
 from holdfast import Executor, WorkflowContext, executor, handler
-from holdfast.graph.executor import ExecutorSpec, spec_of
+from holdfast.graph.spec import ExecutorSpec, spec_of
 
 
 async def bare(message: str, ctx: WorkflowContext) -> None: ...

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import CoroutineType
 from typing import Any
 
 from holdfast.engine.chain import Chain
@@ -110,14 +111,17 @@ class Router:
     def release(self) -> dict[BufferKey, Buffer | None]:
         """Deliver what the fan-ins hold whose sources have all sent; what that makes of the buffers."""
         changed: dict[BufferKey, Buffer | None] = dict(self._changed)
-        for key, edge in self._joins.items():
+        for key, graph, edge in self._in_graph_order():
             buffer = self._changed[key]
             if len(buffer) == len(edge.sources):
                 parts = [value for source in edge.sources for value in buffer[source]]
-                graph = self._graph.at(key.path)
                 self._deliver(graph, key.path, edge.target, Joined(None, Chain.of(parts)), None)
                 changed[key] = None
         return changed
+
+    def _in_graph_order(self) -> list[tuple[BufferKey, Graph, FanIn]]:
+        joins = [(key, self._graph.at(key.path), edge) for key, edge in self._joins.items()]
+        return sorted(joins, key=lambda join: (join[0].path, join[1].fan_ins.index(join[2])))
 
 
 def deliver_input(graph: Graph, value: Value) -> Router:
@@ -154,7 +158,14 @@ def _goes(graph: Graph, edge: Edge, target: ExecutorId, condition: Any, value: V
     """
     if not _takes(graph, target, value):
         return False
-    return condition is None or _asked(edge, target, lambda message: bool(condition(message)), value)
+    return condition is None or _asked(edge, target, lambda message: _truth(condition(message)), value)
+
+
+def _truth(answer: object) -> bool:
+    if isinstance(answer, CoroutineType):
+        answer.close()
+        raise TypeError("it returned a coroutine, but routing awaits nothing")
+    return bool(answer)
 
 
 def _selected(graph: Graph, edge: MultiSelection, value: Value) -> list[ExecutorId]:

@@ -201,10 +201,10 @@ class TurnContext(WorkflowContext[Any, Any]):
         scope = Scope(self._placed.address, _OWN_STATE, self._placed.path)
         self._staging.put(scope, _OWN_STATE, self._capture(value, "state"))
 
-    async def get_shared_state(self, key: str | StateKey[Any], default: Any = None) -> Any:
+    async def get_shared_state(self, key: Any, default: Any = None) -> Any:
         return await self.read_state(_in_default_scope(key, "read_state"), default, DEFAULT_SHARED_SCOPE)
 
-    async def set_shared_state(self, key: str | StateKey[Any], value: Any) -> None:
+    async def set_shared_state(self, key: Any, value: Any) -> None:
         await self.queue_state_update(
             _in_default_scope(key, "queue_state_update"), value, DEFAULT_SHARED_SCOPE
         )
