@@ -119,7 +119,7 @@ class WorkflowBuilder:
             return created
 
         self._placed[executor_id] = factory
-        self._specs[executor_id] = ExecutorSpec(executor_id, spec_of(sample).handlers, create)
+        self._specs[executor_id] = ExecutorSpec(executor_id, spec_of(sample).handlers, create, type(sample))
         return self
 
     def set_start_executor(self, executor: Placeable) -> WorkflowBuilder:

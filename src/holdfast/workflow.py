@@ -10,7 +10,7 @@ from holdfast.graph.graph import Graph
 from holdfast.graph.viz import to_dot, to_mermaid
 from holdfast.ids import RunId
 from holdfast.runtime.environment import Environment
-from holdfast.runtime.placed import remember
+from holdfast.runtime.leases import remember
 
 if TYPE_CHECKING:
     from holdfast.runtime.run import Run, RunResult, RunStream

@@ -42,7 +42,31 @@ class Router:
 
     def send(self, source: ExecutorId, sent: Sent) -> None:
         """Deliver or buffer a message; if no edge takes it, say so."""
-        if not self._routed(source, sent):
+        value, only = sent
+        graph, path, local = self._graph, "", source
+        if "/" in source:
+            graph, path, spec = graph.locate(source)
+            local = spec.id
+        sole = graph.sole_targets.get(local)
+        if sole is not None and only is None:
+            if _takes(graph, sole, value):
+                self._deliver(graph, path, sole, value, source)
+            else:
+                self.unrouted.append(Unrouted(source, sent))
+            return
+        taken = False
+        for edge in graph.outgoing[local]:
+            if only is not None and only not in edge.targets:
+                continue
+            if isinstance(edge, FanIn):
+                self._buffer(edge, path, local, value)
+                taken = True
+                continue
+            for target in _chosen(graph, edge, value):
+                if only is None or only == target:
+                    self._deliver(graph, path, target, value, source)
+                    taken = True
+        if not taken:
             self.unrouted.append(Unrouted(source, sent))
 
     def give_out(self, output: Output) -> None:
@@ -58,41 +82,16 @@ class Router:
                 return
         self.outputs.append(output)
 
-    def _routed(self, source: ExecutorId, sent: Sent) -> bool:
-        value, only = sent
-        graph, path, local = self._graph, "", source
-        if "/" in source:
-            graph, path, spec = graph.locate(source)
-            local = spec.id
-        sole = graph.sole_targets.get(local)
-        if sole is not None and only is None:
-            spec = graph.executors[sole]
-            if spec.dispatch.find(value.peek()) is None:
-                return False
-            if path or spec.nested is not None:
-                self._deliver(graph, path, sole, value, source)
-            else:
-                self.deliveries.append(Delivery(sole, value, source))
-            return True
-        taken = False
-        for edge in graph.outgoing[local]:
-            if only is not None and only not in edge.targets:
-                continue
-            if isinstance(edge, FanIn):
-                self._buffer(edge, path, local, value)
-                taken = True
-                continue
-            for target in _chosen(graph, edge, value):
-                if only is None or only == target:
-                    self._deliver(graph, path, target, value, source)
-                    taken = True
-        return taken
-
     def _deliver(
         self, graph: Graph, path: str, target: ExecutorId, value: Value, source: ExecutorId | None
     ) -> None:
         """Bind a message to its target; a nested workflow gets a new instance, and its start the message."""
-        address = ExecutorId(f"{path}{target}") if path else target
+        address = target
+        if path:
+            address = ExecutorId(path + target)
+        elif not graph.nests:
+            self.deliveries.append(Delivery(target, value, source))
+            return
         while (nested := graph.executors[target].nested) is not None:
             number = self.instances.get(address) or self._snapshot.instances.get(address, 0)
             self.instances[address] = number + 1
@@ -101,15 +100,17 @@ class Router:
         self.deliveries.append(Delivery(address, value, source))
 
     def _buffer(self, edge: FanIn, path: str, source: ExecutorId, value: Value) -> None:
-        key = BufferKey(path, edge.buffer_key)
-        buffer = self._changed.get(key)
+        buffer = self._changed.get((path, edge.buffer_key))  # type: ignore[call-overload]
         if buffer is None:
+            key = BufferKey(path, edge.buffer_key)
             buffer = self._changed[key] = dict(self._snapshot.buffers.get(key, {}))
             self._joins[key] = edge
         buffer[source] = (*buffer.get(source, ()), value)
 
     def release(self) -> dict[BufferKey, Buffer | None]:
         """Deliver what the fan-ins hold whose sources have all sent; what that makes of the buffers."""
+        if not self._changed:
+            return {}
         changed: dict[BufferKey, Buffer | None] = dict(self._changed)
         for key, graph, edge in self._in_graph_order():
             buffer = self._changed[key]

@@ -86,6 +86,11 @@ class Graph:
         return tuple(edge for edge in self.edges if isinstance(edge, FanIn))
 
     @cached_property
+    def located(self) -> dict[ExecutorId, Located]:
+        """Where the executors of the outermost graph stand."""
+        return {spec.id: Located(self, "", spec) for spec in self.executors.values()}
+
+    @cached_property
     def nests(self) -> bool:
         """Whether any executor is a nested workflow."""
         return any(spec.nested is not None for spec in self.executors.values())

@@ -25,13 +25,17 @@ class ExecutorSpec:
     that graph takes and sends what that graph gives out.
     """
 
-    __slots__ = ("answerers", "create", "dispatch", "handlers", "id", "nested", "retries", "shared_instance")
+    __slots__ = (
+        *("id", "handlers", "create", "shared_instance", "nested", "dispatch", "answerers"),
+        *("retries", "hooked", "keeps", "watched"),
+    )
 
     def __init__(
         self,
         id: ExecutorId,
         handlers: tuple[Handler, ...],
         create: Callable[[], Executor],
+        executor_class: type[Executor],
         shared_instance: Executor | None = None,
         nested: Graph | None = None,
     ) -> None:
@@ -40,7 +44,11 @@ class ExecutorSpec:
         self.create = create
         self.shared_instance = shared_instance
         self.nested = nested
+        # Whether turns of it are tried again, call its hook, keep fields at all, and are watched for other fields.
         self.retries = any(handler.policy.retry is not None for handler in handlers)
+        self.hooked = executor_class.on_checkpointing is not Executor.on_checkpointing
+        self.keeps = self.hooked or bool(executor_class.checkpointed)
+        self.watched = not self.hooked and not executor_class.shareable
         self.answerers = tuple(handler for handler in handlers if handler.signed.request is not None)
         takers = [handler for handler in handlers if handler.signed.request is None]
         if nested is not None:
@@ -115,9 +123,11 @@ def spec_of(placed: type[Executor] | Recipe | Executor, id: ExecutorId | None = 
     if isinstance(placed, type):
         placed = Recipe.of(placed, default_id(placed), (), {})
     if isinstance(placed, WorkflowExecutor):
-        return ExecutorSpec(id or placed.id, (), lambda: placed, nested=placed.workflow.graph)
+        return ExecutorSpec(id or placed.id, (), lambda: placed, type(placed), nested=placed.workflow.graph)
     if isinstance(placed, Recipe):
-        spec = ExecutorSpec(id or placed.id, handlers_of(placed.executor_class), placed.create)
+        spec = ExecutorSpec(
+            id or placed.id, handlers_of(placed.executor_class), placed.create, placed.executor_class
+        )
     else:
         instance = placed
         if getattr(instance, "id", None) is None:
@@ -126,7 +136,7 @@ def spec_of(placed: type[Executor] | Recipe | Executor, id: ExecutorId | None = 
         handlers = (
             (instance.handler,) if isinstance(instance, FunctionExecutor) else handlers_of(type(instance))
         )
-        spec = ExecutorSpec(id or instance.id, handlers, lambda: instance, instance)
+        spec = ExecutorSpec(id or instance.id, handlers, lambda: instance, type(instance), instance)
     if not spec.accepts:
         raise GraphError(
             f"executor {spec.id!r} has no handler; decorate a method with @handler, "

@@ -41,7 +41,8 @@ from holdfast.runtime.events import (
     WorkflowOutputEvent,
     WorkflowWarningEvent,
 )
-from holdfast.runtime.placed import Holder, Placed, take
+from holdfast.runtime.leases import Holder, take
+from holdfast.runtime.placed import Placed
 from holdfast.runtime.turns import Finished, Turns
 
 # How long supersteps that never wait may keep the event loop to themselves.
@@ -85,7 +86,7 @@ class Runner:
         self._executors = dict(shared)
         for spec in graph.executors.values():
             if spec.nested is None and spec.id not in shared:
-                self._place(spec.id, Located(graph, "", spec))
+                self._place(spec.id, graph.located[spec.id])
         around = Surroundings(limits, run_id, self.emit)
         self._turns = Turns(around, self._placed, environment.chance)
 
@@ -198,15 +199,18 @@ class Runner:
                 f"{targets}; if this is no endless loop, allow more with WorkflowBuilder(max_iterations=...)",
             )
 
-    def _report(self, finished: Finished) -> None:
-        """Emit the events of a turn that is over."""
-        executor_id = finished.turn.executor_id
-        last = (
-            ExecutorCompletedEvent(executor_id)
-            if finished.error is None
-            else ExecutorFailedEvent(executor_id, finished.error, finished.attempt)
-        )
-        self.emit([*finished.events, last])
+    def _report(self, finished: Sequence[Finished]) -> None:
+        """Emit the events of turns that are over."""
+        events: list[WorkflowEvent] = []
+        for (executor_id, _), _, error, added, attempt in finished:
+            if added:
+                events += added
+            if error is None:
+                events.append(ExecutorCompletedEvent(executor_id))
+            else:
+                events.append(ExecutorFailedEvent(executor_id, error, attempt))
+        if events:
+            self.emit(events)
 
     def _failure(self, failed: Sequence[Finished]) -> ExecutorFailed:
         """The error of a superstep: that of the first turn that failed, with a note for each other."""

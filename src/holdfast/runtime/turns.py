@@ -19,6 +19,7 @@ from holdfast.graph.types import type_name
 from holdfast.ids import ExecutorId
 from holdfast.runtime.context import Surroundings, TurnContext
 from holdfast.runtime.events import ExecutorFailedEvent, WorkflowEvent, WorkflowWarningEvent
+from holdfast.runtime.fields import copy_of_fields, put_back
 from holdfast.runtime.placed import Placed
 
 
@@ -31,8 +32,6 @@ class Finished(NamedTuple):
     events: Sequence[WorkflowEvent]
     attempt: int = 1
 
-
-_NOTHING: dict[str, tuple[Any, int]] = {}
 
 RunOne: TypeAlias = Callable[[Turn, Snapshot], Coroutine[Any, Any, Finished]]
 
@@ -48,7 +47,7 @@ class Turns:
         self._chance = chance
 
     async def run(
-        self, turns: Sequence[Turn], snapshot: Snapshot, report: Callable[[Finished], None]
+        self, turns: Sequence[Turn], snapshot: Snapshot, report: Callable[[Sequence[Finished]], None]
     ) -> list[Finished]:
         """Run all turns, side by side; a turn that fails does not keep the others from finishing.
 
@@ -56,29 +55,35 @@ class Turns:
         it are over. So the order never depends on which of them was faster.
         """
         if len(turns) == 1:
-            finished = await self._run_one(turns[0], snapshot)
+            finished = [await self._run_one(turns[0], snapshot)]
             report(finished)
-            return [finished]
+            return finished
         limit = self._around.limits.max_concurrent_turns
         run_one = self._run_one if len(turns) <= limit else _limited(self._run_one, asyncio.Semaphore(limit))
         tasks = [asyncio.create_task(run_one(turn, snapshot)) for turn in turns]
+        finished, reported = [], 0
         try:
             for task in tasks:
-                report(await task)
+                if not task.done():
+                    report(finished[reported:])
+                    reported = len(finished)
+                finished.append(await task)
         finally:
             await _end(tasks)
-        return [task.result() for task in tasks]
+        report(finished[reported:])
+        return finished
 
     async def _run_one(self, turn: Turn, snapshot: Snapshot) -> Finished:
         """Run a turn, again if its policy says so; before another attempt the executor is as it was."""
         placed = self._place(turn.executor_id)
-        fields = placed.copy_of_fields() if placed.spec.retries else {}
+        spec, watch = placed.spec, placed.watch
+        fields = copy_of_fields(placed.instance) if spec.retries else {}
         attempt = 1
         while True:
             context = TurnContext(self._around, placed, snapshot, attempt)
             handler: Handler | None = None
             try:
-                before = placed.fields() if placed.watched else _NOTHING
+                noted = watch.note() if watch is not None else None
                 for delivery in turn.deliveries:
                     message = delivery.value.load()
                     handler = _handler_for(placed, message, delivery.request)
@@ -87,8 +92,11 @@ class Turns:
                     result = await (call if timeout is None else _in_time(call, placed, handler, timeout))
                     if result is not None:
                         context.returned(result)
-                if placed.keeps:
-                    await _keep_fields(placed, before, context)
+                if spec.keeps:
+                    await _keep_fields(placed, context)
+                if spec.watched:
+                    for warning in placed.unkept_changes(noted):
+                        context.events.append(WorkflowWarningEvent(warning, placed.address))
                 return Finished(turn, context.outcome(), None, context.events, attempt)
             except asyncio.CancelledError as error:
                 task = asyncio.current_task()
@@ -103,7 +111,7 @@ class Turns:
                 failed = ExecutorFailedEvent(turn.executor_id, error, attempt, provisional=True)
                 self._around.emit([failed])
             await asyncio.sleep(wait)
-            placed.put_back(fields)
+            put_back(placed.instance, fields)
             attempt += 1
 
     def _wait(self, handler: Handler | None, attempt: int, error: Exception) -> float | None:
@@ -174,8 +182,8 @@ async def _in_thread(method: Callable[..., Any], arguments: tuple[Any, ...]) -> 
     return await loop.run_in_executor(None, contextvars.copy_context().run, call)
 
 
-async def _keep_fields(placed: Placed, before: dict[str, tuple[Any, int]], context: TurnContext) -> None:
-    """At the end of a turn: keep the declared fields, call the hook, warn of what nobody keeps."""
+async def _keep_fields(placed: Placed, context: TurnContext) -> None:
+    """At the end of a turn: keep the declared fields, then let the executor keep what it wants."""
     instance = placed.instance
     for name in instance.checkpointed:
         if name not in vars(instance):
@@ -183,11 +191,8 @@ async def _keep_fields(placed: Placed, before: dict[str, tuple[Any, int]], conte
                 f"executor {placed.address!r} declares the field {name!r} as checkpointed, but has none"
             )
         context.keep_field(name, vars(instance)[name])
-    if placed.hooked:
+    if placed.spec.hooked:
         await instance.on_checkpointing(context)
-    if placed.watched:
-        for warning in placed.unkept_changes(before):
-            context.events.append(WorkflowWarningEvent(warning, placed.address))
 
 
 async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:

@@ -1,0 +1,89 @@
+"""Which run holds which executor instance."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from holdfast.engine.copying import differs
+from holdfast.engine.routing import brief
+from holdfast.errors import ExecutorShared
+from holdfast.graph.executor import Executor
+from holdfast.graph.graph import Graph
+from holdfast.ids import ExecutorId, RunId
+from holdfast.runtime.fields import LEASE, copy_of_fields, fields_of
+from holdfast.runtime.placed import Placed
+
+
+class Holder:
+    """Who holds an executor instance: one run, at one path. It lets go when it is dropped or ``free`` is set."""
+
+    __slots__ = ("__weakref__", "free", "path", "run_id")
+
+    def __init__(self, run_id: RunId, path: str) -> None:
+        self.run_id = run_id
+        self.path = path
+        self.free = False
+
+
+class _Lease:
+    """What an executor instance remembers: its fields when the workflow was built, and who holds it."""
+
+    __slots__ = ("baseline", "holder", "used")
+
+    def __init__(self, baseline: dict[str, Any]) -> None:
+        self.baseline = baseline
+        self.holder: weakref.ref[Holder] | None = None
+        self.used = False
+
+
+def remember(graph: Graph) -> dict[ExecutorId, Placed]:
+    """Remember the fields of the executor instances in a graph as they are when it is built.
+
+    Returns the executors that may serve all runs: they need not be placed for each.
+    """
+    shared: dict[ExecutorId, Placed] = {}
+    for spec in graph.executors.values():
+        instance = spec.shared_instance
+        if instance is not None and instance.shareable:
+            shared[spec.id] = Placed(spec.id, graph.located[spec.id], instance)
+        elif instance is not None and LEASE not in vars(instance):
+            baseline = copy_of_fields(instance)
+            vars(instance)[LEASE] = _Lease(baseline)
+    return shared
+
+
+def take(instance: Executor, address: ExecutorId, holder: Holder) -> bool:
+    """Let ``holder`` hold an instance; whether ``reset`` must be awaited first.
+
+    Raises ``ExecutorShared`` if another run holds it, or has left changed fields behind in it.
+    """
+    lease: _Lease = vars(instance)[LEASE]
+    other = lease.holder() if lease.holder is not None else None
+    if other is not None and other is not holder and not other.free:
+        raise ExecutorShared(
+            f"executor {address!r} is an instance of {type(instance).__name__} that run {other.run_id} uses now; for "
+            f"runs side by side put the class or {type(instance).__name__}.bind(...) in the edges, or say "
+            f"'shareable = True' if it keeps nothing between messages"
+        )
+    resets = lease.used and hasattr(instance, "reset")
+    if lease.used and not resets:
+        _check_unchanged(instance, lease.baseline)
+    lease.holder, lease.used = weakref.ref(holder), True
+    return resets
+
+
+def _check_unchanged(instance: Executor, baseline: dict[str, Any]) -> None:
+    now = fields_of(instance)
+    for name in (*baseline, *now):
+        if name not in now or name not in baseline or differs(baseline[name], now[name]):
+            was, became = (_shown(fields, name) for fields in (baseline, now))
+            cls = type(instance).__name__
+            raise ExecutorShared(
+                f"{cls}.{name}: {was} -> {became}: this instance still has fields of an earlier run; put the class "
+                f"or {cls}.bind(...) in the edges, or define 'async def reset(self)'"
+            )
+
+
+def _shown(fields: dict[str, Any], name: str) -> str:
+    return brief(fields[name]).rpartition(" (")[0] if name in fields else "absent"
