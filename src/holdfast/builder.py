@@ -239,6 +239,10 @@ class WorkflowBuilder:
             return self._checked(executor)
         if not isinstance(executor, Recipe | Executor) and not _is_executor_class(executor):
             raise GraphError(_why_not_placeable(executor))
+        if isinstance(executor, Recipe) and issubclass(executor.executor_class, WorkflowExecutor):
+            raise GraphError(
+                f"{executor!r}: nest a workflow with WorkflowExecutor(workflow, id='...') itself"
+            )
         spec = spec_of(executor)
         if isinstance(executor, WorkflowExecutor):
             spec = self._nesting(spec, executor)
@@ -275,12 +279,12 @@ class WorkflowBuilder:
     def _not_inside_itself(self, name: str) -> Iterator[None]:
         """Notice a factory that builds the workflow that it is part of."""
         around = _REGISTERING.get()
-        own = self._name or f"(unnamed, at {name!r})"
-        if own in around:
+        own = self._name or "(unnamed)"
+        if self._name in around or len(around) >= self._limits.max_depth:
             chain = " > ".join([*around, own])
             raise GraphError(
-                f"workflow {own!r} cannot stand inside itself: {chain}; for a loop add an edge back, and if these are "
-                f"different workflows give them different names"
+                f"workflow {own!r} cannot stand inside itself: {chain}, at {name!r}; for a loop add an edge back, "
+                f"and if these are different workflows give them different names"
             )
         token = _REGISTERING.set((*around, own))
         try:

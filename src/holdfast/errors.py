@@ -148,8 +148,8 @@ class ExecutorShared(HoldfastError):
     """
 
 
-class ExecutorTimeout(HoldfastError):
-    """A handler took longer than its ``timeout``; the ``__cause__`` of an ``ExecutorFailed``.
+class ExecutorTimeout(HoldfastError, TimeoutError):
+    """A handler took longer than its ``timeout``; a TimeoutError too. The ``__cause__`` of an ``ExecutorFailed``.
 
     >>> issubclass(ExecutorTimeout, HoldfastError)
     True

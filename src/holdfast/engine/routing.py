@@ -62,7 +62,7 @@ class Router:
                 self._buffer(edge, path, local, value)
                 taken = True
                 continue
-            for target in _chosen(graph, edge, value):
+            for target in _chosen(graph, edge, value, path):
                 if only is None or only == target:
                     self._deliver(graph, path, target, value, source)
                     taken = True
@@ -133,19 +133,26 @@ def deliver_input(graph: Graph, value: Value) -> Router:
 
 
 def _chosen(
-    graph: Graph, edge: Direct | FanOut | Switch | MultiSelection, value: Value
+    graph: Graph, edge: Direct | FanOut | Switch | MultiSelection, value: Value, path: str
 ) -> Iterable[ExecutorId]:
     """The targets that this edge leads the message to."""
-    if isinstance(edge, Direct):
-        return (edge.target,) if _goes(graph, edge, edge.target, edge.condition, value) else ()
-    if isinstance(edge, FanOut):
-        return [target for target in edge.targets if _takes(graph, target, value)]
-    if isinstance(edge, Switch):
-        for case in edge.cases:
-            if _goes(graph, edge, case.target, case.condition, value):
-                return (case.target,)
-        return ()
-    return _selected(graph, edge, value)
+    try:
+        if isinstance(edge, Direct):
+            return (edge.target,) if _goes(graph, edge, edge.target, edge.condition, value) else ()
+        if isinstance(edge, FanOut):
+            return [target for target in edge.targets if _takes(graph, target, value)]
+        if isinstance(edge, Switch):
+            for case in edge.cases:
+                if _goes(graph, edge, case.target, case.condition, value):
+                    return (case.target,)
+            return ()
+        return _selected(graph, edge, value)
+    except ConditionFailed as failed:
+        if not path:
+            raise
+        inside = f"in nested workflow {path[:-1]!r}: {failed}"
+        address = ExecutorId(path + failed.executor_id)
+        raise ConditionFailed(inside, executor_id=address) from failed.__cause__
 
 
 def _takes(graph: Graph, target: ExecutorId, value: Value) -> bool:

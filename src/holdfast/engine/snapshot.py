@@ -50,7 +50,7 @@ class Delta(NamedTuple):
     buffers: Mapping[BufferKey, Buffer | None] = {}
     outputs: tuple[Output, ...] = ()
     requests: tuple[Request, ...] = ()
-    instances: Mapping[ExecutorId, int] = {}
+    instances: Mapping[ExecutorId, int | None] = {}
     dropped: tuple[Scope, ...] = ()
 
 
@@ -69,7 +69,7 @@ def advance(snapshot: Snapshot, delta: Delta) -> Snapshot:
     if delta.requests:
         requests = requests.changed({request.request_id: request for request in delta.requests})
     if delta.instances:
-        instances = instances.changed(delta.instances)
+        instances = instances.changed({host: count or GONE for host, count in delta.instances.items()})
     return Snapshot(
         snapshot.superstep + 1,
         snapshot.since_input + 1,
@@ -84,11 +84,14 @@ def advance(snapshot: Snapshot, delta: Delta) -> Snapshot:
 
 
 def answered(snapshot: Snapshot, responses: Mapping[RequestId, Value]) -> Snapshot:
-    """The snapshot after responses came in: each is delivered to the executor that asked."""
+    """The snapshot after responses came in: each is delivered to the executor that asked.
+
+    They are delivered in the order in which the requests were made, whoever answered first.
+    """
     deliveries = [
-        Delivery(request.executor_id, value, None, request)
-        for request_id, value in responses.items()
-        for request in (snapshot.requests[request_id],)
+        Delivery(request.executor_id, responses[request_id], None, request)
+        for request_id, request in snapshot.requests.items()
+        if request_id in responses
     ]
     return snapshot._replace(
         since_input=0,

@@ -102,9 +102,9 @@ def apply(graph: Graph, snapshot: Snapshot, outcomes: Sequence[Outcome], limits:
             router.give_out(output)
         if changes:
             changed.append((executor_id, changes))
-        if asked:
-            requests += asked
-            _check_ids(requests, snapshot)
+        requests += asked
+    if requests:
+        _check_ids(requests, snapshot)
     buffers = router.release()
     _check_count(router.deliveries, snapshot, limits)
     writes = combine(snapshot.state, changed, limits.max_value_size) if changed else {}
@@ -158,6 +158,10 @@ def _without_finished(
     waiting = waiting_joins(graph, after, finished)
     delta = delta._replace(
         dropped=tuple(scope for scope in after.state if scope.path in finished),
+        instances={
+            **delta.instances,
+            **{host: None for host in after.instances if path_of(host) in finished},
+        },
         buffers={**delta.buffers, **dict.fromkeys((join.key for join in waiting), None)},
     )
     return Applied(advance(before, delta), delta, unrouted, finished, waiting)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, overload
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -24,6 +24,12 @@ else:
 
 DEFAULT_SHARED_SCOPE = "shared"
 """The scope that ``get_shared_state`` and ``set_shared_state`` use."""
+
+
+class PassOn(NamedTuple):
+    """What a handler returns to pass a value on even if it is None."""
+
+    value: Any
 
 
 class WorkflowContext(Protocol[T_Out, T_Final]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import typing
+from collections import abc
 from enum import Enum
 from typing import Any, Literal
 
@@ -44,7 +45,7 @@ def convert(value: object, form: TypeForm, path: str = "response") -> Any:
 
 def _as_one(value: Any, form: TypeForm, path: str) -> Any:
     """``value`` as one union member."""
-    origin = origin_of(form)
+    origin = _CONCRETE.get(origin_of(form), origin_of(form))
     if origin is Literal or origin is typing.Any or not isinstance(origin, type):
         raise _unfit(value, form, path)
     if dataclasses.is_dataclass(origin) or is_typed_dict(origin) or hasattr(origin, "_fields"):
@@ -64,6 +65,13 @@ def _as_one(value: Any, form: TypeForm, path: str) -> Any:
     raise _unfit(value, form, path)
 
 
+# What stands for an abstract container.
+_CONCRETE: dict[Any, type] = {
+    **dict.fromkeys((abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable), list),
+    **dict.fromkeys((abc.Mapping, abc.MutableMapping), dict),
+    **dict.fromkeys((abc.Set, abc.MutableSet), set),
+}
+
 # By name, so that nobody pays for the import of a module that is not used.
 _FROM_TEXT = frozenset({("decimal", "Decimal"), ("uuid", "UUID")})
 
@@ -75,7 +83,7 @@ def _unfit(value: object, form: TypeForm, path: str) -> Unconvertible:
 def _called(make: Any, value: object, form: TypeForm, path: str) -> Any:
     try:
         return make(value)
-    except (ValueError, TypeError, ArithmeticError) as error:
+    except Exception as error:  # whatever the class makes of it
         raise Unconvertible(f"{path}: {value!r} is no {type_name(form)}: {error}") from error
 
 
@@ -91,7 +99,12 @@ def _as_enum(value: object, origin: type[Enum], path: str) -> Enum:
 
 def _as_record(value: object, origin: Any, path: str) -> Any:
     """A dict as a dataclass, TypedDict or NamedTuple; a list as a NamedTuple."""
-    hints = typing.get_type_hints(origin)
+    try:
+        hints = typing.get_type_hints(origin)
+    except Exception as error:
+        raise Unconvertible(
+            f"{path}: the annotations of {origin.__name__} cannot be resolved: {error!r}"
+        ) from error
     if dataclasses.is_dataclass(origin):
         fields = {field.name: hints[field.name] for field in dataclasses.fields(origin) if field.init}
         needed = {
@@ -112,7 +125,7 @@ def _as_record(value: object, origin: Any, path: str) -> Any:
         )
     if missing := needed - value.keys():
         raise Unconvertible(f"{path}: {origin.__name__} needs {_names(sorted(missing))}, which is missing")
-    if unknown := value.keys() - fields.keys():
+    if unknown := [name for name in value if name not in fields]:
         raise Unconvertible(f"{path}: {origin.__name__} has no {_names(unknown)}; it has {_names(fields)}")
     parts = {name: convert(part, fields[name], f"{path}.{name}") for name, part in value.items()}
     return _called(lambda given: origin(**given), parts, origin, path)
@@ -127,10 +140,11 @@ def _as_container(value: Any, origin: type, args: tuple[TypeForm, ...] | None, p
         if not isinstance(value, dict):
             raise _unfit(value, origin, path)
         of_key, of_value = args if args else (Any, Any)
-        return {
-            convert(key, of_key, f"{path} key {key!r}"): convert(part, of_value, f"{path}[{key!r}]")
+        pairs = [
+            (convert(key, of_key, f"{path} key {key!r}"), convert(part, of_value, f"{path}[{key!r}]"))
             for key, part in value.items()
-        }
+        ]
+        return _called(origin, pairs, origin, path)
     if not isinstance(value, list | tuple | set | frozenset):
         raise _unfit(value, origin, path)
     parts = list(value)
@@ -138,8 +152,7 @@ def _as_container(value: Any, origin: type, args: tuple[TypeForm, ...] | None, p
     if forms is None:
         raise Unconvertible(f"{path}: has {len(parts)} elements, not {len(args or ())}")
     paths = [f"{path}[{index}]" for index in range(len(parts))]
-    make: Any = origin
-    return make(map(convert, parts, forms, paths))
+    return _called(origin, list(map(convert, parts, forms, paths)), origin, path)
 
 
 def _element_forms(origin: type, args: tuple[TypeForm, ...] | None, count: int) -> list[TypeForm] | None:

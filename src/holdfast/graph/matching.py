@@ -159,6 +159,27 @@ def can_match(produced: TypeForm, accepted: TypeForm) -> bool:
     return _can_match(produced, accepted, _DEPTH)
 
 
+def covers(accepted: TypeForm, produced: TypeForm) -> bool:
+    """Tell whether every value declared as `produced` is one that `accepted` takes, by class.
+
+    >>> covers(int, bool), covers(bool, int), covers(int | None, int), covers(int, int | None)
+    (True, False, True, False)
+    """
+    if is_anything(accepted):
+        return True
+    if is_anything(produced):
+        return False
+    return all(any(_covers(x, y) for x in atoms_of(accepted)) for y in atoms_of(produced))
+
+
+def _covers(accepted: TypeForm, produced: TypeForm) -> bool:
+    """Answer `covers` for two atoms."""
+    taken, given = class_of(accepted), class_of(produced)
+    if taken is None or given is None:
+        return True
+    return (issubclass(given, taken) or _is_abstract(taken)) and can_match(produced, accepted)
+
+
 def _can_match(produced: TypeForm, accepted: TypeForm, depth: int) -> bool:
     """Answer `can_match`; below `depth` levels of type arguments, permissively."""
     if depth == 0 or is_anything(produced) or is_anything(accepted):

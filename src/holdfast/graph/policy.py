@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from holdfast.errors import InvalidArgument
 
+_NO_END = float("inf")
+_BOUNDS = (("backoff", 0, _NO_END), ("longest", 0, _NO_END), ("multiplier", 1, _NO_END), ("jitter", 0, 1))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
@@ -33,18 +36,21 @@ class RetryPolicy:
     def __post_init__(self) -> None:
         """Refuse what cannot be meant."""
         if type(self.attempts) is not int or self.attempts < 1:
-            raise InvalidArgument(
-                f"RetryPolicy(attempts={self.attempts!r}): must be a whole number of at least 1"
+            raise self._wrong("attempts", "a whole number of at least 1")
+        for name, least, most in _BOUNDS:
+            value = getattr(self, name)
+            if type(value) not in (int, float) or not least <= value <= most:
+                limits = f"from {least} to {most}" if most < _NO_END else f"of at least {least}"
+                raise self._wrong(name, f"a number {limits}")
+        kinds = self.retry_on if isinstance(self.retry_on, tuple) else (self.retry_on,)
+        classes = all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds)
+        if not classes and (isinstance(self.retry_on, type | tuple) or not callable(self.retry_on)):
+            raise self._wrong(
+                "retry_on", "an exception class, a tuple of them, or a function of the exception"
             )
-        for name in ("backoff", "longest"):
-            if not getattr(self, name) >= 0:
-                raise InvalidArgument(
-                    f"RetryPolicy({name}={getattr(self, name)!r}): must be 0 or more seconds"
-                )
-        if not self.multiplier >= 1:
-            raise InvalidArgument(f"RetryPolicy(multiplier={self.multiplier!r}): must be 1 or more")
-        if not 0 <= self.jitter <= 1:
-            raise InvalidArgument(f"RetryPolicy(jitter={self.jitter!r}): must be between 0 and 1")
+
+    def _wrong(self, name: str, wanted: str) -> InvalidArgument:
+        return InvalidArgument(f"RetryPolicy({name}={getattr(self, name)!r}): must be {wanted}")
 
     def allows(self, attempt: int, error: Exception) -> bool:
         """Whether there is another attempt after ``attempt`` failed with ``error``."""
@@ -56,5 +62,8 @@ class RetryPolicy:
 
     def wait_after(self, attempt: int, chance: float) -> float:
         """Seconds to wait after ``attempt``, the first being 1; ``chance`` is a number from 0 to 1."""
-        wait = min(self.backoff * self.multiplier ** (attempt - 1), self.longest)
+        try:
+            wait = min(self.backoff * self.multiplier ** (attempt - 1), self.longest)
+        except OverflowError:
+            wait = self.longest
         return wait * (1 - self.jitter + 2 * self.jitter * chance)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.graph.context import WorkflowContext
+from holdfast.graph.context import PassOn, WorkflowContext
 from holdfast.graph.executor import Executor
 from holdfast.graph.handler import handler, response_handler
 from holdfast.graph.types import TypeForm
@@ -32,6 +32,6 @@ class RequestInfoExecutor(Executor):
         await ctx.request_info(message, response_type=self.response_type)
 
     @response_handler
-    async def answered(self, request: object, response: object, ctx: WorkflowContext[Any, Any]) -> object:
+    async def answered(self, request: object, response: object, ctx: WorkflowContext[Any, Any]) -> Any:
         """Send the response on."""
-        return response
+        return PassOn(response)

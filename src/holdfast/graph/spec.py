@@ -9,9 +9,9 @@ from holdfast.errors import GraphError
 from holdfast.graph.dispatch import Dispatch
 from holdfast.graph.executor import Executor, FunctionExecutor, Recipe, default_id
 from holdfast.graph.handler import Handler, handlers_of
-from holdfast.graph.matching import can_match, matches
+from holdfast.graph.matching import covers, matches
 from holdfast.graph.nested import WorkflowExecutor
-from holdfast.graph.types import TypeForm, is_anything, is_nothing, type_name
+from holdfast.graph.types import TypeForm, class_of, is_anything, is_nothing, members, rendered, type_name
 from holdfast.ids import ExecutorId
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ class ExecutorSpec:
 
     __slots__ = (
         *("id", "handlers", "create", "shared_instance", "nested", "dispatch", "answerers"),
-        *("retries", "hooked", "keeps", "watched"),
+        *("retries", "shareable", "hooked", "keeps", "watched"),
     )
 
     def __init__(
@@ -46,6 +46,7 @@ class ExecutorSpec:
         self.nested = nested
         # Whether turns of it are tried again, call its hook, keep fields at all, and are watched for other fields.
         self.retries = any(handler.policy.retry is not None for handler in handlers)
+        self.shareable = executor_class.shareable
         self.hooked = executor_class.on_checkpointing is not Executor.on_checkpointing
         self.keeps = self.hooked or bool(executor_class.checkpointed)
         self.watched = not self.hooked and not executor_class.shareable
@@ -63,27 +64,31 @@ class ExecutorSpec:
         self._check_answerers()
 
     def _check_answerers(self) -> None:
-        seen: dict[str, Handler] = {}
+        seen: dict[tuple[str, str], Handler] = {}
         for handler in self.answerers:
-            pair = f"{type_name(handler.signed.accepts)} in response to {type_name(handler.signed.request)}"
-            if pair in seen:
-                raise _two_handlers(self.id, pair, seen[pair], handler)
-            seen[pair] = handler
+            request, response = handler.signed.request, handler.signed.accepts
+            other = seen.setdefault((rendered(request, exact=True), rendered(response, exact=True)), handler)
+            if other is not handler:
+                pair = f"{type_name(response)} in response to {type_name(request)}"
+                raise _two_handlers(self.id, pair, other, handler)
 
     def answerer(self, request: object, response_type: TypeForm) -> Handler | None:
-        """The response handler for such a request and responses of that type: the most specific that fits."""
+        """The response handler for such a request that takes all responses of that type: the most specific.
+
+        The request decides first, as for messages: by class, then by union member, then anything.
+        """
         fitting = [
             handler
             for handler in self.answerers
-            if matches(request, handler.signed.request) and can_match(response_type, handler.signed.accepts)
+            if matches(request, handler.signed.request) and covers(handler.signed.accepts, response_type)
         ]
-        kinds = type(request).__mro__
 
-        def distance(handler: Handler) -> tuple[int, bool]:
-            form = handler.signed.request
-            return (kinds.index(form) if form in kinds else len(kinds)), is_anything(handler.signed.accepts)
+        def rank(handler: Handler) -> tuple[int, int, bool, bool]:
+            accepts = handler.signed.accepts
+            same = type_name(accepts) == type_name(response_type)
+            return *_closeness(type(request), handler.signed.request), not same, is_anything(accepts)
 
-        return min(fitting, key=distance, default=None)
+        return min(fitting, key=rank, default=None)
 
     @property
     def accepts(self) -> tuple[TypeForm, ...]:
@@ -101,6 +106,15 @@ class ExecutorSpec:
     def yields(self) -> tuple[TypeForm, ...]:
         """What it declares as workflow output."""
         return distinct([form for h in self.handlers for form in h.signed.yields])
+
+
+def _closeness(kind: type, form: TypeForm) -> tuple[int, int]:
+    """How close a form is to a class; smaller is closer."""
+    if is_anything(form):
+        return 2, 0
+    options = members(form)
+    steps = [kind.__mro__.index(cls) for cls in map(class_of, options) if cls in kind.__mro__]
+    return int(len(options) > 1), min(steps, default=len(kind.__mro__))
 
 
 def _two_handlers(id: ExecutorId, what: str, first: Handler, second: Handler) -> GraphError:

@@ -14,7 +14,7 @@ from holdfast.engine.state import Scope
 from holdfast.engine.superstep import Outcome
 from holdfast.engine.value import Copied, Value, capture, changed_since
 from holdfast.errors import ChangedAfterCapture, GraphError, InvalidArgument, WrongType
-from holdfast.graph.context import DEFAULT_SHARED_SCOPE, WorkflowContext
+from holdfast.graph.context import DEFAULT_SHARED_SCOPE, PassOn, WorkflowContext
 from holdfast.graph.state_key import MergeRule, StateKey
 from holdfast.graph.types import TypeForm, type_name
 from holdfast.ids import ExecutorId, RequestId, RunId, complaint_about_id
@@ -53,6 +53,8 @@ class TurnContext(WorkflowContext[Any, Any]):
 
     def returned(self, value: object) -> None:
         """Take what a handler returned: a message, or an output of an executor without outgoing edges."""
+        if isinstance(value, PassOn):
+            value = value.value
         if self._placed.last:
             self._yielded(self._capture(value, "output"))
         else:
@@ -138,6 +140,8 @@ class TurnContext(WorkflowContext[Any, Any]):
         self, data: Any, response_type: TypeForm, request_id: str | None = None
     ) -> RequestId:
         address, spec = self._placed.address, self._placed.spec
+        if isinstance(response_type, str):
+            raise InvalidArgument(f"response_type={response_type!r}: must be a type, not the name of one")
         if spec.answerer(data, response_type) is None:
             raise GraphError(
                 f"executor {address!r} asks with a {type(data).__name__} for a {type_name(response_type)}, but has no "

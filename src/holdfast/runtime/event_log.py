@@ -91,11 +91,15 @@ class EventLog:
             more = asyncio.get_running_loop().create_future()
             self._waiting.append(more)
             watcher.waiting = True
-            await more
-            watcher.waiting = False
+            try:
+                await more
+            finally:
+                watcher.waiting = False
+                if more.cancelled():
+                    self._waiting = [future for future in self._waiting if future is not more]
         missed = self._first - watcher.next
         start, watcher.next = max(-missed, 0), end
-        return [_missed(missed), *self._events] if missed > 0 else self._events[start:]
+        return [_missed(missed, self._events[0]), *self._events] if missed > 0 else self._events[start:]
 
     def leave(self, watcher: Watcher) -> None:
         """Stop watching; a run that this watcher held goes on without it."""
@@ -119,12 +123,14 @@ class Watcher:
         self.waiting = False
 
 
-def _missed(count: int) -> WorkflowWarningEvent:
+def _missed(count: int, first: WorkflowEvent) -> WorkflowWarningEvent:
     warning = MissedEvents(
         f"{count:,} events are missing here: this watcher came too late or was too slow, and they are no longer "
         f"kept; watch from the start, or take events faster"
     )
-    return WorkflowWarningEvent(warning, provisional=True)
+    return WorkflowWarningEvent(
+        warning, run_id=first.run_id, superstep=first.superstep, timestamp=first.timestamp, provisional=True
+    )
 
 
 def _resolve(future: asyncio.Future[None]) -> None:

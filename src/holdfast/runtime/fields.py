@@ -17,12 +17,13 @@ Noted: TypeAlias = tuple[dict[str, Any], list[int]]
 """The fields of an executor at some moment, and the lengths of those that can grow in place."""
 
 _NO_LENGTHS: list[int] = []
-_GROWING = frozenset({list, dict, set, bytearray})
+_GROWING = (list, dict, set, bytearray)
 
 
 def fields_of(instance: Executor) -> dict[str, Any]:
-    """The fields that an executor has besides its id."""
-    return {name: value for name, value in vars(instance).items() if name not in ("id", LEASE)}
+    """The fields that an executor has besides its id and those that it declares as transient."""
+    aside = ("id", LEASE, *instance.transient)
+    return {name: value for name, value in vars(instance).items() if name not in aside}
 
 
 def copy_of_fields(instance: Executor) -> dict[str, Any]:
@@ -63,11 +64,11 @@ class FieldWatch:
         """The fields as they are now."""
         fields = self._instance.__dict__
         if self._growing is None:
-            self._growing = [name for name, value in fields.items() if type(value) in _GROWING]
+            self._growing = [name for name, value in fields.items() if isinstance(value, _GROWING)]
         return fields.copy(), self._lengths(fields) if self._growing else _NO_LENGTHS
 
     def _lengths(self, fields: dict[str, Any]) -> list[int]:
-        return [len(fields[name]) for name in self._growing or () if name in fields]
+        return [_length(fields[name]) for name in self._growing or () if name in fields]
 
     def changed_since(self, noted: Noted) -> bool:
         """Whether any field changed, kept or not."""
@@ -85,9 +86,9 @@ class FieldWatch:
         length_of = dict(zip((name for name in self._growing or () if name in fields), lengths, strict=True))
         cls = type(self._instance)
         for name, value in fields_of(self._instance).items():
-            grown = name in length_of and len(value) != length_of[name]
+            grown = name in length_of and _length(value) != length_of[name]
             same = name in fields and fields[name] is value and not grown
-            if same or name in cls.checkpointed or name in cls.transient or name in self._told:
+            if same or name in cls.checkpointed or name in self._told:
                 continue
             self._told += (name,)
             yield UnkeptField(
@@ -95,3 +96,7 @@ class FieldWatch:
                 f"'checkpointed = (\"{name}\",)', save it in on_checkpointing, or, if it can be made anew, name "
                 f"it in 'transient'"
             )
+
+
+def _length(value: object) -> int:
+    return len(value) if isinstance(value, _GROWING) else -1

@@ -54,23 +54,42 @@ def remember(graph: Graph) -> dict[ExecutorId, Placed]:
 
 
 def take(instance: Executor, address: ExecutorId, holder: Holder) -> bool:
-    """Let ``holder`` hold an instance; whether ``reset`` must be awaited first.
+    """Let ``holder`` hold an instance; whether ``reset`` must be awaited before its first turn.
 
     Raises ``ExecutorShared`` if another run holds it, or has left changed fields behind in it.
     """
     lease: _Lease = vars(instance)[LEASE]
-    other = lease.holder() if lease.holder is not None else None
-    if other is not None and other is not holder and not other.free:
-        raise ExecutorShared(
-            f"executor {address!r} is an instance of {type(instance).__name__} that run {other.run_id} uses now; for "
-            f"runs side by side put the class or {type(instance).__name__}.bind(...) in the edges, or say "
-            f"'shareable = True' if it keeps nothing between messages"
-        )
+    _check_free(instance, address, lease, holder)
     resets = lease.used and hasattr(instance, "reset")
-    if lease.used and not resets:
-        _check_unchanged(instance, lease.baseline)
     lease.holder, lease.used = weakref.ref(holder), True
     return resets
+
+
+def check_free(graph: Graph, host: ExecutorId) -> None:
+    """Raise ``ExecutorShared`` if an instance in a nested graph cannot serve now.
+
+    Nested workflows take their instances when they are started, but a run should not get that far in vain.
+    """
+    for spec in graph.executors.values():
+        address = ExecutorId(f"{host}/{spec.id}")
+        if spec.nested is not None:
+            check_free(spec.nested, address)
+        elif spec.shared_instance is not None and not spec.shareable:
+            _check_free(spec.shared_instance, address, vars(spec.shared_instance)[LEASE], None)
+
+
+def _check_free(instance: Executor, address: ExecutorId, lease: _Lease, holder: Holder | None) -> None:
+    other = lease.holder() if lease.holder is not None else None
+    cls = type(instance).__name__
+    if other is not None and other is not holder and not other.free:
+        same_run = holder is not None and other.run_id == holder.run_id
+        by = f"{other.path[:-1]!r} uses now in the same run" if same_run else f"run {other.run_id} uses now"
+        raise ExecutorShared(
+            f"executor {address!r} is an instance of {cls} that {by}; for runs side by side put the class or "
+            f"{cls}.bind(...) in the edges, or say 'shareable = True' if it keeps nothing between messages"
+        )
+    if lease.used and not hasattr(instance, "reset"):
+        _check_unchanged(instance, lease.baseline)
 
 
 def _check_unchanged(instance: Executor, baseline: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from holdfast.engine.snapshot import Snapshot
-from holdfast.errors import HoldfastWarning, RunEnded, StubbornHandler
+from holdfast.errors import HoldfastWarning, InvalidArgument, RunEnded, StubbornHandler, WrongType
 from holdfast.ids import RequestId, RunId
 from holdfast.runtime.event_log import EventLog, Watcher
 from holdfast.runtime.events import (
@@ -49,7 +49,7 @@ class RunResult:
         """The outputs, in order."""
         return self.outputs
 
-    async def respond(self, responses: Mapping[str, Any]) -> RunResult:
+    async def respond(self, responses: Mapping[RequestId, Any] | Mapping[str, Any]) -> RunResult:
         """Answer pending requests, all or none of those given, and go on to the next result.
 
         >>> import asyncio
@@ -67,7 +67,10 @@ class RunResult:
         if self._run is None:
             raise RunEnded(f"this result of run {self.run_id} belongs to no run that can go on")
         await self._run.respond(responses)
-        return await self._run.wait_for_completion()
+        try:
+            return await self._run.wait_for_completion()
+        finally:
+            await self._run.close()
 
 
 class Run:
@@ -95,6 +98,7 @@ class Run:
         self._error: Exception | None = None
         self._leaving: RunStatus | None = None
         self._task: asyncio.Task[None] | None = None
+        self._rest: asyncio.Future[None] | None = None
 
     @property
     def run_id(self) -> RunId:
@@ -113,13 +117,23 @@ class Run:
 
     def begin(self) -> None:
         """Let the run begin, once; needs a running event loop."""
-        if self._task is None:
-            self._task = asyncio.create_task(self._drive(), name=f"holdfast run {self._run_id}")
+        if self._task is None and self._status is RunStatus.RUNNING:
+            self._move()
+
+    def _move(self) -> None:
+        self._rest = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._drive(), name=f"holdfast run {self._run_id}")
+        self._task.add_done_callback(self._moved)
+
+    def _moved(self, task: asyncio.Task[None]) -> None:
+        if task is self._task and self._status is RunStatus.RUNNING:
+            # It was cancelled before it began, and could not say so itself.
+            self._end(self._leaving or RunStatus.STOPPED)
 
     @property
     def pending_requests(self) -> list[PendingRequest]:
-        """The requests that wait for an answer."""
-        return self._runner.pending
+        """The requests that wait for an answer; none once the run is over."""
+        return [] if self._status.ended else self._runner.pending
 
     async def watch_stream(self) -> AsyncGenerator[WorkflowEvent, None]:
         """The run's events since it started, or since an answer let it go on; ends when it waits or is over.
@@ -142,21 +156,28 @@ class Run:
         response = request_id if isinstance(request_id, Response) else Response(RequestId(request_id), data)
         await self.respond({response.request_id: response.data})
 
-    async def respond(self, responses: Mapping[str, Any]) -> None:
+    async def respond(self, responses: Mapping[RequestId, Any] | Mapping[str, Any]) -> None:
         """Answer several pending requests at once, all or none."""
+        if not isinstance(responses, Mapping):
+            raise WrongType(
+                f"responses are a dict of request ids and answers, not a {type(responses).__name__}"
+            )
+        if not responses:
+            raise InvalidArgument(f"no response was given to run {self._run_id}")
         if self._status.ended:
             raise RunEnded(f"run {self._run_id} is {self._status}; it takes no responses")
         self._runner.respond(responses)
-        if self._status is RunStatus.WAITING and responses:
+        if self._status is RunStatus.WAITING:
             self._log.reopen()
             self._status = RunStatus.RUNNING
-            self._task = asyncio.create_task(self._drive(), name=f"holdfast run {self._run_id}")
+            self._leaving = None
+            self._move()
 
     async def wait_for_completion(self) -> RunResult:
         """Wait until the run waits or is over; raises what it failed with."""
         self.begin()
-        assert self._task is not None
-        await asyncio.wait([self._task])
+        if self._rest is not None:
+            await asyncio.wait([self._rest])
         self._raise_failure()
         return self.result()
 
@@ -180,29 +201,29 @@ class Run:
             await self._leave(RunStatus.STOPPED, grace)
 
     async def _leave(self, status: RunStatus, grace: float) -> None:
+        if not grace >= 0:
+            raise InvalidArgument(f"grace={grace!r}: must be 0 or more seconds")
         if self._status.ended:
             return
-        task = self._task
-        if task is None or task.done():
-            self._end(status)
-            self._log.close()
+        if self._task is None or self._rest is None or self._task.done():
+            self._end(self._leaving or status)
             return
-        self._leaving = self._leaving or status
-        self._runner.stopping = True
-        task.cancel()
-        _, still_running = await asyncio.wait([task], timeout=grace)
-        if still_running:
+        if self._leaving is None:  # a second cancellation would only disturb the cleaning up
+            self._leaving = status
+            self._runner.stop(self._task)
+        await asyncio.wait([self._rest], timeout=grace)
+        if self._status is RunStatus.RUNNING:
             self._leave_behind(grace)
-        # A task that was cancelled before it began has not said anything.
-        self._end(self._leaving)
-        self._log.close()
 
     def _leave_behind(self, grace: float) -> None:
         warning = StubbornHandler(
             f"a handler in superstep {self._runner.superstep} of run {self._run_id} did not end within {grace:g} s "
             f"after it was cancelled and was left behind; let CancelledError through, and use 'finally' to clean up"
         )
+        assert self._leaving is not None
         self._emit(WorkflowWarningEvent(warning))
+        self._end(self._leaving)
+        self._runner.leave_behind()
 
     async def _drive(self) -> None:
         """Let the run move until it waits or is over."""
@@ -216,28 +237,26 @@ class Run:
             if self._leaving is None:
                 raise
         except Exception as error:
-            if not self._status.ended:
-                self._error = error
-                self._end(RunStatus.FAILED)
-                self._emit(WorkflowErrorEvent(error))
+            self._error = error if not self._status.ended else None
+            self._end(RunStatus.FAILED, WorkflowErrorEvent(error))
         else:
-            self._come_to_rest()
-        finally:
-            self._log.close()
+            if self.snapshot.requests:
+                self._end(RunStatus.WAITING)
+            else:
+                outputs = self.snapshot.outputs
+                data = outputs.last.value.load() if outputs else None
+                self._end(RunStatus.COMPLETED, WorkflowCompletedEvent(data))
 
-    def _come_to_rest(self) -> None:
-        if self.snapshot.requests:
-            self._end(RunStatus.WAITING)
-            return
-        self._end(RunStatus.COMPLETED)
-        outputs = self.snapshot.outputs
-        self._emit(WorkflowCompletedEvent(outputs.last.value.load() if outputs else None))
-
-    def _end(self, status: RunStatus) -> None:
-        if self._status.ended:  # it was left behind; what it comes to does not count
+    def _end(self, status: RunStatus, *events: WorkflowEvent) -> None:
+        """Come to rest with ``status``; a run that was left behind has come to rest already."""
+        if self._status.ended:
             return
         self._status = status
-        self._emit(WorkflowStatusEvent(status))
+        for event in (WorkflowStatusEvent(status), *events):
+            self._emit(event)
+        self._log.close()
+        if self._rest is not None and not self._rest.done():
+            self._rest.set_result(None)
         if status.ended:
             self._runner.let_go()
 
@@ -292,9 +311,12 @@ class RunStream(AsyncIterator[WorkflowEvent]):
 
     async def aclose(self) -> None:
         """Leave the stream and stop the run."""
-        if self._events is not None:
-            await self._events.aclose()
         await self._run.close()
+        if self._events is not None:
+            try:
+                await self._events.aclose()
+            except RuntimeError:
+                pass  # another task reads from it at this moment; it comes to its end by itself
 
     async def __aenter__(self) -> RunStream:
         return self

@@ -23,7 +23,6 @@ from holdfast.errors import (
     UnroutedMessage,
     WaitingFanIn,
 )
-from holdfast.graph.executor import Executor
 from holdfast.graph.graph import Graph, Located
 from holdfast.ids import ExecutorId, RequestId, RunId
 from holdfast.runtime.context import Surroundings
@@ -41,7 +40,7 @@ from holdfast.runtime.events import (
     WorkflowOutputEvent,
     WorkflowWarningEvent,
 )
-from holdfast.runtime.leases import Holder, take
+from holdfast.runtime.leases import Holder, check_free, take
 from holdfast.runtime.placed import Placed
 from holdfast.runtime.turns import Finished, Turns
 
@@ -73,7 +72,7 @@ class Runner:
         self.snapshot = snapshot
         self.superstep = snapshot.superstep
         self.warnings: deque[HoldfastWarning] = deque(maxlen=_WARNINGS_KEPT)
-        self.stopping = False
+        self.left_behind = False
         self._graph = graph
         self._limits = limits
         self._max_iterations = max_iterations
@@ -82,11 +81,17 @@ class Runner:
         self._log = log
         self._responses: dict[RequestId, Value] = {}
         self._holders: dict[str, Holder] = {}
-        self._to_reset: list[Executor] = []
+        self._nested: dict[str, list[ExecutorId]] = {}
         self._executors = dict(shared)
-        for spec in graph.executors.values():
-            if spec.nested is None and spec.id not in shared:
-                self._place(spec.id, graph.located[spec.id])
+        try:
+            for spec in graph.executors.values():
+                if spec.nested is not None:
+                    check_free(spec.nested, spec.id)
+                elif spec.id not in shared:
+                    self._place(spec.id, graph.located[spec.id])
+        except BaseException:
+            self.let_go()
+            raise
         around = Surroundings(limits, run_id, self.emit)
         self._turns = Turns(around, self._placed, environment.chance)
 
@@ -97,29 +102,39 @@ class Runner:
 
     def _place(self, address: ExecutorId, located: Located) -> Placed:
         instance = located.spec.create()
+        used_before = False
         if located.spec.shared_instance is not None and not instance.shareable:
             holder = self._holders.setdefault(located.path, Holder(self._run_id, located.path))
-            if take(instance, address, holder):
-                self._to_reset.append(instance)
+            used_before = take(instance, address, holder)
         placed = self._executors[address] = Placed(address, located, instance)
+        placed.to_reset = used_before
+        if located.path:
+            self._nested.setdefault(located.path, []).append(address)
         return placed
-
-    async def _reset_instances(self) -> None:
-        while self._to_reset:
-            await self._to_reset.pop().reset()  # type: ignore[attr-defined]
 
     def _forget(self, finished: Iterable[str]) -> None:
         """Let go of the executors of nested workflows that came to their end."""
         for path in finished:
             if path in self._holders:
                 self._holders.pop(path).free = True
-        for address in [address for address, placed in self._executors.items() if placed.path in finished]:
-            del self._executors[address]
+            for address in self._nested.pop(path, ()):
+                del self._executors[address]
 
     def let_go(self) -> None:
         """The run is over: its executor instances may serve another."""
         for holder in self._holders.values():
             holder.free = True
+
+    def leave_behind(self) -> None:
+        """A handler goes on though the run is over: nothing is heard of it, and it keeps its instances."""
+        self.left_behind = True
+        for holder in self._holders.values():
+            holder.free = False
+
+    def stop(self, task: asyncio.Task[None]) -> None:
+        """Cancel the superstep under way and the task that drives it."""
+        task.cancel()
+        self._turns.stop()
 
     # Questions
 
@@ -129,7 +144,7 @@ class Runner:
         unanswered = [r for r in self.snapshot.requests.values() if r.request_id not in self._responses]
         return [_pending(request) for request in unanswered]
 
-    def respond(self, responses: Mapping[str, object]) -> None:
+    def respond(self, responses: Mapping[RequestId, object] | Mapping[str, object]) -> None:
         """Take answers, all or none; they are delivered at the next barrier."""
         checked = {
             RequestId(request_id): checked_answer(
@@ -147,7 +162,7 @@ class Runner:
 
     async def drive(self) -> None:
         """Take supersteps until there is nothing to deliver; raises where one fails."""
-        await self._reset_instances()
+        self._turns.stopping = False
         stretch = time.monotonic()
         while True:
             if self._responses:
@@ -175,8 +190,6 @@ class Runner:
             events.append(ExecutorInvokedEvent(executor_id, len(deliveries)))
         self.emit(events)
         finished = await self._turns.run(turns, snapshot, self._report)
-        if self.stopping:  # a handler kept the cancellation to itself; what it did since does not count
-            raise asyncio.CancelledError
         outcomes = [turn.outcome for turn in finished if turn.outcome is not None]
         if len(outcomes) < len(turns):
             raise self._failure([turn for turn in finished if turn.error is not None])
@@ -200,7 +213,9 @@ class Runner:
             )
 
     def _report(self, finished: Sequence[Finished]) -> None:
-        """Emit the events of turns that are over."""
+        """Emit the events of turns that are over, unless nothing counts any more."""
+        if self._turns.stopping:
+            return
         events: list[WorkflowEvent] = []
         for (executor_id, _), _, error, added, attempt in finished:
             if added:
@@ -274,6 +289,8 @@ class Runner:
 
     def emit(self, events: Sequence[WorkflowEvent]) -> None:
         """Add events to the log, with the run, the superstep and the time."""
+        if self.left_behind:
+            return
         now, run_id, superstep = self._now(), self._run_id, self.superstep
         for event in events:
             event.run_id = run_id

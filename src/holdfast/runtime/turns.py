@@ -45,6 +45,14 @@ class Turns:
         self._around = around
         self._place = place
         self._chance = chance
+        self._tasks: list[asyncio.Task[Finished]] = []
+        self.stopping = False
+
+    def stop(self) -> None:
+        """Cancel the turns under way; what they do from now on does not count."""
+        self.stopping = True
+        for task in self._tasks:
+            task.cancel()
 
     async def run(
         self, turns: Sequence[Turn], snapshot: Snapshot, report: Callable[[Sequence[Finished]], None]
@@ -60,7 +68,7 @@ class Turns:
             return finished
         limit = self._around.limits.max_concurrent_turns
         run_one = self._run_one if len(turns) <= limit else _limited(self._run_one, asyncio.Semaphore(limit))
-        tasks = [asyncio.create_task(run_one(turn, snapshot)) for turn in turns]
+        tasks = self._tasks = [asyncio.create_task(run_one(turn, snapshot)) for turn in turns]
         finished, reported = [], 0
         try:
             for task in tasks:
@@ -70,19 +78,25 @@ class Turns:
                 finished.append(await task)
         finally:
             await _end(tasks)
+            self._tasks = []
         report(finished[reported:])
         return finished
 
     async def _run_one(self, turn: Turn, snapshot: Snapshot) -> Finished:
         """Run a turn, again if its policy says so; before another attempt the executor is as it was."""
-        placed = self._place(turn.executor_id)
+        try:
+            placed = self._place(turn.executor_id)
+        except Exception as error:  # of its constructor, or because another run holds it
+            return Finished(turn, None, error, ())
         spec, watch = placed.spec, placed.watch
-        fields = copy_of_fields(placed.instance) if spec.retries else {}
+        fields = copy_of_fields(placed.instance) if spec.retries and not spec.shareable else None
         attempt = 1
         while True:
             context = TurnContext(self._around, placed, snapshot, attempt)
             handler: Handler | None = None
             try:
+                if placed.to_reset:
+                    await _reset(placed)
                 noted = watch.note() if watch is not None else None
                 for delivery in turn.deliveries:
                     message = delivery.value.load()
@@ -90,6 +104,8 @@ class Turns:
                     call = _call(placed.instance, handler, message, delivery.request, context)
                     timeout = handler.policy.timeout
                     result = await (call if timeout is None else _in_time(call, placed, handler, timeout))
+                    if self.stopping:  # the handler kept the cancellation to itself
+                        raise asyncio.CancelledError
                     if result is not None:
                         context.returned(result)
                 if spec.keeps:
@@ -100,24 +116,31 @@ class Turns:
                 return Finished(turn, context.outcome(), None, context.events, attempt)
             except asyncio.CancelledError as error:
                 task = asyncio.current_task()
-                if task is None or task.cancelling():
+                if self.stopping or task is None or task.cancelling():
                     raise
                 # Nobody cancelled the turn: something that it awaited was cancelled, so the turn failed.
                 return Finished(turn, None, error, context.events, attempt)
             except Exception as error:
+                if self.stopping:
+                    raise asyncio.CancelledError from error
                 wait = self._wait(handler, attempt, error)
                 if wait is None:
                     return Finished(turn, None, error, context.events, attempt)
                 failed = ExecutorFailedEvent(turn.executor_id, error, attempt, provisional=True)
                 self._around.emit([failed])
             await asyncio.sleep(wait)
-            put_back(placed.instance, fields)
+            if fields is not None:
+                put_back(placed.instance, fields)
             attempt += 1
 
     def _wait(self, handler: Handler | None, attempt: int, error: Exception) -> float | None:
         """Seconds until the next attempt, or None if there is none."""
         retry = handler.policy.retry if handler is not None else None
-        if retry is None or not retry.allows(attempt, error):
+        try:
+            if retry is None or not retry.allows(attempt, error):
+                return None
+        except Exception as problem:  # the user's retry_on
+            error.add_note(f"it was not tried again, because retry_on raised {problem!r}")
             return None
         return retry.wait_after(attempt, self._chance())
 
@@ -128,6 +151,16 @@ def _limited(run_one: RunOne, places: asyncio.Semaphore) -> RunOne:
             return await run_one(turn, snapshot)
 
     return run_in_place
+
+
+async def _reset(placed: Placed) -> None:
+    """Before the first turn in another run: let the instance forget the last one."""
+    try:
+        await placed.instance.reset()  # type: ignore[attr-defined]
+    except Exception as error:
+        error.add_note(f"in reset() of executor {placed.address!r}")
+        raise
+    placed.to_reset = False
 
 
 def _handler_for(placed: Placed, message: object, request: Request | None) -> Handler:
@@ -147,15 +180,19 @@ def _handler_for(placed: Placed, message: object, request: Request | None) -> Ha
 
 async def _in_time(call: Awaitable[Any], placed: Placed, handler: Handler, seconds: float) -> Any:
     """What a call to a handler gives, if it does so in time."""
+    cause: TimeoutError | None = None
     try:
         async with asyncio.timeout(seconds) as limit:
-            return await call
+            result = await call
+        if not limit.expired():  # else the handler kept its cancellation to itself
+            return result
     except TimeoutError as error:
         if not limit.expired():
             raise
-        raise ExecutorTimeout(
-            f"handler {handler.name!r} of executor {placed.address!r} took longer than {seconds:g} s for a message"
-        ) from error
+        cause = error
+    raise ExecutorTimeout(
+        f"executor {placed.address!r} took longer than {seconds:g} s for a message (in {handler.name!r})"
+    ) from cause
 
 
 def _call(
@@ -199,6 +236,7 @@ async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
     """Cancel what still runs and wait for it, so that no task outlives its superstep."""
     running = [task for task in tasks if not task.done()]
     for task in running:
-        task.cancel()
+        if not task.cancelling():
+            task.cancel()
     if running:
         await asyncio.wait(running)
