@@ -12,10 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from examples.incident_triage.progress import Progress, Stage, Station
-from examples.incident_triage.view import line, size, summary
-from examples.incident_triage.workflow import Note
+from examples.incident_triage.view import line, size, summary, told
+from examples.incident_triage.workflow import Note, Report
 from holdfast import (
     ExecutorFailedEvent,
+    RequestInfoEvent,
     SuperStepCompletedEvent,
     SuperStepStartedEvent,
     WorkflowErrorEvent,
@@ -24,15 +25,23 @@ from holdfast import (
     WorkflowWarningEvent,
 )
 from holdfast.graph.edge import Direct, Switch
+from holdfast.ids import ExecutorId
 
 _STYLES = {
     Stage.WAITING: "dim",
     Stage.RUNNING: "bold yellow",
+    Stage.ASKING: "bold magenta",
     Stage.DONE: "green",
     Stage.FAILED: "bold red",
     Stage.NOT_TAKEN: "dim",
 }
-_MARKS = {Stage.WAITING: "○", Stage.DONE: "●", Stage.FAILED: "✗", Stage.NOT_TAKEN: "·"}
+_MARKS = {
+    Stage.WAITING: "○",
+    Stage.ASKING: "?",
+    Stage.DONE: "●",
+    Stage.FAILED: "✗",
+    Stage.NOT_TAKEN: "·",
+}
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _FRAMES_PER_SECOND = 12
 _UPPER_ROWS = 9
@@ -54,11 +63,15 @@ class LiveView:
         self._progress = progress
         self._console = Console()
         self._feed: list[Text] = []
-        self._live = Live(
+        self._live = self._new_live()
+
+    def _new_live(self) -> Live:
+        return Live(
             console=self._console, get_renderable=self._picture, refresh_per_second=_FRAMES_PER_SECOND
         )
 
     def __enter__(self) -> None:
+        self._live = self._new_live()
         self._live.start()
 
     def __exit__(
@@ -71,15 +84,11 @@ class LiveView:
         self._feed.append(told.append(line(event), style=_style_of(event)))
         self._live.refresh()
 
+    def present(self, report: Report) -> None:
+        self._console.print(_listed("Question", told(report), "magenta"))
+
     def conclude(self) -> None:
-        table = Table.grid(padding=(0, 2))
-        table.add_column(style="dim", no_wrap=True)
-        table.add_column()
-        for name, text in summary(self._progress):
-            table.add_row(name, Text(text, style="bold" if name == "Decision" else ""))
-        self._console.print(
-            Panel(table, title="Summary", title_align="left", border_style="green", box=box.ROUNDED)
-        )
+        self._console.print(_listed("Summary", summary(self._progress), "green"))
 
     def _picture(self) -> RenderableType:
         upper = Table.grid(expand=True)
@@ -99,27 +108,44 @@ class LiveView:
         return title.append(f"  {progress.status}", style="dim")
 
     def _executors(self) -> RenderableType:
-        """The executors from the start on, each with its state; a switch shows its ways out as branches."""
+        """The executors from the start on, each with its state; where ways part they are branches."""
         table = Table.grid(padding=(0, 1))
         table.add_column(no_wrap=True)
         table.add_column(no_wrap=True, overflow="ellipsis")
-        graph = self._progress.workflow.graph
-        here = graph.start
-        while True:
-            self._add_station(table, "", here)
-            match graph.outgoing[here]:
-                case (Direct() as edge,):
-                    table.add_row(Text("│", style="dim"))
-                    here = edge.target
-                case (Switch() as switch,):
-                    labels = [case.label or "else" for case in switch.cases]
-                    for case, label in zip(switch.cases, labels, strict=True):
-                        turn = "└" if case is switch.cases[-1] else "├"
-                        shaft = "─" * (max(map(len, labels)) - len(label) + 1)
-                        self._add_station(table, f"{turn}─ {label} {shaft}▶ ", case.target)
-                    return table
+        self._add_from(table, self._progress.workflow.graph.start, "", "", set())
+        return table
+
+    def _add_from(
+        self, table: Table, here: ExecutorId, branch: str, indent: str, drawn: set[ExecutorId]
+    ) -> None:
+        """Add an executor and all that follow it; one that stands in the picture already is only named."""
+        if here in drawn:
+            table.add_row(Text(f"{branch}{here}", style="dim"))
+            return
+        drawn.add(here)
+        self._add_station(table, branch, here)
+        ways = self._ways(here)
+        if len(ways) == 1:
+            self._add_from(table, ways[0][1], indent, indent, drawn)
+            return
+        longest = max((len(label) for label, _ in ways), default=0)
+        for label, target in ways:
+            last = target is ways[-1][1]
+            arrow = f"─ {label} {'─' * (longest - len(label) + 1)}▶ "
+            below = indent + ("  " if last else "│ ")
+            self._add_from(table, target, f"{indent}{'└' if last else '├'}{arrow}", below, drawn)
+
+    def _ways(self, here: ExecutorId) -> list[tuple[str, ExecutorId]]:
+        ways: list[tuple[str, ExecutorId]] = []
+        for edge in self._progress.workflow.graph.outgoing[here]:
+            match edge:
+                case Direct():
+                    ways.append((edge.label or "", edge.target))
+                case Switch():
+                    ways += [(case.label or "else", case.target) for case in edge.cases]
                 case _:
-                    return table
+                    pass
+        return ways
 
     def _add_station(self, table: Table, branch: str, executor_id: str) -> None:
         station = self._progress.stations[executor_id]
@@ -150,8 +176,18 @@ def _state_of(station: Station) -> RenderableType:
     style = _STYLES[station.stage]
     if station.stage is Stage.RUNNING and station.note is not None and station.note.done is not None:
         return ProgressBar(total=1.0, completed=station.note.done, width=16)
-    seconds = f" {station.seconds:.3f} s" if station.seconds is not None else ""
+    timed = station.seconds is not None and station.stage is not Stage.ASKING
+    seconds = f" {station.seconds:.3f} s" if timed else ""
     return Text(f"{station.stage}{seconds}", style=style)
+
+
+def _listed(title: str, rows: list[tuple[str, str]], colour: str) -> Panel:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column()
+    for name, text in rows:
+        table.add_row(name, Text(text, style="bold" if name in ("Decision", "Priority") else ""))
+    return Panel(table, title=title, title_align="left", border_style=colour, box=box.ROUNDED)
 
 
 def _panel(title: str, content: RenderableType, height: int) -> Panel:
@@ -166,6 +202,8 @@ def _style_of(event: WorkflowEvent) -> str:
             return "cyan"
         case Note():
             return "italic"
+        case RequestInfoEvent():
+            return "bold magenta"
         case WorkflowOutputEvent():
             return "bold green"
         case ExecutorFailedEvent() | WorkflowErrorEvent() | WorkflowWarningEvent():

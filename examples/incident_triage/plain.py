@@ -3,7 +3,8 @@
 from types import TracebackType
 
 from examples.incident_triage.progress import Progress
-from examples.incident_triage.view import line, size, summary
+from examples.incident_triage.view import line, size, summary, told
+from examples.incident_triage.workflow import Report
 from holdfast import SuperStepCompletedEvent, WorkflowEvent
 
 
@@ -31,6 +32,11 @@ class PlainView:
             source = message.source or "input"
             print(f"[{event.superstep}]   message {source} -> {message.target}: {size(message.size)}")
         self._printed = len(self._progress.messages)
+
+    def present(self, report: Report) -> None:
+        print()
+        for name, text in told(report):
+            print(f"{name + ':':<15}{text}")
 
     def conclude(self) -> None:
         print()

@@ -9,6 +9,7 @@ from holdfast import (
     ExecutorCompletedEvent,
     ExecutorFailedEvent,
     ExecutorInvokedEvent,
+    RequestInfoEvent,
     Run,
     RunStatus,
     SuperStepCompletedEvent,
@@ -22,6 +23,7 @@ from holdfast import (
 class Stage(StrEnum):
     WAITING = "waiting"
     RUNNING = "running"
+    ASKING = "waits for an answer"
     DONE = "done"
     FAILED = "failed"
     NOT_TAKEN = "not taken"
@@ -71,6 +73,8 @@ class Progress:
                 self._finish(event.executor_id, Stage.DONE, event.timestamp)
             case ExecutorFailedEvent():
                 self._finish(event.executor_id, Stage.FAILED, event.timestamp)
+            case RequestInfoEvent():
+                self.stations[event.executor_id].stage = Stage.ASKING
             case SuperStepCompletedEvent():
                 self.measure(run)
             case WorkflowOutputEvent():

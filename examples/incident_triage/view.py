@@ -4,11 +4,12 @@ from types import TracebackType
 from typing import Protocol
 
 from examples.incident_triage.progress import Progress
-from examples.incident_triage.workflow import Note
+from examples.incident_triage.workflow import Note, Report
 from holdfast import (
     ExecutorCompletedEvent,
     ExecutorFailedEvent,
     ExecutorInvokedEvent,
+    RequestInfoEvent,
     SuperStepCompletedEvent,
     SuperStepStartedEvent,
     WorkflowCompletedEvent,
@@ -22,13 +23,17 @@ from holdfast import (
 
 
 class View(Protocol):
-    """Shows a run: within ``with`` each event after the progress took it, then what came of it."""
+    """Shows a run: within ``with`` each event after the progress took it, then what came of it.
+
+    While a person is asked the view is left, and it is entered again when the run goes on.
+    """
 
     def __enter__(self) -> object: ...
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
     def show(self, event: WorkflowEvent) -> None: ...
+    def present(self, report: Report) -> None: ...
     def conclude(self) -> None: ...
 
 
@@ -52,6 +57,8 @@ def line(event: WorkflowEvent) -> str:
             return f"{event.executor_id} completed"
         case ExecutorFailedEvent():
             return f"{event.executor_id} failed: {event.error!r}"
+        case RequestInfoEvent():
+            return f"{event.executor_id} asks a person (request {event.request_id})"
         case WorkflowOutputEvent():
             return f"{event.executor_id} gave out: {event.data}"
         case WorkflowWarningEvent():
@@ -62,6 +69,16 @@ def line(event: WorkflowEvent) -> str:
             return "workflow completed"
         case _:
             return type(event).__name__
+
+
+def told(report: Report) -> list[tuple[str, str]]:
+    """A report, as names and texts."""
+    return [
+        ("Priority", report.priority),
+        ("Service", report.service),
+        ("Errors", report.errors),
+        ("Burst", report.burst),
+    ]
 
 
 def size(amount: int) -> str:

@@ -1,4 +1,4 @@
-"""The workflow: fetch telemetry, triage it, parse the answer, escalate."""
+"""The workflow: fetch telemetry, triage it, parse the answer, ask a person, escalate."""
 
 import asyncio
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from holdfast import (
     WorkflowEvent,
     executor,
     handler,
+    response_handler,
 )
 
 SCOPE = "IncidentLogs"
@@ -86,6 +87,18 @@ def parse(answer: str) -> Report:
     return Report(fields["PRIORITY"], fields["SERVICE"], fields["ERRORS"], fields["BURST"], fields["LOG"])
 
 
+class Approve(Executor):
+    """Asks a person before anybody is woken up; the run waits for the answer."""
+
+    @handler
+    async def ask(self, report: Report, ctx: WorkflowContext) -> None:
+        await ctx.request_info(report, response_type=bool)
+
+    @response_handler
+    async def answered(self, report: Report, approved: bool, ctx: WorkflowContext[Report]) -> None:
+        await ctx.send_message(report, target_id="PageOnCall" if approved else "OpenTicket")
+
+
 @executor(id="PageOnCall")
 def page_on_call(report: Report) -> str:
     return f"PAGE on-call for {report.service}: {report.priority}, burst {report.burst}"
@@ -106,9 +119,11 @@ def build(calm: bool) -> Workflow:
         .add_switch_case_edge_group(
             parse,
             [
-                Case(condition=lambda report: report.priority == "P0", target=page_on_call, label="P0"),
+                Case(condition=lambda report: report.priority == "P0", target=Approve, label="P0"),
                 Default(target=open_ticket, label="else"),
             ],
         )
+        .add_edge(Approve, page_on_call, label="yes")
+        .add_edge(Approve, open_ticket, label="no")
         .build()
     )

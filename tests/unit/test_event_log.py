@@ -2,7 +2,7 @@
 
 import asyncio
 
-from holdfast import SuperStepStartedEvent, WorkflowWarningEvent
+from holdfast import MissedEvents, SuperStepStartedEvent, WorkflowWarningEvent
 from holdfast.runtime.event_log import EventLog
 
 
@@ -70,7 +70,8 @@ async def test_oldest_events_go_and_a_late_watcher_is_told() -> None:
 
 async def test_what_the_holder_has_not_taken_never_goes() -> None:
     log = EventLog(retained=10)
-    holder = log.watch(holding=True)
+    holder = log.watch()
+    log.hold(holder)
     for number in range(1, 101):
         log.emit(events(number, number))
     assert await log.take(holder) == events(1, 100)
@@ -79,7 +80,8 @@ async def test_what_the_holder_has_not_taken_never_goes() -> None:
 async def test_log_is_held_until_its_holder_asks_for_more_than_there_is() -> None:
     log = EventLog()
     assert not log.held
-    holder = log.watch(holding=True)
+    holder = log.watch()
+    log.hold(holder)
     assert log.held
     log.emit(events(1, 1))
     assert await log.take(holder) == events(1, 1)
@@ -97,7 +99,8 @@ async def test_log_is_held_until_its_holder_asks_for_more_than_there_is() -> Non
 
 async def test_leaving_holder_lets_go() -> None:
     log = EventLog()
-    holder, other = log.watch(holding=True), log.watch()
+    holder, other = log.watch(), log.watch()
+    log.hold(holder)
     log.emit(events(1, 1))
     released = asyncio.create_task(log.released())
     await asyncio.sleep(0)
@@ -107,3 +110,54 @@ async def test_leaving_holder_lets_go() -> None:
     log.leave(holder)
     await released
     assert not log.held
+
+
+async def test_log_stays_bounded_whoever_watches() -> None:
+    log = EventLog(retained=10)
+    never_reads, left = log.watch(), log.watch()
+    log.hold(left)
+    log.leave(left)
+    for number in range(1, 1001):
+        log.emit(events(number, number))
+        missed_or_first, *kept = await log.take(log.watch())
+        assert len(kept) <= 20
+        assert (number <= 20) == isinstance(missed_or_first, SuperStepStartedEvent)
+    missed, *rest = await log.take(never_reads)
+    assert isinstance(missed, WorkflowWarningEvent)
+    assert isinstance(missed.warning, MissedEvents)
+    assert str(missed.warning) == (
+        f"{1000 - len(rest)} events are missing here: this watcher came too late or was too slow, and they are no "
+        f"longer kept; watch from the start, or take events faster"
+    )
+
+
+async def test_watcher_that_falls_behind_is_told_each_time_and_goes_on() -> None:
+    log = EventLog(retained=10)
+    slow = log.watch()
+    log.emit(events(1, 5))
+    assert await log.take(slow) == events(1, 5)
+    log.emit(events(6, 100))
+    missed, *rest = await log.take(slow)
+    assert isinstance(missed, WorkflowWarningEvent)
+    assert rest == events(91, 100)
+    assert missed.message.startswith("85 events are missing here")
+    log.emit(events(101, 101))
+    assert await log.take(slow) == events(101, 101)
+
+
+async def test_who_comes_after_the_log_was_opened_again_sees_what_came_since() -> None:
+    log = EventLog()
+    stays = log.watch()
+    log.emit(events(1, 2))
+    log.close()
+    assert await log.take(stays) == events(1, 2)
+    assert await log.take(stays) == []
+    log.reopen()
+    new = log.watch()
+    waiting = asyncio.create_task(log.take(new))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    log.emit(events(3, 3))
+    assert await waiting == await log.take(stays) == events(3, 3)
+    log.close()
+    assert await log.take(log.watch()) == events(3, 3)

@@ -99,21 +99,19 @@ def _as_enum(value: object, origin: type[Enum], path: str) -> Enum:
 
 def _as_record(value: object, origin: Any, path: str) -> Any:
     """A dict as a dataclass, TypedDict or NamedTuple; a list as a NamedTuple."""
-    try:
-        hints = typing.get_type_hints(origin)
-    except Exception as error:
-        raise Unconvertible(
-            f"{path}: the annotations of {origin.__name__} cannot be resolved: {error!r}"
-        ) from error
+    hints = _hints(origin)
     if dataclasses.is_dataclass(origin):
-        fields = {field.name: hints[field.name] for field in dataclasses.fields(origin) if field.init}
+        fields = {
+            field.name: hints.get(field.name, Any) for field in dataclasses.fields(origin) if field.init
+        }
         needed = {
             field.name
             for field in dataclasses.fields(origin)
             if field.init and field.default is field.default_factory is dataclasses.MISSING
         }
     elif is_typed_dict(origin):
-        fields, needed = hints, set(origin.__required_keys__)
+        fields = {name: hints.get(name, Any) for name in origin.__annotations__}
+        needed = set(origin.__required_keys__)
     else:
         fields = {name: hints.get(name, Any) for name in origin._fields}
         needed = set(fields) - origin._field_defaults.keys()
@@ -129,6 +127,14 @@ def _as_record(value: object, origin: Any, path: str) -> Any:
         raise Unconvertible(f"{path}: {origin.__name__} has no {_names(unknown)}; it has {_names(fields)}")
     parts = {name: convert(part, fields[name], f"{path}.{name}") for name, part in value.items()}
     return _called(lambda given: origin(**given), parts, origin, path)
+
+
+def _hints(origin: Any) -> dict[str, TypeForm]:
+    """The types of the fields; what cannot be resolved may hold anything."""
+    try:
+        return typing.get_type_hints(origin)
+    except (NameError, TypeError):
+        return {}
 
 
 def _names(names: Any) -> str:

@@ -62,6 +62,8 @@ class RetryPolicy:
 
     def wait_after(self, attempt: int, chance: float) -> float:
         """Seconds to wait after ``attempt``, the first being 1; ``chance`` is a number from 0 to 1."""
+        if not self.backoff:
+            return 0.0
         try:
             wait = min(self.backoff * self.multiplier ** (attempt - 1), self.longest)
         except OverflowError:
