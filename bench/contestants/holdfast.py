@@ -18,7 +18,9 @@ from holdfast import (
 
 
 class Step(Executor):
-    """Adds 1 and passes on."""
+    """Adds 1 and passes on; keeps nothing, so one instance serves all runs, as on the peers' side."""
+
+    shareable = True
 
     @handler
     async def step(self, number: int, ctx: WorkflowContext[int]) -> None:
@@ -28,6 +30,8 @@ class Step(Executor):
 
 class Last(Executor):
     """Adds 1 and yields the result."""
+
+    shareable = True
 
     @handler
     async def step(self, number: int, ctx: WorkflowContext[None, int]) -> None:
@@ -91,7 +95,7 @@ def _runner(workflow: Workflow) -> Callable[[], Awaitable[Outcome]]:
 def chain(params: Params) -> Callable[[], Awaitable[Outcome]]:
     """W1."""
     count = params["supersteps"]
-    steps = [*(Step.bind(id=f"step-{index}") for index in range(count - 1)), Last.bind(id="last")]
+    steps = [*(Step(id=f"step-{index}") for index in range(count - 1)), Last(id="last")]
     builder = WorkflowBuilder(name="chain", max_iterations=count).set_start_executor(steps[0])
     return _runner((builder.add_chain(steps) if count > 1 else builder).build())
 
@@ -109,13 +113,12 @@ CONTESTANT = Contestant(
     entries={
         "W1": Entry(
             chain,
-            "`WorkflowBuilder.add_chain` of `Executor` recipes (all executors are created anew in every run, "
-            "inside the measured time); `workflow.run_stream(0)`",
+            "`WorkflowBuilder.add_chain` of `Executor` instances that are `shareable`; `workflow.run_stream(0)`",
         ),
         "W5": Entry(
             fan,
-            "`add_fan_out_edges(hub, workers)` and `add_fan_in_edges(workers, hub)`, recipes again; "
-            "`workflow.run_stream(0)`",
+            "`add_fan_out_edges(hub, workers)` and `add_fan_in_edges(workers, hub)` of `Executor` recipes (all "
+            "executors are created anew in every run, inside the measured time); `workflow.run_stream(0)`",
         ),
     },
 )

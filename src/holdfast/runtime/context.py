@@ -10,7 +10,7 @@ from holdfast.engine.limits import Limits
 from holdfast.engine.message import Output, Request, Sent
 from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.staging import Staging
-from holdfast.engine.state import Scope
+from holdfast.engine.state import NO_CHANGES, Scope
 from holdfast.engine.superstep import Outcome
 from holdfast.engine.value import Copied, Value, capture, changed_since
 from holdfast.errors import ChangedAfterCapture, GraphError, InvalidArgument, WrongType
@@ -36,18 +36,19 @@ class Surroundings(NamedTuple):
 class TurnContext(WorkflowContext[Any, Any]):
     """The context of one turn."""
 
+    # Most turns have none of these, so they are made when the first comes.
+    _outputs: list[Output] | None = None
+    _requests: list[Request] | None = None
+    _captured: dict[int, tuple[str, object, Value]] | None = None
+    _staged: Staging | None = None
+    _events: list[WorkflowEvent] | None = None
+
     def __init__(self, around: Surroundings, placed: Placed, snapshot: Snapshot, attempt: int) -> None:
         self._around = around
         self._placed = placed
         self._snapshot = snapshot
         self._attempt = attempt
         self._messages: list[Sent] = []
-        self._outputs: list[Output] = []
-        self._requests: list[Request] = []
-        # By identity: of a value that is changed and taken again, the last taking counts.
-        self._captured: dict[int, tuple[str, object, Value]] = {}
-        self._staged: Staging | None = None
-        self.events: list[WorkflowEvent] = []
 
     # What the runtime asks of it.
 
@@ -70,11 +71,24 @@ class TurnContext(WorkflowContext[Any, Any]):
 
     def outcome(self) -> Outcome:
         """What the turn produced."""
-        for what, value, captured in self._captured.values():
-            if changed_since(value, captured):
-                self.events.append(WorkflowWarningEvent(self._changed(what, value), self._placed.address))
-        changes = self._staged.changes if self._staged is not None else {}
-        return Outcome(self._placed.address, self._messages, changes, self._outputs, self._requests)
+        if self._captured is not None:
+            for what, value, captured in self._captured.values():
+                if changed_since(value, captured):
+                    self.tell(WorkflowWarningEvent(self._changed(what, value), self._placed.address))
+        changes = self._staged.changes if self._staged is not None else NO_CHANGES
+        return Outcome(
+            self._placed.address, self._messages, changes, self._outputs or (), self._requests or ()
+        )
+
+    @property
+    def events(self) -> Sequence[WorkflowEvent]:
+        """The events that are shown when the turn is over."""
+        return self._events or ()
+
+    def tell(self, event: WorkflowEvent) -> None:
+        """Add an event that is shown when the turn is over."""
+        self._events = self._events or []
+        self._events.append(event)
 
     def _changed(self, what: str, value: object) -> ChangedAfterCapture:
         return ChangedAfterCapture(
@@ -85,6 +99,8 @@ class TurnContext(WorkflowContext[Any, Any]):
     def _capture(self, value: object, place: str) -> Value:
         captured = capture(value, place, self._around.limits.max_value_size)
         if type(captured) is Copied:
+            # By identity: of a value that is changed and taken again, the last taking counts.
+            self._captured = self._captured or {}
             self._captured[id(value)] = (place, value, captured)
         return captured
 
@@ -92,6 +108,7 @@ class TurnContext(WorkflowContext[Any, Any]):
         placed = self._placed
         output_from = placed.graph.output_from
         if output_from is None or placed.spec.id in output_from:
+            self._outputs = self._outputs or []
             self._outputs.append(Output(placed.address, value))
 
     @property
@@ -149,17 +166,20 @@ class TurnContext(WorkflowContext[Any, Any]):
                 f"{type(data).__name__}, response: {type_name(response_type)}, ctx: WorkflowContext)"
             )
         given = (
-            request_id if request_id is not None else f"{address}.{self.superstep}.{len(self._requests) + 1}"
+            request_id
+            if request_id is not None
+            else f"{address}.{self.superstep}.{len(self._requests or ()) + 1}"
         )
         if request_id is not None and (complaint := complaint_about_id(request_id)):
             raise InvalidArgument(f"request id {request_id!r} {complaint}")
-        asked = {request.request_id for request in self._requests}
+        asked = {request.request_id for request in self._requests or ()}
         if given in asked or given in self._snapshot.requests:
             raise InvalidArgument(
                 f"executor {address!r} asked twice with the request id {given!r}; "
                 f"give each its own, or leave request_id out"
             )
         key = RequestId(given)
+        self._requests = self._requests or []
         self._requests.append(Request(key, address, self._capture(data, "request"), response_type))
         return key
 
@@ -222,7 +242,7 @@ class TurnContext(WorkflowContext[Any, Any]):
         if event.provisional:
             self._around.emit([event])
         else:
-            self.events.append(event)
+            self.tell(event)
 
     def _scope(self, scope_name: str | None) -> Scope:
         if scope_name is None:

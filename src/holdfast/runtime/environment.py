@@ -6,12 +6,12 @@ import datetime
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from holdfast.ids import RunId
 
-
-def _now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.UTC)
+# Not a function of its own, because it is called several times in each superstep.
+_now = partial(datetime.datetime.now, datetime.UTC)
 
 
 def _new_run_id() -> RunId:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import types
+from collections.abc import Generator, Sequence
 
 from holdfast.errors import MissedEvents
 from holdfast.runtime.events import WorkflowEvent, WorkflowWarningEvent
 
 # How many events are kept for watchers that come late or are slow.
 RETAINED = 10_000
+
+
+@types.coroutine
+def pause() -> Generator[None, None, None]:
+    """Let everything else that is ready have its turn; the bare form of ``asyncio.sleep(0)``."""
+    yield
 
 
 class EventLog:
@@ -48,9 +55,10 @@ class EventLog:
         self._chapter = self._first + len(self._events)
 
     def _wake(self) -> None:
-        for future in self._waiting:
-            _resolve(future)
-        self._waiting.clear()
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
 
     def _trim(self) -> None:
         # In big bites, because cutting the front off a list costs its length; never what the holder has to take.
@@ -86,20 +94,31 @@ class EventLog:
         while (end := self._first + len(self._events)) == watcher.next:
             if self._closed:
                 return []
-            if watcher is self.holder:
-                self._release()
-            more = asyncio.get_running_loop().create_future()
-            self._waiting.append(more)
+            if watcher is not self.holder:
+                await self._more(watcher)
+                continue
+            # The run that it holds has its turn now, and most often it comes back with events at once.
+            self._release()
             watcher.waiting = True
-            try:
-                await more
-            finally:
-                watcher.waiting = False
-                if more.cancelled():
-                    self._waiting = [future for future in self._waiting if future is not more]
+            await pause()
+            watcher.waiting = False
+            if self._first + len(self._events) == watcher.next and not self._closed:
+                await self._more(watcher)
         missed = self._first - watcher.next
         start, watcher.next = max(-missed, 0), end
         return [_missed(missed, self._events[0]), *self._events] if missed > 0 else self._events[start:]
+
+    async def _more(self, watcher: Watcher) -> None:
+        """Wait until something is emitted."""
+        more = asyncio.get_running_loop().create_future()
+        self._waiting.append(more)
+        watcher.waiting = True
+        try:
+            await more
+        finally:
+            watcher.waiting = False
+            if more.cancelled():
+                self._waiting = [future for future in self._waiting if future is not more]
 
     def leave(self, watcher: Watcher) -> None:
         """Stop watching; a run that this watcher held goes on without it."""
@@ -108,9 +127,9 @@ class EventLog:
             self._release()
 
     def _release(self) -> None:
-        if self._released is not None:
-            _resolve(self._released)
-            self._released = None
+        if self._released is not None and not self._released.done():
+            self._released.set_result(None)
+        self._released = None
 
 
 class Watcher:
@@ -131,8 +150,3 @@ def _missed(count: int, first: WorkflowEvent) -> WorkflowWarningEvent:
     return WorkflowWarningEvent(
         warning, run_id=first.run_id, superstep=first.superstep, timestamp=first.timestamp, provisional=True
     )
-
-
-def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

@@ -21,7 +21,6 @@ from holdfast.runtime.events import (
     WorkflowEvent,
     WorkflowStartedEvent,
     WorkflowStatusEvent,
-    WorkflowWarningEvent,
 )
 from holdfast.runtime.runner import Runner
 
@@ -221,7 +220,7 @@ class Run:
             f"after it was cancelled and was left behind; let CancelledError through, and use 'finally' to clean up"
         )
         assert self._leaving is not None
-        self._emit(WorkflowWarningEvent(warning))
+        self._emit(self._runner.warning(warning))
         self._end(self._leaving)
         self._runner.leave_behind()
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-import types
 from collections import deque
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from holdfast.engine.answers import checked_answer
 from holdfast.engine.limits import Limits
@@ -27,7 +26,7 @@ from holdfast.graph.graph import Graph, Located
 from holdfast.ids import ExecutorId, RequestId, RunId
 from holdfast.runtime.context import Surroundings
 from holdfast.runtime.environment import Environment
-from holdfast.runtime.event_log import EventLog
+from holdfast.runtime.event_log import EventLog, pause
 from holdfast.runtime.events import (
     ExecutorCompletedEvent,
     ExecutorFailedEvent,
@@ -47,12 +46,6 @@ from holdfast.runtime.turns import Finished, Turns
 # How long supersteps that never wait may keep the event loop to themselves.
 _LONGEST_STRETCH_SECONDS = 0.005
 _WARNINGS_KEPT = 1_000
-
-
-@types.coroutine
-def _pause() -> Generator[None, None, None]:
-    """Let everything else that is ready have its turn; the bare form of ``asyncio.sleep(0)``."""
-    yield
 
 
 class Runner:
@@ -172,60 +165,67 @@ class Runner:
                 break
             await self._superstep(turns)
             if self._log.holder is not None:
-                await _pause()  # after this, a watcher that keeps up has taken all events
+                await pause()  # after this, a watcher that keeps up has taken all events
                 if self._log.held:
                     await self._log.released()
             elif time.monotonic() - stretch > _LONGEST_STRETCH_SECONDS:
-                await _pause()
+                await pause()
                 stretch = time.monotonic()
         if not self.snapshot.requests and self.snapshot.buffers:
-            self._warn_of(waiting_joins(self._graph, self.snapshot, frozenset([""])))
+            self.emit(self._warnings_of(waiting_joins(self._graph, self.snapshot, frozenset([""]))))
 
     async def _superstep(self, turns: Sequence[Turn]) -> None:
         snapshot = self.snapshot
         self.superstep = snapshot.superstep + 1
-        self._check_limit()
+        if snapshot.since_input >= self._max_iterations:
+            raise self._too_many()
         events: list[WorkflowEvent] = [SuperStepStartedEvent()]
         for executor_id, deliveries in turns:
             events.append(ExecutorInvokedEvent(executor_id, len(deliveries)))
         self.emit(events)
-        finished = await self._turns.run(turns, snapshot, self._report)
+        finished, reported = await self._turns.run(turns, snapshot, self._report)
+        events = self._ends_of(finished[reported:])
         outcomes = [turn.outcome for turn in finished if turn.outcome is not None]
         if len(outcomes) < len(turns):
+            self.emit(events)
             raise self._failure([turn for turn in finished if turn.error is not None])
         try:
             applied = apply(self._graph, snapshot, outcomes, self._limits)
         except HoldfastError as error:
+            self.emit(events)
             if isinstance(error, ExecutorFailed):
                 error.superstep, error.run_id = self.superstep, self._run_id
             error.add_note(f"at the end of superstep {self.superstep} of run {self._run_id}")
             raise
-        self._conclude(applied)
+        self._conclude(applied, events)
 
-    def _check_limit(self) -> None:
-        if self.snapshot.since_input >= self._max_iterations:
-            targets = ", ".join(sorted({repr(str(d.target)) for d in self.snapshot.deliveries}))
-            raise SuperstepLimit(
-                "max_iterations",
-                self._max_iterations,
-                f"the run took {self._max_iterations} supersteps since its last input and still has messages for "
-                f"{targets}; if this is no endless loop, allow more with WorkflowBuilder(max_iterations=...)",
-            )
+    def _too_many(self) -> SuperstepLimit:
+        targets = ", ".join(sorted({repr(str(d.target)) for d in self.snapshot.deliveries}))
+        return SuperstepLimit(
+            "max_iterations",
+            self._max_iterations,
+            f"the run took {self._max_iterations} supersteps since its last input and still has messages for "
+            f"{targets}; if this is no endless loop, allow more with WorkflowBuilder(max_iterations=...)",
+        )
 
     def _report(self, finished: Sequence[Finished]) -> None:
         """Emit the events of turns that are over, unless nothing counts any more."""
-        if self._turns.stopping:
-            return
+        if not self._turns.stopping:
+            self.emit(self._ends_of(finished))
+
+    def _ends_of(self, finished: Sequence[Finished]) -> list[WorkflowEvent]:
+        """The events of turns that are over: those that they added, then how they ended."""
         events: list[WorkflowEvent] = []
         for (executor_id, _), _, error, added, attempt in finished:
-            if added:
-                events += added
+            for event in added:
+                if isinstance(event, WorkflowWarningEvent):
+                    self.warnings.append(event.warning)
+                events.append(event)
             if error is None:
                 events.append(ExecutorCompletedEvent(executor_id))
             else:
                 events.append(ExecutorFailedEvent(executor_id, error, attempt))
-        if events:
-            self.emit(events)
+        return events
 
     def _failure(self, failed: Sequence[Finished]) -> ExecutorFailed:
         """The error of a superstep: that of the first turn that failed, with a note for each other."""
@@ -244,12 +244,11 @@ class Runner:
             failure.add_note(f"executor {other.turn.executor_id!r} failed too: {other.error!r}")
         return failure
 
-    def _conclude(self, applied: Applied) -> None:
-        """Take the next snapshot as the run's own and tell what the superstep brought."""
+    def _conclude(self, applied: Applied, events: list[WorkflowEvent]) -> None:
+        """Take the next snapshot as the run's own and tell, after ``events``, what the superstep brought."""
         self.snapshot, delta, unrouted, finished, waiting = applied
-        events: list[WorkflowEvent] = []
         for message in unrouted:
-            events.append(WorkflowWarningEvent(self._unrouted(message), message.source))
+            events.append(self.warning(self._unrouted(message), message.source))
         for executor_id, value in delta.outputs:
             events.append(WorkflowOutputEvent(value.load(), executor_id))
         for request in delta.requests:
@@ -257,7 +256,7 @@ class Runner:
         pending = bool(delta.deliveries) or bool(self.snapshot.buffers)
         events.append(SuperStepCompletedEvent(pending, bool(self.snapshot.requests), bool(delta.writes)))
         if finished:
-            self._warn_of(waiting)
+            events[-1:-1] = self._warnings_of(waiting)
             self._forget(finished)
         self.emit(events)
 
@@ -277,7 +276,8 @@ class Runner:
             f"add an edge to an executor that takes it, or yield_output it"
         )
 
-    def _warn_of(self, waiting: Sequence[WaitingJoin]) -> None:
+    def _warnings_of(self, waiting: Sequence[WaitingJoin]) -> list[WorkflowEvent]:
+        events: list[WorkflowEvent] = []
         for key, missing in waiting:
             listed = ", ".join(repr(str(source)) for source in missing)
             over = f"nested workflow {key.path[:-1]!r}" if key.path else "run"
@@ -285,7 +285,13 @@ class Runner:
                 f"the {over} is over, but fan-in {key.fan_in} holds messages and still waits for {listed}; "
                 f"a fan-in delivers once each of its sources has sent something"
             )
-            self.emit([WorkflowWarningEvent(warning)])
+            events.append(self.warning(warning))
+        return events
+
+    def warning(self, warning: HoldfastWarning, executor_id: ExecutorId | None = None) -> WorkflowEvent:
+        """The event for a warning, which is remembered for the result too."""
+        self.warnings.append(warning)
+        return WorkflowWarningEvent(warning, executor_id)
 
     def emit(self, events: Sequence[WorkflowEvent]) -> None:
         """Add events to the log, with the run, the superstep and the time."""
@@ -296,8 +302,6 @@ class Runner:
             event.run_id = run_id
             event.superstep = superstep
             event.timestamp = now
-            if type(event) is WorkflowWarningEvent:
-                self.warnings.append(event.warning)
         self._log.emit(events)
 
 

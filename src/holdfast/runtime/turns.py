@@ -56,31 +56,30 @@ class Turns:
 
     async def run(
         self, turns: Sequence[Turn], snapshot: Snapshot, report: Callable[[Sequence[Finished]], None]
-    ) -> list[Finished]:
+    ) -> tuple[list[Finished], int]:
         """Run all turns, side by side; a turn that fails does not keep the others from finishing.
 
         They are returned, and reported on the way, in the order of the plan: each as soon as it and all before
-        it are over. So the order never depends on which of them was faster.
+        it are over. So the order never depends on which of them was faster. Also returns how many were reported:
+        the others ended last, and what they ended with can be told together with what comes of it.
         """
         if len(turns) == 1:
-            finished = [await self._run_one(turns[0], snapshot)]
-            report(finished)
-            return finished
+            return [await self._run_one(turns[0], snapshot)], 0
         limit = self._around.limits.max_concurrent_turns
         run_one = self._run_one if len(turns) <= limit else _limited(self._run_one, asyncio.Semaphore(limit))
         tasks = self._tasks = [asyncio.create_task(run_one(turn, snapshot)) for turn in turns]
-        finished, reported = [], 0
+        finished: list[Finished] = []
+        reported = 0
         try:
             for task in tasks:
-                if not task.done():
+                if not task.done() and len(finished) > reported:
                     report(finished[reported:])
                     reported = len(finished)
                 finished.append(await task)
         finally:
             await _end(tasks)
             self._tasks = []
-        report(finished[reported:])
-        return finished
+        return finished, reported
 
     async def _run_one(self, turn: Turn, snapshot: Snapshot) -> Finished:
         """Run a turn, again if its policy says so; before another attempt the executor is as it was."""
@@ -112,8 +111,9 @@ class Turns:
                     await _keep_fields(placed, context)
                 if spec.watched:
                     for warning in placed.unkept_changes(noted):
-                        context.events.append(WorkflowWarningEvent(warning, placed.address))
-                return Finished(turn, context.outcome(), None, context.events, attempt)
+                        context.tell(WorkflowWarningEvent(warning, placed.address))
+                outcome = context.outcome()
+                return Finished(turn, outcome, None, context.events, attempt)
             except asyncio.CancelledError as error:
                 task = asyncio.current_task()
                 if self.stopping or task is None or task.cancelling():
