@@ -26,7 +26,8 @@ def _head(
     today = datetime.datetime.now(datetime.UTC).date()
     about = (
         f"Written by `{command}` on {today}. Every side ran in its own process, one at a time, in turn, in the same "
-        "run; every result was checked. Values are medians; ratios are ratios of medians. Events are those of one run; "
+        "run; every result was checked. A value is the mean of as many runs as fill 50 ms, at least one; shown "
+        "are medians over the rounds, and ratios are ratios of medians. Events are those of one run; "
         "peak MB is the most memory the side's process held. Compare within one table only: the machine drifts between "
         "runs, and yours is another one."
     )

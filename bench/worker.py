@@ -29,6 +29,8 @@ from bench.contestants import Contestant, Outcome
 
 Run = Callable[[], Awaitable[Outcome]]
 
+MOMENT_SECONDS = 0.05
+
 
 def peak_rss() -> int:
     """The most memory this process has held so far, in bytes."""
@@ -49,11 +51,20 @@ def introduce(contestant: Contestant) -> dict[str, Any]:
 
 
 async def timed(run: Run) -> tuple[float, Outcome]:
-    """One run, timed within the event loop; collection of garbage stays on, but starts from a clean heap."""
+    """The mean seconds of one run, timed within the event loop, over as many runs as fill a moment.
+
+    Between two measurements of a side the others have had the caches, so one short run would measure that.
+    Collection of garbage stays on, but starts from a clean heap.
+    """
     gc.collect()
     begin = time.perf_counter()
-    outcome = await run()
-    return time.perf_counter() - begin, outcome
+    runs = 0
+    while True:
+        outcome = await run()
+        runs += 1
+        seconds = time.perf_counter() - begin
+        if seconds >= MOMENT_SECONDS:
+            return seconds / runs, outcome
 
 
 def serve(contestant: Contestant, requests: IO[str], answers: IO[str]) -> None:

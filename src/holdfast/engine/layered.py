@@ -34,21 +34,22 @@ class Layered(Mapping[K, V]):
     ({'a': 1, 'b': 2}, {'b': 3})
     """
 
-    __slots__ = ("_base", "_layer", "_length")
+    __slots__ = ("_base", "_layer", "size")
 
     def __init__(self, base: dict[K, V] | None = None) -> None:
         self._base: dict[K, V] = base if base is not None else {}
         self._layer: dict[K, Any] = {}
-        self._length = len(self._base)
+        self.size = len(self._base)
+        """The same as ``len``, without the cost of a call."""
 
     def changed(self, changes: Mapping[K, V | _Gone]) -> Layered[K, V]:
         """This mapping with ``changes`` made; a value of ``GONE`` removes its key."""
         copy: Layered[K, V] = Layered(self._base)
         layer = {**self._layer, **changes}
-        length = self._length
+        length = self.size
         for key, value in changes.items():
             length += (value is not GONE) - (key in self)
-        copy._length = length
+        copy.size = length
         if len(layer) > _SMALL and len(layer) * _FRACTION > len(self._base):
             copy._base = {key: value for key, value in {**self._base, **layer}.items() if value is not GONE}
         else:
@@ -76,7 +77,7 @@ class Layered(Mapping[K, V]):
                 yield key
 
     def __len__(self) -> int:
-        return self._length
+        return self.size
 
     def __repr__(self) -> str:
         return f"Layered({dict(self)!r})"

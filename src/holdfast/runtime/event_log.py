@@ -35,10 +35,13 @@ class EventLog:
         self._waiting: list[asyncio.Future[None]] = []
         self._released: asyncio.Future[None] | None = None
         self.holder: Watcher | None = None
+        self.end = 0
+        """The number of the event that comes next."""
 
     def emit(self, events: Sequence[WorkflowEvent]) -> None:
         """Append events; never waits."""
         self._events += events
+        self.end += len(events)
         if self._waiting:
             self._wake()
         if len(self._events) > 2 * self._retained:
@@ -52,7 +55,7 @@ class EventLog:
     def reopen(self) -> None:
         """Say that the run goes on: events follow, and who begins to watch now begins with them."""
         self._closed = False
-        self._chapter = self._first + len(self._events)
+        self._chapter = self.end
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -72,14 +75,13 @@ class EventLog:
     def held(self) -> bool:
         """Whether there is a watcher that holds the run and has not yet asked for more than there is."""
         holder = self.holder
-        if holder is None:
-            return False
-        return not (holder.waiting and holder.next == self._first + len(self._events))
+        return holder is not None and not (holder.waiting and holder.next == self.end)
 
     async def released(self) -> None:
-        """Wait, while ``held``, until the watcher that holds the run asks for more than there is."""
-        self._released = asyncio.get_running_loop().create_future()
-        await self._released
+        """Wait until the watcher that holds the run has taken all events and asks for more, or leaves."""
+        while self.held:
+            self._released = asyncio.get_running_loop().create_future()
+            await self._released
 
     def watch(self) -> Watcher:
         """A watcher of all events since the run last began to move, then of the ones that come."""
@@ -91,18 +93,18 @@ class EventLog:
 
     async def take(self, watcher: Watcher) -> list[WorkflowEvent]:
         """The events that are new to the watcher, waiting if there are none; empty when the log is closed."""
-        while (end := self._first + len(self._events)) == watcher.next:
+        while (end := self.end) == watcher.next:
             if self._closed:
                 return []
             if watcher is not self.holder:
                 await self._more(watcher)
                 continue
             # The run that it holds has its turn now, and most often it comes back with events at once.
-            self._release()
             watcher.waiting = True
+            self._release()
             await pause()
             watcher.waiting = False
-            if self._first + len(self._events) == watcher.next and not self._closed:
+            if self.end == watcher.next and not self._closed:
                 await self._more(watcher)
         missed = self._first - watcher.next
         start, watcher.next = max(-missed, 0), end

@@ -164,9 +164,10 @@ class Runner:
             if not turns:
                 break
             await self._superstep(turns)
-            if self._log.holder is not None:
-                await pause()  # after this, a watcher that keeps up has taken all events
-                if self._log.held:
+            holder = self._log.holder
+            if holder is not None:
+                await pause()
+                if not (holder.waiting and holder.next == self._log.end):  # it does not keep up
                     await self._log.released()
             elif time.monotonic() - stretch > _LONGEST_STRETCH_SECONDS:
                 await pause()
@@ -183,7 +184,10 @@ class Runner:
         for executor_id, deliveries in turns:
             events.append(ExecutorInvokedEvent(executor_id, len(deliveries)))
         self.emit(events)
-        finished, reported = await self._turns.run(turns, snapshot, self._report)
+        if len(turns) == 1:
+            finished, reported = [await self._turns.run_one(turns[0], snapshot)], 0
+        else:
+            finished, reported = await self._turns.run_all(turns, snapshot, self._report)
         events = self._ends_of(finished[reported:])
         outcomes = [turn.outcome for turn in finished if turn.outcome is not None]
         if len(outcomes) < len(turns):
@@ -253,8 +257,9 @@ class Runner:
             events.append(WorkflowOutputEvent(value.load(), executor_id))
         for request in delta.requests:
             events.append(RequestInfoEvent(_pending(request)))
-        pending = bool(delta.deliveries) or bool(self.snapshot.buffers)
-        events.append(SuperStepCompletedEvent(pending, bool(self.snapshot.requests), bool(delta.writes)))
+        pending = bool(delta.deliveries) or self.snapshot.buffers.size > 0
+        asking = self.snapshot.requests.size > 0
+        events.append(SuperStepCompletedEvent(pending, asking, bool(delta.writes)))
         if finished:
             events[-1:-1] = self._warnings_of(waiting)
             self._forget(finished)

@@ -54,7 +54,7 @@ class Turns:
         for task in self._tasks:
             task.cancel()
 
-    async def run(
+    async def run_all(
         self, turns: Sequence[Turn], snapshot: Snapshot, report: Callable[[Sequence[Finished]], None]
     ) -> tuple[list[Finished], int]:
         """Run all turns, side by side; a turn that fails does not keep the others from finishing.
@@ -63,10 +63,8 @@ class Turns:
         it are over. So the order never depends on which of them was faster. Also returns how many were reported:
         the others ended last, and what they ended with can be told together with what comes of it.
         """
-        if len(turns) == 1:
-            return [await self._run_one(turns[0], snapshot)], 0
         limit = self._around.limits.max_concurrent_turns
-        run_one = self._run_one if len(turns) <= limit else _limited(self._run_one, asyncio.Semaphore(limit))
+        run_one = self.run_one if len(turns) <= limit else _limited(self.run_one, asyncio.Semaphore(limit))
         tasks = self._tasks = [asyncio.create_task(run_one(turn, snapshot)) for turn in turns]
         finished: list[Finished] = []
         reported = 0
@@ -81,7 +79,7 @@ class Turns:
             self._tasks = []
         return finished, reported
 
-    async def _run_one(self, turn: Turn, snapshot: Snapshot) -> Finished:
+    async def run_one(self, turn: Turn, snapshot: Snapshot) -> Finished:
         """Run a turn, again if its policy says so; before another attempt the executor is as it was."""
         try:
             placed = self._place(turn.executor_id)
@@ -98,10 +96,14 @@ class Turns:
                     await _reset(placed)
                 noted = watch.note() if watch is not None else None
                 for delivery in turn.deliveries:
-                    message = delivery.value.load()
-                    handler = _handler_for(placed, message, delivery.request)
-                    call = _call(placed.instance, handler, message, delivery.request, context)
-                    timeout = handler.policy.timeout
+                    _, value, _, request = delivery
+                    message = value.load()
+                    handler = _handler_for(placed, message, request)
+                    name, signed, (_, timeout) = handler
+                    if signed.takes_context and request is None:
+                        call = getattr(placed.instance, name)(message, context)
+                    else:
+                        call = _call(placed.instance, handler, message, request, context)
                     result = await (call if timeout is None else _in_time(call, placed, handler, timeout))
                     if self.stopping:  # the handler kept the cancellation to itself
                         raise asyncio.CancelledError
