@@ -49,10 +49,12 @@ class Router:
             local = spec.id
         sole = graph.sole_targets.get(local)
         if sole is not None and only is None:
-            if _takes(graph, sole, value):
-                self._deliver(graph, path, sole, value, source)
-            else:
+            if sole.dispatch.find(value.peek()) is None:
                 self.unrouted.append(Unrouted(source, sent))
+            elif path or sole.nested is not None:
+                self._deliver(graph, path, sole.id, value, source)
+            else:
+                self.deliveries.append(Delivery(sole.id, value, source))
             return
         taken = False
         for edge in graph.outgoing[local]:

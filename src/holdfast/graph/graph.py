@@ -72,10 +72,10 @@ class Graph:
         return {executor_id: tuple(edges) for executor_id, edges in found.items()}
 
     @cached_property
-    def sole_targets(self) -> dict[ExecutorId, ExecutorId]:
+    def sole_targets(self) -> dict[ExecutorId, ExecutorSpec]:
         """For executors with one plain outgoing edge, the most common case by far, where it leads."""
         return {
-            executor_id: edges[0].target
+            executor_id: self.executors[edges[0].target]
             for executor_id, edges in self.outgoing.items()
             if len(edges) == 1 and isinstance(edges[0], Direct) and edges[0].condition is None
         }

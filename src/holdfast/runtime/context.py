@@ -137,8 +137,8 @@ class TurnContext(WorkflowContext[Any, Any]):
         return self._attempt
 
     async def send_message(self, value: Any, target_id: str | None = None) -> None:
-        target = None if target_id is None else self._target(target_id)
-        self._messages.append(Sent(self._capture(value, "message"), target))
+        captured = self._capture(value, "message")
+        self._messages.append(Sent(captured, None if target_id is None else self._target(target_id)))
 
     def _target(self, target_id: str) -> ExecutorId:
         graph, local = self._placed.graph, self._placed.spec.id

@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from holdfast.ids import RunId
 
@@ -24,8 +24,7 @@ def _chance() -> float:
     return random.random()
 
 
-@dataclass(frozen=True, slots=True)
-class Environment:
+class Environment(NamedTuple):
     """The clock, the source of ids, and chance as numbers from 0 to 1."""
 
     now: Callable[[], datetime.datetime] = _now

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.errors import HoldfastWarning
 from holdfast.graph.types import TypeForm
@@ -214,8 +214,7 @@ class ExecutorFailedEvent(WorkflowEvent):
     attempt: int = 1
 
 
-@dataclass(slots=True)
-class Response:
+class Response(NamedTuple):
     """An answer to a request, made by ``PendingRequest.create_response``.
 
     >>> Response(RequestId("ask.1.1"), True).data
@@ -226,8 +225,7 @@ class Response:
     data: Any
 
 
-@dataclass(slots=True)
-class PendingRequest:
+class PendingRequest(NamedTuple):
     """A question that waits for its answer.
 
     >>> PendingRequest(RequestId("ask.1.1"), "Deploy?", bool, ExecutorId("ask")).create_response(True)

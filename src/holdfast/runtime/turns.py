@@ -98,7 +98,8 @@ class Turns:
                 for delivery in turn.deliveries:
                     _, value, _, request = delivery
                     message = value.load()
-                    handler = _handler_for(placed, message, request)
+                    handler = spec.dispatch.find(message) if request is None else None
+                    handler = handler or _handler_for(placed, message, request)
                     name, signed, (_, timeout) = handler
                     if signed.takes_context and request is None:
                         call = getattr(placed.instance, name)(message, context)
