@@ -458,6 +458,7 @@ def test_answering_inside_the_loop(on: type[WorkflowEvent], stream: bool) -> Non
 
     async def main() -> tuple[list[str], list[Any]]:
         workflow = asking_twice()
+        events: AsyncIterator[WorkflowEvent]
         if stream:
             source = workflow.run_stream("Deploy?")
             run, events = source.run, aiter(source)

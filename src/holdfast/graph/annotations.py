@@ -54,8 +54,9 @@ def locals_named_by(function: Function, depth: int) -> dict[str, Any]:
     frame: types.FrameType | None = sys._getframe(depth)
     # Only the frames of what encloses the function in the source: "make.<locals>.Triage" in "make".
     while frame is not None and function.__qualname__.startswith(f"{frame.f_code.co_qualname}."):
-        for word in words & frame.f_locals.keys():
-            found.setdefault(word, frame.f_locals[word])
+        for word in words:
+            if word in frame.f_locals:
+                found.setdefault(word, frame.f_locals[word])
         frame = frame.f_back
     return found
 

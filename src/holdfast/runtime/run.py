@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
@@ -134,18 +134,14 @@ class Run:
         """The requests that wait for an answer; none once the run is over."""
         return [] if self._status.ended else self._runner.pending
 
-    async def watch_stream(self) -> AsyncGenerator[WorkflowEvent, None]:
+    def watch_stream(self) -> RunWatch:
         """The run's events since it started, or since an answer let it go on; ends when it waits or is over.
 
         Any number of watchers may watch, at any time; leaving never stops the run. A watcher that comes too late or
         is too slow for events that are no longer kept gets a ``MissedEvents`` warning in their place. Raises what
         the run failed with.
         """
-        watcher = self._log.watch()
-        while events := await self._log.take(watcher):
-            for event in events:
-                yield event
-        self._raise_failure()
+        return RunWatch(self)
 
     async def send_response(self, request_id: str | Response, data: Any = None) -> None:
         """Answer a pending request, by its id or with a response that the request created.
@@ -265,6 +261,34 @@ class Run:
     def _raise_failure(self) -> None:
         if self._error is not None:
             raise self._error
+
+
+class RunWatch(AsyncIterator[WorkflowEvent]):
+    """The events of a run that goes its own pace; made by ``Run.watch_stream``.
+
+    No generator, because it has nothing to clean up: it can be dropped anywhere, also after its event loop.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._watcher = run._log.watch()
+        self._taken: Iterator[WorkflowEvent] = iter(())
+        self._over = False
+
+    async def __anext__(self) -> WorkflowEvent:
+        while not self._over:
+            for event in self._taken:
+                return event
+            events = await self._run._log.take(self._watcher)
+            self._taken = iter(events)
+            if not events:
+                self._over = True
+                self._run._raise_failure()
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        """Stop watching; the run goes on."""
+        self._over = True
 
 
 class RunStream(AsyncIterator[WorkflowEvent]):
