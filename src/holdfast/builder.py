@@ -114,12 +114,19 @@ class WorkflowBuilder:
 
         def create() -> Executor:
             created = factory()
+            if created is sample and not created.shareable:
+                raise GraphError(
+                    f"register_executor(name={name!r}): the factory returned the same executor again; let it create "
+                    f"one at each call, or put the instance itself in the edges"
+                )
             if not created.shareable:  # one that others use too keeps its own id
                 created.id = executor_id
             return created
 
         self._placed[executor_id] = factory
-        self._specs[executor_id] = ExecutorSpec(executor_id, spec_of(sample).handlers, create, type(sample))
+        self._specs[executor_id] = ExecutorSpec(
+            executor_id, spec_of(sample, executor_id).handlers, create, type(sample)
+        )
         return self
 
     def set_start_executor(self, executor: Placeable) -> WorkflowBuilder:

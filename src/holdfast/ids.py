@@ -8,7 +8,7 @@ ExecutorId = NewType("ExecutorId", str)
 RunId = NewType("RunId", str)
 RequestId = NewType("RequestId", str)
 
-# Kept for the paths of nested workflows ("sub/inner") and their instances ("sub#2").
+# Kept for the paths of nested workflows ("sub#2/inner").
 RESERVED_IN_IDS = "/#"
 LONGEST_ID = 200
 

@@ -203,7 +203,7 @@ async def test_cancelled_run_takes_no_responses() -> None:
     await run.cancel()
     with pytest.raises(RunEnded) as caught:
         await run.send_response("ask.1.1", True)
-    assert str(caught.value) == f"run {run.run_id} is cancelled; it takes no responses"
+    assert str(caught.value) == f"run {run.run_id} is cancelled; it takes no responses: start a new run"
 
 
 # -- grace -----------------------------------------------------------------------------------------

@@ -780,7 +780,7 @@ async def test_answer_to_a_run_that_is_over() -> None:
     for result in (first, last):
         with pytest.raises(RunEnded) as caught:
             await result.respond({"Approve.1.1": {"approved": True}})
-        assert str(caught.value) == f"run {last.run_id} is completed; it takes no responses"
+        assert str(caught.value) == f"run {last.run_id} is completed; it takes no responses: start a new run"
 
 
 async def test_result_without_a_run() -> None:
@@ -1089,7 +1089,9 @@ async def test_cancel_of_a_waiting_run() -> None:
     run = await started(alone(Approve), Plan("deploy"))
     await run.cancel()
     assert run.status is RunStatus.CANCELLED
-    with pytest.raises(RunEnded, match=rf"^run {run.run_id} is cancelled; it takes no responses$"):
+    with pytest.raises(
+        RunEnded, match=rf"^run {run.run_id} is cancelled; it takes no responses: start a new run$"
+    ):
         await run.send_response("Approve.1.1", Verdict(True))
     result = await soon(run.wait_for_completion())
     assert result.status is RunStatus.CANCELLED
@@ -1125,7 +1127,7 @@ async def test_failure_after_an_answer() -> None:
     with pytest.raises(Exception, match="executor 'Fails' failed in superstep 2") as caught:
         await soon(result.respond({"Fails.1.1": {"approved": True}}))
     assert isinstance(caught.value.__cause__, ValueError)
-    with pytest.raises(RunEnded, match="is failed; it takes no responses"):
+    with pytest.raises(RunEnded, match="is failed; it takes no responses: start a new run"):
         await result.respond({"Fails.1.1": {"approved": True}})
 
 

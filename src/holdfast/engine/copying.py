@@ -22,7 +22,6 @@ _ATOMS = frozenset(
 _ATOMS_BY_NAME = frozenset(
     {("decimal", "Decimal"), ("uuid", "UUID"), ("fractions", "Fraction"), ("zoneinfo", "ZoneInfo")}
 )
-_CONTAINERS = frozenset({list, tuple, set, frozenset, dict})
 # How many parts of a value are compared to tell whether it changed: enough for messages, bounded for giants.
 _COMPARED_PARTS = 10_000
 
@@ -40,7 +39,7 @@ def is_immutable(value: object) -> bool:
 
 
 def size_of_text(value: object, enough: int) -> int:
-    """The characters and bytes in ``value``, counted until there are more than ``enough``."""
+    """The characters, bytes and elements in ``value``, counted until there are more than ``enough``."""
     size = 0
     waiting = [value]
     while waiting and size <= enough:
@@ -49,12 +48,12 @@ def size_of_text(value: object, enough: int) -> int:
             size += len(part)
         elif type(part) in _ATOMS:
             continue
-        elif type(part) in _CONTAINERS:
-            size += len(part)  # type: ignore[arg-type]
-            waiting += part  # type: ignore[arg-type]
+        elif isinstance(part, list | tuple | set | frozenset | dict):
+            size += len(part)
+            waiting += part
             if isinstance(part, dict):
                 waiting += part.values()
-        elif hasattr(type(part), "__dataclass_fields__"):
+        elif not isinstance(part, type):
             waiting += [attribute for _, attribute in _attributes(part)]
     return size
 
@@ -161,15 +160,17 @@ def _culprit(value: object, place: str) -> tuple[str, object]:
     return place, value
 
 
-def differs(one: object, other: object) -> bool:
-    """Whether two values differ in type or content, as far as their first ten thousand parts tell.
+def differs(one: object, other: object, *, unsure: bool = False) -> bool:
+    """Whether two values differ in type or content; ``unsure`` is the answer where that cannot be told.
 
-    Unlike ``==`` it tells 1 from True and 1.0, takes NaN for equal to itself, and looks into plain objects.
+    Unlike ``==`` it tells 1 from True and 1.0, takes NaN for equal to itself, and looks into plain objects. After ten
+    thousand equal parts, or at parts that cannot be compared, it cannot tell.
     """
     waiting = [(one, other)]
+    doubt = False
     for _ in range(_COMPARED_PARTS):
         if not waiting:
-            return False
+            return unsure and doubt
         left, right = waiting.pop()
         if left is right:
             continue
@@ -178,8 +179,14 @@ def differs(one: object, other: object) -> bool:
         pairs = _paired(left, right)
         if pairs is None:
             return True
-        waiting += pairs
-    return False
+        if pairs is _UNTOLD:
+            doubt = True
+        waiting += reversed(pairs)
+    return unsure
+
+
+# What _paired gives where nothing can be told.
+_UNTOLD: list[tuple[Any, Any]] = []
 
 
 def _paired(left: Any, right: Any) -> list[tuple[Any, Any]] | None:
@@ -195,12 +202,12 @@ def _paired(left: Any, right: Any) -> list[tuple[Any, Any]] | None:
         mine, theirs = dict(_attributes(left)), dict(_attributes(right))
         return _paired(mine, theirs)
     if _is_plain(kind):
-        return []  # nothing can be told
+        return _UNTOLD
     try:
         same = left == right or (left != left and right != right)
         return [] if _true(same) else None
-    except Exception:  # whatever a foreign comparison raises: nothing can be told
-        return []
+    except Exception:  # whatever a foreign comparison raises
+        return _UNTOLD
 
 
 def _is_plain(kind: Any) -> bool:

@@ -28,6 +28,8 @@ _MISSING: Final = object()
 class Layered(Mapping[K, V]):
     """An immutable mapping: a base that versions share, under a small layer of changes.
 
+    Its order is that in which keys were last set.
+
     >>> one = Layered({"a": 1, "b": 2})
     >>> two = one.changed({"b": 3, "a": GONE})
     >>> dict(one), dict(two)
@@ -45,13 +47,16 @@ class Layered(Mapping[K, V]):
     def changed(self, changes: Mapping[K, V | _Gone]) -> Layered[K, V]:
         """This mapping with ``changes`` made; a value of ``GONE`` removes its key."""
         copy: Layered[K, V] = Layered(self._base)
-        layer = {**self._layer, **changes}
-        length = self.size
+        layer = dict(self._layer)
+        size = self.size
         for key, value in changes.items():
-            length += (value is not GONE) - (key in self)
-        copy.size = length
+            size += (value is not GONE) - (key in self)
+            layer.pop(key, None)  # so that the order is that of the last change, whenever layers are folded
+            layer[key] = value
+        copy.size = size
         if len(layer) > _SMALL and len(layer) * _FRACTION > len(self._base):
-            copy._base = {key: value for key, value in {**self._base, **layer}.items() if value is not GONE}
+            copy._base = {key: value for key, value in self._base.items() if key not in layer}
+            copy._base.update((key, value) for key, value in layer.items() if value is not GONE)
         else:
             copy._layer = layer
         return copy
@@ -70,10 +75,10 @@ class Layered(Mapping[K, V]):
 
     def __iter__(self) -> Iterator[K]:
         for key in self._base:
-            if self._layer.get(key) is not GONE:
+            if key not in self._layer:
                 yield key
         for key, value in self._layer.items():
-            if value is not GONE and key not in self._base:
+            if value is not GONE:
                 yield key
 
     def __len__(self) -> int:

@@ -13,6 +13,7 @@ from holdfast.engine.value import Joined, Value
 from holdfast.errors import ConditionFailed
 from holdfast.graph.edge import Direct, Edge, FanIn, FanOut, MultiSelection, Switch, describe
 from holdfast.graph.graph import Graph, host_of, path_of
+from holdfast.graph.matching import shown
 from holdfast.ids import ExecutorId
 
 
@@ -33,7 +34,7 @@ class Router:
     def __init__(self, graph: Graph, snapshot: Snapshot) -> None:
         self._graph = graph
         self._snapshot = snapshot
-        self._changed: dict[BufferKey, dict[ExecutorId, tuple[Value, ...]]] = {}
+        self._changed: dict[BufferKey, dict[ExecutorId, Chain[Value]]] = {}
         self._joins: dict[BufferKey, FanIn] = {}
         self.deliveries: list[Delivery] = []
         self.outputs: list[Output] = []
@@ -107,7 +108,8 @@ class Router:
             key = BufferKey(path, edge.buffer_key)
             buffer = self._changed[key] = dict(self._snapshot.buffers.get(key, {}))
             self._joins[key] = edge
-        buffer[source] = (*buffer.get(source, ()), value)
+        held = buffer.get(source)
+        buffer[source] = Chain.of((value,)) if held is None else held.extend((value,))
 
     def release(self) -> dict[BufferKey, Buffer | None]:
         """Deliver what the fan-ins hold whose sources have all sent; what that makes of the buffers."""
@@ -211,13 +213,7 @@ def _asked(edge: Edge, target: ExecutorId | None, function: Any, value: Value, *
 
 def brief(message: object) -> str:
     """A message as an error or warning shows it: with its type, never too long."""
-    try:
-        text = repr(message)
-    except Exception as error:
-        text = f"<repr failed: {error!r}>"
-    if len(text) > _LONGEST:
-        text = f"{text[:_LONGEST]}..."
-    return f"{text} ({type(message).__name__})"
+    return f"{shown(message, _LONGEST)} ({type(message).__name__})"
 
 
 _LONGEST = 120

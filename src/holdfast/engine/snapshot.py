@@ -12,7 +12,7 @@ from holdfast.engine.state import EMPTY_STATE, Place, Scope, State, Write, write
 from holdfast.engine.value import Value
 from holdfast.ids import ExecutorId, RequestId
 
-Buffer: TypeAlias = Mapping[ExecutorId, tuple[Value, ...]]
+Buffer: TypeAlias = Mapping[ExecutorId, Chain[Value]]
 """What a fan-in holds for each source until all have sent."""
 
 
@@ -88,10 +88,13 @@ def answered(snapshot: Snapshot, responses: Mapping[RequestId, Value]) -> Snapsh
 
     They are delivered in the order in which the requests were made, whoever answered first.
     """
+    ordered = (
+        responses if len(responses) == 1 else [known for known in snapshot.requests if known in responses]
+    )
     deliveries = [
         Delivery(request.executor_id, responses[request_id], None, request)
-        for request_id, request in snapshot.requests.items()
-        if request_id in responses
+        for request_id in ordered
+        for request in (snapshot.requests[request_id],)
     ]
     return snapshot._replace(
         since_input=0,

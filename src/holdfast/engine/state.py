@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.engine.chain import Chain
 from holdfast.engine.layered import GONE, Layered
-from holdfast.engine.value import Value, append_to, capture
+from holdfast.engine.value import Value, append_to, capture, items_of
 from holdfast.errors import StateConflict
 from holdfast.graph.state_key import Merge, MergeRule
 from holdfast.ids import ExecutorId
@@ -120,8 +120,21 @@ def _combined(state: State, place: Place, made: list[tuple[ExecutorId, Change]],
         updates = [
             (who, value) for who, change in made if isinstance(change, Update) for value in change.updates
         ]
-        return Put(merged(read(state, *place), updates, rules.pop(), place, limit))
+        current, rule = read(state, *place), rules.pop()
+        if rule is Merge.APPEND and (items := _appended(current, [value for _, value in updates], limit)):
+            return Append(items)
+        return Put(merged(current, updates, rule, place, limit))
     raise _conflict(place, made)
+
+
+def _appended(current: Value | None, updates: list[Value], limit: int) -> Chain[Value] | None:
+    """The items that updates append, where that can be said without the whole value: it costs what they cost."""
+    kind = updates[0].type if current is None else current.type
+    if any(update.type is not kind for update in updates):
+        return None
+    if kind is list:
+        return Chain.of([item for update in updates for item in items_of(update, limit)])
+    return Chain.of(updates) if current is not None and kind in (str, bytes) else None
 
 
 def _conflict(place: Place, made: list[tuple[ExecutorId, Change]]) -> StateConflict:

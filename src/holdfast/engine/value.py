@@ -6,7 +6,7 @@ reader is given a copy of that: a change in place never leaks, and a reader sees
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from holdfast.engine.chain import Chain
@@ -135,6 +135,13 @@ def append_to(value: Value | None, items: Chain[Value]) -> Joined:
     if isinstance(value, Joined):
         return value.append(items)
     return Joined(value, items)
+
+
+def items_of(value: Value, limit: int) -> Sequence[Value]:
+    """The items of a list, each as a value."""
+    if isinstance(value, Joined) and value._base is None:
+        return tuple(value._tail)
+    return [capture(item, f"item [{index}]", limit) for index, item in enumerate(value.peek())]
 
 
 _ATOMS = frozenset({int, float, bool, type(None), complex})

@@ -8,7 +8,7 @@ from collections import abc
 from enum import Enum
 from typing import Any, Literal
 
-from holdfast.graph.matching import matches, misfit
+from holdfast.graph.matching import matches, misfit, shown
 from holdfast.graph.types import TypeForm, args_of, is_anything, is_typed_dict, members, origin_of, type_name
 
 
@@ -84,7 +84,7 @@ def _called(make: Any, value: object, form: TypeForm, path: str) -> Any:
     try:
         return make(value)
     except Exception as error:  # whatever the class makes of it
-        raise Unconvertible(f"{path}: {value!r} is no {type_name(form)}: {error}") from error
+        raise Unconvertible(f"{path}: {shown(value, 80)} is no {type_name(form)}: {error}") from error
 
 
 def _as_enum(value: object, origin: type[Enum], path: str) -> Enum:
@@ -94,7 +94,7 @@ def _as_enum(value: object, origin: type[Enum], path: str) -> Enum:
     if isinstance(value, str) and value in origin.__members__:
         return origin.__members__[value]
     known = ", ".join(repr(member.value) for member in origin)
-    raise Unconvertible(f"{path}: {value!r} is no {origin.__name__}; it is one of {known}")
+    raise Unconvertible(f"{path}: {shown(value, 80)} is no {origin.__name__}; it is one of {known}")
 
 
 def _as_record(value: object, origin: Any, path: str) -> Any:

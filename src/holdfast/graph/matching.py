@@ -44,9 +44,18 @@ def misfit(value: object, form: TypeForm) -> str:
     "a str, not int: 'two'"
     """
     path, part, wanted = _misfit("", value, form)
-    text = repr(part)
-    shown = text if len(text) <= 80 else f"{text[:80]}..."
-    return f"{path} is a {type(part).__name__}, not {type_name(wanted)}: {shown}".removeprefix(" is ")
+    return f"{path} is a {type(part).__name__}, not {type_name(wanted)}: {shown(part, 80)}".removeprefix(
+        " is "
+    )
+
+
+def shown(value: object, most: int) -> str:
+    """The repr of a value as messages show it: never too long, and never raising."""
+    try:
+        text = repr(value)
+    except Exception as error:
+        text = f"<repr failed: {error!r}>"
+    return text if len(text) <= most else f"{text[:most]}..."
 
 
 def _misfit(path: str, value: object, form: TypeForm) -> tuple[str, object, TypeForm]:

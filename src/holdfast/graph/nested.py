@@ -27,8 +27,8 @@ class Nestable(Protocol):
 class WorkflowExecutor(Executor):
     """Nests a workflow: each message that it takes starts it anew, its outputs are sent on.
 
-    Nesting is inlining: the nested executors run in the supersteps of the outer workflow, under a path like
-    ``review#1/draft``, with state of their own. Their questions surface with that path.
+    Nesting is inlining: the nested executors run in the supersteps of the outer workflow, with addresses
+    like ``review#1/draft`` and state of their own. Their questions surface with that address.
 
     >>> from holdfast import WorkflowBuilder, WorkflowExecutor, executor
     >>> @executor

@@ -53,7 +53,13 @@ def _check_edges_distinct(graph: Graph) -> None:
                 f"{describe(edge)} was added twice; remove one, or give them different conditions"
             )
         seen.add(identity)
-        doubled = [name for group in (edge.sources, edge.targets) for name in group if group.count(name) > 1]
+        doubled = [
+            name
+            for group in (edge.sources, edge.targets)
+            if len(set(group)) < len(group)
+            for name in group
+            if group.count(name) > 1
+        ]
         if doubled and not isinstance(edge, Switch):
             raise GraphError(f"{describe(edge)} names {doubled[0]!r} twice; name it once")
 

@@ -38,7 +38,7 @@ class TurnContext(WorkflowContext[Any, Any]):
 
     # Most turns have none of these, so they are made when the first comes.
     _outputs: list[Output] | None = None
-    _requests: list[Request] | None = None
+    _requests: dict[RequestId, Request] | None = None
     _captured: dict[int, tuple[str, object, Value]] | None = None
     _staged: Staging | None = None
     _events: list[WorkflowEvent] | None = None
@@ -65,7 +65,7 @@ class TurnContext(WorkflowContext[Any, Any]):
         """Keep a field of the executor, if it is not what is kept already."""
         scope = Scope(self._placed.address, _FIELDS, self._placed.path)
         kept = self._staging.read(scope, name)
-        if kept is None or differs(kept.peek(), value):
+        if kept is None or differs(kept.peek(), value, unsure=True):
             captured = capture(value, f"field {name!r}", self._around.limits.max_value_size)
             self._staging.put(scope, name, captured)
 
@@ -77,7 +77,11 @@ class TurnContext(WorkflowContext[Any, Any]):
                     self.tell(WorkflowWarningEvent(self._changed(what, value), self._placed.address))
         changes = self._staged.changes if self._staged is not None else NO_CHANGES
         return Outcome(
-            self._placed.address, self._messages, changes, self._outputs or (), self._requests or ()
+            self._placed.address,
+            self._messages,
+            changes,
+            self._outputs or (),
+            tuple(self._requests.values()) if self._requests else (),
         )
 
     @property
@@ -172,15 +176,14 @@ class TurnContext(WorkflowContext[Any, Any]):
         )
         if request_id is not None and (complaint := complaint_about_id(request_id)):
             raise InvalidArgument(f"request id {request_id!r} {complaint}")
-        asked = {request.request_id for request in self._requests or ()}
-        if given in asked or given in self._snapshot.requests:
+        key = RequestId(given)
+        self._requests = self._requests if self._requests is not None else {}
+        if key in self._requests or key in self._snapshot.requests:
             raise InvalidArgument(
                 f"executor {address!r} asked twice with the request id {given!r}; "
                 f"give each its own, or leave request_id out"
             )
-        key = RequestId(given)
-        self._requests = self._requests or []
-        self._requests.append(Request(key, address, self._capture(data, "request"), response_type))
+        self._requests[key] = Request(key, address, self._capture(data, "request"), response_type)
         return key
 
     async def yield_output(self, value: Any) -> None:

@@ -95,13 +95,18 @@ def _check_free(instance: Executor, address: ExecutorId, lease: _Lease, holder: 
 def _check_unchanged(instance: Executor, baseline: dict[str, Any]) -> None:
     now = fields_of(instance)
     for name in (*baseline, *now):
-        if name not in now or name not in baseline or differs(baseline[name], now[name]):
+        if name not in now or name not in baseline or _changed(baseline[name], now[name]):
             was, became = (_shown(fields, name) for fields in (baseline, now))
             cls = type(instance).__name__
             raise ExecutorShared(
                 f"{cls}.{name}: {was} -> {became}: this instance still has fields of an earlier run; put the class "
                 f"or {cls}.bind(...) in the edges, or define 'async def reset(self)'"
             )
+
+
+def _changed(was: object, now: object) -> bool:
+    # What could not be copied is the same object, if it is the same at all.
+    return was is not now and differs(was, now, unsure=not hasattr(now, "__dict__"))
 
 
 def _shown(fields: dict[str, Any], name: str) -> str:

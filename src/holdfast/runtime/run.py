@@ -158,9 +158,9 @@ class Run:
                 f"responses are a dict of request ids and answers, not a {type(responses).__name__}"
             )
         if not responses:
-            raise InvalidArgument(f"no response was given to run {self._run_id}")
+            raise InvalidArgument(f"no response was given to run {self._run_id}; pass {{request_id: answer}}")
         if self._status.ended:
-            raise RunEnded(f"run {self._run_id} is {self._status}; it takes no responses")
+            raise RunEnded(f"run {self._run_id} is {self._status}; it takes no responses: start a new run")
         self._runner.respond(responses)
         if self._status is RunStatus.WAITING:
             self._log.reopen()

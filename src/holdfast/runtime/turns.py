@@ -83,7 +83,9 @@ class Turns:
         """Run a turn, again if its policy says so; before another attempt the executor is as it was."""
         try:
             placed = self._place(turn.executor_id)
-        except Exception as error:  # of its constructor, or because another run holds it
+            if placed.to_reset:
+                await _reset(placed)
+        except Exception as error:  # of its constructor or its reset, or because another run holds it
             return Finished(turn, None, error, ())
         spec, watch = placed.spec, placed.watch
         fields = copy_of_fields(placed.instance) if spec.retries and not spec.shareable else None
@@ -92,8 +94,6 @@ class Turns:
             context = TurnContext(self._around, placed, snapshot, attempt)
             handler: Handler | None = None
             try:
-                if placed.to_reset:
-                    await _reset(placed)
                 noted = watch.note() if watch is not None else None
                 for delivery in turn.deliveries:
                     _, value, _, request = delivery
