@@ -17,7 +17,8 @@
     ├── UnknownRequest        there is no such request to answer
     ├── RequestAlreadyAnswered
     ├── InvalidResponse       a response is not of the type that the request asks for
-    └── RunEnded              something was asked of a run that is over
+    ├── RunEnded              something was asked of a run that is over
+    └── TurnOver              a context was used after its turn
 
     HoldfastWarning (a UserWarning)
     ├── UnroutedMessage       no edge took a message
@@ -32,7 +33,7 @@ Each message says what happened, where, and what to do about it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast.ids import ExecutorId, RunId
@@ -44,6 +45,17 @@ class HoldfastError(Exception):
     >>> issubclass(GraphError, HoldfastError)
     True
     """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let errors be copied and sent between processes, whatever their constructors take."""
+        return _rebuilt, (type(self), self.args, vars(self))
+
+
+def _rebuilt(cls: type[HoldfastError], args: tuple[Any, ...], attributes: dict[str, Any]) -> HoldfastError:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    vars(error).update(attributes)
+    return error
 
 
 class GraphError(HoldfastError):
@@ -184,6 +196,14 @@ class RunEnded(HoldfastError):
     """Something was asked of a run that is over.
 
     >>> issubclass(RunEnded, HoldfastError)
+    True
+    """
+
+
+class TurnOver(HoldfastError):
+    """A context was used after its turn, by a task or callback that outlived the handler.
+
+    >>> issubclass(TurnOver, HoldfastError)
     True
     """
 

@@ -96,6 +96,10 @@ class Workflow:
         try:
             asyncio.get_running_loop()
         except RuntimeError:
+            inside = False
+        else:
+            inside = True
+        if not inside:
             return asyncio.run(self.run(message))
         raise RuntimeError(
             "run_sync was called inside a running event loop; use 'await workflow.run(...)' there"

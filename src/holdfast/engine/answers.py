@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container
+from itertools import islice
 
 from holdfast.engine.limits import Limits
 from holdfast.engine.snapshot import Snapshot
@@ -10,6 +11,9 @@ from holdfast.engine.value import Value, capture
 from holdfast.errors import InvalidResponse, RequestAlreadyAnswered, UnknownRequest
 from holdfast.graph.convert import Unconvertible, convert
 from holdfast.ids import RequestId
+
+# How many pending requests an error names.
+_LISTED = 20
 
 
 def checked_answer(
@@ -23,7 +27,9 @@ def checked_answer(
             f"request {request_id!r} was answered before; only the first answer counts"
         )
     if request is None:
-        pending = ", ".join(repr(str(known)) for known in snapshot.requests) or "none"
+        known = [repr(str(known)) for known in islice(snapshot.requests, _LISTED)]
+        more = snapshot.requests.size - len(known)
+        pending = (", ".join(known) or "none") + (f" and {more:,} more" if more else "")
         raise UnknownRequest(f"there is no request {request_id!r} in this run; pending are: {pending}")
     try:
         converted = convert(answer, request.response_type)

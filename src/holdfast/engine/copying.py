@@ -31,6 +31,8 @@ def is_immutable(value: object) -> bool:
     kind: Any = type(value)
     if kind in _ATOMS or (kind.__module__, kind.__qualname__) in _ATOMS_BY_NAME or isinstance(value, Enum):
         return True
+    if getattr(value, "__dict__", None) and isinstance(value, tuple):
+        return False
     if kind is frozenset or (isinstance(value, tuple) and (kind is tuple or hasattr(kind, "_fields"))):
         return all(is_immutable(part) for part in value)  # type: ignore[attr-defined]
     if _is_record(kind) and kind.__dataclass_params__.frozen:
@@ -102,13 +104,13 @@ def _copied(value: Any) -> Any:
 
 def _copied_error(error: BaseException) -> BaseException:
     """An exception as data: its arguments and attributes, without what it was raised from."""
-    try:
+    if type(error).__module__ == "builtins":
         return copy.deepcopy(error)
-    except TypeError:  # its class is not made from its arguments
-        twin = type(error).__new__(type(error), *error.args)
-        twin.args = _copied(error.args)
-        vars(twin).update(_copied(vars(error)))
-        return twin
+    # Not through its constructor, which may make something else of the arguments.
+    twin = type(error).__new__(type(error), *error.args)
+    twin.args = _copied(error.args)
+    vars(twin).update(_copied(vars(error)))
+    return twin
 
 
 def _record(kind: Any) -> bool:
@@ -134,8 +136,10 @@ def _attributes(value: object) -> Iterator[tuple[str, Any]]:
     for base in type(value).__mro__:
         slots = base.__dict__.get("__slots__", ())
         for name in (slots,) if isinstance(slots, str) else slots:
-            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
-                yield name, getattr(value, name)
+            private = name.startswith("__") and not name.endswith("__")
+            spelt = f"_{base.__name__.lstrip('_')}{name}" if private else name  # as the compiler spells it
+            if spelt not in ("__dict__", "__weakref__") and hasattr(value, spelt):
+                yield spelt, getattr(value, spelt)
 
 
 def _children(value: Any, place: str) -> Iterator[tuple[str, Any]]:
@@ -195,9 +199,12 @@ def _paired(left: Any, right: Any) -> list[tuple[Any, Any]] | None:
     if kind is list or kind is tuple:
         return list(zip(left, right, strict=True)) if len(left) == len(right) else None
     if kind is dict:
-        if left.keys() != right.keys() or list(left) != list(right):
-            return None
-        return [(part, right[key]) for key, part in left.items()]
+        try:
+            if list(left) != list(right):
+                return None
+            return [(part, right[key]) for key, part in left.items()]
+        except Exception:  # of keys that cannot be compared
+            return _UNTOLD
     if hasattr(kind, "__dataclass_fields__") or (_is_plain(kind) and hasattr(left, "__dict__")):
         mine, theirs = dict(_attributes(left)), dict(_attributes(right))
         return _paired(mine, theirs)

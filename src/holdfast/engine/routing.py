@@ -21,7 +21,7 @@ class Router:
     """Routes the messages of one superstep and collects what comes of it."""
 
     __slots__ = (
-        "_changed",
+        "_buffered",
         "_graph",
         "_joins",
         "_snapshot",
@@ -34,7 +34,7 @@ class Router:
     def __init__(self, graph: Graph, snapshot: Snapshot) -> None:
         self._graph = graph
         self._snapshot = snapshot
-        self._changed: dict[BufferKey, dict[ExecutorId, Chain[Value]]] = {}
+        self._buffered: dict[BufferKey, dict[ExecutorId, list[Value]]] = {}
         self._joins: dict[BufferKey, FanIn] = {}
         self.deliveries: list[Delivery] = []
         self.outputs: list[Output] = []
@@ -103,25 +103,29 @@ class Router:
         self.deliveries.append(Delivery(address, value, source))
 
     def _buffer(self, edge: FanIn, path: str, source: ExecutorId, value: Value) -> None:
-        buffer = self._changed.get((path, edge.buffer_key))  # type: ignore[call-overload]
-        if buffer is None:
+        buffered = self._buffered.get((path, edge.buffer_key))  # type: ignore[call-overload]
+        if buffered is None:
             key = BufferKey(path, edge.buffer_key)
-            buffer = self._changed[key] = dict(self._snapshot.buffers.get(key, {}))
+            buffered = self._buffered[key] = {}
             self._joins[key] = edge
-        held = buffer.get(source)
-        buffer[source] = Chain.of((value,)) if held is None else held.extend((value,))
+        buffered.setdefault(source, []).append(value)
 
     def release(self) -> dict[BufferKey, Buffer | None]:
         """Deliver what the fan-ins hold whose sources have all sent; what that makes of the buffers."""
-        if not self._changed:
+        if not self._buffered:
             return {}
-        changed: dict[BufferKey, Buffer | None] = dict(self._changed)
+        changed: dict[BufferKey, Buffer | None] = {}
         for key, graph, edge in self._in_graph_order():
-            buffer = self._changed[key]
-            if len(buffer) == len(edge.sources):
-                parts = [value for source in edge.sources for value in buffer[source]]
+            held, new = self._snapshot.buffers.get(key, {}), self._buffered[key]
+            if all(source in held or source in new for source in edge.sources):
+                parts = [v for source in edge.sources for v in (*held.get(source, ()), *new.get(source, ()))]
                 self._deliver(graph, key.path, edge.target, Joined(None, Chain.of(parts)), None)
                 changed[key] = None
+            else:
+                grown = {
+                    source: held.get(source, Chain.of()).extend(values) for source, values in new.items()
+                }
+                changed[key] = {**held, **grown}
         return changed
 
     def _in_graph_order(self) -> list[tuple[BufferKey, Graph, FanIn]]:
@@ -201,11 +205,13 @@ def _asked(edge: Edge, target: ExecutorId | None, function: Any, value: Value, *
     message = value.load()
     try:
         return function(message, *more)
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
         asked = "selection" if isinstance(edge, MultiSelection) else "condition"
         to = f" for target {target!r}" if target is not None and isinstance(edge, Switch) else ""
         raise ConditionFailed(
-            f"{describe(edge)}: its {asked}{to} raised {error!r} for the message {brief(message)}; "
+            f"{describe(edge)}: its {asked}{to} raised {shown(error, _LONGEST)} for the message {brief(message)}; "
             f"it must give an answer for every message of the types that the target takes",
             executor_id=edge.sources[0],
         ) from error

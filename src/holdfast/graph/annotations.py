@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable
-from inspect import Parameter, iscoroutinefunction, signature
+from inspect import Parameter, isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, signature
 from typing import Any, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
 from holdfast.errors import GraphError
@@ -80,6 +80,10 @@ def read_signature(
         raise GraphError(
             f"{place} must take {takes} and optionally a context, "
             f"like (self, {like}, ctx: WorkflowContext[str]), but its signature is {signature(function)}"
+        )
+    if isgeneratorfunction(function) or isasyncgenfunction(function):
+        raise GraphError(
+            f"{place} is a generator; give values out with ctx.send_message and ctx.yield_output instead of yield"
         )
     hints = _hints(function, place, locals_)
     request = _declared(hints, parameters[0], place, declared.request, "request") if answers else None

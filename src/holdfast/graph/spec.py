@@ -46,10 +46,16 @@ class ExecutorSpec:
         self.nested = nested
         # Whether turns of it are tried again, call its hook, keep fields at all, and are watched for other fields.
         self.retries = any(handler.policy.retry is not None for handler in handlers)
-        self.shareable = executor_class.shareable
+        self.shareable = (shared_instance or executor_class).shareable
         self.hooked = executor_class.on_checkpointing is not Executor.on_checkpointing
         self.keeps = self.hooked or bool(executor_class.checkpointed)
-        self.watched = not self.hooked and not executor_class.shareable
+        self.watched = not self.hooked and not self.shareable
+        for name in ("checkpointed", "transient"):
+            if isinstance(getattr(executor_class, name), str):
+                raise GraphError(
+                    f"executor {id!r}: {name} must be a tuple of names, like {name} = "
+                    f"({getattr(executor_class, name)!r},), with the comma"
+                )
         self.answerers = tuple(handler for handler in handlers if handler.signed.request is not None)
         takers = [handler for handler in handlers if handler.signed.request is None]
         if nested is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -13,7 +14,7 @@ from holdfast.engine.staging import Staging
 from holdfast.engine.state import NO_CHANGES, Scope
 from holdfast.engine.superstep import Outcome
 from holdfast.engine.value import Copied, Value, capture, changed_since
-from holdfast.errors import ChangedAfterCapture, GraphError, InvalidArgument, WrongType
+from holdfast.errors import ChangedAfterCapture, GraphError, InvalidArgument, TurnOver, WrongType
 from holdfast.graph.context import DEFAULT_SHARED_SCOPE, PassOn, WorkflowContext
 from holdfast.graph.state_key import MergeRule, StateKey
 from holdfast.graph.types import TypeForm, type_name
@@ -42,6 +43,7 @@ class TurnContext(WorkflowContext[Any, Any]):
     _captured: dict[int, tuple[str, object, Value]] | None = None
     _staged: Staging | None = None
     _events: list[WorkflowEvent] | None = None
+    _over = False
 
     def __init__(self, around: Surroundings, placed: Placed, snapshot: Snapshot, attempt: int) -> None:
         self._around = around
@@ -70,7 +72,8 @@ class TurnContext(WorkflowContext[Any, Any]):
             self._staging.put(scope, name, captured)
 
     def outcome(self) -> Outcome:
-        """What the turn produced."""
+        """What the turn produced; from now on the context can no longer be used."""
+        self._over = True
         if self._captured is not None:
             for what, value, captured in self._captured.values():
                 if changed_since(value, captured):
@@ -100,7 +103,20 @@ class TurnContext(WorkflowContext[Any, Any]):
             f"others see it as it was at that call: make the change before, or send or queue it again"
         )
 
+    def close(self) -> None:
+        """The attempt failed: nothing more is taken from it."""
+        self._over = True
+
+    def _check_open(self) -> None:
+        if self._over:
+            raise TurnOver(
+                f"the context of executor {self.executor_id!r} was used after its turn in superstep {self.superstep}; "
+                f"await in the handler whatever uses it"
+            )
+
     def _capture(self, value: object, place: str) -> Value:
+        if self._over:
+            self._check_open()
         captured = capture(value, place, self._around.limits.max_value_size)
         if type(captured) is Copied:
             # By identity: of a value that is changed and taken again, the last taking counts.
@@ -117,6 +133,7 @@ class TurnContext(WorkflowContext[Any, Any]):
 
     @property
     def _staging(self) -> Staging:
+        self._check_open()
         if self._staged is None:
             limit = self._around.limits.max_value_size
             self._staged = Staging(self._snapshot.state, self._placed.address, self._placed.merge_for, limit)
@@ -242,6 +259,8 @@ class TurnContext(WorkflowContext[Any, Any]):
                 f"executor {self.executor_id!r} added a {type(event).__name__} as an event; "
                 f"derive your event from WorkflowEvent"
             )
+        self._check_open()
+        event = copy.copy(event)  # it is stamped, and the user's may be added again
         if event.provisional:
             self._around.emit([event])
         else:

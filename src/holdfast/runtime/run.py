@@ -94,7 +94,7 @@ class Run:
         self._runner = runner
         self._log = log
         self._status = RunStatus.RUNNING
-        self._error: Exception | None = None
+        self._error: BaseException | None = None
         self._leaving: RunStatus | None = None
         self._task: asyncio.Task[None] | None = None
         self._rest: asyncio.Future[None] | None = None
@@ -125,8 +125,10 @@ class Run:
         self._task.add_done_callback(self._moved)
 
     def _moved(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            task.exception()  # taken note of: it is on its way already, to whoever waits or to the event loop
         if task is self._task and self._status is RunStatus.RUNNING:
-            # It was cancelled before it began, and could not say so itself.
+            # It was cancelled before it began, or ended with the whole program, and could not say so itself.
             self._end(self._leaving or RunStatus.STOPPED)
 
     @property
@@ -231,7 +233,9 @@ class Run:
             self._end(self._leaving or RunStatus.STOPPED)
             if self._leaving is None:
                 raise
-        except Exception as error:
+        except (KeyboardInterrupt, SystemExit, GeneratorExit):
+            raise
+        except BaseException as error:
             self._error = error if not self._status.ended else None
             self._end(RunStatus.FAILED, WorkflowErrorEvent(error))
         else:

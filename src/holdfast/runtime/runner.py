@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from holdfast.engine.answers import checked_answer
 from holdfast.engine.limits import Limits
@@ -23,6 +24,7 @@ from holdfast.errors import (
     WaitingFanIn,
 )
 from holdfast.graph.graph import Graph, Located
+from holdfast.graph.matching import shown
 from holdfast.ids import ExecutorId, RequestId, RunId
 from holdfast.runtime.context import Surroundings
 from holdfast.runtime.environment import Environment
@@ -77,11 +79,7 @@ class Runner:
         self._nested: dict[str, list[ExecutorId]] = {}
         self._executors = dict(shared)
         try:
-            for spec in graph.executors.values():
-                if spec.nested is not None:
-                    check_free(spec.nested, spec.id)
-                elif spec.id not in shared:
-                    self._place(spec.id, graph.located[spec.id])
+            self._place_all(shared)
         except BaseException:
             self.let_go()
             raise
@@ -92,6 +90,22 @@ class Runner:
 
     def _placed(self, address: ExecutorId) -> Placed:
         return self._executors.get(address) or self._place(address, self._graph.locate(address))
+
+    def _place_all(self, shared: Mapping[ExecutorId, Placed]) -> None:
+        for spec in self._graph.executors.values():
+            if spec.nested is not None:
+                check_free(spec.nested, spec.id)
+            elif spec.id not in shared:
+                try:
+                    self._place(spec.id, self._graph.located[spec.id])
+                except HoldfastError:
+                    raise
+                except Exception as error:
+                    raise ExecutorFailed(
+                        f"executor {spec.id!r} could not be created for run {self._run_id}: {shown(error, 1_000)}",
+                        executor_id=spec.id,
+                        run_id=self._run_id,
+                    ) from error
 
     def _place(self, address: ExecutorId, located: Located) -> Placed:
         instance = located.spec.create()
@@ -156,6 +170,8 @@ class Runner:
     async def drive(self) -> None:
         """Take supersteps until there is nothing to deliver; raises where one fails."""
         self._turns.stopping = False
+        driver = asyncio.current_task()
+        assert driver is not None
         stretch = time.monotonic()
         while True:
             if self._responses:
@@ -163,7 +179,7 @@ class Runner:
             turns = plan(self._graph, self.snapshot)
             if not turns:
                 break
-            await self._superstep(turns)
+            await self._superstep(turns, driver)
             holder = self._log.holder
             if holder is not None:
                 await pause()
@@ -175,7 +191,7 @@ class Runner:
         if not self.snapshot.requests and self.snapshot.buffers:
             self.emit(self._warnings_of(waiting_joins(self._graph, self.snapshot, frozenset([""]))))
 
-    async def _superstep(self, turns: Sequence[Turn]) -> None:
+    async def _superstep(self, turns: Sequence[Turn], driver: asyncio.Task[Any]) -> None:
         snapshot = self.snapshot
         self.superstep = snapshot.superstep + 1
         if snapshot.since_input >= self._max_iterations:
@@ -185,7 +201,7 @@ class Runner:
             events.append(ExecutorInvokedEvent(executor_id, len(deliveries)))
         self.emit(events)
         if len(turns) == 1:
-            finished, reported = [await self._turns.run_one(turns[0], snapshot)], 0
+            finished, reported = [await self._turns.run_one(turns[0], snapshot, driver.cancelling())], 0
         else:
             finished, reported = await self._turns.run_all(turns, snapshot, self._report)
         events = self._ends_of(finished[reported:])
@@ -238,14 +254,14 @@ class Runner:
         tried = f", after {first.attempt} attempts" if first.attempt > 1 else ""
         failure = ExecutorFailed(
             f"executor {executor_id!r} failed in superstep {self.superstep} of run {self._run_id}{tried}: "
-            f"{first.error!r}",
+            f"{shown(first.error, 1_000)}",
             executor_id=executor_id,
             superstep=self.superstep,
             run_id=self._run_id,
         )
         failure.__cause__ = first.error
         for other in failed[1:]:
-            failure.add_note(f"executor {other.turn.executor_id!r} failed too: {other.error!r}")
+            failure.add_note(f"executor {other.turn.executor_id!r} failed too: {shown(other.error, 1_000)}")
         return failure
 
     def _conclude(self, applied: Applied, events: list[WorkflowEvent]) -> None:

@@ -33,6 +33,9 @@ class Finished(NamedTuple):
     attempt: int = 1
 
 
+# What is meant for the whole program, or for the coroutine itself, not for one run.
+_PASSING = (KeyboardInterrupt, SystemExit, GeneratorExit)
+
 RunOne: TypeAlias = Callable[[Turn, Snapshot], Coroutine[Any, Any, Finished]]
 
 
@@ -79,8 +82,11 @@ class Turns:
             self._tasks = []
         return finished, reported
 
-    async def run_one(self, turn: Turn, snapshot: Snapshot) -> Finished:
-        """Run a turn, again if its policy says so; before another attempt the executor is as it was."""
+    async def run_one(self, turn: Turn, snapshot: Snapshot, cancelled: int = 0) -> Finished:
+        """Run a turn, again if its policy says so; before another attempt the executor is as it was.
+
+        ``cancelled`` is how often its task was cancelled before, by handlers that did not take it back.
+        """
         try:
             placed = self._place(turn.executor_id)
             if placed.to_reset:
@@ -119,13 +125,16 @@ class Turns:
                 return Finished(turn, outcome, None, context.events, attempt)
             except asyncio.CancelledError as error:
                 task = asyncio.current_task()
-                if self.stopping or task is None or task.cancelling():
+                if self.stopping or task is None or task.cancelling() > cancelled:
                     raise
                 # Nobody cancelled the turn: something that it awaited was cancelled, so the turn failed.
                 return Finished(turn, None, error, context.events, attempt)
-            except Exception as error:
+            except _PASSING:
+                raise
+            except BaseException as error:
                 if self.stopping:
                     raise asyncio.CancelledError from error
+                context.close()
                 wait = self._wait(handler, attempt, error)
                 if wait is None:
                     return Finished(turn, None, error, context.events, attempt)
@@ -136,11 +145,11 @@ class Turns:
                 put_back(placed.instance, fields)
             attempt += 1
 
-    def _wait(self, handler: Handler | None, attempt: int, error: Exception) -> float | None:
+    def _wait(self, handler: Handler | None, attempt: int, error: BaseException) -> float | None:
         """Seconds until the next attempt, or None if there is none."""
         retry = handler.policy.retry if handler is not None else None
         try:
-            if retry is None or not retry.allows(attempt, error):
+            if retry is None or not isinstance(error, Exception) or not retry.allows(attempt, error):
                 return None
         except Exception as problem:  # the user's retry_on
             error.add_note(f"it was not tried again, because retry_on raised {problem!r}")
