@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.engine.limits import Limits
-from holdfast.engine.superstep import begin
 from holdfast.graph.graph import Graph
-from holdfast.graph.viz import to_dot, to_mermaid
-from holdfast.ids import RunId
-from holdfast.runtime.environment import Environment
-from holdfast.runtime.leases import remember
 
+# What draws and runs is imported where that is done: asyncio alone takes nearly as long to import as all the rest.
 if TYPE_CHECKING:
+    from holdfast.engine.limits import Limits
+    from holdfast.runtime.environment import Environment
     from holdfast.runtime.run import Run, RunResult, RunStream
 
 
@@ -39,6 +36,9 @@ class Workflow:
         limits: Limits,
         environment: Environment | None = None,
     ) -> None:
+        from holdfast.runtime.environment import Environment
+        from holdfast.runtime.leases import remember
+
         self._graph = graph
         self._name = name
         self._max_iterations = max_iterations
@@ -63,10 +63,14 @@ class Workflow:
 
     def to_mermaid(self) -> str:
         """The graph as Mermaid text."""
+        from holdfast.graph.viz import to_mermaid
+
         return to_mermaid(self._graph)
 
     def to_dot(self) -> str:
         """The graph in the DOT language of Graphviz."""
+        from holdfast.graph.viz import to_dot
+
         return to_dot(self._graph, self._name)
 
     async def start(self, message: Any) -> Run:
@@ -106,13 +110,13 @@ class Workflow:
         )
 
     def _new_run(self, message: Any) -> Run:
-        # Imported with the first run: asyncio is half of what importing the library would cost.
+        from holdfast.engine.superstep import begin
         from holdfast.runtime.event_log import EventLog
         from holdfast.runtime.run import Run
         from holdfast.runtime.runner import Runner
 
         snapshot = begin(self._graph, self._name, message, self._limits)
-        run_id: RunId = self._environment.new_run_id()
+        run_id = self._environment.new_run_id()
         log = EventLog()
         runner = Runner(
             self._graph,
