@@ -106,7 +106,8 @@ def apply(graph: Graph, snapshot: Snapshot, outcomes: Sequence[Outcome], limits:
     if requests:
         _check_ids(requests, snapshot)
     buffers = router.release()
-    _check_count(router.deliveries, snapshot, limits)
+    if len(router.deliveries) > limits.max_deliveries:
+        raise _too_many(router.deliveries, snapshot, limits)
     writes = combine(snapshot.state, changed, limits.max_value_size) if changed else {}
     delta = Delta(
         tuple(router.deliveries), writes, buffers, tuple(router.outputs), tuple(requests), router.instances
@@ -129,14 +130,13 @@ def _check_ids(requests: Sequence[Request], snapshot: Snapshot) -> None:
             )
 
 
-def _check_count(deliveries: Sequence[Delivery], snapshot: Snapshot, limits: Limits) -> None:
-    if len(deliveries) > limits.max_deliveries:
-        raise LimitExceeded(
-            "max_deliveries",
-            limits.max_deliveries,
-            f"superstep {snapshot.superstep + 1} makes {len(deliveries):,} deliveries, more than the "
-            f"{limits.max_deliveries:,} allowed; send fewer messages, or allow more with Limits(max_deliveries=...)",
-        )
+def _too_many(deliveries: Sequence[Delivery], snapshot: Snapshot, limits: Limits) -> LimitExceeded:
+    return LimitExceeded(
+        "max_deliveries",
+        limits.max_deliveries,
+        f"superstep {snapshot.superstep + 1} makes {len(deliveries):,} deliveries, more than the "
+        f"{limits.max_deliveries:,} allowed; send fewer messages, or allow more with Limits(max_deliveries=...)",
+    )
 
 
 def _without_finished(

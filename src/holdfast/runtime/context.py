@@ -42,7 +42,8 @@ class TurnContext(WorkflowContext[Any, Any]):
     _requests: dict[RequestId, Request] | None = None
     _captured: dict[int, tuple[str, object, Value]] | None = None
     _staged: Staging | None = None
-    _events: list[WorkflowEvent] | None = None
+    events: list[WorkflowEvent] | tuple[()] = ()
+    """What is shown when the turn is over."""
     _over = False
 
     def __init__(self, around: Surroundings, placed: Placed, snapshot: Snapshot, attempt: int) -> None:
@@ -87,15 +88,10 @@ class TurnContext(WorkflowContext[Any, Any]):
             tuple(self._requests.values()) if self._requests else (),
         )
 
-    @property
-    def events(self) -> Sequence[WorkflowEvent]:
-        """The events that are shown when the turn is over."""
-        return self._events or ()
-
     def tell(self, event: WorkflowEvent) -> None:
         """Add an event that is shown when the turn is over."""
-        self._events = self._events or []
-        self._events.append(event)
+        self.events = self.events or []
+        self.events.append(event)
 
     def _changed(self, what: str, value: object) -> ChangedAfterCapture:
         return ChangedAfterCapture(

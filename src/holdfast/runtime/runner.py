@@ -13,7 +13,7 @@ from holdfast.engine.limits import Limits
 from holdfast.engine.message import Request, Unrouted
 from holdfast.engine.routing import brief
 from holdfast.engine.snapshot import Snapshot, answered
-from holdfast.engine.superstep import Applied, Turn, WaitingJoin, apply, plan, waiting_joins
+from holdfast.engine.superstep import Applied, Outcome, Turn, WaitingJoin, apply, plan, waiting_joins
 from holdfast.engine.value import Value
 from holdfast.errors import (
     ExecutorFailed,
@@ -204,8 +204,11 @@ class Runner:
             finished, reported = [await self._turns.run_one(turns[0], snapshot, driver.cancelling())], 0
         else:
             finished, reported = await self._turns.run_all(turns, snapshot, self._report)
-        events = self._ends_of(finished[reported:])
-        outcomes = [turn.outcome for turn in finished if turn.outcome is not None]
+        events = self._ends_of(finished[reported:] if reported else finished)
+        outcomes: list[Outcome] = []
+        for turn in finished:
+            if turn.outcome is not None:
+                outcomes.append(turn.outcome)
         if len(outcomes) < len(turns):
             self.emit(events)
             raise self._failure([turn for turn in finished if turn.error is not None])
