@@ -10,7 +10,8 @@ from holdfast.graph.graph import Graph
 if TYPE_CHECKING:
     from holdfast.engine.limits import Limits
     from holdfast.runtime.environment import Environment
-    from holdfast.runtime.run import Run, RunResult, RunStream
+    from holdfast.runtime.result import RunResult
+    from holdfast.runtime.run import Run, RunStream
 
 
 class Workflow:

@@ -1,7 +1,7 @@
 """Supersteps over random workflows in random workflows: nesting is inlining, and nothing but it."""
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from holdfast import (
     Executor,
-    Limits,
     Merge,
     SuperStepCompletedEvent,
     Workflow,
@@ -22,34 +21,21 @@ from holdfast import (
     executor,
     handler,
 )
-from holdfast.engine.message import Output, Sent
 from holdfast.engine.snapshot import Snapshot, advance
-from holdfast.engine.staging import Staging
-from holdfast.engine.state import Scope
-from holdfast.engine.superstep import Applied, Outcome, Turn, apply, begin, plan
-from holdfast.engine.value import capture
+from holdfast.engine.superstep import apply, plan
 from holdfast.graph.graph import ancestors, path_of
-from holdfast.ids import ExecutorId
-from tests.properties.test_superstep import plain
 from tests.support.graphs import (
     _CLASSES,
     LEVELS,
     TOTALS,
-    Append,
-    Clear,
     Description,
     Link,
     Node,
-    Put,
-    Read,
-    Send,
-    Yield,
     _add,
-    act,
     descriptions,
 )
+from tests.support.pure_run import LIMITS, plain, stages, whole
 
-LIMITS = Limits()
 EXAMPLES = settings(max_examples=40)
 
 
@@ -134,84 +120,6 @@ def nests(draw: Callable[[Any], Any], levels: int = 3) -> Nest:
 
 def inputs() -> st.SearchStrategy[int]:
     return st.builds(lambda salt, energy: salt * LEVELS + energy, st.integers(0, 4), st.integers(0, 5))
-
-
-# -- a run without a runtime -----------------------------------------------------------------------
-
-
-def captured(value: object) -> Any:
-    return capture(value, "value", LIMITS.max_value_size)
-
-
-def perform(nest: Nest, workflow: Workflow, snapshot: Snapshot, turn: Turn) -> Outcome:
-    """What a turn produces, by the description of its executor and without asyncio."""
-    graph, path, spec = workflow.graph.locate(turn.executor_id)
-    description = nest.at(path)
-    node, targets = description.node(spec.id), description.reachable_from(spec.id)
-    staging = Staging(
-        snapshot.state,
-        turn.executor_id,
-        lambda scope, key: graph.merge_for(scope.name, key) if scope.owner is None else None,
-        LIMITS.max_value_size,
-    )
-    messages: list[Sent] = []
-    outputs: list[Output] = []
-
-    def scoped(name: str | None) -> Scope:
-        return Scope(turn.executor_id, "", path) if name is None else Scope(None, name, path)
-
-    for delivery in turn.deliveries:
-        acting = act(node, targets, delivery.value.load())
-        answer: Any = None
-        while True:
-            try:
-                action = acting.send(answer)
-            except StopIteration as end:
-                returned = end.value
-                break
-            answer = None
-            match action:
-                case Send(value, target):
-                    messages.append(Sent(captured(value), ExecutorId(target) if target else None))
-                case Yield(value):
-                    outputs.append(Output(turn.executor_id, captured(value)))
-                case Read(scope, key):
-                    found = staging.read(scoped(scope), key)
-                    answer = None if found is None else found.load()
-                case Put(scope, key, value):
-                    staging.put(scoped(scope), key, captured(value))
-                case Append(scope, key, item):
-                    staging.append(scoped(scope), key, captured(item))
-                case Clear(scope, key):
-                    staging.drop(scoped(scope), key)
-        if returned is not None and targets:
-            messages.append(Sent(captured(returned)))
-        elif returned is not None:
-            outputs.append(Output(turn.executor_id, captured(returned)))
-    return Outcome(turn.executor_id, messages, staging.changes, outputs)
-
-
-class Stage(NamedTuple):
-    """One superstep: what it began with, what was done, what came of it."""
-
-    before: Snapshot
-    turns: tuple[Turn, ...]
-    outcomes: list[Outcome]
-    applied: Applied
-
-
-def stages(nest: Nest, workflow: Workflow, snapshot: Snapshot) -> Iterator[Stage]:
-    while turns := plan(workflow.graph, snapshot):
-        outcomes = [perform(nest, workflow, snapshot, turn) for turn in turns]
-        applied = apply(workflow.graph, snapshot, outcomes, LIMITS)
-        yield Stage(snapshot, turns, outcomes, applied)
-        snapshot = applied.snapshot
-
-
-def whole(nest: Nest, message: object) -> tuple[Workflow, list[Stage]]:
-    workflow = nest.build()
-    first = begin(workflow.graph, workflow.name, message, LIMITS)
-    return workflow, list(stages(nest, workflow, first))
 
 
 # -- properties of plan and apply ------------------------------------------------------------------

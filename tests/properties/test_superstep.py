@@ -1,132 +1,24 @@
 """Supersteps over random workflows: nothing is lost or doubled, nothing is changed, any point is a start."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import Limits, SuperStepCompletedEvent, Workflow
-from holdfast.engine.message import Output, Sent
+from holdfast import SuperStepCompletedEvent, Workflow
 from holdfast.engine.snapshot import Snapshot, advance
-from holdfast.engine.staging import Staging
-from holdfast.engine.state import Scope
-from holdfast.engine.superstep import Applied, Outcome, Turn, apply, begin, plan
-from holdfast.engine.value import capture
-from holdfast.ids import ExecutorId
+from holdfast.engine.superstep import apply, begin, plan
 from tests.support.graphs import (
-    Append,
-    Clear,
     Description,
-    Put,
-    Read,
-    Send,
-    Yield,
-    act,
     descriptions,
     inputs,
     kind_of,
 )
+from tests.support.pure_run import LIMITS, plain, stages, whole
 
-LIMITS = Limits()
 EXAMPLES = settings(max_examples=100)
-
-
-# -- a run without a runtime -----------------------------------------------------------------------
-
-
-def captured(value: object) -> Any:
-    return capture(value, "value", LIMITS.max_value_size)
-
-
-def perform(description: Description, workflow: Workflow, snapshot: Snapshot, turn: Turn) -> Outcome:
-    """What a turn produces, by the description of its executor and without asyncio."""
-    graph = workflow.graph
-    node = description.node(turn.executor_id)
-    targets = description.reachable_from(node.id)
-    staging = Staging(
-        snapshot.state,
-        turn.executor_id,
-        lambda scope, key: graph.merge_for(scope.name, key) if scope.owner is None else None,
-        LIMITS.max_value_size,
-    )
-    messages: list[Sent] = []
-    outputs: list[Output] = []
-
-    def scoped(name: str | None) -> Scope:
-        return Scope(turn.executor_id, "") if name is None else Scope(None, name)
-
-    for delivery in turn.deliveries:
-        acting = act(node, targets, delivery.value.load())
-        answer: Any = None
-        while True:
-            try:
-                action = acting.send(answer)
-            except StopIteration as end:
-                returned = end.value
-                break
-            answer = None
-            match action:
-                case Send(value, target):
-                    messages.append(Sent(captured(value), ExecutorId(target) if target else None))
-                case Yield(value):
-                    outputs.append(Output(turn.executor_id, captured(value)))
-                case Read(scope, key):
-                    found = staging.read(scoped(scope), key)
-                    answer = None if found is None else found.load()
-                case Put(scope, key, value):
-                    staging.put(scoped(scope), key, captured(value))
-                case Append(scope, key, item):
-                    staging.append(scoped(scope), key, captured(item))
-                case Clear(scope, key):
-                    staging.drop(scoped(scope), key)
-        if returned is not None and targets:
-            messages.append(Sent(captured(returned)))
-        elif returned is not None:
-            outputs.append(Output(turn.executor_id, captured(returned)))
-    return Outcome(turn.executor_id, messages, staging.changes, outputs)
-
-
-class Stage(NamedTuple):
-    """One superstep: what it began with, what was done, what came of it."""
-
-    before: Snapshot
-    turns: tuple[Turn, ...]
-    outcomes: list[Outcome]
-    applied: Applied
-
-
-def stages(description: Description, workflow: Workflow, snapshot: Snapshot) -> Iterator[Stage]:
-    while turns := plan(workflow.graph, snapshot):
-        outcomes = [perform(description, workflow, snapshot, turn) for turn in turns]
-        applied = apply(workflow.graph, snapshot, outcomes, LIMITS)
-        yield Stage(snapshot, turns, outcomes, applied)
-        snapshot = applied.snapshot
-
-
-def whole(description: Description, message: object) -> tuple[Workflow, list[Stage]]:
-    workflow = description.build()
-    first = begin(workflow.graph, workflow.name, message, LIMITS)
-    return workflow, list(stages(description, workflow, first))
-
-
-# -- everything in it as plain data ----------------------------------------------------------------
-
-
-def plain(thing: Any) -> Any:
-    """A deep picture of snapshots, deltas and outcomes that shares nothing with them."""
-    if hasattr(thing, "load"):
-        return ("value", thing.type.__name__, repr(thing.load()))
-    if isinstance(thing, tuple):
-        return (type(thing).__name__, *(plain(part) for part in thing))
-    if isinstance(thing, Mapping):
-        return {repr(key): plain(value) for key, value in thing.items()}
-    if isinstance(thing, str | int | None):
-        return thing
-    if isinstance(thing, Iterable):
-        return [plain(part) for part in thing]
-    return repr(thing)
 
 
 # -- routing, written a second time ----------------------------------------------------------------

@@ -93,6 +93,11 @@ class Description:
     nodes: tuple[Node, ...]
     links: tuple[Link, ...]
 
+    def at(self, path: str) -> "Description":
+        """The description of the graph at a path; there is only one."""
+        assert path == ""
+        return self
+
     def node(self, name: str) -> Node:
         return next(node for node in self.nodes if node.id == name)
 

@@ -89,7 +89,7 @@ class SeededLoop(_NoIO):  # type: ignore[misc]
         self.errors.append(context)
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> NoReturn:
-        raise NotImplementedError("threads finish when they like; use async handlers with this loop")
+        raise RuntimeError("threads finish when they like; use async handlers with this loop")
 
     # Running.
 

@@ -1,0 +1,58 @@
+"""What came of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import HoldfastWarning, RunEnded
+from holdfast.ids import RequestId, RunId
+from holdfast.runtime.events import PendingRequest, RunStatus
+
+if TYPE_CHECKING:
+    from holdfast.runtime.run import Run
+
+
+@dataclass(slots=True)
+class RunResult:
+    """What came of a run.
+
+    >>> RunResult(RunId("r1"), RunStatus.COMPLETED, ["done"]).get_outputs()
+    ['done']
+    """
+
+    run_id: RunId
+    status: RunStatus
+    outputs: list[Any] = field(default_factory=list)
+    pending_requests: list[PendingRequest] = field(default_factory=list)
+    warnings: list[HoldfastWarning] = field(default_factory=list)
+    """What the run warned of, the last thousand at most."""
+    _run: Run | None = field(default=None, repr=False, compare=False)
+
+    def get_outputs(self) -> list[Any]:
+        """The outputs, in order."""
+        return self.outputs
+
+    async def respond(self, responses: Mapping[RequestId, Any] | Mapping[str, Any]) -> RunResult:
+        """Answer pending requests, all or none of those given, and go on to the next result.
+
+        >>> import asyncio
+        >>> from holdfast import RequestInfoExecutor, WorkflowBuilder
+        >>> ask = RequestInfoExecutor(id="ask", response_type=bool)
+        >>> workflow = WorkflowBuilder(name="Ask").set_start_executor(ask).build()
+        >>> async def main():
+        ...     result = await workflow.run("Deploy?")
+        ...     while result.pending_requests:
+        ...         result = await result.respond({r.request_id: True for r in result.pending_requests})
+        ...     return result.outputs
+        >>> asyncio.run(main())
+        [True]
+        """
+        if self._run is None:
+            raise RunEnded(f"this result of run {self.run_id} belongs to no run that can go on")
+        await self._run.respond(responses)
+        try:
+            return await self._run.wait_for_completion()
+        finally:
+            await self._run.close()
