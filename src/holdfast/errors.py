@@ -18,7 +18,16 @@
     ├── RequestAlreadyAnswered
     ├── InvalidResponse       a response is not of the type that the request asks for
     ├── RunEnded              something was asked of a run that is over
-    └── TurnOver              a context was used after its turn
+    ├── TurnOver              a context was used after its turn
+    ├── UnknownType           stored data names a type that is not declared here
+    ├── GraphChanged          a checkpoint was made by a workflow with another graph
+    ├── RunNotFound           the storage has no such run
+    ├── RunExists             the storage has a run with this id already
+    ├── CheckpointNotFound    the storage has no such checkpoint
+    ├── NotLoaded             a value of a listed checkpoint was asked for, but listing reads no values
+    └── StorageError          the storage cannot do what it was asked; the run failed before anything later happened
+        ├── HeadMoved         another writer moved the run on
+        └── CheckpointCorrupt stored bytes are not what was stored
 
     HoldfastWarning (a UserWarning)
     ├── UnroutedMessage       no edge took a message
@@ -204,6 +213,78 @@ class TurnOver(HoldfastError):
     """A context was used after its turn, by a task or callback that outlived the handler.
 
     >>> issubclass(TurnOver, HoldfastError)
+    True
+    """
+
+
+class UnknownType(HoldfastError):
+    """Stored data names a type that is not declared in the workflow and not ``@checkpointable``.
+
+    >>> issubclass(UnknownType, HoldfastError)
+    True
+    """
+
+
+class GraphChanged(HoldfastError):
+    """A checkpoint was made by a workflow whose graph is not that of the workflow that should go on with it.
+
+    >>> issubclass(GraphChanged, HoldfastError)
+    True
+    """
+
+
+class RunNotFound(HoldfastError):
+    """The storage has no run with this id.
+
+    >>> issubclass(RunNotFound, HoldfastError)
+    True
+    """
+
+
+class RunExists(HoldfastError):
+    """The storage has a run with this id already.
+
+    >>> issubclass(RunExists, HoldfastError)
+    True
+    """
+
+
+class CheckpointNotFound(HoldfastError):
+    """The storage has no checkpoint with this id.
+
+    >>> issubclass(CheckpointNotFound, HoldfastError)
+    True
+    """
+
+
+class NotLoaded(HoldfastError):
+    """A value of a listed checkpoint was asked for; ``storage.load`` reads values.
+
+    >>> issubclass(NotLoaded, HoldfastError)
+    True
+    """
+
+
+class StorageError(HoldfastError):
+    """The storage cannot do what it was asked: a full disk, no rights, a file of another format.
+
+    >>> issubclass(StorageError, HoldfastError)
+    True
+    """
+
+
+class HeadMoved(StorageError):
+    """Another writer moved the run on: this one no longer stands where it thinks.
+
+    >>> issubclass(HeadMoved, StorageError)
+    True
+    """
+
+
+class CheckpointCorrupt(StorageError):
+    """Stored bytes are not what was stored; the message names the checkpoint and what is wrong with it.
+
+    >>> issubclass(CheckpointCorrupt, StorageError)
     True
     """
 

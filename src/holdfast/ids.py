@@ -7,6 +7,10 @@ from typing import NewType
 ExecutorId = NewType("ExecutorId", str)
 RunId = NewType("RunId", str)
 RequestId = NewType("RequestId", str)
+CheckpointId = NewType("CheckpointId", str)
+"""64 hexadecimal digits."""
+Digest = NewType("Digest", bytes)
+"""The 32 bytes of a BLAKE3 digest."""
 
 # Kept for the paths of nested workflows ("sub#2/inner").
 RESERVED_IN_IDS = "/#"

@@ -4,37 +4,14 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, NamedTuple
 
+from holdfast.engine.status import RunStatus
 from holdfast.errors import HoldfastWarning
 from holdfast.graph.types import TypeForm
 from holdfast.ids import ExecutorId, RequestId, RunId
 
 _NEVER = datetime.datetime.min.replace(tzinfo=datetime.UTC)
-
-
-class RunStatus(StrEnum):
-    """Where a run stands.
-
-    >>> RunStatus.COMPLETED.ended
-    True
-    """
-
-    RUNNING = "running"
-    WAITING = "waiting"
-    """Nothing is left to do but to answer the pending requests."""
-    COMPLETED = "completed"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    """Someone called ``cancel``."""
-    STOPPED = "stopped"
-    """The caller left."""
-
-    @property
-    def ended(self) -> bool:
-        """Whether the run is over: neither running nor waiting."""
-        return self not in (RunStatus.RUNNING, RunStatus.WAITING)
 
 
 @dataclass(slots=True)

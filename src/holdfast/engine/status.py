@@ -1,0 +1,28 @@
+"""Where a run stands."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class RunStatus(StrEnum):
+    """Where a run stands.
+
+    >>> RunStatus.COMPLETED.ended
+    True
+    """
+
+    RUNNING = "running"
+    WAITING = "waiting"
+    """Nothing is left to do but to answer the pending requests."""
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    """Someone called ``cancel``."""
+    STOPPED = "stopped"
+    """The caller left."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run is over: neither running nor waiting."""
+        return self not in (RunStatus.RUNNING, RunStatus.WAITING)

@@ -1,0 +1,1 @@
+"""What Holdfast ships for the tests of others."""
