@@ -4,13 +4,18 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.builder import Case, Default, WorkflowBuilder
 from holdfast.engine.limits import Limits
+from holdfast.engine.status import RunStatus
 from holdfast.errors import (
     ChangedAfterCapture,
+    CheckpointCorrupt,
+    CheckpointNotFound,
     ConditionFailed,
     ExecutorFailed,
     ExecutorShared,
     ExecutorTimeout,
+    GraphChanged,
     GraphError,
+    HeadMoved,
     HoldfastError,
     HoldfastWarning,
     InvalidArgument,
@@ -18,14 +23,19 @@ from holdfast.errors import (
     LimitExceeded,
     MissedEvents,
     NotCheckpointable,
+    NotLoaded,
     RequestAlreadyAnswered,
     RunEnded,
+    RunExists,
+    RunNotFound,
     StateConflict,
+    StorageError,
     StubbornHandler,
     SuperstepLimit,
     TurnOver,
     UnkeptField,
     UnknownRequest,
+    UnknownType,
     UnroutedMessage,
     WaitingFanIn,
     WrongType,
@@ -38,13 +48,13 @@ from holdfast.graph.policy import RetryPolicy
 from holdfast.graph.request_info import RequestInfoExecutor
 from holdfast.graph.state_key import Merge, StateKey
 from holdfast.runtime.events import (
+    CheckpointSavedEvent,
     ExecutorCompletedEvent,
     ExecutorFailedEvent,
     ExecutorInvokedEvent,
     PendingRequest,
     RequestInfoEvent,
     Response,
-    RunStatus,
     SuperStepCompletedEvent,
     SuperStepStartedEvent,
     WorkflowCompletedEvent,
@@ -58,13 +68,38 @@ from holdfast.runtime.events import (
 from holdfast.workflow import Workflow
 
 if TYPE_CHECKING:
+    from holdfast.checkpoint.checkpoint import Checkpoint
+    from holdfast.checkpoint.codec import Codec
+    from holdfast.checkpoint.counters import Counters
+    from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase
+    from holdfast.checkpoint.registry import checkpointable
+    from holdfast.checkpoint.storage import CheckpointStorage, RunInfo
+    from holdfast.checkpoint.store import Store
+    from holdfast.checkpoint.verify import Problem, VerifyReport
+    from holdfast.checkpoint.views import CheckpointSummary
     from holdfast.runtime.result import RunResult
     from holdfast.runtime.run import Run, RunStream
+    from holdfast.stores.storages import (
+        FileCheckpointStorage,
+        InMemoryCheckpointStorage,
+        SqliteCheckpointStorage,
+        open_storage,
+    )
 
 __all__ = [
     "Case",
+    "Cause",
     "ChangedAfterCapture",
+    "Checkpoint",
+    "CheckpointCorrupt",
+    "CheckpointInfo",
+    "CheckpointNotFound",
+    "CheckpointSavedEvent",
+    "CheckpointStorage",
+    "CheckpointSummary",
+    "Codec",
     "ConditionFailed",
+    "Counters",
     "Default",
     "Executor",
     "ExecutorCompletedEvent",
@@ -73,9 +108,13 @@ __all__ = [
     "ExecutorInvokedEvent",
     "ExecutorShared",
     "ExecutorTimeout",
+    "FileCheckpointStorage",
+    "GraphChanged",
     "GraphError",
+    "HeadMoved",
     "HoldfastError",
     "HoldfastWarning",
+    "InMemoryCheckpointStorage",
     "InvalidArgument",
     "InvalidResponse",
     "LimitExceeded",
@@ -83,7 +122,10 @@ __all__ = [
     "Merge",
     "MissedEvents",
     "NotCheckpointable",
+    "NotLoaded",
     "PendingRequest",
+    "Phase",
+    "Problem",
     "Recipe",
     "RequestAlreadyAnswered",
     "RequestInfoEvent",
@@ -92,11 +134,17 @@ __all__ = [
     "RetryPolicy",
     "Run",
     "RunEnded",
+    "RunExists",
+    "RunInfo",
+    "RunNotFound",
     "RunResult",
     "RunStatus",
     "RunStream",
+    "SqliteCheckpointStorage",
     "StateConflict",
     "StateKey",
+    "StorageError",
+    "Store",
     "StubbornHandler",
     "SuperStepCompletedEvent",
     "SuperStepStartedEvent",
@@ -104,7 +152,9 @@ __all__ = [
     "TurnOver",
     "UnkeptField",
     "UnknownRequest",
+    "UnknownType",
     "UnroutedMessage",
+    "VerifyReport",
     "WaitingFanIn",
     "Workflow",
     "WorkflowBuilder",
@@ -118,16 +168,42 @@ __all__ = [
     "WorkflowStatusEvent",
     "WorkflowWarningEvent",
     "WrongType",
+    "checkpointable",
     "executor",
     "handler",
+    "open_storage",
     "response_handler",
 ]
 
 
-def __getattr__(name: str) -> Any:
-    # With these comes asyncio, which takes nearly as long to import as all the rest.
-    if name in ("Run", "RunResult", "RunStream"):
-        from holdfast.runtime import run
+# What comes with the first run or storage: asyncio alone takes nearly as long to import as all the rest.
+_LATER = {
+    "Cause": "checkpoint.info",
+    "Checkpoint": "checkpoint.checkpoint",
+    "CheckpointInfo": "checkpoint.info",
+    "CheckpointStorage": "checkpoint.storage",
+    "CheckpointSummary": "checkpoint.views",
+    "Codec": "checkpoint.codec",
+    "Counters": "checkpoint.counters",
+    "FileCheckpointStorage": "stores.storages",
+    "InMemoryCheckpointStorage": "stores.storages",
+    "Phase": "checkpoint.info",
+    "Problem": "checkpoint.verify",
+    "Run": "runtime.run",
+    "RunInfo": "checkpoint.storage",
+    "RunResult": "runtime.result",
+    "RunStream": "runtime.run",
+    "SqliteCheckpointStorage": "stores.storages",
+    "Store": "checkpoint.store",
+    "VerifyReport": "checkpoint.verify",
+    "checkpointable": "checkpoint.registry",
+    "open_storage": "stores.storages",
+}
 
-        return getattr(run, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_LATER[name]}"), name)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from holdfast.engine.limits import Limits
 from holdfast.errors import GraphError, LimitExceeded
@@ -29,6 +29,9 @@ from holdfast.graph.state_key import MergeRule, merge_rule
 from holdfast.graph.validate import validate
 from holdfast.ids import ExecutorId, complaint_about_id
 from holdfast.workflow import Workflow
+
+if TYPE_CHECKING:
+    from holdfast.checkpoint.storage import CheckpointStorage
 
 # The workflows whose factories are being called, outermost first.
 _REGISTERING: ContextVar[tuple[str, ...]] = ContextVar("registering", default=())
@@ -92,6 +95,7 @@ class WorkflowBuilder:
         self._edges: list[Edge] = []
         self._output_from: frozenset[ExecutorId] | None = None
         self._merges: dict[tuple[str, str | None], MergeRule] = {}
+        self._storage: CheckpointStorage | None = None
 
     def register_executor(self, factory: Callable[[], Executor], name: str) -> WorkflowBuilder:
         """Let ``name`` stand in edges for the executor that ``factory`` creates for each run.
@@ -195,6 +199,15 @@ class WorkflowBuilder:
             self.add_edge(source, target)
         return self
 
+    def with_checkpointing(self, checkpoint_storage: CheckpointStorage) -> WorkflowBuilder:
+        """Make a durable checkpoint of every run at the start and end of each superstep."""
+        if not hasattr(checkpoint_storage, "list_checkpoints"):
+            raise GraphError(
+                f"with_checkpointing({checkpoint_storage!r}): give a storage, like SqliteCheckpointStorage('runs.db')"
+            )
+        self._storage = checkpoint_storage
+        return self
+
     def with_output_from(self, *executors: Placeable) -> WorkflowBuilder:
         """Take as outputs of the workflow only what these executors yield; what others yield is not given out."""
         self._output_from = frozenset(self._place(executor) for executor in executors)
@@ -222,7 +235,9 @@ class WorkflowBuilder:
         )
         validate(graph)
         name = self._name or f"{self._start}-{graph.fingerprint[:8]}"
-        return Workflow(graph, name, max_iterations=self._max_iterations, limits=self._limits)
+        return Workflow(
+            graph, name, max_iterations=self._max_iterations, limits=self._limits, storage=self._storage
+        )
 
     def _in_order(self) -> dict[ExecutorId, ExecutorSpec]:
         """The executors in graph order: as first named in the start and the edges."""

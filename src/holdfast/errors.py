@@ -145,8 +145,16 @@ class ExecutorFailed(HoldfastError):
     """
 
     def __init__(
-        self, message: str, *, executor_id: ExecutorId, superstep: int = 0, run_id: RunId | None = None
+        self,
+        message: str,
+        *,
+        executor_id: ExecutorId,
+        superstep: int = 0,
+        run_id: RunId | None = None,
+        checkpoint: Any = None,
     ) -> None:
+        self.checkpoint = checkpoint
+        """The checkpoint at the start of the superstep, from which a resume goes on; None without storage."""
         self.executor_id = executor_id
         self.superstep = superstep
         self.run_id = run_id

@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
+from holdfast.errors import InvalidArgument
 from holdfast.graph.graph import Graph
+from holdfast.ids import RunId, complaint_about_id
 
 # What draws and runs is imported where that is done: asyncio alone takes nearly as long to import as all the rest.
 if TYPE_CHECKING:
+    from holdfast.checkpoint.codec import Codec
+    from holdfast.checkpoint.info import CheckpointInfo
+    from holdfast.checkpoint.storage import CheckpointStorage
     from holdfast.engine.limits import Limits
+    from holdfast.engine.snapshot import Snapshot
+    from holdfast.engine.value import Captor
+    from holdfast.runtime.durable import Durable
     from holdfast.runtime.environment import Environment
+    from holdfast.runtime.recorder import Recorder
     from holdfast.runtime.result import RunResult
     from holdfast.runtime.run import Run, RunStream
 
@@ -36,6 +46,7 @@ class Workflow:
         max_iterations: int,
         limits: Limits,
         environment: Environment | None = None,
+        storage: CheckpointStorage | None = None,
     ) -> None:
         from holdfast.runtime.environment import Environment
         from holdfast.runtime.leases import remember
@@ -46,6 +57,10 @@ class Workflow:
         self._limits = limits
         self._environment = environment or Environment()
         self._shared = remember(graph)
+        self._storage = storage
+        self._codec: Codec | None = None
+        if storage is not None:
+            self._durable(storage)  # so that what cannot be stored is said when the workflow is built
 
     @property
     def name(self) -> str:
@@ -74,27 +89,89 @@ class Workflow:
 
         return to_dot(self._graph, self._name)
 
-    async def start(self, message: Any) -> Run:
-        """Start a run with ``message`` as its input and return at once."""
-        run = self._new_run(message)
+    # Two verbs, start and resume; the rest are shorthands.
+
+    async def start(
+        self,
+        message: Any,
+        run_id: str | None = None,
+        storage: CheckpointStorage | None = None,
+        if_exists: Literal["raise", "attach"] = "raise",
+    ) -> Run:
+        """Start a run with ``message`` as its input; with storage it is in there when this returns.
+
+        A run id that the storage has already raises ``RunExists``; with ``if_exists="attach"`` the same input goes
+        on with that run.
+        """
+        if if_exists not in ("raise", "attach"):
+            raise InvalidArgument(f"if_exists={if_exists!r}: must be 'raise' or 'attach'")
+        if if_exists == "attach":
+            if run_id is None:
+                raise InvalidArgument("if_exists='attach' needs a run_id: which run should be gone on with?")
+            attached = await self._attached(message, run_id, storage)
+            if attached is not None:
+                return attached
+        run = self._new_run(message, run_id, storage)
+        await run.open()
         run.begin()
         return run
 
-    async def run(self, message: Any) -> RunResult:
-        """Run to the end; raises ``ExecutorFailed`` if a handler raised. Being cancelled stops the run."""
-        run = self._new_run(message)
-        try:
-            return await run.wait_for_completion()
-        finally:
-            await run.close()
+    async def resume(
+        self,
+        checkpoint: str | CheckpointInfo | None = None,
+        responses: Mapping[str, Any] | None = None,
+        storage: CheckpointStorage | None = None,
+        allow_graph_change: bool = False,
+        *,
+        run_id: str | None = None,
+    ) -> Run:
+        """Go on with a run that is in the storage, from where it stands or from an earlier checkpoint.
 
-    def run_stream(self, message: Any) -> RunStream:
+        Give a checkpoint, its id, or ``run_id``. The run goes on from there in place; what followed an earlier
+        checkpoint stays readable. ``responses`` answer pending requests.
+        """
+        run = await self._resumed(checkpoint, responses, storage, allow_graph_change, run_id)
+        await run.open()
+        run.begin()
+        return run
+
+    async def run(
+        self, message: Any, run_id: str | None = None, storage: CheckpointStorage | None = None
+    ) -> RunResult:
+        """Run to the end; raises ``ExecutorFailed`` if a handler raised. Being cancelled stops the run."""
+        return await _completed(self._new_run(message, run_id, storage))
+
+    async def run_from_checkpoint(
+        self,
+        checkpoint_id: str | CheckpointInfo,
+        checkpoint_storage: CheckpointStorage | None = None,
+        responses: Mapping[str, Any] | None = None,
+    ) -> RunResult:
+        """Resume and run to the end."""
+        return await _completed(await self._resumed(checkpoint_id, responses, checkpoint_storage))
+
+    def run_stream(
+        self, message: Any, run_id: str | None = None, storage: CheckpointStorage | None = None
+    ) -> RunStream:
         """Run and yield events as they happen; leaving the stream stops the run."""
         from holdfast.runtime.run import RunStream
 
-        return RunStream(self._new_run(message))
+        return RunStream(self._new_run(message, run_id, storage))
 
-    def run_sync(self, message: Any) -> RunResult:
+    def run_stream_from_checkpoint(
+        self,
+        checkpoint_id: str | CheckpointInfo,
+        checkpoint_storage: CheckpointStorage | None = None,
+        responses: Mapping[str, Any] | None = None,
+    ) -> RunStream:
+        """Resume and yield events as they happen; leaving the stream stops the run."""
+        from holdfast.runtime.run import RunStream
+
+        return RunStream(None, lambda: self._resumed(checkpoint_id, responses, checkpoint_storage))
+
+    def run_sync(
+        self, message: Any, run_id: str | None = None, storage: CheckpointStorage | None = None
+    ) -> RunResult:
         """``run`` for programs without an event loop."""
         import asyncio
 
@@ -105,31 +182,113 @@ class Workflow:
         else:
             inside = True
         if not inside:
-            return asyncio.run(self.run(message))
+            return asyncio.run(self.run(message, run_id, storage))
         raise RuntimeError(
             "run_sync was called inside a running event loop; use 'await workflow.run(...)' there"
         )
 
-    def _new_run(self, message: Any) -> Run:
+    def _new_run(self, message: Any, run_id: str | None, storage: CheckpointStorage | None) -> Run:
         from holdfast.engine.superstep import begin
+        from holdfast.engine.value import Copier
+
+        if run_id is not None and (complaint := complaint_about_id(run_id)):
+            raise InvalidArgument(f"run id {run_id!r} {complaint}")
+        new_id = RunId(run_id) if run_id is not None else self._environment.new_run_id()
+        storage = storage or self._storage
+        if storage is not None:
+            return self._durable(storage).new_run(message, new_id)
+        if run_id is not None:
+            raise InvalidArgument(f"run_id={run_id!r}: {_NO_STORAGE}")
+        capture = Copier(self._limits.max_value_size)
+        snapshot = begin(self._graph, self._name, message, self._limits, capture)
+        return self._assembled(new_id, snapshot, capture)
+
+    async def _resumed(
+        self,
+        checkpoint: str | CheckpointInfo | None,
+        responses: Mapping[str, Any] | None = None,
+        storage: CheckpointStorage | None = None,
+        allow_graph_change: bool = False,
+        run_id: str | None = None,
+    ) -> Run:
+        if (checkpoint is None) == (run_id is None):
+            raise InvalidArgument("resume needs either a checkpoint (or its id) or run_id=..., not both")
+        durable = self._durable(self._needed(storage))
+        run = await durable.resumed_run(checkpoint, run_id, allow_graph_change)
+        if responses:
+            run.take(responses)
+        return run
+
+    async def _attached(self, message: Any, run_id: str, storage: CheckpointStorage | None) -> Run | None:
+        durable = self._durable(self._needed(storage))
+        if not await durable.has_same_input(message, run_id):
+            return None
+        return await self.resume(run_id=run_id, storage=storage)
+
+    def _needed(self, storage: CheckpointStorage | None) -> CheckpointStorage:
+        found = storage or self._storage
+        if found is None:
+            raise InvalidArgument(f"workflow {self._name!r}: {_NO_STORAGE}")
+        return found
+
+    def _durable(self, storage: CheckpointStorage) -> Durable:
+        from holdfast.runtime.durable import Durable
+
+        if self._codec is None:
+            self._codec = declared_codec(self._graph)
+        storage.learn(self._name, self._codec)
+        return Durable(
+            self._graph, self._name, self._limits, self._environment, storage, self._codec, self._assembled
+        )
+
+    def _assembled(
+        self,
+        run_id: RunId,
+        snapshot: Snapshot,
+        capture: Captor,
+        recorder: Recorder | None = None,
+        resumed: bool = False,
+    ) -> Run:
         from holdfast.runtime.event_log import EventLog
         from holdfast.runtime.run import Run
         from holdfast.runtime.runner import Runner
 
-        snapshot = begin(self._graph, self._name, message, self._limits)
-        run_id = self._environment.new_run_id()
         log = EventLog()
         runner = Runner(
             self._graph,
             snapshot,
             run_id,
             self._limits,
+            capture,
             self._max_iterations,
             self._environment,
             log,
             self._shared,
+            recorder,
+            resumed,
         )
         return Run(self._name, run_id, runner, log)
 
     def __repr__(self) -> str:
         return f"<Workflow {self._name!r} {self.fingerprint[:8]}>"
+
+
+_NO_STORAGE = (
+    "there is no storage; give one with storage=..., or build the workflow with .with_checkpointing(storage)"
+)
+
+
+async def _completed(run: Run) -> RunResult:
+    try:
+        return await run.wait_for_completion()
+    finally:
+        await run.close()
+
+
+def declared_codec(graph: Graph) -> Codec:
+    """The codec for what a workflow declares; raises ``GraphError`` where two of its classes share a name."""
+    from holdfast.checkpoint.codec import Codec
+    from holdfast.checkpoint.registry import TypeRegistry, declared_forms
+    from holdfast.runtime.events import WorkflowEvent
+
+    return Codec(TypeRegistry([*declared_forms(graph), ("events", WorkflowEvent)]))

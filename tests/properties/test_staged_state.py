@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from holdfast import Merge, StateConflict, WrongType
 from holdfast.engine.staging import Staging
 from holdfast.engine.state import EMPTY_STATE, Scope, State, combine, read, write
-from holdfast.engine.value import capture
+from holdfast.engine.value import Copier, capture
 from holdfast.ids import ExecutorId
 
 LIMIT = 1 << 20
+CAPTURE = Copier(LIMIT)
 SCOPES = ("plain", "added", "joined", None)
 """Shared scopes without a merge, with two kinds of merge, and the private scope."""
 KEYS = ("x", "y")
@@ -191,7 +192,7 @@ def staged(state: State, owner: str) -> Staging:
         state,
         ExecutorId(owner),
         lambda scope, key: RULES.get(scope.name) if scope.owner is None else None,
-        LIMIT,
+        CAPTURE,
     )
 
 
@@ -249,7 +250,7 @@ def test_state_is_what_the_model_says(supersteps: list[Superstep]) -> None:
             models.append(mine)
         assert plain(state) == before, "nothing is to be seen before the barrier"
         after = outcome(committed_after, model, models)
-        writes = outcome(combine, state, stagings, LIMIT)
+        writes = outcome(combine, state, stagings, CAPTURE)
         assert (writes == REFUSED) == (after == REFUSED)
         if after == REFUSED:
             return
@@ -271,7 +272,7 @@ def test_combining_is_pure(todo: list[Op]) -> None:
             return
     changes = dict(staging.changes)
     made = [(ExecutorId("a"), staging.changes)]
-    first, again = (outcome(combine, EMPTY_STATE, made, LIMIT) for _ in range(2))
+    first, again = (outcome(combine, EMPTY_STATE, made, CAPTURE) for _ in range(2))
     assert first == again
     assert staging.changes == changes
     assert plain(EMPTY_STATE) == {}

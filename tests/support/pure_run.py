@@ -9,7 +9,7 @@ from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.staging import Staging
 from holdfast.engine.state import Scope
 from holdfast.engine.superstep import Applied, Outcome, Turn, apply, begin, plan
-from holdfast.engine.value import capture
+from holdfast.engine.value import Copier, capture
 from holdfast.ids import ExecutorId
 from tests.support.graphs import Append, Clear, Description, Put, Read, Send, Yield, act
 
@@ -37,7 +37,7 @@ def perform(described: Described, workflow: Workflow, snapshot: Snapshot, turn: 
         snapshot.state,
         turn.executor_id,
         lambda scope, key: graph.merge_for(scope.name, key) if scope.owner is None else None,
-        LIMITS.max_value_size,
+        Copier(LIMITS.max_value_size),
     )
     messages: list[Sent] = []
     outputs: list[Output] = []

@@ -102,7 +102,10 @@ class Depth(IntEnum):
 
 
 class RunQuery(NamedTuple):
-    """Which runs are asked for. Oldest first by ``created``, then ``run_id``; ``newest`` gives the latest ``updated`` first."""
+    """Which runs are asked for, and in which order.
+
+    Oldest first, by ``created``, then ``run_id``; with ``newest`` the latest ``updated`` first, then ``run_id``.
+    """
 
     workflow_name: str | None = None
     statuses: frozenset[RunStatus] | None = None
@@ -164,7 +167,7 @@ class Store(Protocol):
         ...
 
     async def records(self, run_id: RunId, first: int, last: int, depth: Depth) -> Sequence[Record]:
-        """The records of a run with ``first`` <= seq <= ``last``, in order of seq; those that are not there are left out."""
+        """The records of a run with ``first`` <= seq <= ``last`` that are there, in order of seq."""
         ...
 
     async def blobs(self, family: RunId, digests: Sequence[Digest]) -> Mapping[Digest, bytes]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Container
 from itertools import islice
 
-from holdfast.engine.limits import Limits
 from holdfast.engine.snapshot import Snapshot
-from holdfast.engine.value import Value, capture
+from holdfast.engine.value import Captor, Value
 from holdfast.errors import InvalidResponse, RequestAlreadyAnswered, UnknownRequest
 from holdfast.graph.convert import Unconvertible, convert
 from holdfast.ids import RequestId
@@ -17,7 +16,7 @@ _LISTED = 20
 
 
 def checked_answer(
-    snapshot: Snapshot, request_id: str, answer: object, limits: Limits, taken: Container[RequestId] = ()
+    snapshot: Snapshot, request_id: str, answer: object, capture: Captor, taken: Container[RequestId] = ()
 ) -> Value:
     """The answer to a pending request, converted to its type and captured; ``taken`` ones are answered already."""
     key = RequestId(request_id)
@@ -37,4 +36,4 @@ def checked_answer(
         raise InvalidResponse(
             f"the response to request {request_id!r} of executor {request.executor_id!r} cannot be taken: {reason}"
         ) from reason
-    return capture(converted, "response", limits.max_value_size)
+    return capture(converted, "response")

@@ -9,6 +9,7 @@ from holdfast.engine.chain import Chain
 from holdfast.engine.layered import GONE, Layered
 from holdfast.engine.message import Delivery, Output, Request
 from holdfast.engine.state import EMPTY_STATE, Place, Scope, State, Write, write
+from holdfast.engine.status import RunStatus
 from holdfast.engine.value import Value
 from holdfast.ids import ExecutorId, RequestId
 
@@ -102,3 +103,8 @@ def answered(snapshot: Snapshot, responses: Mapping[RequestId, Value]) -> Snapsh
         requests=snapshot.requests.changed(dict.fromkeys(responses, GONE)),
         answered=snapshot.answered.changed(dict.fromkeys(responses, True)),
     )
+
+
+def status_at_rest(snapshot: Snapshot) -> RunStatus:
+    """How a run stands that has nothing to deliver."""
+    return RunStatus.WAITING if snapshot.requests.size else RunStatus.COMPLETED

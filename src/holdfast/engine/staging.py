@@ -19,7 +19,7 @@ from holdfast.engine.state import (
     read,
     rule_name,
 )
-from holdfast.engine.value import Value, append_to
+from holdfast.engine.value import Captor, Value, append_to
 from holdfast.errors import StateConflict, WrongType
 from holdfast.graph.state_key import Merge, MergeRule
 from holdfast.ids import ExecutorId
@@ -30,13 +30,13 @@ MergeFor: TypeAlias = Callable[[Scope, str], MergeRule | None]
 class Staging:
     """The changes that one turn stages over the committed state: it reads its own writes, others do not."""
 
-    __slots__ = ("_committed", "_limit", "_merge_for", "_owner", "changes")
+    __slots__ = ("_capture", "_committed", "_merge_for", "_owner", "changes")
 
-    def __init__(self, committed: State, owner: ExecutorId, merge_for: MergeFor, limit: int) -> None:
+    def __init__(self, committed: State, owner: ExecutorId, merge_for: MergeFor, capture: Captor) -> None:
         self._committed = committed
         self._owner = owner
         self._merge_for = merge_for
-        self._limit = limit
+        self._capture = capture
         self.changes: dict[tuple[Scope, str], Change] = {}
 
     def read(self, scope: Scope, key: str) -> Value | None:
@@ -52,7 +52,7 @@ class Staging:
             case Update():
                 current = read(self._committed, scope, key)
                 updates = [(self._owner, value) for value in change.updates]
-                return merged(current, updates, change.rule, (scope, key), self._limit)
+                return merged(current, updates, change.rule, (scope, key), self._capture)
             case Drop():
                 return None
 
@@ -69,7 +69,7 @@ class Staging:
             self.changes[place] = Update((value,), rule)
         else:
             current = self.read(scope, key)
-            self.changes[place] = Put(merged(current, [(self._owner, value)], rule, place, self._limit))
+            self.changes[place] = Put(merged(current, [(self._owner, value)], rule, place, self._capture))
 
     def append(self, scope: Scope, key: str, item: Value, rule: MergeRule | None = None) -> None:
         """Put ``item`` behind the value."""

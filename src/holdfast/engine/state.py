@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.engine.chain import Chain
 from holdfast.engine.layered import GONE, Layered
-from holdfast.engine.value import Value, append_to, capture, items_of
+from holdfast.engine.value import Captor, Value, append_to, items_of
 from holdfast.errors import StateConflict
 from holdfast.graph.state_key import Merge, MergeRule
 from holdfast.ids import ExecutorId
@@ -92,7 +92,9 @@ def write(state: State, writes: Mapping[Place, Write]) -> State:
     return state.changed(scopes)
 
 
-def combine(state: State, changes_of: Iterable[tuple[ExecutorId, Changes]], limit: int) -> dict[Place, Write]:
+def combine(
+    state: State, changes_of: Iterable[tuple[ExecutorId, Changes]], capture: Captor
+) -> dict[Place, Write]:
     """The writes of a superstep: the changes of its turns, in graph order, made one for each key.
 
     Raises ``StateConflict`` where two turns changed one key in ways that do not combine.
@@ -101,10 +103,10 @@ def combine(state: State, changes_of: Iterable[tuple[ExecutorId, Changes]], limi
     for executor_id, changes in changes_of:
         for place, change in changes.items():
             by_place.setdefault(place, []).append((executor_id, change))
-    return {place: _combined(state, place, made, limit) for place, made in by_place.items()}
+    return {place: _combined(state, place, made, capture) for place, made in by_place.items()}
 
 
-def _combined(state: State, place: Place, made: list[tuple[ExecutorId, Change]], limit: int) -> Write:
+def _combined(state: State, place: Place, made: list[tuple[ExecutorId, Change]], capture: Captor) -> Write:
     first = made[0][1]
     kinds = {type(change) for _, change in made}
     if len(made) == 1 and not isinstance(first, Update):
@@ -121,19 +123,19 @@ def _combined(state: State, place: Place, made: list[tuple[ExecutorId, Change]],
             (who, value) for who, change in made if isinstance(change, Update) for value in change.updates
         ]
         current, rule = read(state, *place), rules.pop()
-        if rule is Merge.APPEND and (items := _appended(current, [value for _, value in updates], limit)):
+        if rule is Merge.APPEND and (items := _appended(current, [value for _, value in updates], capture)):
             return Append(items)
-        return Put(merged(current, updates, rule, place, limit))
+        return Put(merged(current, updates, rule, place, capture))
     raise _conflict(place, made)
 
 
-def _appended(current: Value | None, updates: list[Value], limit: int) -> Chain[Value] | None:
+def _appended(current: Value | None, updates: list[Value], capture: Captor) -> Chain[Value] | None:
     """The items that updates append, where that can be said without the whole value: it costs what they cost."""
     kind = updates[0].type if current is None else current.type
     if any(update.type is not kind for update in updates):
         return None
     if kind is list:
-        return Chain.of([item for update in updates for item in items_of(update, limit)])
+        return Chain.of([item for update in updates for item in items_of(update, capture)])
     return Chain.of(updates) if current is not None and kind in (str, bytes) else None
 
 
@@ -180,7 +182,7 @@ def merged(
     updates: Iterable[tuple[ExecutorId, Value]],
     rule: MergeRule,
     place: Place,
-    limit: int,
+    capture: Captor,
 ) -> Value:
     """``updates`` merged into ``current`` one after the other; the first stands where nothing was."""
     function = _RULES[rule] if isinstance(rule, Merge) else rule
@@ -202,7 +204,7 @@ def merged(
                 key=key,
                 executor_ids=(executor_id,),
             ) from error
-    return capture(result, f"merged state {key!r}", limit)
+    return capture(result, f"merged state {key!r}")
 
 
 def _last(current: Any, update: Any) -> Any:

@@ -10,7 +10,7 @@ from holdfast.engine.message import Delivery, Output, Request, Sent, Unrouted
 from holdfast.engine.routing import Router, brief, deliver_input
 from holdfast.engine.snapshot import Buffer, BufferKey, Delta, Snapshot, advance
 from holdfast.engine.state import NO_CHANGES, Changes, combine
-from holdfast.engine.value import capture
+from holdfast.engine.value import Captor, Copier
 from holdfast.errors import InvalidArgument, LimitExceeded, WrongType
 from holdfast.graph.graph import Graph, ancestors, path_of
 from holdfast.graph.types import type_name
@@ -55,7 +55,9 @@ class WaitingJoin(NamedTuple):
     missing: tuple[ExecutorId, ...]
 
 
-def begin(graph: Graph, name: str, message: object, limits: Limits) -> Snapshot:
+def begin(
+    graph: Graph, name: str, message: object, limits: Limits, capture: Captor | None = None
+) -> Snapshot:
     """The snapshot of a run that was given its input and has done nothing yet."""
     start = graph.executors[graph.start]
     if start.dispatch.find(message) is None:
@@ -64,7 +66,7 @@ def begin(graph: Graph, name: str, message: object, limits: Limits) -> Snapshot:
             f"workflow {name!r} starts at {start.id!r}, which takes {takes}, "
             f"but its input is a {type(message).__name__}: {brief(message).rpartition(' (')[0]}"
         )
-    router = deliver_input(graph, capture(message, "input", limits.max_value_size))
+    router = deliver_input(graph, (capture or Copier(limits.max_value_size))(message, "input"))
     empty = Snapshot()
     return empty._replace(
         deliveries=tuple(router.deliveries), instances=empty.instances.changed(router.instances)
@@ -86,11 +88,18 @@ def plan(graph: Graph, snapshot: Snapshot) -> tuple[Turn, ...]:
     return tuple(Turn(target, tuple(by_target[target])) for target in ordered)
 
 
-def apply(graph: Graph, snapshot: Snapshot, outcomes: Sequence[Outcome], limits: Limits) -> Applied:
+def apply(
+    graph: Graph,
+    snapshot: Snapshot,
+    outcomes: Sequence[Outcome],
+    limits: Limits,
+    capture: Captor | None = None,
+) -> Applied:
     """What comes of the turns: messages are routed, writes combined, outputs and requests collected.
 
     ``outcomes`` are in the order of the plan. Raises ``ConditionFailed`` or ``StateConflict``; then nothing
-    came of the superstep and the same outcomes can be applied again.
+    came of the superstep and the same outcomes can be applied again. So they can after ``NotAtHand``, which a merge
+    raises where it needs a value that is not in memory. Merged values are captured by ``capture``, else copied.
     """
     router = Router(graph, snapshot)
     changed: list[tuple[ExecutorId, Changes]] = []
@@ -108,7 +117,7 @@ def apply(graph: Graph, snapshot: Snapshot, outcomes: Sequence[Outcome], limits:
     buffers = router.release()
     if len(router.deliveries) > limits.max_deliveries:
         raise _too_many(router.deliveries, snapshot, limits)
-    writes = combine(snapshot.state, changed, limits.max_value_size) if changed else {}
+    writes = combine(snapshot.state, changed, capture or Copier(limits.max_value_size)) if changed else {}
     delta = Delta(
         tuple(router.deliveries), writes, buffers, tuple(router.outputs), tuple(requests), router.instances
     )

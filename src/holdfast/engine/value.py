@@ -6,20 +6,26 @@ reader is given a copy of that: a change in place never leaks, and a reader sees
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from holdfast.engine.chain import Chain
 from holdfast.engine.copying import copied, differs, endless, is_immutable, size_of_text
 from holdfast.errors import LimitExceeded
+from holdfast.graph.types import TypeForm
 
 
 class Value(Protocol):
-    """A value that a run holds."""
+    """A value that a run holds. Where it is not at hand, ``peek`` and ``load`` raise ``NotAtHand``."""
 
     @property
     def type(self) -> type:
         """The class of the value, known without loading it."""
+        ...
+
+    @property
+    def mutable(self) -> bool:
+        """Whether what was captured can have changed since."""
         ...
 
     def peek(self) -> Any:
@@ -31,10 +37,55 @@ class Value(Protocol):
         ...
 
 
+class Captor(Protocol):
+    """How a run captures values: by copying them, or by encoding them for its storage."""
+
+    def __call__(self, value: object, place: str) -> Value:
+        """Capture ``value`` as it is now; ``place`` names it in errors, as in ``message.rows[3]``.
+
+        Raises ``NotCheckpointable`` for what cannot be kept and ``LimitExceeded`` for what is too big.
+        """
+        ...
+
+    def allow(self, form: TypeForm, where: str) -> None:
+        """Allow the classes in a type to be captured: those of a typed state key that is used."""
+        ...
+
+    def changed(self, value: object, captured: Value) -> bool:
+        """Whether ``value`` is no longer what it was when it was captured."""
+        ...
+
+    def differs(self, value: object, held: Value) -> bool:
+        """Whether ``value`` may be another than ``held``: what cannot be told counts as different."""
+        ...
+
+
+class NotAtHand(Exception):
+    """Values are needed that are not in memory; whoever can wait fetches them, and does again what needed them."""
+
+    def __init__(self, values: Sequence[Fetchable]) -> None:
+        self.values = values
+        super().__init__(f"{len(values)} values are not in memory")
+
+    async def fetch(self) -> None:
+        """Bring the values into memory."""
+        await self.values[0].fetch(self.values)
+
+
+class Fetchable(Protocol):
+    """A value that lies elsewhere."""
+
+    async def fetch(self, values: Sequence[Any]) -> None:
+        """Bring ``values``, which lie in the same place as this one, into memory."""
+        ...
+
+
 class Shared:
     """A deeply immutable value, held by reference."""
 
     __slots__ = ("_value",)
+
+    mutable = False
 
     def __init__(self, value: object) -> None:
         self._value = value
@@ -61,6 +112,8 @@ class Copied:
     """A value that can be changed: the copy that nobody else can reach."""
 
     __slots__ = ("_pristine",)
+
+    mutable = True
 
     def __init__(self, pristine: object) -> None:
         self._pristine = pristine
@@ -89,6 +142,8 @@ class Joined:
 
     __slots__ = ("_base", "_tail")
 
+    mutable = False
+
     def __init__(self, base: Value | None, tail: Chain[Value]) -> None:
         self._base = base
         self._tail = tail
@@ -107,13 +162,17 @@ class Joined:
     def load(self) -> Any:
         return self._assembled(lambda value: value.load())
 
+    def parts(self) -> tuple[Value | None, Chain[Value]]:
+        """What it began with, and the items behind that."""
+        return self._base, self._tail
+
     def _assembled(self, read: Callable[[Value], Any]) -> Any:
         kind = self.type
-        parts = [read(item) for item in self._tail]
+        base = [self._base] if self._base is not None else []
+        parts = read_all([*base, *self._tail], read)
         if kind is list:
-            return [*(read(self._base) if self._base is not None else ()), *parts]
-        assert self._base is not None
-        return kind().join([read(self._base), *parts])
+            return [*parts[0], *parts[1:]] if base else parts
+        return kind().join(parts)
 
     def __eq__(self, other: object) -> bool:
         return _equal(self, other)
@@ -124,10 +183,29 @@ class Joined:
         return f"Joined({self.peek()!r})"
 
 
+def read_all(values: Sequence[Value], read: Callable[[Value], Any]) -> list[Any]:
+    """Each value as ``read`` gives it; raises ``NotAtHand`` for all that are missing, not only for the first."""
+    try:
+        return [read(value) for value in values]
+    except NotAtHand:
+        pass
+    raise NotAtHand(missing_of(values))
+
+
+def missing_of(values: Iterable[Value]) -> list[Fetchable]:
+    """What must be fetched before all these values can be read."""
+    missing: list[Fetchable] = []
+    for value in values:
+        try:
+            value.peek()
+        except NotAtHand as absent:
+            missing += absent.values
+    return missing
+
+
 def _equal(one: Value, other: object) -> bool:
-    if not isinstance(other, Shared | Copied | Joined):
-        return False
-    return one.type is other.type and not differs(one.peek(), other.peek())
+    theirs: Any = other
+    return hasattr(theirs, "peek") and one.type is theirs.type and not differs(one.peek(), theirs.peek())
 
 
 def append_to(value: Value | None, items: Chain[Value]) -> Joined:
@@ -137,11 +215,11 @@ def append_to(value: Value | None, items: Chain[Value]) -> Joined:
     return Joined(value, items)
 
 
-def items_of(value: Value, limit: int) -> Sequence[Value]:
+def items_of(value: Value, capture: Captor) -> Sequence[Value]:
     """The items of a list, each as a value."""
     if isinstance(value, Joined) and value._base is None:
         return tuple(value._tail)
-    return [capture(item, f"item [{index}]", limit) for index, item in enumerate(value.peek())]
+    return [capture(item, f"item [{index}]") for index, item in enumerate(value.peek())]
 
 
 _ATOMS = frozenset({int, float, bool, type(None), complex})
@@ -170,6 +248,22 @@ def capture(value: object, place: str, limit: int) -> Value:
     return captured
 
 
-def changed_since(value: object, captured: Value) -> bool:
-    """Whether ``value`` is no longer what it was when it was captured."""
-    return isinstance(captured, Copied) and differs(value, captured.peek())
+class Copier:
+    """Captures values by copying them."""
+
+    __slots__ = ("_limit",)
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+
+    def __call__(self, value: object, place: str) -> Value:
+        return capture(value, place, self._limit)
+
+    def allow(self, form: TypeForm, where: str) -> None:
+        """Anything that can be copied is allowed."""
+
+    def changed(self, value: object, captured: Value) -> bool:
+        return isinstance(captured, Copied) and differs(value, captured.peek())
+
+    def differs(self, value: object, held: Value) -> bool:
+        return differs(held.peek(), value, unsure=True)

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from holdfast.graph.context import PassOn, WorkflowContext
 from holdfast.graph.executor import Executor
 from holdfast.graph.handler import handler, response_handler
 from holdfast.graph.types import TypeForm
+
+
+class Summarized(Protocol):
+    """What can say itself in a few words: a checkpoint."""
+
+    def summary(self) -> Any:
+        """It, in a few words."""
+        ...
 
 
 class RequestInfoExecutor(Executor):
@@ -35,3 +43,8 @@ class RequestInfoExecutor(Executor):
     async def answered(self, request: object, response: object, ctx: WorkflowContext[Any, Any]) -> Any:
         """Send the response on."""
         return PassOn(response)
+
+    @staticmethod
+    def checkpoint_summary(checkpoint: Summarized) -> Any:
+        """A checkpoint in a few words: the same as ``checkpoint.summary()``."""
+        return checkpoint.summary()

@@ -6,14 +6,13 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from holdfast.engine.copying import differs
 from holdfast.engine.limits import Limits
 from holdfast.engine.message import Output, Request, Sent
 from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.staging import Staging
 from holdfast.engine.state import NO_CHANGES, Scope
 from holdfast.engine.superstep import Outcome
-from holdfast.engine.value import Copied, Value, capture, changed_since
+from holdfast.engine.value import Captor, NotAtHand, Value
 from holdfast.errors import ChangedAfterCapture, GraphError, InvalidArgument, TurnOver, WrongType
 from holdfast.graph.context import DEFAULT_SHARED_SCOPE, PassOn, WorkflowContext
 from holdfast.graph.state_key import MergeRule, StateKey
@@ -24,14 +23,19 @@ from holdfast.runtime.placed import Placed
 
 _OWN_STATE = "state"
 _FIELDS = "fields"
+PRIVATE_SCOPES = ("", _OWN_STATE, _FIELDS)
+"""The names of the scopes that an executor has to itself."""
 
 
 class Surroundings(NamedTuple):
     """What the turns of one run have in common."""
 
     limits: Limits
+    capture: Captor
     run_id: RunId
     emit: Callable[[Sequence[WorkflowEvent]], None]
+    durable: bool = False
+    """Whether events are stored."""
 
 
 class TurnContext(WorkflowContext[Any, Any]):
@@ -68,16 +72,34 @@ class TurnContext(WorkflowContext[Any, Any]):
         """Keep a field of the executor, if it is not what is kept already."""
         scope = Scope(self._placed.address, _FIELDS, self._placed.path)
         kept = self._staging.read(scope, name)
-        if kept is None or differs(kept.peek(), value, unsure=True):
-            captured = capture(value, f"field {name!r}", self._around.limits.max_value_size)
-            self._staging.put(scope, name, captured)
+        capture = self._around.capture
+        if kept is None or capture.differs(value, kept):
+            self._staging.put(scope, name, capture(value, f"field {name!r}"))
+
+    async def kept_fields(self) -> list[str]:
+        """The names of the fields that are kept."""
+        return self._staging.keys(Scope(self._placed.address, _FIELDS, self._placed.path))
+
+    async def kept_field(self, name: str) -> Any:
+        """A field as it is kept."""
+        return await self._read(Scope(self._placed.address, _FIELDS, self._placed.path), name, None)
+
+    def close_restored(self) -> None:
+        """The executor was restored from what it read; it was not its turn to do anything."""
+        done = self._messages or self._outputs or self._requests or (self._staged and self._staged.changes)
+        self._over = True
+        if done:
+            raise GraphError(
+                f"on_checkpoint_restored of executor {self.executor_id!r} sent or wrote something; it may only read: "
+                f"what it does is not part of any superstep"
+            )
 
     def outcome(self) -> Outcome:
         """What the turn produced; from now on the context can no longer be used."""
         self._over = True
         if self._captured is not None:
             for what, value, captured in self._captured.values():
-                if changed_since(value, captured):
+                if self._around.capture.changed(value, captured):
                     self.tell(WorkflowWarningEvent(self._changed(what, value), self._placed.address))
         changes = self._staged.changes if self._staged is not None else NO_CHANGES
         return Outcome(
@@ -113,8 +135,8 @@ class TurnContext(WorkflowContext[Any, Any]):
     def _capture(self, value: object, place: str) -> Value:
         if self._over:
             self._check_open()
-        captured = capture(value, place, self._around.limits.max_value_size)
-        if type(captured) is Copied:
+        captured = self._around.capture(value, place)
+        if captured.mutable:
             # By identity: of a value that is changed and taken again, the last taking counts.
             self._captured = self._captured or {}
             self._captured[id(value)] = (place, value, captured)
@@ -131,8 +153,10 @@ class TurnContext(WorkflowContext[Any, Any]):
     def _staging(self) -> Staging:
         self._check_open()
         if self._staged is None:
-            limit = self._around.limits.max_value_size
-            self._staged = Staging(self._snapshot.state, self._placed.address, self._placed.merge_for, limit)
+            placed = self._placed
+            self._staged = Staging(
+                self._snapshot.state, placed.address, placed.merge_for, self._around.capture
+            )
         return self._staged
 
     # What handlers ask of it; the contract is in ``WorkflowContext``.
@@ -204,7 +228,15 @@ class TurnContext(WorkflowContext[Any, Any]):
 
     async def read_state(self, key: Any, default: Any = None, scope_name: str | None = None) -> Any:
         scope, name, _ = self._place(key, scope_name)
-        return _loaded(self._staging.read(scope, name), default)
+        return await self._read(scope, name, default)
+
+    async def _read(self, scope: Scope, name: str, default: Any) -> Any:
+        try:
+            value = self._staging.read(scope, name)
+            return default if value is None else value.load()
+        except NotAtHand as absent:
+            await absent.fetch()
+            return await self._read(scope, name, default)
 
     async def queue_state_update(self, key: Any, value: Any, scope_name: str | None = None) -> None:
         scope, name, rule = self._place(key, scope_name)
@@ -233,9 +265,8 @@ class TurnContext(WorkflowContext[Any, Any]):
         self._staging.append(scope, name, self._capture(item, f"state {name!r}"), rule)
 
     async def get_state(self) -> Any:
-        return _loaded(
-            self._staging.read(Scope(self._placed.address, _OWN_STATE, self._placed.path), _OWN_STATE), None
-        )
+        scope = Scope(self._placed.address, _OWN_STATE, self._placed.path)
+        return await self._read(scope, _OWN_STATE, None)
 
     async def set_state(self, value: Any) -> None:
         scope = Scope(self._placed.address, _OWN_STATE, self._placed.path)
@@ -259,8 +290,10 @@ class TurnContext(WorkflowContext[Any, Any]):
         event = copy.copy(event)  # it is stamped, and the user's may be added again
         if event.provisional:
             self._around.emit([event])
-        else:
-            self.tell(event)
+            return
+        if self._around.durable:
+            self._around.capture(event, "event")  # fails here if it cannot be stored
+        self.tell(event)
 
     def _scope(self, scope_name: str | None) -> Scope:
         if scope_name is None:
@@ -279,6 +312,7 @@ class TurnContext(WorkflowContext[Any, Any]):
                     f"state key {key.name!r} belongs to scope {key.scope_name!r}, but was used with "
                     f"scope_name={scope_name!r}; leave scope_name out"
                 )
+            self._around.capture.allow(key.type, f"state key {key.name!r}")
             return self._scope(key.scope_name if scope_name is None else scope_name), key.name, key.merge
         if not isinstance(key, str):
             _refuse_key(key)
@@ -296,7 +330,3 @@ def _in_default_scope(key: Any, instead: str) -> Any:
 
 def _refuse_key(key: object) -> NoReturn:
     raise WrongType(f"a state key is a str or a StateKey, not a {type(key).__name__}: {key!r}")
-
-
-def _loaded(value: Value | None, default: Any) -> Any:
-    return default if value is None else value.load()

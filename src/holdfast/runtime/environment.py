@@ -24,9 +24,14 @@ def _chance() -> float:
     return random.random()
 
 
+def _salt() -> bytes:
+    return os.urandom(16)
+
+
 class Environment(NamedTuple):
-    """The clock, the source of ids, and chance as numbers from 0 to 1."""
+    """The clock, the source of ids, chance as numbers from 0 to 1, and salt for the ids of checkpoints."""
 
     now: Callable[[], datetime.datetime] = _now
     new_run_id: Callable[[], RunId] = _new_run_id
     chance: Callable[[], float] = _chance
+    salt: Callable[[], bytes] = _salt

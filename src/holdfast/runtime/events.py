@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import datetime
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.engine.status import RunStatus
 from holdfast.errors import HoldfastWarning
 from holdfast.graph.types import TypeForm
 from holdfast.ids import ExecutorId, RequestId, RunId
+
+if TYPE_CHECKING:
+    from holdfast.checkpoint.info import CheckpointInfo
 
 _NEVER = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
@@ -66,6 +69,8 @@ class WorkflowOutputEvent(WorkflowEvent):
 
     data: Any
     executor_id: ExecutorId
+    replayed: bool = False
+    """Whether it was given out before: a finished run that is resumed gives its outputs again."""
 
 
 @dataclass(slots=True)
@@ -116,7 +121,7 @@ class SuperStepStartedEvent(WorkflowEvent):
     1
     """
 
-    checkpoint: Any = None
+    checkpoint: CheckpointInfo | None = None
     """The checkpoint at the start; None where nothing is stored."""
 
     @property
@@ -141,7 +146,7 @@ class SuperStepCompletedEvent(WorkflowEvent):
     has_pending_messages: bool = False
     has_pending_requests: bool = False
     state_updated: bool = False
-    checkpoint: Any = None
+    checkpoint: CheckpointInfo | None = None
     """The checkpoint at the end; None where nothing is stored."""
 
     @property
@@ -153,6 +158,17 @@ class SuperStepCompletedEvent(WorkflowEvent):
     def completion_info(self) -> SuperStepCompletedEvent:
         """This event, for code that looks for ``event.completion_info.checkpoint``."""
         return self
+
+
+@dataclass(slots=True)
+class CheckpointSavedEvent(WorkflowEvent):
+    """A checkpoint became durable.
+
+    >>> CheckpointSavedEvent.__name__
+    'CheckpointSavedEvent'
+    """
+
+    checkpoint: CheckpointInfo
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from holdfast.errors import ExecutorShared
 from holdfast.graph.executor import Executor
 from holdfast.graph.graph import Graph
 from holdfast.ids import ExecutorId, RunId
-from holdfast.runtime.fields import LEASE, copy_of_fields, fields_of
+from holdfast.runtime.fields import LEASE, copy_of_fields, fields_of, put_back
 from holdfast.runtime.placed import Placed
 
 
@@ -29,9 +29,10 @@ class Holder:
 class _Lease:
     """What an executor instance remembers: its fields when the workflow was built, and who holds it."""
 
-    __slots__ = ("baseline", "holder", "used")
+    __slots__ = ("baseline", "holder", "last", "used")
 
     def __init__(self, baseline: dict[str, Any]) -> None:
+        self.last: tuple[RunId, str] | None = None
         self.baseline = baseline
         self.holder: weakref.ref[Holder] | None = None
         self.used = False
@@ -56,11 +57,16 @@ def remember(graph: Graph) -> dict[ExecutorId, Placed]:
 def take(instance: Executor, address: ExecutorId, holder: Holder) -> bool:
     """Let ``holder`` hold an instance; whether ``reset`` must be awaited before its first turn.
 
-    Raises ``ExecutorShared`` if another run holds it, or has left changed fields behind in it.
+    Raises ``ExecutorShared`` if another run holds it, or has left changed fields behind in it. The same run, resumed,
+    finds it as it was when the workflow was built.
     """
     lease: _Lease = vars(instance)[LEASE]
+    place = (holder.run_id, holder.path)
+    if lease.last == place and lease.used and not _held(lease, holder):
+        put_back(instance, lease.baseline)
     _check_free(instance, address, lease, holder)
     resets = lease.used and hasattr(instance, "reset")
+    lease.last = place
     lease.holder, lease.used = weakref.ref(holder), True
     return resets
 
@@ -76,6 +82,11 @@ def check_free(graph: Graph, host: ExecutorId) -> None:
             check_free(spec.nested, address)
         elif spec.shared_instance is not None and not spec.shareable:
             _check_free(spec.shared_instance, address, vars(spec.shared_instance)[LEASE], None)
+
+
+def _held(lease: _Lease, holder: Holder) -> bool:
+    other = lease.holder() if lease.holder is not None else None
+    return other is not None and other is not holder and not other.free
 
 
 def _check_free(instance: Executor, address: ExecutorId, lease: _Lease, holder: Holder | None) -> None:

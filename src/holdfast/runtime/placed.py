@@ -16,13 +16,14 @@ from holdfast.runtime.fields import FieldWatch, Noted
 class Placed:
     """An executor of a run: where it stands and the instance that serves it there."""
 
-    __slots__ = ("address", "graph", "instance", "last", "path", "spec", "to_reset", "watch")
+    __slots__ = ("address", "graph", "instance", "last", "path", "spec", "to_reset", "to_restore", "watch")
 
     def __init__(self, address: ExecutorId, located: Located, instance: Executor) -> None:
         self.address = address
         self.graph, self.path, self.spec = located
         self.instance = instance
         self.to_reset = False
+        self.to_restore = False
         self.last = not self.graph.outgoing[self.spec.id]
         # Most executors have no field but their id; they are watched once they have one.
         fields = self.spec.watched and len(instance.__dict__) > 1

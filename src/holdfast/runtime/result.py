@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from holdfast.engine.status import RunStatus
 from holdfast.errors import HoldfastWarning, RunEnded
 from holdfast.ids import RequestId, RunId
-from holdfast.runtime.events import PendingRequest, RunStatus
+from holdfast.runtime.events import PendingRequest
 
 if TYPE_CHECKING:
     from holdfast.runtime.run import Run

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from holdfast.engine.snapshot import Snapshot
+from holdfast.engine.snapshot import Snapshot, status_at_rest
+from holdfast.engine.status import RunStatus
 from holdfast.errors import InvalidArgument, RunEnded, StubbornHandler, WrongType
 from holdfast.ids import RequestId, RunId
 from holdfast.runtime.event_log import EventLog, Watcher
 from holdfast.runtime.events import (
     PendingRequest,
     Response,
-    RunStatus,
     WorkflowCompletedEvent,
     WorkflowErrorEvent,
     WorkflowEvent,
@@ -23,6 +23,9 @@ from holdfast.runtime.events import (
 )
 from holdfast.runtime.result import RunResult
 from holdfast.runtime.runner import Runner
+
+if TYPE_CHECKING:
+    from holdfast.checkpoint.info import CheckpointInfo
 
 # How long handlers have to clean up after they were cancelled.
 GRACE_SECONDS = 5.0
@@ -66,9 +69,32 @@ class Run:
         return self._status
 
     @property
+    def checkpoints(self) -> list[CheckpointInfo]:
+        """The checkpoints that the run made since it was started or resumed, oldest first; none without storage.
+
+        That of a resumed run begins with the checkpoint from which it goes on.
+        """
+        recorder = self._runner.recorder
+        return list(recorder.checkpoints) if recorder is not None else []
+
+    @property
+    def latest_checkpoint(self) -> CheckpointInfo | None:
+        """The checkpoint that the run stands on; None without storage."""
+        recorder = self._runner.recorder
+        return recorder.checkpoints[-1] if recorder is not None and recorder.checkpoints else None
+
+    @property
     def snapshot(self) -> Snapshot:
         """The run as it was after its last superstep."""
         return self._runner.snapshot
+
+    async def open(self) -> None:
+        """Commit what must be durable before anything acts on it: when this returns, the run is in the storage."""
+        try:
+            await self._runner.open()
+        except BaseException:
+            self._runner.let_go()
+            raise
 
     def begin(self) -> None:
         """Let the run begin, once; needs a running event loop."""
@@ -126,6 +152,14 @@ class Run:
             self._leaving = None
             self._move()
 
+    def take(self, responses: Mapping[RequestId, Any] | Mapping[str, Any]) -> None:
+        """Take answers before the run begins to move."""
+        if self._runner.finished:
+            raise RunEnded(
+                f"run {self._run_id} is {RunStatus.COMPLETED}; it takes no responses: start a new run"
+            )
+        self._runner.respond(responses)
+
     async def wait_for_completion(self) -> RunResult:
         """Wait until the run waits or is over; raises what it failed with."""
         self.begin()
@@ -159,48 +193,57 @@ class Run:
         if self._status.ended:
             return
         if self._task is None or self._rest is None or self._task.done():
-            self._end(self._leaving or status)
+            await self._come_to_rest(self._leaving or status)
             return
         if self._leaving is None:  # a second cancellation would only disturb the cleaning up
             self._leaving = status
             self._runner.stop(self._task)
         await asyncio.wait([self._rest], timeout=grace)
         if self._status is RunStatus.RUNNING:
-            self._leave_behind(grace)
+            await self._leave_behind(grace)
 
-    def _leave_behind(self, grace: float) -> None:
+    async def _leave_behind(self, grace: float) -> None:
         warning = StubbornHandler(
             f"a handler in superstep {self._runner.superstep} of run {self._run_id} did not end within {grace:g} s "
             f"after it was cancelled and was left behind; let CancelledError through, and use 'finally' to clean up"
         )
         assert self._leaving is not None
         self._emit(self._runner.warning(warning))
-        self._end(self._leaving)
+        await self._come_to_rest(self._leaving)
         self._runner.leave_behind()
 
     async def _drive(self) -> None:
         """Let the run move until it waits or is over."""
-        if self.snapshot.superstep == 0:
+        if self.snapshot.superstep == 0 and not self._runner.resumed:
             self._emit(WorkflowStartedEvent(self._workflow_name))
         self._emit(WorkflowStatusEvent(self._status))
         try:
+            self._runner.emit(self._runner.again())
             await self._runner.drive()
         except asyncio.CancelledError:
-            self._end(self._leaving or RunStatus.STOPPED)
+            await self._come_to_rest(self._leaving or RunStatus.STOPPED)
             if self._leaving is None:
                 raise
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
             raise
         except BaseException as error:
             self._error = error if not self._status.ended else None
-            self._end(RunStatus.FAILED, WorkflowErrorEvent(error))
+            await self._come_to_rest(RunStatus.FAILED, error)
         else:
-            if self.snapshot.requests:
-                self._end(RunStatus.WAITING)
-            else:
-                outputs = self.snapshot.outputs
-                data = outputs.last.value.load() if outputs else None
-                self._end(RunStatus.COMPLETED, WorkflowCompletedEvent(data))
+            await self._come_to_rest(status_at_rest(self.snapshot))
+
+    async def _come_to_rest(self, status: RunStatus, error: BaseException | None = None) -> None:
+        """Let the store know how the run stands, then everyone else."""
+        if self._runner.recorder is not None and not self._status.ended:
+            await self._runner.recorder.rest(status, error)
+        if error is not None:
+            self._end(status, WorkflowErrorEvent(error))
+        elif status is RunStatus.COMPLETED:
+            outputs = self.snapshot.outputs
+            data = outputs.last.value.load() if outputs else None
+            self._end(status, WorkflowCompletedEvent(data))
+        else:
+            self._end(status)
 
     def _end(self, status: RunStatus, *events: WorkflowEvent) -> None:
         """Come to rest with ``status``; a run that was left behind has come to rest already."""
@@ -272,29 +315,42 @@ class RunStream(AsyncIterator[WorkflowEvent]):
     42
     """
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run | None, opening: Callable[[], Awaitable[Run]] | None = None) -> None:
+        """Of a run, or of one that ``opening`` gives when the first event is asked for."""
         self._run = run
-        self._watcher = run._log.watch()
+        self._opening = opening
+        self._watcher = run._log.watch() if run is not None else None
         self._events: AsyncGenerator[WorkflowEvent, None] | None = None
 
     @property
     def run(self) -> Run:
-        """The run whose events these are."""
+        """The run whose events these are; one that is resumed is there once its first event was taken."""
+        if self._run is None:
+            raise RuntimeError("the run of this stream is not there before its first event was taken")
         return self._run
+
+    async def _opened(self) -> tuple[Run, Watcher]:
+        if self._run is None:
+            assert self._opening is not None
+            self._run = await self._opening()
+        if self._watcher is None:
+            self._watcher = self._run._log.watch()
+        return self._run, self._watcher
 
     def __aiter__(self) -> AsyncGenerator[WorkflowEvent, None]:
         # Not kept here: so a break drops the last reference, and with it Python closes the generator at once.
         events, self._events = self._events, None
-        return events if events is not None else _held(self._run, self._watcher)
+        return events if events is not None else _held(self._opened)
 
     def __anext__(self) -> Awaitable[WorkflowEvent]:
         if self._events is None:
-            self._events = _held(self._run, self._watcher)
+            self._events = _held(self._opened)
         return self._events.__anext__()
 
     async def aclose(self) -> None:
         """Leave the stream and stop the run."""
-        await self._run.close()
+        if self._run is not None:
+            await self._run.close()
         if self._events is not None:
             try:
                 await self._events.aclose()
@@ -310,7 +366,10 @@ class RunStream(AsyncIterator[WorkflowEvent]):
         await self.aclose()
 
 
-async def _held(run: Run, watcher: Watcher) -> AsyncGenerator[WorkflowEvent, None]:
+async def _held(
+    opened: Callable[[], Awaitable[tuple[Run, Watcher]]],
+) -> AsyncGenerator[WorkflowEvent, None]:
+    run, watcher = await opened()
     log = run._log
     log.hold(watcher)
     run.begin()

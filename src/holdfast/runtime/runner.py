@@ -6,15 +6,16 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.answers import checked_answer
 from holdfast.engine.limits import Limits
 from holdfast.engine.message import Request, Unrouted
 from holdfast.engine.routing import brief
 from holdfast.engine.snapshot import Snapshot, answered
+from holdfast.engine.state import Scope
 from holdfast.engine.superstep import Applied, Outcome, Turn, WaitingJoin, apply, plan, waiting_joins
-from holdfast.engine.value import Value
+from holdfast.engine.value import Captor, NotAtHand, Value
 from holdfast.errors import (
     ExecutorFailed,
     HoldfastError,
@@ -23,10 +24,10 @@ from holdfast.errors import (
     UnroutedMessage,
     WaitingFanIn,
 )
-from holdfast.graph.graph import Graph, Located
+from holdfast.graph.graph import Graph, Located, path_of
 from holdfast.graph.matching import shown
 from holdfast.ids import ExecutorId, RequestId, RunId
-from holdfast.runtime.context import Surroundings
+from holdfast.runtime.context import PRIVATE_SCOPES, Surroundings
 from holdfast.runtime.environment import Environment
 from holdfast.runtime.event_log import EventLog, pause
 from holdfast.runtime.events import (
@@ -45,6 +46,9 @@ from holdfast.runtime.leases import Holder, check_free, take
 from holdfast.runtime.placed import Placed
 from holdfast.runtime.turns import Finished, Turns
 
+if TYPE_CHECKING:
+    from holdfast.runtime.recorder import Recorder
+
 # How long supersteps that never wait may keep the event loop to themselves.
 _LONGEST_STRETCH_SECONDS = 0.005
 _WARNINGS_KEPT = 1_000
@@ -59,10 +63,13 @@ class Runner:
         snapshot: Snapshot,
         run_id: RunId,
         limits: Limits,
+        capture: Captor,
         max_iterations: int,
         environment: Environment,
         log: EventLog,
         shared: Mapping[ExecutorId, Placed],
+        recorder: Recorder | None = None,
+        resumed: bool = False,
     ) -> None:
         self.snapshot = snapshot
         self.superstep = snapshot.superstep
@@ -70,10 +77,13 @@ class Runner:
         self.left_behind = False
         self._graph = graph
         self._limits = limits
+        self._capture = capture
         self._max_iterations = max_iterations
         self._run_id = run_id
         self._now = environment.now
         self._log = log
+        self.recorder = recorder
+        self.resumed = resumed
         self._responses: dict[RequestId, Value] = {}
         self._holders: dict[str, Holder] = {}
         self._nested: dict[str, list[ExecutorId]] = {}
@@ -83,7 +93,7 @@ class Runner:
         except BaseException:
             self.let_go()
             raise
-        around = Surroundings(limits, run_id, self.emit)
+        around = Surroundings(limits, capture, run_id, self.emit, recorder is not None)
         self._turns = Turns(around, self._placed, environment.chance)
 
     # Executors
@@ -115,6 +125,7 @@ class Runner:
             used_before = take(instance, address, holder)
         placed = self._executors[address] = Placed(address, located, instance)
         placed.to_reset = used_before
+        placed.to_restore = self.resumed and keeps_something(self.snapshot, address)
         if located.path:
             self._nested.setdefault(located.path, []).append(address)
         return placed
@@ -155,27 +166,78 @@ class Runner:
         """Take answers, all or none; they are delivered at the next barrier."""
         checked = {
             RequestId(request_id): checked_answer(
-                self.snapshot, request_id, answer, self._limits, self._responses
+                self.snapshot, request_id, answer, self._capture, self._responses
             )
             for request_id, answer in responses.items()
         }
         self._responses.update(checked)
 
-    def _deliver_responses(self) -> None:
-        self.snapshot = answered(self.snapshot, self._responses)
-        self._responses = {}
+    async def _deliver_responses(self) -> None:
+        responses = self._responses
+        if self.recorder is not None:
+            await self.recorder.answered(self.snapshot, responses)
+        self._deliver(responses)
+
+    def _deliver(self, responses: Mapping[RequestId, Value]) -> None:
+        self.snapshot = answered(self.snapshot, responses)
+        self._responses = {known: v for known, v in self._responses.items() if known not in responses}
 
     # Supersteps
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to do."""
+        return not self.snapshot.deliveries and not self.snapshot.requests
+
+    def again(self) -> list[WorkflowEvent]:
+        """What a resumed run says again: its outputs if it is finished, and the requests that are pending."""
+        if not self.resumed:
+            return []
+        snapshot = self.snapshot
+        if self.finished:
+            return [
+                WorkflowOutputEvent(value.load(), executor_id, True)
+                for executor_id, value in snapshot.outputs
+            ]
+        return [RequestInfoEvent(pending) for pending in self.pending]
+
+    async def open(self) -> None:
+        """Commit what must be durable before anything acts on it, and let executors be as they were; once."""
+        recorder = self.recorder
+        if recorder is None:
+            return
+        # Responses are committed next, and with them that the run moves.
+        await recorder.open(bool(self.snapshot.deliveries) and not self._responses)
+        recorder.raise_if_cancelled()
+        if self.resumed and (self.snapshot.deliveries or self._responses):
+            for placed in list(self._executors.values()):
+                if placed.to_restore:
+                    await self._restore(placed)
+
+    async def _restore(self, placed: Placed) -> None:
+        try:
+            await self._turns.restore(placed, self.snapshot)
+        except Exception as error:
+            raise ExecutorFailed(
+                f"executor {placed.address!r} could not be restored in run {self._run_id}: {shown(error, 1_000)}",
+                executor_id=placed.address,
+                superstep=self.superstep,
+                run_id=self._run_id,
+                checkpoint=None if self.recorder is None else self.recorder.started,
+            ) from error
 
     async def drive(self) -> None:
         """Take supersteps until there is nothing to deliver; raises where one fails."""
         self._turns.stopping = False
+        await self.open()
         driver = asyncio.current_task()
         assert driver is not None
         stretch = time.monotonic()
         while True:
             if self._responses:
-                self._deliver_responses()
+                await self._deliver_responses()
+            if self.recorder is not None:
+                self.recorder.raise_if_cancelled()
             turns = plan(self._graph, self.snapshot)
             if not turns:
                 break
@@ -196,7 +258,10 @@ class Runner:
         self.superstep = snapshot.superstep + 1
         if snapshot.since_input >= self._max_iterations:
             raise self._too_many()
-        events: list[WorkflowEvent] = [SuperStepStartedEvent()]
+        recorder = self.recorder
+        started = None if recorder is None else recorder.started
+        events: list[WorkflowEvent] = [] if recorder is None else recorder.news()
+        events.append(SuperStepStartedEvent(started))
         for executor_id, deliveries in turns:
             events.append(ExecutorInvokedEvent(executor_id, len(deliveries)))
         self.emit(events)
@@ -213,14 +278,48 @@ class Runner:
             self.emit(events)
             raise self._failure([turn for turn in finished if turn.error is not None])
         try:
-            applied = apply(self._graph, snapshot, outcomes, self._limits)
+            applied = await self._applied(snapshot, outcomes)
         except HoldfastError as error:
             self.emit(events)
             if isinstance(error, ExecutorFailed):
                 error.superstep, error.run_id = self.superstep, self._run_id
             error.add_note(f"at the end of superstep {self.superstep} of run {self._run_id}")
             raise
-        self._conclude(applied, events)
+        concluded = self._concluding(applied)
+        if recorder is not None:
+            await self._record(recorder, applied, finished, concluded)
+        else:
+            self.snapshot = applied.snapshot
+        if applied.finished:
+            self._forget(applied.finished)
+        self.emit(events + concluded)
+
+    async def _applied(self, snapshot: Snapshot, outcomes: Sequence[Outcome]) -> Applied:
+        while True:
+            try:
+                return apply(self._graph, snapshot, outcomes, self._limits, self._capture)
+            except NotAtHand as absent:
+                await absent.fetch()
+
+    async def _record(
+        self,
+        recorder: Recorder,
+        applied: Applied,
+        finished: Sequence[Finished],
+        concluded: list[WorkflowEvent],
+    ) -> None:
+        """Make the superstep durable, with responses that came in meanwhile; only then it is the run's own."""
+        happened = [event for turn in finished for event in turn.events if not event.provisional]
+        happened += [event for event in concluded if isinstance(event, WorkflowWarningEvent)]
+        responses = dict(self._responses)
+        made = await recorder.superstep(self.snapshot, applied, happened, responses)
+        self.snapshot = applied.snapshot
+        completed = concluded[-1]
+        assert isinstance(completed, SuperStepCompletedEvent)
+        completed.checkpoint = made[0]
+        concluded[-1:-1] = recorder.news(1)
+        if responses:
+            self._deliver(responses)
 
     def _too_many(self) -> SuperstepLimit:
         targets = ", ".join(sorted({repr(str(d.target)) for d in self.snapshot.deliveries}))
@@ -261,28 +360,28 @@ class Runner:
             executor_id=executor_id,
             superstep=self.superstep,
             run_id=self._run_id,
+            checkpoint=None if self.recorder is None else self.recorder.started,
         )
         failure.__cause__ = first.error
         for other in failed[1:]:
             failure.add_note(f"executor {other.turn.executor_id!r} failed too: {shown(other.error, 1_000)}")
         return failure
 
-    def _conclude(self, applied: Applied, events: list[WorkflowEvent]) -> None:
-        """Take the next snapshot as the run's own and tell, after ``events``, what the superstep brought."""
-        self.snapshot, delta, unrouted, finished, waiting = applied
+    def _concluding(self, applied: Applied) -> list[WorkflowEvent]:
+        """The events of what the superstep brought; its completion is the last."""
+        after, delta, unrouted, finished, waiting = applied
+        events: list[WorkflowEvent] = []
         for message in unrouted:
             events.append(self.warning(self._unrouted(message), message.source))
         for executor_id, value in delta.outputs:
             events.append(WorkflowOutputEvent(value.load(), executor_id))
         for request in delta.requests:
             events.append(RequestInfoEvent(_pending(request)))
-        pending = bool(delta.deliveries) or self.snapshot.buffers.size > 0
-        asking = self.snapshot.requests.size > 0
-        events.append(SuperStepCompletedEvent(pending, asking, bool(delta.writes)))
         if finished:
-            events[-1:-1] = self._warnings_of(waiting)
-            self._forget(finished)
-        self.emit(events)
+            events += self._warnings_of(waiting)
+        pending = bool(delta.deliveries) or after.buffers.size > 0
+        events.append(SuperStepCompletedEvent(pending, after.requests.size > 0, bool(delta.writes)))
+        return events
 
     def _unrouted(self, message: Unrouted) -> UnroutedMessage:
         value, only = message.sent
@@ -331,3 +430,9 @@ class Runner:
 
 def _pending(request: Request) -> PendingRequest:
     return PendingRequest(request.request_id, request.data.load(), request.response_type, request.executor_id)
+
+
+def keeps_something(snapshot: Snapshot, address: ExecutorId) -> bool:
+    """Whether an executor has anything in its private scopes."""
+    path = path_of(address)
+    return any(Scope(address, name, path) in snapshot.state for name in PRIVATE_SCOPES)

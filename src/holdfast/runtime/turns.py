@@ -91,6 +91,8 @@ class Turns:
             placed = self._place(turn.executor_id)
             if placed.to_reset:
                 await _reset(placed)
+            if placed.to_restore:
+                await self.restore(placed, snapshot)
         except Exception as error:  # of its constructor or its reset, or because another run holds it
             return Finished(turn, None, error, ())
         spec, watch = placed.spec, placed.watch
@@ -144,6 +146,19 @@ class Turns:
             if fields is not None:
                 put_back(placed.instance, fields)
             attempt += 1
+
+    async def restore(self, placed: Placed, snapshot: Snapshot) -> None:
+        """Before the first turn after a resume: let an executor be as it was at the last barrier."""
+        placed.to_restore = False
+        context = TurnContext(self._around, placed, snapshot, 1)
+        for name in await context.kept_fields():
+            setattr(placed.instance, name, await context.kept_field(name))
+        try:
+            await placed.instance.on_checkpoint_restored(context)
+        except Exception as error:
+            error.add_note(f"in on_checkpoint_restored() of executor {placed.address!r}")
+            raise
+        context.close_restored()
 
     def _wait(self, handler: Handler | None, attempt: int, error: BaseException) -> float | None:
         """Seconds until the next attempt, or None if there is none."""

@@ -1,1 +1,21 @@
-"""What Holdfast ships for the tests of others."""
+"""What Holdfast ships for the tests of others.
+
+``assert_resumable`` for workflows; ``StoreConformance`` and ``DurableStoreConformance``, which need pytest, for stores.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.testing.resumable import assert_resumable
+
+if TYPE_CHECKING:
+    from holdfast.testing.conformance import DurableStoreConformance, StoreConformance
+
+__all__ = ["DurableStoreConformance", "StoreConformance", "assert_resumable"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from holdfast.testing import conformance
+
+    return getattr(conformance, name)

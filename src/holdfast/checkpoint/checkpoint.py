@@ -1,0 +1,233 @@
+"""Checkpoint: a committed snapshot as people look at it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from holdfast.checkpoint.codec import Codec
+from holdfast.checkpoint.info import CheckpointInfo
+from holdfast.checkpoint.manifest import Manifest, Ref, digests_of
+from holdfast.checkpoint.values import BlobSource, Encoder, restored
+from holdfast.checkpoint.views import (
+    CheckpointSummary,
+    ListView,
+    MessageView,
+    RequestView,
+    StateView,
+    not_loaded,
+)
+from holdfast.engine.state import Scope
+from holdfast.engine.value import NotAtHand
+from holdfast.graph.context import DEFAULT_SHARED_SCOPE
+from holdfast.graph.state_key import StateKey
+from holdfast.ids import ExecutorId
+
+
+@dataclass(frozen=True)
+class Material:
+    """What a checkpoint needs to show more than its info: its manifest, made when first asked for, and its values."""
+
+    manifest: Callable[[], Manifest]
+    full: Callable[[], Awaitable[Manifest]]
+    """The same with the content of small values, read now if it was not."""
+    encoder: Encoder
+    source: BlobSource
+    loaded: bool
+
+    @property
+    def codec(self) -> Codec:
+        """What decodes its values."""
+        return self.encoder.codec
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class Checkpoint(CheckpointInfo):
+    """A committed snapshot: all of ``CheckpointInfo``, and the state, messages, requests and outputs.
+
+    One that was listed shows keys, sizes and counts; ``storage.load`` gives one with values.
+
+    >>> import asyncio
+    >>> from holdfast import InMemoryCheckpointStorage, WorkflowBuilder, WorkflowContext, executor
+    >>> @executor
+    ... async def note(text: str, ctx: WorkflowContext) -> None:
+    ...     await ctx.set_shared_state("note", text)
+    >>> storage = InMemoryCheckpointStorage()
+    >>> workflow = WorkflowBuilder(name="Note").set_start_executor(note).with_checkpointing(storage).build()
+    >>> async def main():
+    ...     await workflow.run("hello")
+    ...     *_, last = await storage.list_checkpoints()
+    ...     print(last.shared_state)
+    ...     print((await storage.load(last.checkpoint_id)).shared_state["note"])
+    >>> asyncio.run(main())
+    {'note': <str, 6 B>}
+    hello
+    """
+
+    material: Material = field(compare=False)
+
+    @property
+    def info(self) -> CheckpointInfo:
+        """What is known without reading any value."""
+        return CheckpointInfo(**{f.name: getattr(self, f.name) for f in fields(CheckpointInfo)})
+
+    @property
+    def messages(self) -> list[MessageView]:
+        """The messages on their way to their next turns."""
+        return [MessageView(delivered, self._read) for delivered in self._manifest.deliveries]
+
+    @property
+    def shared_state(self) -> StateView:
+        """The default shared scope."""
+        return self._scope(Scope(None, DEFAULT_SHARED_SCOPE), "shared_state")
+
+    @property
+    def scopes(self) -> dict[str, StateView]:
+        """The shared scopes by name; those of nested workflows under their path."""
+        shared = [scope for scope in self._manifest.state if scope.owner is None]
+        return {
+            scope.path + scope.name: self._scope(scope, f"scopes[{scope.path + scope.name!r}]")
+            for scope in shared
+        }
+
+    @property
+    def executor_states(self) -> Mapping[str, Any]:
+        """What each executor keeps: the value that it set with ``set_state``, or its private keys and fields."""
+        by_owner: dict[ExecutorId, dict[str, Ref]] = {}
+        for scope, keys in self._manifest.state.items():
+            if scope.owner is not None:
+                by_owner.setdefault(scope.owner, {}).update(keys)
+        return _ExecutorStates(by_owner, self._read)
+
+    @property
+    def pending_requests(self) -> list[RequestView]:
+        """The questions that wait for their answers."""
+        form = self.material.codec.decode_form
+        return [RequestView(asked, self._read, form) for asked in self._manifest.requests.values()]
+
+    @property
+    def outputs(self) -> ListView:
+        """What the workflow gave out so far."""
+        return ListView([ref for _, ref in self._manifest.outputs], self._read, "outputs")
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the workflow that made it."""
+        return self._manifest.fingerprint
+
+    def summary(self) -> CheckpointSummary:
+        """The checkpoint in a few words."""
+        manifest = self._manifest
+        return CheckpointSummary(
+            self.checkpoint_id,
+            self.superstep,
+            self.timestamp,
+            self.status,
+            list(dict.fromkeys(str(delivered.target) for delivered in manifest.deliveries)),
+            list(self.executor_states),
+            self.pending_requests,
+        )
+
+    async def read_state(
+        self, key: str | StateKey[Any], default: Any = None, scope_name: str | None = None
+    ) -> Any:
+        """One value of a shared scope, read now if it was not read before."""
+        if isinstance(key, StateKey):
+            self.material.codec.types.declare(key.type, f"state key {key.name!r}")
+            scope_name, key = scope_name or key.scope_name, key.name
+        scope = Scope(None, scope_name or DEFAULT_SHARED_SCOPE)
+        ref = (await self.material.full()).state.get(scope, {}).get(key)
+        if ref is None:
+            return default
+        value = restored(ref, self.material.encoder, self.material.source)
+        while True:
+            try:
+                return value.load()
+            except NotAtHand as absent:
+                await absent.fetch()
+
+    @property
+    def _manifest(self) -> Manifest:
+        return self.material.manifest()
+
+    def _scope(self, scope: Scope, what: str) -> StateView:
+        return StateView(self._manifest.state.get(scope, {}), self._read, what)
+
+    def _read(self, ref: Ref, place: str) -> Any:
+        if not self.material.loaded:
+            raise not_loaded(place, ref, self.checkpoint_id)
+        return restored(ref, self.material.encoder, self.material.source).load()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CheckpointInfo) and self.checkpoint_id == other.checkpoint_id
+
+    def __hash__(self) -> int:
+        return hash(self.checkpoint_id)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Checkpoint {self.checkpoint_id[:8]} of run {self.run_id}: {self.phase} of superstep {self.superstep}, "
+            f"{self.status}>"
+        )
+
+
+class _ExecutorStates(Mapping[str, Any]):
+    def __init__(
+        self, by_owner: Mapping[ExecutorId, Mapping[str, Ref]], read: Callable[[Ref, str], Any]
+    ) -> None:
+        self._by_owner = by_owner
+        self._read = read
+
+    def __getitem__(self, executor_id: str) -> Any:
+        view = self._view(ExecutorId(executor_id))
+        return view["state"] if list(view) == ["state"] else view
+
+    def _view(self, executor_id: ExecutorId) -> StateView:
+        return StateView(self._by_owner[executor_id], self._read, f"executor_states[{executor_id!r}]")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_owner)
+
+    def __len__(self) -> int:
+        return len(self._by_owner)
+
+    def __repr__(self) -> str:
+        return repr({str(executor_id): self._view(executor_id) for executor_id in self._by_owner})
+
+
+async def with_values(manifest: Manifest, source: BlobSource) -> None:
+    """Read all blobs that a manifest names into it."""
+    refs = list(_leaves(manifest))
+    wanted = {digest for ref in refs for digest in digests_of(ref)}
+    if not wanted:
+        return
+    content = await source.read(sorted(wanted))
+    for ref in refs:
+        if ref.digest is not None:
+            ref.data = content[ref.digest]
+
+
+def _leaves(manifest: Manifest) -> Iterator[Ref]:
+    def leaves(ref: Ref) -> Iterator[Ref]:
+        if ref.parts is None:
+            yield ref
+        else:
+            for part in ref.parts:
+                yield from leaves(part.ref)
+
+    for delivered in manifest.deliveries:
+        yield from leaves(delivered.value)
+        if delivered.request is not None:
+            yield from leaves(delivered.request.data)
+    for keys in manifest.state.values():
+        for ref in keys.values():
+            yield from leaves(ref)
+    for buffer in manifest.buffers.values():
+        for refs in buffer.values():
+            for ref in refs:
+                yield from leaves(ref)
+    for _, ref in manifest.outputs:
+        yield from leaves(ref)
+    for asked in manifest.requests.values():
+        yield from leaves(asked.data)

@@ -1,0 +1,260 @@
+"""Changes as two MessagePack documents: what changed, and the content of small values.
+
+They are apart so that listing checkpoints reads no content. ``docs/format.md`` specifies both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import ormsgpack
+
+from holdfast.checkpoint.manifest import (
+    Asked,
+    Changes,
+    Delivered,
+    Drop,
+    Grow,
+    Happened,
+    Part,
+    Put,
+    Ref,
+    Written,
+)
+from holdfast.engine.snapshot import BufferKey
+from holdfast.engine.state import Scope
+from holdfast.ids import Digest, ExecutorId, RequestId
+
+_PUT, _GROW, _DROP = 0, 1, 2
+
+Document: TypeAlias = Mapping[str, Any]
+
+
+class _Table:
+    """The values that a document names, each once."""
+
+    def __init__(self) -> None:
+        self.entries: list[list[Any]] = []
+        self.content: list[bytes] = []
+        self._index: dict[int, int] = {}
+
+    def add(self, ref: Ref) -> int:
+        """The number of a value in this table."""
+        known = self._index.get(id(ref))
+        if known is not None:
+            return known
+        entry: list[Any] = [ref.label, ref.size]
+        if ref.parts is not None:
+            entry += [None, [[int(part.is_item), self.add(part.ref)] for part in ref.parts]]
+        elif ref.digest is not None:
+            entry.append(ref.digest)
+        else:
+            assert ref.data is not None, "a value that was read without its content cannot be stored"
+            self.content.append(ref.data)
+        number = self._index[id(ref)] = len(self.entries)
+        self.entries.append(entry)
+        return number
+
+
+def packed(changes: Changes) -> tuple[bytes, bytes]:
+    """The two documents of a checkpoint or keyframe; empty where nothing changed."""
+    table = _Table()
+    document: dict[str, Any] = {}
+    for name, pack in _PACKED.items():
+        part = getattr(changes, name)
+        if part is not None and (part or name in ("deliveries", "since_input")):
+            document[name] = pack(part, table.add)
+    if not document:
+        return b"", b""
+    if table.entries:
+        document["values"] = table.entries
+    return ormsgpack.packb(document), ormsgpack.packb(table.content) if table.content else b""
+
+
+def unpacked(changes: bytes, values: bytes | None) -> Changes:
+    """The changes in two documents; without ``values`` nothing has content. Raises whatever broken data raises."""
+    if not changes:
+        return Changes()
+    document: Document = ormsgpack.unpackb(changes)
+    content = None if values is None else list(ormsgpack.unpackb(values)) if values else []
+    refs = _refs(document.get("values", ()), content)
+    return Changes(
+        **{name: unpack(document[name], refs) for name, unpack in _UNPACKED.items() if name in document}
+    )
+
+
+def _refs(entries: Sequence[Sequence[Any]], content: list[bytes] | None) -> list[Ref]:
+    refs: list[Ref] = []
+    inline = iter(content) if content is not None else None
+    for label, size, *where in entries:
+        if not where:
+            refs.append(Ref(label, size, data=None if inline is None else next(inline)))
+        elif len(where) == 1:
+            refs.append(Ref(label, size, Digest(where[0])))
+        else:
+            refs.append(Ref(label, size, parts=[Part(bool(item), refs[number]) for item, number in where[1]]))
+    return refs
+
+
+# Each part of the changes, to and from its document. ``add`` gives the number of a value, ``refs`` the value.
+
+_Add: TypeAlias = Callable[[Ref], int]
+
+
+def _pack_deliveries(deliveries: Sequence[Delivered], add: _Add) -> list[Any]:
+    packed: list[Any] = []
+    for target, source, ref, asked in deliveries:
+        entry = [target, source, add(ref)]
+        packed.append(entry if asked is None else [*entry, _pack_asked(asked, add)])
+    return packed
+
+
+def _unpack_deliveries(document: list[Any], refs: list[Ref]) -> list[Delivered]:
+    return [
+        Delivered(
+            ExecutorId(target),
+            None if source is None else ExecutorId(source),
+            refs[number],
+            _unpack_asked(asked[0], refs) if asked else None,
+        )
+        for target, source, number, *asked in document
+    ]
+
+
+def _pack_asked(asked: Asked, add: _Add) -> list[Any]:
+    return [asked.request_id, asked.executor_id, add(asked.data), asked.form]
+
+
+def _unpack_asked(document: list[Any], refs: list[Ref]) -> Asked:
+    request_id, executor_id, number, form = document
+    return Asked(RequestId(request_id), ExecutorId(executor_id), refs[number], form)
+
+
+def _pack_writes(writes: Sequence[tuple[Scope, str, Written]], add: _Add) -> list[Any]:
+    by_scope: list[list[Any]] = []
+    last: Scope | None = None
+    for scope, key, written in writes:
+        if scope != last:
+            by_scope.append([_pack_scope(scope), []])
+            last = scope
+        by_scope[-1][1].append([key, *_pack_written(written, add)])
+    return by_scope
+
+
+def _pack_written(written: Written, add: _Add) -> list[Any]:
+    if isinstance(written, Put):
+        return [_PUT, add(written.ref)]
+    if isinstance(written, Grow):
+        return [_GROW, written.label, [[int(part.is_item), add(part.ref)] for part in written.parts]]
+    return [_DROP]
+
+
+def _unpack_writes(document: list[Any], refs: list[Ref]) -> list[tuple[Scope, str, Written]]:
+    return [
+        (_unpack_scope(scope), key, _unpack_written(written, refs))
+        for scope, keys in document
+        for key, *written in keys
+    ]
+
+
+def _unpack_written(document: list[Any], refs: list[Ref]) -> Written:
+    kind, *rest = document
+    if kind == _PUT:
+        return Put(refs[rest[0]])
+    if kind == _GROW:
+        label, parts = rest
+        return Grow(label, tuple(Part(bool(item), refs[number]) for item, number in parts))
+    if kind != _DROP:
+        raise ValueError(f"there is no write of kind {kind!r}")
+    return Drop()
+
+
+def _pack_scope(scope: Scope) -> list[Any]:
+    return [scope.owner, scope.name, scope.path] if scope.path else [scope.owner, scope.name]
+
+
+def _unpack_scope(document: list[Any]) -> Scope:
+    owner, name, *path = document
+    return Scope(None if owner is None else ExecutorId(owner), name, *path)
+
+
+def _pack_buffers(buffers: Sequence[Any], add: _Add) -> list[Any]:
+    return [
+        [
+            key.path,
+            key.fan_in,
+            extended and [[source, [add(ref) for ref in held]] for source, held in extended],
+        ]
+        for key, extended in buffers
+    ]
+
+
+def _unpack_buffers(document: list[Any], refs: list[Ref]) -> list[Any]:
+    return [
+        (
+            BufferKey(path, fan_in),
+            extended
+            and [(ExecutorId(source), [refs[number] for number in held]) for source, held in extended],
+        )
+        for path, fan_in, extended in document
+    ]
+
+
+def _pack_pairs(pairs: Sequence[tuple[str, Ref]], add: _Add) -> list[Any]:
+    return [[name, add(ref)] for name, ref in pairs]
+
+
+def _unpack_pairs(document: list[Any], refs: list[Ref]) -> list[tuple[Any, Ref]]:
+    return [(name, refs[number]) for name, number in document]
+
+
+def _pack_happened(happened: Sequence[Happened], add: _Add) -> list[Any]:
+    return [
+        [executor_id, add(event)] if event is not None else [executor_id, None, *(warning or ())]
+        for executor_id, event, warning in happened
+    ]
+
+
+def _unpack_happened(document: list[Any], refs: list[Ref]) -> list[Happened]:
+    return [
+        Happened(executor_id, refs[number])
+        if number is not None
+        else Happened(executor_id, None, tuple(warning))
+        for executor_id, number, *warning in document
+    ]
+
+
+def _as_it_is(part: Any, _: object) -> Any:
+    return part
+
+
+_PACKED: Mapping[str, Callable[[Any, _Add], Any]] = {
+    "deliveries": _pack_deliveries,
+    "writes": _pack_writes,
+    "dropped": lambda scopes, _: [_pack_scope(scope) for scope in scopes],
+    "buffers": _pack_buffers,
+    "outputs": _pack_pairs,
+    "requests": lambda requests, add: [_pack_asked(asked, add) for asked in requests],
+    "answers": _pack_pairs,
+    "answered": lambda ids, _: list(ids),
+    "instances": lambda instances, _: [[host, count] for host, count in instances],
+    "since_input": _as_it_is,
+    "fingerprint": lambda fingerprint, _: bytes.fromhex(fingerprint),
+    "happened": _pack_happened,
+}
+
+_UNPACKED: Mapping[str, Callable[[Any, list[Ref]], Any]] = {
+    "deliveries": _unpack_deliveries,
+    "writes": _unpack_writes,
+    "dropped": lambda scopes, _: [_unpack_scope(scope) for scope in scopes],
+    "buffers": _unpack_buffers,
+    "outputs": _unpack_pairs,
+    "requests": lambda requests, refs: [_unpack_asked(asked, refs) for asked in requests],
+    "answers": _unpack_pairs,
+    "answered": _as_it_is,
+    "instances": lambda instances, _: [(ExecutorId(host), count) for host, count in instances],
+    "since_input": _as_it_is,
+    "fingerprint": lambda fingerprint, _: fingerprint.hex(),
+    "happened": _unpack_happened,
+}

@@ -1,0 +1,184 @@
+"""From records back to a manifest: begin at a keyframe and fold what changed since."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from holdfast.checkpoint.counters import Counters
+from holdfast.checkpoint.document import unpacked
+from holdfast.checkpoint.info import CheckpointInfo, Phase
+from holdfast.checkpoint.log import Replay
+from holdfast.checkpoint.manifest import Changes, Manifest
+from holdfast.checkpoint.record import (
+    Header,
+    corrupt,
+    digest_of,
+    elsewhere,
+    id_of,
+    info_of,
+    plain_form,
+    read_header,
+)
+from holdfast.checkpoint.store import Depth, Head, Record, Store
+from holdfast.errors import CheckpointCorrupt
+from holdfast.ids import CheckpointId, Digest, RunId
+
+# Blobs of more than this are unpacked and checked in a thread.
+_HEAVY = 1 << 20
+
+
+class Blobs:
+    """The blobs of one family of runs, unpacked and checked."""
+
+    def __init__(self, store: Store, family: RunId, counters: Counters) -> None:
+        self._store = store
+        self._family = family
+        self._counters = counters
+
+    async def read(self, digests: Sequence[Digest]) -> Mapping[Digest, bytes]:
+        """The plain content of all these blobs."""
+        found = await self._store.blobs(self._family, digests)
+        self._counters.blobs_read += len(found)
+        heavy = sum(map(len, found.values())) > _HEAVY
+        return await asyncio.to_thread(_checked, digests, found) if heavy else _checked(digests, found)
+
+
+def _checked(digests: Iterable[Digest], found: Mapping[Digest, bytes]) -> dict[Digest, bytes]:
+    checked: dict[Digest, bytes] = {}
+    for digest in digests:
+        if digest not in found:
+            raise CheckpointCorrupt(f"blob {digest.hex()} is missing; {_WHAT_NOW}")
+        try:
+            data = plain_form(found[digest])
+        except ValueError as error:
+            raise CheckpointCorrupt(f"blob {digest.hex()} cannot be read: {error}; {_WHAT_NOW}") from error
+        if digest_of(data) != digest:
+            raise CheckpointCorrupt(f"blob {digest.hex()} has other content than its name says; {_WHAT_NOW}")
+        checked[digest] = data
+    return checked
+
+
+_WHAT_NOW = (
+    "the storage was damaged or changed by something else: 'await storage.verify()' lists what is affected"
+)
+
+
+class Loaded(NamedTuple):
+    """A checkpoint as the log has it."""
+
+    checkpoint_id: CheckpointId
+    info: CheckpointInfo
+    header: Header
+    manifest: Manifest
+    replay: Replay
+
+
+async def whole(record: Record, blobs: Blobs) -> Record:
+    """A record with the parts that lie elsewhere put in."""
+    keyframe = record.keyframe
+    parts = [record.changes, record.values]
+    if keyframe is not None:
+        parts += [keyframe.changes, keyframe.values]
+    away = [digest for part in parts if (digest := elsewhere(part)) is not None]
+    if not away:
+        return record
+    content = await blobs.read(away)
+
+    def here(part: bytes) -> bytes:
+        digest = elsewhere(part)
+        return part if digest is None else b"\x00" + content[digest]
+
+    if keyframe is not None:
+        keyframe = keyframe._replace(changes=here(keyframe.changes), values=here(keyframe.values))
+    return record._replace(changes=here(record.changes), values=here(record.values), keyframe=keyframe)
+
+
+def changes_of(record: Record, depth: Depth) -> Changes:
+    """What a record changed; checks its id where all of it was read."""
+    try:
+        changes, values = plain_form(record.changes), plain_form(record.values)
+    except ValueError as error:
+        raise corrupt(record.checkpoint_id, f"it cannot be read: {error}") from error
+    if depth is Depth.ALL and id_of(record.header, changes, values) != record.checkpoint_id:
+        raise corrupt(record.checkpoint_id, "its content is not what its id says")
+    return _read(record, changes, values if depth is Depth.ALL else None)
+
+
+def keyframe_of(record: Record, depth: Depth) -> Changes:
+    """What the keyframe of a record holds."""
+    assert record.keyframe is not None
+    try:
+        changes, values = plain_form(record.keyframe.changes), plain_form(record.keyframe.values)
+    except ValueError as error:
+        raise corrupt(record.checkpoint_id, f"its keyframe cannot be read: {error}") from error
+    return _read(record, changes, values if depth is Depth.ALL else None)
+
+
+def _read(record: Record, changes: bytes, values: bytes | None) -> Changes:
+    try:
+        return unpacked(changes, values)
+    except Exception as error:
+        raise corrupt(record.checkpoint_id, f"it cannot be read: {error!r}") from error
+
+
+def lineage(records: Mapping[CheckpointId, Record], target: CheckpointId) -> list[Record]:
+    """The records that make a checkpoint, from one with a keyframe or the first of all up to it."""
+    line: list[Record] = []
+    wanted: CheckpointId | None = target
+    while wanted is not None:
+        record = records.get(wanted)
+        if record is None:
+            raise corrupt(target, f"checkpoint {wanted}, from which it follows, is missing")
+        line.append(record)
+        if record.keyframe is not None:
+            break
+        wanted = read_header(record).parent_id
+    return line[::-1]
+
+
+def folded(line: Sequence[Record], depth: Depth) -> Manifest:
+    """The manifest at the end of a line of records."""
+    manifest = Manifest()
+    for record in line:
+        if record is line[0] and record.keyframe is not None:
+            manifest.fold(keyframe_of(record, depth), False)
+        else:
+            fold_one(manifest, record, depth)
+    return manifest
+
+
+def fold_one(manifest: Manifest, record: Record, depth: Depth) -> None:
+    """Fold one record into the manifest of its parent."""
+    header = read_header(record)
+    try:
+        manifest.fold(changes_of(record, depth), header.phase is Phase.END and header.cause == "superstep")
+    except (KeyError, TypeError, AttributeError) as error:
+        raise corrupt(record.checkpoint_id, f"it does not fit to its parent: {error!r}") from error
+
+
+async def load(store: Store, blobs: Blobs, head: Head, seq: int, depth: Depth) -> Loaded:
+    """The checkpoint ``seq`` of a run, by as little replay as possible."""
+    newest = await store.records(head.run_id, seq, seq, Depth.HEADERS)
+    if not newest:
+        raise CheckpointCorrupt(
+            f"run {head.run_id} has no record {seq}, though it is said to be there; {_WHAT_NOW}"
+        )
+    target = newest[0].checkpoint_id
+    first = read_header(newest[0]).replay_from
+    records = await store.records(head.run_id, first, seq, depth)
+    by_id = {record.checkpoint_id: await whole(record, blobs) for record in records}
+    line = lineage(by_id, target)
+    header = read_header(line[-1])
+    manifest = folded(line, depth)
+    if line[-1].keyframe is not None and depth is Depth.ALL:
+        changes_of(line[-1], depth)  # its id is checked though the keyframe is what counts
+    return Loaded(target, info_of(newest[0]), header, manifest, _replay_of(line))
+
+
+def _replay_of(line: Sequence[Record]) -> Replay:
+    keyframe = line[0].keyframe
+    size = len(keyframe.changes) + len(keyframe.values) if keyframe is not None else 0
+    rest = line[1:] if keyframe is not None else line
+    return Replay(line[0].seq, sum(len(record.changes) + len(record.values) / 16 for record in rest), size)

@@ -1,0 +1,282 @@
+"""All that a run holds, as names of values instead of values.
+
+The log of a run keeps one, and folds into it what each checkpoint changed. Loading a checkpoint folds the same
+changes again: what is loaded is what was there when it was written.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, TypeAlias
+
+from holdfast.engine.snapshot import BufferKey
+from holdfast.engine.state import Scope
+from holdfast.ids import Digest, ExecutorId, RequestId
+
+
+class Ref:
+    """Names a stored value: its type for people, its encoded size, and where its content is.
+
+    Small values have their content in the record (``data``, None where the record was read without values), others
+    in the blob ``digest``. A value that grew consists of ``parts``.
+    """
+
+    __slots__ = ("data", "digest", "label", "parts", "size")
+
+    def __init__(
+        self,
+        label: str,
+        size: int,
+        digest: Digest | None = None,
+        data: bytes | None = None,
+        parts: list[Part] | None = None,
+    ) -> None:
+        self.label = label
+        self.size = size
+        self.digest = digest
+        self.data = data
+        self.parts = parts
+
+    def copy(self) -> Ref:
+        """The same with parts of its own, if it has any."""
+        return self if self.parts is None else Ref(self.label, self.size, parts=list(self.parts))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Ref) and all(
+            getattr(self, name) == getattr(other, name) for name in self.__slots__
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        where = f"{len(self.parts)} parts" if self.parts is not None else "blob" if self.digest else "here"
+        return f"Ref({self.label}, {self.size}, {where})"
+
+
+class Part(NamedTuple):
+    """A piece of a value that grew: one item of a list, or a slice of a list, str or bytes."""
+
+    is_item: bool
+    ref: Ref
+
+
+class Asked(NamedTuple):
+    """A request: who asks, about what, and the encoded type of the answer."""
+
+    request_id: RequestId
+    executor_id: ExecutorId
+    data: Ref
+    form: bytes
+
+
+class Delivered(NamedTuple):
+    """A delivery; with a request it is the response to it."""
+
+    target: ExecutorId
+    source: ExecutorId | None
+    value: Ref
+    request: Asked | None = None
+
+
+class Put(NamedTuple):
+    """The key gets this value."""
+
+    ref: Ref
+
+
+class Grow(NamedTuple):
+    """The value of the key grows by these parts; ``label`` is its type where there was none."""
+
+    label: str
+    parts: tuple[Part, ...]
+
+
+class Drop(NamedTuple):
+    """The key goes."""
+
+
+Written: TypeAlias = Put | Grow | Drop
+
+
+class Happened(NamedTuple):
+    """A durable event that cannot be told from the rest: the user's own, or a warning (its kind and text)."""
+
+    executor_id: ExecutorId | None
+    event: Ref | None = None
+    warning: tuple[str, str] | None = None
+
+
+class Changes(NamedTuple):
+    """What a checkpoint changed; a keyframe is what changed since nothing was there.
+
+    ``deliveries`` replace those before, if any are said. ``answers`` make deliveries of requests. A buffer is
+    extended, or goes with None.
+    """
+
+    deliveries: Sequence[Delivered] | None = None
+    writes: Sequence[tuple[Scope, str, Written]] = ()
+    dropped: Sequence[Scope] = ()
+    buffers: Sequence[tuple[BufferKey, Sequence[tuple[ExecutorId, Sequence[Ref]]] | None]] = ()
+    outputs: Sequence[tuple[ExecutorId, Ref]] = ()
+    requests: Sequence[Asked] = ()
+    answers: Sequence[tuple[RequestId, Ref]] = ()
+    answered: Sequence[RequestId] = ()
+    instances: Sequence[tuple[ExecutorId, int | None]] = ()
+    since_input: int | None = None
+    """Said where it is not one more than before."""
+    fingerprint: str | None = None
+    """Said where it is not what it was."""
+    happened: Sequence[Happened] = ()
+
+
+class Manifest:
+    """All that a run holds at one checkpoint. The log changes it in place; everyone else only reads."""
+
+    __slots__ = (
+        "answered",
+        "buffers",
+        "deliveries",
+        "digests",
+        "fingerprint",
+        "happened",
+        "instances",
+        "outputs",
+        "requests",
+        "since_input",
+        "state",
+    )
+
+    def __init__(self) -> None:
+        self.deliveries: list[Delivered] = []
+        self.state: dict[Scope, dict[str, Ref]] = {}
+        self.buffers: dict[BufferKey, dict[ExecutorId, list[Ref]]] = {}
+        self.outputs: list[tuple[ExecutorId, Ref]] = []
+        self.requests: dict[RequestId, Asked] = {}
+        self.answered: dict[RequestId, bool] = {}
+        self.instances: dict[ExecutorId, int] = {}
+        self.since_input = 0
+        self.fingerprint = ""
+        self.happened: list[Happened] = []
+        self.digests: Counter[Digest] = Counter()
+        """How often each blob is named here: those may be named again without being stored again."""
+
+    def fold(self, changes: Changes, is_end: bool) -> None:
+        """Take in what a checkpoint changed; one at the end of a superstep counts as a superstep."""
+        self.since_input += is_end
+        if changes.since_input is not None:
+            self.since_input = changes.since_input
+        if changes.fingerprint is not None:
+            self.fingerprint = changes.fingerprint
+        self.happened = list(changes.happened)
+        self._fold_messages(changes)
+        for scope, key, written in changes.writes:
+            self._write(scope, key, written)
+        for scope in changes.dropped:
+            self._forget(self.state.pop(scope, {}).values())
+        for host, count in changes.instances:
+            self.instances.pop(host, None)
+            if count:
+                self.instances[host] = count
+
+    def _fold_messages(self, changes: Changes) -> None:
+        for asked in changes.requests:
+            self.requests[asked.request_id] = asked
+            self._hold([asked.data])
+        if changes.deliveries is not None:
+            # Those that replace are held first, so that a blob named by both is never unknown in between.
+            self._hold(_refs_of(changes.deliveries))
+            self._forget(_refs_of(self.deliveries))
+            self.deliveries = list(changes.deliveries)
+        for request_id, ref in changes.answers:
+            asked = self.requests.pop(request_id)
+            self.deliveries.append(Delivered(asked.executor_id, None, ref, asked))
+            self.answered[request_id] = True
+            self._hold([ref])
+        self.answered.update(dict.fromkeys(changes.answered, True))
+        for executor_id, ref in changes.outputs:
+            self.outputs.append((executor_id, ref))
+            self._hold([ref])
+        for key, extended in changes.buffers:
+            buffer = self.buffers.pop(key, {})
+            if extended is None:
+                self._forget(ref for refs in buffer.values() for ref in refs)
+                continue
+            for source, refs in extended:
+                buffer.setdefault(source, []).extend(refs)
+                self._hold(refs)
+            self.buffers[key] = buffer
+
+    def _write(self, scope: Scope, key: str, written: Written) -> None:
+        keys = self.state.pop(scope, {})
+        before = keys.pop(key, None)
+        if isinstance(written, Put):
+            keys[key] = written.ref.copy()  # it may grow in place
+            self._hold([written.ref])
+            self._forget([before] if before is not None else ())
+        elif isinstance(written, Grow):
+            keys[key] = _grown(before, written)
+            self._hold(part.ref for part in written.parts)
+        else:
+            self._forget([before] if before is not None else ())
+        if keys:
+            self.state[scope] = keys
+
+    def exchange(self, keys: dict[str, Ref], key: str, ref: Ref) -> None:
+        """Let another name stand for the same value of a key."""
+        self._hold([ref])
+        self._forget([keys[key]])
+        keys[key] = ref
+
+    def _hold(self, refs: Iterable[Ref]) -> None:
+        for ref in refs:
+            for digest in digests_of(ref):
+                self.digests[digest] += 1
+
+    def _forget(self, refs: Iterable[Ref]) -> None:
+        for ref in refs:
+            for digest in digests_of(ref):
+                self.digests[digest] -= 1
+                if not self.digests[digest]:
+                    del self.digests[digest]
+
+    def as_changes(self) -> Changes:
+        """All of it, as changes since nothing was there: a keyframe."""
+        return Changes(
+            deliveries=self.deliveries,
+            writes=[
+                (scope, key, Put(ref)) for scope, keys in self.state.items() for key, ref in keys.items()
+            ],
+            buffers=[(key, list(buffer.items())) for key, buffer in self.buffers.items()],
+            outputs=self.outputs,
+            requests=list(self.requests.values()),
+            answered=list(self.answered),
+            instances=list(self.instances.items()),
+            since_input=self.since_input,
+            fingerprint=self.fingerprint,
+            happened=self.happened,
+        )
+
+
+def digests_of(ref: Ref) -> Iterable[Digest]:
+    """The blobs that hold the content of a value."""
+    if ref.parts is not None:
+        return [digest for part in ref.parts for digest in digests_of(part.ref)]
+    return (ref.digest,) if ref.digest is not None else ()
+
+
+def _refs_of(deliveries: Sequence[Delivered]) -> list[Ref]:
+    refs = [delivery.value for delivery in deliveries]
+    return refs + [delivery.request.data for delivery in deliveries if delivery.request is not None]
+
+
+def _grown(before: Ref | None, written: Grow) -> Ref:
+    """The value with more parts; one that has parts already grows in place, for it belongs to the manifest alone."""
+    size = sum(part.ref.size for part in written.parts)
+    if before is None:
+        return Ref(written.label, size, parts=list(written.parts))
+    if before.parts is not None:
+        before.parts.extend(written.parts)
+        before.size += size
+        return before
+    return Ref(before.label, before.size + size, parts=[Part(False, before), *written.parts])

@@ -1,0 +1,299 @@
+"""What a superstep changed, with names of stored values in place of values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from holdfast.checkpoint import slices
+from holdfast.checkpoint.info import Cause, Phase
+from holdfast.checkpoint.manifest import (
+    Asked,
+    Changes,
+    Delivered,
+    Drop,
+    Grow,
+    Happened,
+    Manifest,
+    Part,
+    Put,
+    Ref,
+    Written,
+)
+from holdfast.checkpoint.record import digest_of, stored_form
+from holdfast.checkpoint.values import Encoded, Encoder, Pieces
+from holdfast.engine import state
+from holdfast.engine.message import Delivery, Request
+from holdfast.engine.snapshot import Buffer, Delta, Snapshot
+from holdfast.engine.status import RunStatus
+from holdfast.engine.value import Joined, NotAtHand, Value
+from holdfast.ids import Digest, ExecutorId, RequestId
+
+INLINE = 4096
+"""Values up to this size stand in the record itself."""
+
+
+class Entry(NamedTuple):
+    """A checkpoint that is to be made: where the run stands, and what changed since the one before.
+
+    ``delta`` changed it at the end of a superstep (then ``before`` is the snapshot before that), ``responses`` came
+    in before its start, ``given`` is the first snapshot of a run.
+    """
+
+    phase: Phase
+    superstep: int
+    cause: Cause
+    status: RunStatus
+    before: Snapshot | None = None
+    delta: Delta | None = None
+    responses: Mapping[RequestId, Value] | None = None
+    given: Snapshot | None = None
+    since_input: int | None = None
+    fingerprint: str | None = None
+    happened: Sequence[tuple[ExecutorId | None, Value | tuple[str, str]]] = ()
+    keyframe: bool = False
+
+    def values(self) -> Iterable[Value]:
+        """The values that it brings."""
+        if self.responses:
+            yield from self.responses.values()
+        if self.given is not None:
+            yield from (delivery.value for delivery in self.given.deliveries)
+        if self.delta is not None:
+            yield from (delivery.value for delivery in self.delta.deliveries)
+            yield from (output.value for output in self.delta.outputs)
+            yield from (request.data for request in self.delta.requests)
+            for change in self.delta.writes.values():
+                if isinstance(change, state.Put):
+                    yield change.value
+                elif isinstance(change, state.Append):
+                    yield from change.items
+
+
+class Packer:
+    """Names the values of one commit, and collects the blobs that it has to store."""
+
+    def __init__(self, manifest: Manifest, encoder: Encoder) -> None:
+        self.blobs: dict[Digest, bytes] = {}
+        self._told = 0
+        self._manifest = manifest
+        self._encoder = encoder
+        # With the values themselves, so that no other can get the identity of one of them meanwhile.
+        self._refs: dict[int, tuple[Value, Ref]] = {}
+
+    def changes(self, entry: Entry) -> Changes:
+        """What an entry changes."""
+        happened = [
+            Happened(executor_id, None, what)
+            if isinstance(what, tuple)
+            else Happened(executor_id, self.ref(what))
+            for executor_id, what in entry.happened
+        ]
+        if entry.delta is not None:
+            assert entry.before is not None
+            return self._ended(entry.before, entry.delta, entry.since_input, happened)
+        if entry.given is not None:
+            given = entry.given
+            return Changes(
+                deliveries=[self._delivered(delivery) for delivery in given.deliveries],
+                instances=list(given.instances.items()),
+                since_input=given.since_input,
+                fingerprint=entry.fingerprint,
+            )
+        return Changes(
+            answers=[(request_id, self.ref(value)) for request_id, value in (entry.responses or {}).items()],
+            since_input=entry.since_input,
+            fingerprint=entry.fingerprint,
+        )
+
+    def _ended(
+        self, before: Snapshot, delta: Delta, since_input: int | None, happened: Sequence[Happened]
+    ) -> Changes:
+        return Changes(
+            deliveries=[self._delivered(delivery) for delivery in delta.deliveries],
+            writes=[
+                (place[0], place[1], self._written(before, place, change))
+                for place, change in delta.writes.items()
+            ],
+            dropped=delta.dropped,
+            buffers=[
+                (key, self._extended(before.buffers.get(key), buffer))
+                for key, buffer in delta.buffers.items()
+            ],
+            outputs=[(output.executor_id, self.ref(output.value)) for output in delta.outputs],
+            requests=[self._asked(request) for request in delta.requests],
+            instances=list(delta.instances.items()),
+            since_input=since_input,
+            happened=happened,
+        )
+
+    def _delivered(self, delivery: Delivery) -> Delivered:
+        target, value, source, request = delivery
+        return Delivered(target, source, self.ref(value), None if request is None else self._asked(request))
+
+    def _asked(self, request: Request) -> Asked:
+        form = self._encoder.codec.encode_form(request.response_type, "response_type")
+        return Asked(request.request_id, request.executor_id, self.ref(request.data), form)
+
+    def _extended(
+        self, before: Buffer | None, after: Buffer | None
+    ) -> list[tuple[ExecutorId, list[Ref]]] | None:
+        """What came into the buffer of a fan-in; None if it is no longer there."""
+        if after is None:
+            return None
+        held = before or {}
+        return [
+            (source, [self.ref(value) for value in list(values)[len(held.get(source, ())) :]])
+            for source, values in after.items()
+            if len(values) > len(held.get(source, ()))
+        ]
+
+    def _written(self, before: Snapshot, place: state.Place, change: state.Write) -> Written:
+        if isinstance(change, state.Drop):
+            return Drop()
+        held = state.read(before.state, *place)
+        if isinstance(change, state.Append):
+            kind = list if held is None else held.type
+            return Grow(kind.__name__, self._parts(kind, tuple(change.items)))
+        return self._grown(place, held, change.value) or Put(self.ref(change.value))
+
+    def _grown(self, place: state.Place, held: Value | None, value: Value) -> Grow | None:
+        """A whole list or text that was queued again, with something behind what was there: only that is stored."""
+        if not isinstance(value, Encoded) or held is None or held.type is not value.type:
+            return None
+        if value.size_hint <= INLINE or value.type not in (list, str, bytes):
+            return None
+        scope, key = place
+        if key not in self._manifest.state.get(scope, {}):
+            return None
+        try:
+            tail = _tail(held, value)
+        except NotAtHand:  # who does not read what is there seldom queues it again
+            return None
+        opened = None if tail is None else slices.opened(tail)
+        if tail is None or opened is None:
+            return None
+        label, (_, length, _) = value.type.__name__, opened
+        return Grow(label, (Part(False, self.named(label, tail)),) if length else ())
+
+    def _parts(self, kind: type, items: Sequence[Value]) -> tuple[Part, ...]:
+        """Items that were appended: big ones alone, the others in slices."""
+        label = kind.__name__
+        parts: list[Part] = []
+        small: list[bytes] = []
+
+        def flush() -> None:
+            if small:
+                data = slices.listed(small) if kind is list else slices.joined(small)
+                parts.append(Part(False, self.named(label, data)))
+                small.clear()
+
+        for item in items:
+            data = item.data if isinstance(item, Encoded) else _bytes(item)
+            if len(data) <= INLINE and (kind is list or slices.opened(data) is not None):
+                small.append(data)
+            else:
+                flush()
+                parts.append(Part(kind is list, self.named(_label(item), data)))
+        flush()
+        return tuple(parts)
+
+    def ref(self, value: Value) -> Ref:
+        """How a value is named; its content is stored if it is not yet."""
+        known = self._refs.get(id(value))
+        if known is None:
+            known = self._refs[id(value)] = (value, self._new_ref(value))
+        return known[1]
+
+    def _new_ref(self, value: Value) -> Ref:
+        if isinstance(value, Pieces):
+            return value.ref
+        if isinstance(value, Joined):
+            return self._joined(value)
+        assert isinstance(value, Encoded), f"{value!r} was not captured by the encoder of a storage"
+        if value.ref is not None and (value.ref.digest is None or value.ref.digest in self._manifest.digests):
+            return value.ref
+        value.ref = self.named(value.label, value.data)
+        return value.ref
+
+    def _joined(self, value: Joined) -> Ref:
+        base, tail = value.parts()
+        parts = self._parts(value.type, tuple(tail))
+        if base is not None:
+            parts = (Part(False, self.ref(base)), *parts)
+        if not parts:
+            return self.named("list", slices.listed([]))
+        if len(parts) == 1 and not parts[0].is_item:
+            return parts[0].ref
+        return Ref(value.type.__name__, sum(part.ref.size for part in parts), parts=list(parts))
+
+    def named(self, label: str, data: bytes) -> Ref:
+        """The name of encoded content: small content stands in it, other content becomes a blob."""
+        if len(data) <= INLINE:
+            return Ref(label, len(data), data=data)
+        return Ref(label, len(data), self.blob(data))
+
+    def blob(self, data: bytes) -> Digest:
+        """Store ``data`` as a blob, unless the run has it already."""
+        digest = digest_of(data)
+        if digest not in self._manifest.digests and digest not in self.blobs:
+            self.blobs[digest] = stored_form(data)
+        return digest
+
+    def new_blob_bytes(self) -> int:
+        """The size of the blobs that came since this was last asked."""
+        size = sum(map(len, self.blobs.values()))
+        told, self._told = self._told, size
+        return size - told
+
+    def compacted(self, ref: Ref) -> Ref:
+        """The same value with its small parts put together, so that a keyframe names few."""
+        if ref.parts is None:
+            return ref
+        parts: list[Part] = []
+        small: list[bytes] = []
+
+        def flush() -> None:
+            if small:
+                parts.append(Part(False, self.named(ref.label, slices.joined(small))))
+                small.clear()
+
+        for part in ref.parts:
+            data = part.ref.data
+            if data is not None and part.is_item:
+                small.append(slices.listed([data]))
+            elif data is not None and slices.opened(data) is not None:
+                small.append(data)
+            else:
+                flush()
+                parts.append(part)
+        flush()
+        return Ref(ref.label, ref.size, parts=parts)
+
+
+def _tail(held: Value, value: Encoded) -> bytes | None:
+    if value.type is list:
+        return slices.tail_of(_bytes(held), value.data)
+    before, after = held.peek(), value.peek()
+    if not after.startswith(before) or not before:
+        return None
+    return value.encoded(after[len(before) :])
+
+
+def _bytes(value: Value) -> bytes:
+    """The encoding of a value, put together where it consists of parts."""
+    if isinstance(value, Encoded):
+        return value.data
+    if isinstance(value, Joined):
+        base, tail = value.parts()
+        pieces = [] if base is None else [_bytes(base)]
+        items = [_bytes(item) for item in tail]
+        return slices.joined([*pieces, *([slices.listed(items)] if value.type is list else items)])
+    assert isinstance(value, Pieces)
+    return slices.joined(
+        [slices.listed([_bytes(piece)]) if is_item else _bytes(piece) for is_item, piece in value.pieces]
+    )
+
+
+def _label(value: Value) -> str:
+    return value.label if isinstance(value, Encoded) else value.type.__name__

@@ -1,0 +1,166 @@
+"""The bytes of a record: its header, its id, and the form in which its parts are stored."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import ormsgpack
+import zstandard
+from blake3 import blake3
+
+from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase, moment
+from holdfast.checkpoint.store import Record
+from holdfast.engine.status import RunStatus
+from holdfast.errors import CheckpointCorrupt
+from holdfast.ids import CheckpointId, Digest, RunId
+
+# The first byte of whatever is stored says how to read the rest.
+RAW, COMPRESSED, ELSEWHERE = b"\x00", b"\x01", b"\x02"
+
+_WORTH_COMPRESSING = 1024
+_LEVEL = 1
+# No part of a record, and no value, is bigger than this when unpacked; a small frame must not claim gigabytes.
+LARGEST = 1 << 31
+
+SALT_BYTES = 16
+
+
+class Header(NamedTuple):
+    """What a record says of itself; ``replay_from`` is the seq of the record from which replay begins."""
+
+    run_id: RunId
+    workflow_name: str
+    seq: int
+    superstep: int
+    phase: Phase
+    cause: Cause
+    parent_id: CheckpointId | None
+    time: int
+    status: RunStatus
+    message_count: int
+    request_count: int
+    replay_from: int
+    salt: bytes
+
+
+def digest_of(data: bytes) -> Digest:
+    """The name of a blob with this content."""
+    return Digest(blake3(data).digest())
+
+
+def packed_header(header: Header) -> bytes:
+    """The bytes of a header."""
+    parent = header.parent_id
+    return ormsgpack.packb(
+        {
+            "format": 1,
+            "run": header.run_id,
+            "workflow": header.workflow_name,
+            "seq": header.seq,
+            "superstep": header.superstep,
+            "phase": header.phase.value,
+            "cause": header.cause.value,
+            "parent": None if parent is None else bytes.fromhex(parent),
+            "time": header.time,
+            "status": header.status.value,
+            "messages": header.message_count,
+            "requests": header.request_count,
+            "from": header.replay_from,
+            "salt": header.salt,
+        }
+    )
+
+
+def read_header(record: Record) -> Header:
+    """The header of a record; raises ``CheckpointCorrupt``."""
+    try:
+        fields: dict[str, Any] = ormsgpack.unpackb(record.header)
+        parent = fields["parent"]
+        return Header(
+            RunId(fields["run"]),
+            fields["workflow"],
+            fields["seq"],
+            fields["superstep"],
+            Phase(fields["phase"]),
+            Cause(fields["cause"]),
+            None if parent is None else CheckpointId(parent.hex()),
+            fields["time"],
+            RunStatus(fields["status"]),
+            fields["messages"],
+            fields["requests"],
+            fields["from"],
+            fields["salt"],
+        )
+    except Exception as error:
+        raise corrupt(record.checkpoint_id, f"its header cannot be read: {error}") from error
+
+
+def corrupt(checkpoint_id: CheckpointId, problem: str) -> CheckpointCorrupt:
+    """The error for a checkpoint that is not what was stored."""
+    return CheckpointCorrupt(
+        f"checkpoint {checkpoint_id}: {problem}; the storage was damaged or changed by something else: "
+        f"'await storage.verify()' lists what is affected, earlier checkpoints can still be resumed"
+    )
+
+
+def id_of(header: bytes, changes: bytes, values: bytes) -> CheckpointId:
+    """The id of a checkpoint: over its header and the digest of its plain body."""
+    body = blake3(len(changes).to_bytes(8, "little"))
+    body.update(changes).update(values)
+    return CheckpointId(blake3(header + body.digest()).hexdigest())
+
+
+def info_of(record: Record) -> CheckpointInfo:
+    """What the header of a record tells, with its size."""
+    return header_info(record.checkpoint_id, read_header(record), record.new_bytes)
+
+
+def header_info(checkpoint_id: CheckpointId, header: Header, new_bytes: int) -> CheckpointInfo:
+    """What a header tells."""
+    return CheckpointInfo(
+        checkpoint_id=checkpoint_id,
+        run_id=header.run_id,
+        workflow_name=header.workflow_name,
+        seq=header.seq,
+        superstep=header.superstep,
+        phase=header.phase,
+        cause=header.cause,
+        parent_id=header.parent_id,
+        timestamp=moment(header.time),
+        status=header.status,
+        new_bytes=new_bytes,
+        message_count=header.message_count,
+        request_count=header.request_count,
+    )
+
+
+def stored_form(data: bytes) -> bytes:
+    """``data`` as it is stored: compressed where that saves a tenth; nothing stays nothing."""
+    if len(data) >= _WORTH_COMPRESSING:
+        smaller = zstandard.ZstdCompressor(level=_LEVEL).compress(data)
+        if len(smaller) * 10 <= len(data) * 9:
+            return COMPRESSED + smaller
+    return RAW + data if data else b""
+
+
+def plain_form(stored: bytes) -> bytes:
+    """The data behind a stored form; raises ``ValueError`` if it is none. What lies elsewhere must be fetched first."""
+    if not stored:
+        return b""
+    form, rest = stored[:1], stored[1:]
+    if form == RAW:
+        return rest
+    if form != COMPRESSED:
+        raise ValueError(f"byte 0 is {form.hex()}, which is no form that can be read")
+    try:
+        size = zstandard.frame_content_size(rest)
+        if not 0 <= size <= LARGEST:
+            raise ValueError(f"a compressed frame claims {size} bytes")
+        return zstandard.ZstdDecompressor().decompress(rest, max_output_size=LARGEST)
+    except zstandard.ZstdError as error:
+        raise ValueError(f"a compressed frame is broken: {error}") from error
+
+
+def elsewhere(stored: bytes) -> Digest | None:
+    """The digest of the blob that holds the data, if it does not stand here."""
+    return Digest(stored[1:]) if stored[:1] == ELSEWHERE else None

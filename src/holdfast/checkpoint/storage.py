@@ -1,0 +1,325 @@
+"""CheckpointStorage: what users hold of a store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from heapq import merge
+from types import TracebackType
+from typing import Any, Self
+
+from holdfast.checkpoint.checkpoint import Checkpoint, Material, with_values
+from holdfast.checkpoint.codec import Codec
+from holdfast.checkpoint.counters import Counters
+from holdfast.checkpoint.info import CheckpointInfo, moment
+from holdfast.checkpoint.listing import Listing
+from holdfast.checkpoint.loading import Blobs, Loaded, load, whole
+from holdfast.checkpoint.log import Outside, RunLog
+from holdfast.checkpoint.manifest import Manifest
+from holdfast.checkpoint.owner import is_gone
+from holdfast.checkpoint.record import info_of, read_header
+from holdfast.checkpoint.store import Depth, Head, RunQuery, Store
+from holdfast.checkpoint.values import Encoder
+from holdfast.checkpoint.verify import VerifyReport, verified
+from holdfast.engine.status import RunStatus
+from holdfast.errors import CheckpointNotFound, InvalidArgument, RunNotFound, WrongType
+from holdfast.ids import CheckpointId, RunId, complaint_about_id
+
+_ANY_SIZE = 1 << 62
+
+
+@dataclass(frozen=True)
+class RunInfo:
+    """A run as a storage lists it.
+
+    >>> from holdfast import RunStatus
+    >>> RunInfo("r1", "Triage", RunStatus.WAITING, "ab12", 4, None, None).status
+    <RunStatus.WAITING: 'waiting'>
+    """
+
+    run_id: str
+    workflow_name: str
+    status: RunStatus
+    checkpoint_id: str
+    """The checkpoint that it stands on."""
+    seq: int
+    created: Any
+    updated: Any
+    interrupted: bool = False
+    """Whether it says that it is running, but its process lives no longer."""
+    reason: str = ""
+    """Why it failed."""
+
+
+class CheckpointStorage:
+    """What users hold of a store: checkpoints can be listed, loaded, checked and resumed.
+
+    Made as ``InMemoryCheckpointStorage``, ``FileCheckpointStorage``, ``SqliteCheckpointStorage``, by ``open_storage``,
+    or for a store of your own as ``CheckpointStorage(store)``.
+
+    >>> import asyncio
+    >>> from holdfast import open_storage
+    >>> async def main():
+    ...     async with open_storage("memory:") as storage:
+    ...         return await storage.list_checkpoints()
+    >>> asyncio.run(main())
+    []
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._codecs: dict[str, Codec] = {}
+        self._anything = Codec()
+        self.counters = Counters()
+        """What was done so far, in numbers."""
+
+    @property
+    def store(self) -> Store:
+        """The store beneath."""
+        return self._store
+
+    # What workflows ask of it.
+
+    def learn(self, workflow_name: str, codec: Codec) -> None:
+        """Take the types that a workflow declares, to read its checkpoints."""
+        self._codecs[workflow_name] = codec
+
+    def codec_for(self, workflow_name: str) -> Codec:
+        """What reads the checkpoints of a workflow: with its types if it was built here."""
+        return self._codecs.get(workflow_name, self._anything)
+
+    def encoder(self, codec: Codec, limit: int = _ANY_SIZE) -> Encoder:
+        """What captures the values of a run."""
+        return Encoder(codec, limit, self.counters)
+
+    def new_log(self, run_id: RunId, workflow_name: str, encoder: Encoder, outside: Outside) -> RunLog:
+        """The log of a run that is not in the storage yet."""
+        now = outside.now()
+        head = Head(run_id, workflow_name, run_id, CheckpointId(""), 0, 0, RunStatus.RUNNING, now, now)
+        return RunLog(self._store, encoder, outside, head)
+
+    async def load_log(
+        self, head: Head, encoder: Encoder, outside: Outside, seq: int
+    ) -> tuple[RunLog, Loaded, Blobs]:
+        """The log of a run that stands on a head, and one of its checkpoints to go on from."""
+        blobs = self.blobs(head.family)
+        loaded = await load(self._store, blobs, head, seq, Depth.ALL)
+        time = max(head.updated, loaded.header.time)
+        log = RunLog(self._store, encoder, outside, head, loaded.manifest, loaded.replay, time)
+        return log, loaded, blobs
+
+    def blobs(self, family: RunId) -> Blobs:
+        """The blobs of a family of runs."""
+        return Blobs(self._store, family, self.counters)
+
+    async def head(self, run_id: str) -> Head:
+        """Where a run stands; raises ``RunNotFound``."""
+        head = await self._store.head(_run_id(run_id))
+        if head is None:
+            raise RunNotFound(
+                f"there is no run {run_id!r} in this storage; 'await storage.list_runs()' lists those that are there"
+            )
+        return head
+
+    async def head_or_none(self, run_id: str) -> Head | None:
+        """Where a run stands; None if there is no such run."""
+        return await self._store.head(_run_id(run_id))
+
+    async def find(self, checkpoint_id: str) -> tuple[Head, int]:
+        """The run of a checkpoint, and its seq there; raises ``CheckpointNotFound``."""
+        found = await self._store.find(_checkpoint_id(checkpoint_id))
+        head = None if found is None else await self._store.head(found[0])
+        if found is None or head is None:
+            raise CheckpointNotFound(
+                f"there is no checkpoint {checkpoint_id!r} in this storage; 'await storage.list_checkpoints()' lists "
+                f"those that are there"
+            )
+        return head, found[1]
+
+    async def info(self, head: Head, seq: int) -> CheckpointInfo:
+        """What is known of a checkpoint of a run without reading any value."""
+        records = await self._store.records(head.run_id, seq, seq, Depth.HEADERS)
+        if not records:
+            raise CheckpointNotFound(f"run {head.run_id!r} has no checkpoint number {seq}")
+        return info_of(records[0])
+
+    # What people ask of it.
+
+    async def open(self) -> None:
+        """Make sure that the store is there and can be used; anything else does so by itself."""
+        await self._store.open()
+
+    async def list_runs(
+        self,
+        workflow_name: str | None = None,
+        status: RunStatus | str | None = None,
+        interrupted: bool | None = None,
+        limit: int | None = 100,
+        after: str | None = None,
+    ) -> list[RunInfo]:
+        """The runs, oldest first; ``after`` is the run id of the last one of the page before."""
+        statuses = None if status is None else frozenset([_status(status)])
+        found: list[RunInfo] = []
+        cursor = None if after is None else _run_id(after)
+        while True:
+            wanted = None if limit is None else limit - len(found)
+            page = await self._store.runs(RunQuery(workflow_name, statuses, wanted, cursor))
+            found += [
+                run for run in map(_run_info, page) if interrupted is None or run.interrupted is interrupted
+            ]
+            if wanted is None or len(page) < wanted or len(found) >= (limit or 0):
+                return found
+            cursor = page[-1].run_id
+
+    async def list_checkpoints(
+        self,
+        workflow_name: str | None = None,
+        run_id: str | None = None,
+        limit: int | None = None,
+        after: str | None = None,
+        *,
+        workflow_id: str | None = None,
+    ) -> list[Checkpoint]:
+        """Checkpoints without values, oldest first; ``after`` is the id of the last one of the page before.
+
+        ``workflow_id`` is a synonym of ``workflow_name``.
+        """
+        workflow_name = workflow_name or workflow_id
+        if run_id is not None:
+            heads = [await self.head(run_id)]
+        else:
+            heads = list(await self._store.runs(RunQuery(workflow_name)))
+        heads = [head for head in heads if workflow_name in (None, head.workflow_name)]
+        lists = [await self._listed(head) for head in heads]
+        found = list(merge(*lists, key=lambda checkpoint: (checkpoint.timestamp, checkpoint.seq)))
+        if after is not None:
+            _checkpoint_id(after)
+            place = [index for index, checkpoint in enumerate(found) if checkpoint.checkpoint_id == after]
+            found = found[place[0] + 1 :] if place else found
+        return found[:limit]
+
+    async def _listed(self, head: Head) -> list[Checkpoint]:
+        blobs = self.blobs(head.family)
+        stored = await self._store.records(head.run_id, 1, head.seq, Depth.CHANGES)
+        records = [await whole(record, blobs) for record in stored]
+        listing = Listing(records)
+        encoder = self.encoder(self.codec_for(head.workflow_name))
+        return [
+            _checkpoint(
+                info_of(record),
+                Material(
+                    lambda record=record: listing.manifest(record.checkpoint_id),  # type: ignore[misc]
+                    lambda record=record: self._full(head, record.seq),  # type: ignore[misc]
+                    encoder,
+                    blobs,
+                    False,
+                ),
+            )
+            for record in records
+        ]
+
+    async def _full(self, head: Head, seq: int) -> Manifest:
+        return (await load(self._store, self.blobs(head.family), head, seq, Depth.ALL)).manifest
+
+    async def get_latest(
+        self, workflow_name: str | None = None, run_id: str | None = None
+    ) -> Checkpoint | None:
+        """The checkpoint that a run stands on: that run, or the one of this workflow that moved last."""
+        if run_id is not None:
+            head = await self._store.head(_run_id(run_id))
+        else:
+            newest = await self._store.runs(RunQuery(workflow_name, limit=1, newest=True))
+            head = newest[0] if newest else None
+        return None if head is None else await self._load(head, head.seq, values=False)
+
+    async def load(self, checkpoint_id: str | CheckpointInfo, values: bool = True) -> Checkpoint:
+        """A checkpoint with its values; without them they can be read one by one with ``read_state``."""
+        head, seq = await self.find(id_of_checkpoint(checkpoint_id))
+        return await self._load(head, seq, values)
+
+    async def _load(self, head: Head, seq: int, values: bool) -> Checkpoint:
+        blobs = self.blobs(head.family)
+        if not values:
+            record = (await self._store.records(head.run_id, seq, seq, Depth.HEADERS))[0]
+            first = read_header(record).replay_from
+            records = await self._store.records(head.run_id, first, seq, Depth.CHANGES)
+            listing = Listing([await whole(record, blobs) for record in records])
+            material = Material(
+                lambda: listing.manifest(record.checkpoint_id),
+                lambda: self._full(head, seq),
+                self.encoder(self.codec_for(head.workflow_name)),
+                blobs,
+                False,
+            )
+            return _checkpoint(info_of(record), material)
+        loaded = await load(self._store, blobs, head, seq, Depth.ALL)
+        await with_values(loaded.manifest, blobs)
+        record = (await self._store.records(head.run_id, seq, seq, Depth.HEADERS))[0]
+
+        async def full() -> Manifest:
+            return loaded.manifest
+
+        material = Material(
+            lambda: loaded.manifest, full, self.encoder(self.codec_for(head.workflow_name)), blobs, True
+        )
+        return _checkpoint(info_of(record), material)
+
+    async def verify(self, run_id: str | None = None) -> VerifyReport:
+        """Check that everything stored is what was stored: a report, never an error about what it finds."""
+        heads = [await self.head(run_id)] if run_id is not None else await self._store.runs(RunQuery())
+        return await verified(self._store, heads, self.blobs)
+
+    async def close(self) -> None:
+        """Let go of files and threads; what was committed stays."""
+        await self._store.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+def _checkpoint(info: CheckpointInfo, material: Material) -> Checkpoint:
+    return Checkpoint(**vars(info), material=material)
+
+
+def _run_info(head: Head) -> RunInfo:
+    return RunInfo(
+        head.run_id,
+        head.workflow_name,
+        head.status,
+        head.checkpoint_id,
+        head.seq,
+        moment(head.created),
+        moment(head.updated),
+        head.status is RunStatus.RUNNING and is_gone(head.owner),
+        head.reason,
+    )
+
+
+def id_of_checkpoint(checkpoint: str | CheckpointInfo) -> CheckpointId:
+    """The id of a checkpoint that may be given by its id, or as one."""
+    return checkpoint.checkpoint_id if isinstance(checkpoint, CheckpointInfo) else _checkpoint_id(checkpoint)
+
+
+def _checkpoint_id(text: Any) -> CheckpointId:
+    if not isinstance(text, str):
+        raise WrongType(f"a checkpoint is given by its id, a str, or as a CheckpointInfo, not as {text!r}")
+    return CheckpointId(text)
+
+
+def _run_id(text: Any) -> RunId:
+    if complaint := complaint_about_id(text):
+        raise InvalidArgument(f"run id {text!r} {complaint}")
+    return RunId(text)
+
+
+def _status(status: RunStatus | str) -> RunStatus:
+    try:
+        return RunStatus(status)
+    except ValueError:
+        known = ", ".join(known.value for known in RunStatus)
+        raise InvalidArgument(f"status={status!r}: there is no such status; there are: {known}") from None

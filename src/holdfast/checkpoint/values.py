@@ -1,0 +1,240 @@
+"""Values of runs that are stored: captured by encoding them, and after a resume fetched when someone reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from holdfast.checkpoint.codec import Codec
+from holdfast.checkpoint.counters import Counters
+from holdfast.checkpoint.manifest import Ref
+from holdfast.engine.copying import differs, is_immutable
+from holdfast.engine.value import NotAtHand, Value, read_all
+from holdfast.errors import LimitExceeded
+from holdfast.graph.types import TypeForm
+from holdfast.ids import Digest
+
+_ATOMS = frozenset({int, float, bool, type(None), complex})
+_MISSING: Final = object()
+# A value up to this size is decoded once for all who only peek, and compared to tell whether it was changed.
+_SMALL = 256 * 1024
+
+
+class BlobSource(Protocol):
+    """Where blobs come from."""
+
+    async def read(self, digests: Sequence[Digest]) -> Mapping[Digest, bytes]:
+        """The plain content of all these blobs; raises ``CheckpointCorrupt`` for one that is missing or broken."""
+        ...
+
+
+class Encoder:
+    """Captures values by encoding them: what cannot be stored fails where it is sent or queued."""
+
+    __slots__ = ("_limit", "codec", "counters")
+
+    def __init__(self, codec: Codec, limit: int, counters: Counters) -> None:
+        self.codec = codec
+        self.counters = counters
+        self._limit = limit
+
+    def __call__(self, value: object, place: str) -> Value:
+        kind = type(value)
+        if kind in _ATOMS or ((kind is str or kind is bytes) and len(value) <= self._limit):  # type: ignore[arg-type]
+            return Encoded(self, kind, value)
+        data = self.encode(value, place)
+        if len(data) > self._limit:
+            raise LimitExceeded(
+                "max_value_size",
+                self._limit,
+                f"{place}: a {kind.__name__} of more than {self._limit:,} characters or bytes; keep it outside and "
+                f"pass a reference, or allow more with Limits(max_value_size=...)",
+            )
+        return Encoded(self, kind, value if is_immutable(value) else _MISSING, data)
+
+    def allow(self, form: TypeForm, where: str) -> None:
+        self.codec.types.declare(form, where)
+
+    def changed(self, value: object, captured: Value) -> bool:
+        return len(captured.data) <= _SMALL and self._now(value) != captured.data  # type: ignore[attr-defined]
+
+    def differs(self, value: object, held: Value) -> bool:
+        if isinstance(held, Encoded):
+            return self._now(value) != held.data
+        return differs(held.peek(), value, unsure=True)
+
+    def _now(self, value: object) -> bytes | None:
+        try:
+            return self.codec.encode(value)
+        except Exception:  # it became something that cannot be stored
+            return None
+
+    def encode(self, value: object, place: str = "value") -> bytes:
+        """The bytes of a value."""
+        self.counters.encoded += 1
+        return self.codec.encode(value, place)
+
+    def decode(self, data: bytes) -> Any:
+        """A value of its own."""
+        self.counters.decoded += 1
+        return self.codec.decode(data)
+
+
+class Encoded:
+    """A value of a stored run: the object itself if it cannot be changed, its bytes, or the name of its blob."""
+
+    __slots__ = ("_data", "_encoder", "_object", "_peeked", "_source", "mutable", "ref", "type")
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        kind: type,
+        value: object = _MISSING,
+        data: bytes | None = None,
+        ref: Ref | None = None,
+        source: BlobSource | None = None,
+    ) -> None:
+        self._encoder = encoder
+        self.type = kind
+        self._object = value
+        self._data = data
+        self._peeked = _MISSING
+        self._source = source
+        self.mutable = value is _MISSING
+        self.ref = ref
+        """How it is stored, once it is."""
+
+    @property
+    def label(self) -> str:
+        """The type, for people."""
+        return label_of(self.type, self._encoder.codec)
+
+    @property
+    def at_hand(self) -> bool:
+        """Whether it can be read without fetching anything."""
+        return self._object is not _MISSING or self._data is not None
+
+    @property
+    def size_hint(self) -> int:
+        """About how many bytes it takes, known at no cost."""
+        if self._data is not None:
+            return len(self._data)
+        return len(self._object) if isinstance(self._object, str | bytes) else 16
+
+    @property
+    def data(self) -> bytes:
+        """Its bytes; of an object that cannot change they are made anew each time, for nobody needs them often."""
+        if self._data is not None:
+            return self._data
+        if self._object is _MISSING:
+            raise NotAtHand([self])
+        return self._encoder.encode(self._object)
+
+    def encoded(self, part: object) -> bytes:
+        """The encoding of a part of this value."""
+        return self._encoder.encode(part)
+
+    def peek(self) -> Any:
+        if self._object is not _MISSING:
+            return self._object
+        if self._peeked is not _MISSING:
+            return self._peeked
+        value = self._decoded()
+        if self.at_hand and self._object is _MISSING and len(self.data) <= _SMALL:
+            self._peeked = value
+        return value
+
+    def load(self) -> Any:
+        return self._object if self._object is not _MISSING else self._decoded()
+
+    def _decoded(self) -> Any:
+        if self._data is None:
+            raise NotAtHand([self])
+        value = self._encoder.decode(self._data)
+        if self._source is not None and is_immutable(value):
+            self._object, self._data = value, None
+        return value
+
+    async def fetch(self, values: Sequence[Any]) -> None:
+        """Bring these values, all of the same run, into memory."""
+        assert self._source is not None
+        wanted = {value.ref.digest: None for value in values}
+        content = await self._source.read(list(wanted))
+        for value in values:
+            value._data = content[value.ref.digest]
+
+    def __eq__(self, other: object) -> bool:
+        return hasattr(other, "peek") and not differs(self.peek(), other.peek())
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Encoded({self.peek()!r})" if self.at_hand else f"Encoded({self.ref!r})"
+
+
+class Pieces:
+    """A list, str or bytes that was stored piece by piece; put together when someone reads."""
+
+    __slots__ = ("_type", "pieces", "ref")
+
+    mutable = False
+
+    def __init__(self, kind: type, parts: Sequence[tuple[bool, Value]], ref: Ref) -> None:
+        self._type = kind
+        self.pieces = parts
+        self.ref = ref
+
+    @property
+    def type(self) -> type:
+        return self._type
+
+    def peek(self) -> Any:
+        return self._assembled(False)
+
+    def load(self) -> Any:
+        return self._assembled(True)
+
+    def _assembled(self, own: bool) -> Any:
+        pieces = read_all([part for _, part in self.pieces], lambda part: part.load() if own else part.peek())
+        if self._type is not list:
+            return self._type().join(pieces)
+        items: list[Any] = []
+        for (is_item, _), piece in zip(self.pieces, pieces, strict=True):
+            if is_item:
+                items.append(piece)
+            else:
+                items += piece
+        return items
+
+    def __eq__(self, other: object) -> bool:
+        return hasattr(other, "peek") and not differs(self.peek(), other.peek())
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Pieces({self.ref!r})"
+
+
+_BUILTIN: Mapping[str, type] = {
+    kind.__name__: kind
+    for kind in (str, bytes, list, dict, tuple, set, frozenset, int, float, bool, type(None), bytearray)
+}
+
+
+def label_of(kind: type, codec: Codec) -> str:
+    """The type of a value, for people."""
+    return codec.types.name_of(kind) or kind.__qualname__
+
+
+def class_of(label: str, codec: Codec) -> type:
+    """The class that a label names; ``object`` if it is not known here."""
+    return _BUILTIN.get(label) or codec.types.class_of(label) or object
+
+
+def restored(ref: Ref, encoder: Encoder, source: BlobSource) -> Value:
+    """The value that a ref names, not yet read."""
+    if ref.parts is None:
+        kind = class_of(ref.label, encoder.codec)
+        return Encoded(encoder, kind, data=ref.data, ref=ref, source=source)
+    parts = [(part.is_item, restored(part.ref, encoder, source)) for part in ref.parts]
+    return Pieces(class_of(ref.label, encoder.codec), parts, ref)

@@ -1,0 +1,179 @@
+"""Whether everything stored is what was stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from holdfast.checkpoint.loading import Blobs, changes_of, fold_one, folded, keyframe_of, lineage, whole
+from holdfast.checkpoint.manifest import Changes, Grow, Manifest, Put, Ref, digests_of
+from holdfast.checkpoint.record import read_header
+from holdfast.checkpoint.store import Depth, Head, Record, Store
+from holdfast.errors import HoldfastError
+from holdfast.ids import CheckpointId, Digest, RunId
+
+# How many records are read at a time.
+_PAGE = 500
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something in a storage that is not what was stored.
+
+    >>> Problem("r1", "ab12", "its content is not what its id says").run_id
+    'r1'
+    """
+
+    run_id: str
+    checkpoint_id: str | None
+    what: str
+
+
+@dataclass
+class VerifyReport:
+    """What ``storage.verify`` found.
+
+    >>> VerifyReport().ok
+    True
+    """
+
+    runs: int = 0
+    checkpoints: int = 0
+    blobs: int = 0
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.problems
+
+
+async def verified(store: Store, heads: Sequence[Head], blobs_of: Callable[[RunId], Blobs]) -> VerifyReport:
+    """Check runs: every id, every chain of parents, every keyframe and every blob."""
+    report = VerifyReport()
+    for head in heads:
+        report.runs += 1
+        run = _RunCheck(head, blobs_of(head.family), report)
+        try:
+            for first in range(1, head.seq + 1, _PAGE):
+                last = min(first + _PAGE - 1, head.seq)
+                for record in await store.records(head.run_id, first, last, Depth.ALL):
+                    await run.record(record)
+            run.head()
+        except HoldfastError as error:
+            run.wrong(None, str(error))
+    return report
+
+
+class _RunCheck:
+    """Checks the records of one run, in order of seq."""
+
+    def __init__(self, head: Head, blobs: Blobs, report: VerifyReport) -> None:
+        self._head = head
+        self._blobs = blobs
+        self._report = report
+        self._records: dict[CheckpointId, Record] = {}
+        self._checked: set[Digest] = set()
+        self._last: tuple[CheckpointId, Manifest] | None = None
+        self._time = 0
+
+    def wrong(self, checkpoint_id: CheckpointId | None, what: str) -> None:
+        """Note a problem."""
+        self._report.problems.append(Problem(self._head.run_id, checkpoint_id, what))
+
+    async def record(self, record: Record) -> None:
+        """Check a record; what is wrong with it is noted and does not stop anything."""
+        self._report.checkpoints += 1
+        checkpoint_id = record.checkpoint_id
+        try:
+            record = await whole(record, self._blobs)
+            self._records[checkpoint_id] = record
+            header = read_header(record)
+            changes = changes_of(record, Depth.ALL)
+            if (header.run_id, header.seq) != (record.run_id, record.seq):
+                self.wrong(checkpoint_id, f"its header says run {header.run_id}, record {header.seq}")
+            if header.time <= self._time:
+                self.wrong(checkpoint_id, "its time is not later than that of the one before")
+            self._time = max(self._time, header.time)
+            await self._check_blobs(checkpoint_id, changes)
+            if record.keyframe is not None:
+                await self._check_blobs(checkpoint_id, keyframe_of(record, Depth.ALL))
+            self._check_keyframe(record)
+        except HoldfastError as error:
+            self.wrong(checkpoint_id, str(error))
+
+    def _check_keyframe(self, record: Record) -> None:
+        """Replay to the record; a keyframe must hold what replay gives."""
+        header = read_header(record)
+        if record.keyframe is not None and record.keyframe.cut and header.parent_id not in self._records:
+            return
+        if header.parent_id is not None and header.parent_id not in self._records:
+            if header.cause == "fork" and record.keyframe is not None:
+                return
+            self.wrong(record.checkpoint_id, f"its parent {header.parent_id} is missing")
+            return
+        if self._last is not None and self._last[0] == header.parent_id:
+            manifest = self._last[1]
+        elif header.parent_id is None:
+            manifest = Manifest()
+        else:
+            manifest = folded(lineage(self._records, header.parent_id), Depth.ALL)
+        fold_one(manifest, record, Depth.ALL)
+        if record.keyframe is not None:
+            framed = Manifest()
+            framed.fold(keyframe_of(record, Depth.ALL), False)
+            if not _same(framed, manifest):
+                self.wrong(record.checkpoint_id, "its keyframe does not hold what its changes give")
+        self._last = (record.checkpoint_id, manifest)
+
+    async def _check_blobs(self, checkpoint_id: CheckpointId, changes: Changes) -> None:
+        for digest in {d for ref in _refs(changes) for d in digests_of(ref)} - self._checked:
+            try:
+                await self._blobs.read([digest])
+                self._checked.add(digest)
+                self._report.blobs += 1
+            except HoldfastError as error:
+                self.wrong(checkpoint_id, str(error))
+
+    def head(self) -> None:
+        """Check that the run stands on one of its checkpoints."""
+        if self._head.checkpoint_id not in self._records:
+            self.wrong(self._head.checkpoint_id, "the run stands on it, but it is not there")
+
+
+def _same(framed: Manifest, replayed: Manifest) -> bool:
+    """Whether two manifests hold the same; a keyframe may name the parts of a value that grew otherwise."""
+    return (
+        framed.deliveries == replayed.deliveries
+        and framed.buffers == replayed.buffers
+        and framed.outputs == replayed.outputs
+        and framed.requests == replayed.requests
+        and framed.answered.keys() == replayed.answered.keys()
+        and framed.instances == replayed.instances
+        and framed.since_input == replayed.since_input
+        and framed.fingerprint == replayed.fingerprint
+        and _sizes(framed) == _sizes(replayed)
+    )
+
+
+def _sizes(manifest: Manifest) -> dict[object, object]:
+    return {
+        (scope, key): (ref.label, ref.size if ref.parts is not None else (ref.digest, ref.data))
+        for scope, keys in manifest.state.items()
+        for key, ref in keys.items()
+    }
+
+
+def _refs(changes: Changes) -> Iterable[Ref]:
+    yield from (delivered.value for delivered in changes.deliveries or ())
+    yield from (ref for _, ref in changes.outputs)
+    yield from (ref for _, ref in changes.answers)
+    yield from (asked.data for asked in changes.requests)
+    yield from (event.event for event in changes.happened if event.event is not None)
+    for _, extended in changes.buffers:
+        yield from (ref for _, refs in extended or () for ref in refs)
+    for _, _, written in changes.writes:
+        if isinstance(written, Put):
+            yield written.ref
+        elif isinstance(written, Grow):
+            yield from (part.ref for part in written.parts)

@@ -1,0 +1,163 @@
+"""Runs that are stored: made anew, or gone on with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.checkpoint.codec import Codec
+from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase, microseconds
+from holdfast.checkpoint.loading import Loaded
+from holdfast.checkpoint.log import Outside
+from holdfast.checkpoint.packing import Entry
+from holdfast.checkpoint.restoring import snapshot_of
+from holdfast.checkpoint.storage import CheckpointStorage, id_of_checkpoint
+from holdfast.checkpoint.store import Head
+from holdfast.engine.limits import Limits
+from holdfast.engine.snapshot import Snapshot, status_at_rest
+from holdfast.engine.status import RunStatus
+from holdfast.engine.superstep import begin
+from holdfast.engine.value import NotAtHand, Value, missing_of
+from holdfast.errors import GraphChanged, GraphError, RunExists
+from holdfast.graph.graph import Graph
+from holdfast.ids import RunId
+from holdfast.runtime.environment import Environment
+from holdfast.runtime.recorder import Recorder
+from holdfast.runtime.run import Run
+
+
+class Durable:
+    """Makes runs of one workflow in one storage."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        name: str,
+        limits: Limits,
+        environment: Environment,
+        storage: CheckpointStorage,
+        codec: Codec,
+        assembled: Callable[..., Run],
+    ) -> None:
+        self._graph = graph
+        self._name = name
+        self._limits = limits
+        self._storage = storage
+        self._encoder = storage.encoder(codec, limits.max_value_size)
+        self._assembled = assembled
+        self._outside = Outside(lambda: microseconds(environment.now()), environment.salt)
+
+    def new_run(self, message: Any, run_id: RunId) -> Run:
+        """A run with this input; its first checkpoint is made when it is opened."""
+        snapshot = begin(self._graph, self._name, message, self._limits, self._encoder)
+        log = self._storage.new_log(run_id, self._name, self._encoder, self._outside)
+        given = Entry(
+            Phase.START,
+            1,
+            Cause.INPUT,
+            RunStatus.RUNNING,
+            given=snapshot,
+            fingerprint=self._graph.fingerprint,
+        )
+        return self._assembled(run_id, snapshot, self._encoder, Recorder(log, [given]))
+
+    async def has_same_input(self, message: Any, run_id: str) -> bool:
+        """Whether there is such a run, with this input; raises ``RunExists`` if its input is another."""
+        head = await self._storage.head_or_none(run_id)
+        if head is None:
+            return False
+        given = begin(self._graph, self._name, message, self._limits, self._encoder)
+        _, first, blobs = await self._storage.load_log(head, self._encoder, self._outside, 1)
+        stored = snapshot_of(first.manifest, 0, self._encoder, blobs)
+        await _at_hand([delivery.value for delivery in stored.deliveries])
+        if [d.value.data for d in given.deliveries] != [d.value.data for d in stored.deliveries]:  # type: ignore[attr-defined]
+            raise RunExists(
+                f"run {run_id!r} is in this storage already, with another input; choose another id, or go on with that "
+                f"run by 'workflow.resume(run_id=...)'"
+            )
+        return True
+
+    async def resumed_run(
+        self, checkpoint: str | CheckpointInfo | None, run_id: str | None, allow_graph_change: bool
+    ) -> Run:
+        """A run that goes on from where it stands, or from a checkpoint of it."""
+        if checkpoint is None:
+            assert run_id is not None
+            head = await self._storage.head(run_id)
+            seq = head.seq
+        else:
+            head, seq = await self._storage.find(id_of_checkpoint(checkpoint))
+        self._check_name(head)
+        log, loaded, blobs = await self._storage.load_log(head, self._encoder, self._outside, seq)
+        if seq != head.seq and await self._follows_at_once(head, loaded):
+            log, loaded, blobs = await self._storage.load_log(head, self._encoder, self._outside, head.seq)
+        self._check_graph(loaded, allow_graph_change)
+        header = loaded.header
+        superstep = header.superstep - (header.phase is Phase.START)
+        snapshot = snapshot_of(loaded.manifest, superstep, self._encoder, blobs)
+        await _at_hand(_needed_soon(snapshot))
+        snapshot = snapshot._replace(since_input=0)
+        first: list[Entry] = []
+        changed = loaded.manifest.fingerprint != self._graph.fingerprint
+        finished = not snapshot.deliveries and not snapshot.requests
+        if loaded.checkpoint_id != head.checkpoint_id or (changed and not finished):
+            log.stand_on(loaded.checkpoint_id)
+            first = _restoring(loaded, snapshot, self._graph.fingerprint if changed else None)
+        return self._assembled(head.run_id, snapshot, self._encoder, Recorder(log, first, loaded.info), True)
+
+    async def _follows_at_once(self, head: Head, loaded: Loaded) -> bool:
+        """Whether the run stands at the start of the superstep behind this checkpoint, where nothing came between."""
+        newest = await self._storage.info(head, head.seq)
+        return newest.parent_id == loaded.checkpoint_id and (newest.phase, newest.cause) == (
+            Phase.START,
+            Cause.SUPERSTEP,
+        )
+
+    def _check_name(self, head: Head) -> None:
+        if head.workflow_name != self._name:
+            raise GraphError(
+                f"run {head.run_id} belongs to workflow {head.workflow_name!r}, not to {self._name!r}; resume it with "
+                f"that workflow, and give workflows a name so that it stays the same"
+            )
+
+    def _check_graph(self, loaded: Loaded, allow_graph_change: bool) -> None:
+        if loaded.manifest.fingerprint != self._graph.fingerprint and not allow_graph_change:
+            raise GraphChanged(
+                f"checkpoint {loaded.checkpoint_id} of run {loaded.header.run_id} was made by another graph of "
+                f"workflow {self._name!r} (fingerprint {loaded.manifest.fingerprint[:8]}, now "
+                f"{self._graph.fingerprint[:8]}); build the graph as it was, or say allow_graph_change=True"
+            )
+
+
+def _restoring(loaded: Loaded, snapshot: Snapshot, fingerprint: str | None) -> list[Entry]:
+    """The checkpoints with which a run goes back to an earlier one, or on with another graph."""
+    header = loaded.header
+    moves = bool(snapshot.deliveries)
+    status = RunStatus.RUNNING if moves else status_at_rest(snapshot)
+    back = Entry(
+        header.phase,
+        header.superstep,
+        Cause.RESTORE,
+        status,
+        since_input=0,
+        fingerprint=fingerprint,
+        keyframe=True,
+    )
+    if header.phase is Phase.END and moves:
+        return [back, Entry(Phase.START, header.superstep + 1, Cause.SUPERSTEP, RunStatus.RUNNING)]
+    return [back]
+
+
+def _needed_soon(snapshot: Snapshot) -> list[Value]:
+    """All values but those of the state, which may be big and are read when someone asks."""
+    values = [delivery.value for delivery in snapshot.deliveries]
+    values += [d.request.data for d in snapshot.deliveries if d.request is not None]
+    values += [request.data for request in snapshot.requests.values()]
+    values += [output.value for output in snapshot.outputs]
+    values += [v for buffer in snapshot.buffers.values() for chain in buffer.values() for v in chain]
+    return values
+
+
+async def _at_hand(values: list[Value]) -> None:
+    while missing := missing_of(values):
+        await NotAtHand(missing).fetch()

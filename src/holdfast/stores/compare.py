@@ -1,0 +1,37 @@
+"""The compare of compare-and-swap: may this commit replace the head that is there?"""
+
+from __future__ import annotations
+
+from holdfast.checkpoint.store import Commit, Expected
+from holdfast.errors import HeadMoved
+
+
+def check_head(commit: Commit, there: Expected | None) -> None:
+    """Raise ``HeadMoved`` unless what is ``there`` is what the commit expects."""
+    if there != commit.expected:
+        raise HeadMoved(f"run {commit.head.run_id!r} {_difference(commit.expected, there)}")
+
+
+def _difference(expected: Expected | None, there: Expected | None) -> str:
+    if there is None:
+        return (
+            f"is not in the storage, but its writer left it at {_shown(expected)}; nothing was written. "
+            "It was removed, or this is not the storage that it was written to"
+        )
+    if expected is None:
+        return (
+            f"is in the storage already, at {_shown(there)}; nothing was written. "
+            "Resume it, or start under another run id"
+        )
+    return (
+        f"stands at {_shown(there)}, but its writer left it at {_shown(expected)}; nothing was written. "
+        "Another writer moved it on: this one must stop, or resume from where the run stands now"
+    )
+
+
+def _shown(place: Expected | None) -> str:
+    return (
+        f"checkpoint {place.checkpoint_id[:12]} (token {place.token})"
+        if place is not None
+        else "no checkpoint"
+    )

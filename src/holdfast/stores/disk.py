@@ -1,0 +1,184 @@
+"""Files and folders that are still there after a power cut."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_FILE_MODE = 0o600
+_FOLDER_MODE = 0o700
+_LEFT_BEHIND = 24 * 3600
+_NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+class Disk:
+    """Writes files whole: first under a name that nobody reads in ``temp``, durable, and only then in their place.
+
+    Raises ``OSError`` with the path in ``filename``. ``fsyncs`` counts those of files and of folders.
+    """
+
+    def __init__(self, temp: Path) -> None:
+        self.temp = temp
+        self.fsyncs = 0
+        self._counting = threading.Lock()
+
+    def write(self, data: bytes) -> Path:
+        """Make a durable file in ``temp``, to be published or removed."""
+        path = self.temp / f"{secrets.token_hex(8)}.tmp"
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), _FILE_MODE)
+        try:
+            try:
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[os.write(handle, rest) :]
+                self._sync(handle)
+            finally:
+                os.close(handle)
+        except OSError as error:
+            self.remove(path)
+            error.filename = error.filename or str(path)
+            raise
+        return path
+
+    def publish(self, temp: Path, place: Path) -> None:
+        """Let a written file appear in its place, whole; raises ``FileExistsError`` if something is there already.
+
+        The folder of ``place`` must be synced before anyone may rely on it.
+        """
+        try:
+            os.link(temp, place)
+        except FileExistsError:
+            # NFS may make the link, lose the answer and try again.
+            if not os.path.samefile(temp, place):
+                raise
+            self.remove(temp)
+        except OSError as error:
+            if error.errno not in _NO_HARD_LINKS:
+                error.filename = str(place)
+                raise
+            _rename_if_free(temp, place)
+        else:
+            self.remove(temp)
+
+    def remove(self, temp: Path) -> None:
+        """Remove a temporary file if that is possible; what stays is swept up later."""
+        try:
+            os.unlink(temp)
+        except OSError:
+            pass
+
+    def make_folder(self, folder: Path) -> None:
+        """Make a folder and those above it, durably.
+
+        Nothing is put into a folder before it is durable itself: so one that is not empty is.
+        """
+        if _has_entries(folder):
+            return
+        self.make_folder(folder.parent)
+        try:
+            os.mkdir(folder, _FOLDER_MODE)
+        except FileExistsError:
+            if not os.path.isdir(folder):
+                raise
+        self.sync_folder(folder.parent)
+
+    def make_temp(self) -> None:
+        """Make the folder for files that are being written; they need not survive anything."""
+        self.temp.mkdir(_FOLDER_MODE, exist_ok=True)
+
+    def sync_folder(self, folder: Path) -> None:
+        """Make durable which names the folder holds."""
+        if sys.platform == "win32":  # it cannot open folders; NTFS journals their names
+            return
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            self._sync(handle)
+        except OSError as error:
+            error.filename = str(folder)
+            raise
+        finally:
+            os.close(handle)
+
+    def sweep(self) -> None:
+        """Remove temporary files that a crash left behind; a day old, nobody can be writing them."""
+        oldest = time.time() - _LEFT_BEHIND
+        with os.scandir(self.temp) as entries:
+            for entry in entries:
+                try:
+                    if entry.stat(follow_symlinks=False).st_mtime < oldest:
+                        os.unlink(entry.path)
+                except OSError:  # another process sweeps too
+                    pass
+
+    def _sync(self, handle: int) -> None:
+        if sys.platform == "darwin":
+            import fcntl
+
+            # There fsync leaves the data in the drive's cache.
+            fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
+        else:
+            os.fsync(handle)
+        with self._counting:
+            self.fsyncs += 1
+
+
+def _has_entries(folder: Path) -> bool:
+    try:
+        with os.scandir(folder) as entries:
+            return next(entries, None) is not None
+    except FileNotFoundError:
+        return False
+
+
+def _rename_if_free(temp: Path, place: Path) -> None:
+    """What a hard link does, where there are none: one process at a time looks and renames."""
+    with _locked(place.parent / ".lock"):
+        if os.path.lexists(place):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(place))
+        os.rename(temp, place)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    if sys.platform == "win32":  # there a rename fails by itself if something is in its place
+        yield
+        return
+    import fcntl
+
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, _FILE_MODE)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)  # this unlocks
+
+
+_ADVICE = {
+    errno.ENOSPC: "the disk is full: make room, then resume the run",
+    errno.EDQUOT: "the disk quota is used up: make room, then resume the run",
+    errno.EACCES: "this process may not do that: check owner and mode of the path and of the folders above it",
+    errno.EPERM: "this process may not do that: check owner and mode of the path and of the folders above it",
+    errno.EROFS: "the file system is mounted read-only",
+    errno.ENOTDIR: "a part of the path is a file, where a folder is needed",
+    errno.EEXIST: "a file lies where a folder is needed",
+    errno.ENOENT: "a folder was removed or renamed while the store was in use",
+    errno.EXDEV: "all folders of a store must be on one file system",
+    errno.EIO: "the disk reports an error: check it before going on",
+    errno.EMFILE: "this process has too many open files: raise its limit (ulimit -n)",
+    errno.ENAMETOOLONG: "the path is too long: choose a shorter one for the store",
+}
+
+
+def explain(error: OSError) -> str:
+    """What went wrong, where, and what to do."""
+    path = f"{error.filename}: " if error.filename else ""
+    number = error.errno or 0
+    advice = f"; {_ADVICE[number]}" if number in _ADVICE else ""
+    return f"{path}{error.strerror or error}{advice}"

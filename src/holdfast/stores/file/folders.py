@@ -1,0 +1,104 @@
+"""The folders of one namespace, and all that is done in them; it blocks."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast.checkpoint.store import Commit, Head, RunQuery, StoreInfo
+from holdfast.ids import CheckpointId, RunId
+from holdfast.stores.disk import Disk
+from holdfast.stores.file import marker
+from holdfast.stores.file.blobs import Blobs
+from holdfast.stores.file.hints import Hints
+from holdfast.stores.file.run_folder import Misplaced, RunFolder
+from holdfast.stores.listing import asked_for
+from holdfast.stores.names import safe_name
+
+# Where so many runs stand is remembered; the others are looked up again.
+_REMEMBERED = 10_000
+
+
+class Folders:
+    """What a file store does, without an event loop."""
+
+    def __init__(self, root: Path, namespace: str) -> None:
+        self._root = root
+        base = root / "namespaces" / safe_name(namespace) if namespace else root
+        self.disk = Disk(root / marker.TEMP)
+        self.blobs = Blobs(base / "blobs", self.disk)
+        self._runs = base / "runs"
+        self._hints = Hints(base / "ids")
+        self._lock = threading.Lock()
+        self._remembered: OrderedDict[str, RunFolder] = OrderedDict()
+        self._info: StoreInfo | None = None
+        self._ready = False
+
+    def open(self) -> StoreInfo:
+        """Make sure that the store is there, and of a known format."""
+        with self._lock:
+            if self._info is None:
+                self._info = marker.open_store(self._root, self.disk)
+            return self._info
+
+    def commit(self, commit: Commit) -> None:
+        """Make a commit durable, its blobs first."""
+        self._get_ready()
+        self.run(commit.head.run_id).commit(commit, self.blobs, self._hints)
+
+    def _get_ready(self) -> None:
+        """What the first commit does besides: sweep up what writers left behind."""
+        with self._lock:
+            if self._ready:
+                return
+            self.disk.make_temp()
+            self.disk.sweep()
+            self._ready = True
+
+    def run(self, run_id: RunId) -> RunFolder:
+        """The folder of a run, whether it is there or not."""
+        return self._folder(safe_name(run_id))
+
+    def _folder(self, name: str) -> RunFolder:
+        with self._lock:
+            folder = self._remembered.get(name)
+            if folder is None:
+                folder = self._remembered[name] = RunFolder(self._runs / name, self.disk)
+                if len(self._remembered) > _REMEMBERED:
+                    self._remembered.popitem(last=False)
+            self._remembered.move_to_end(name)
+            return folder
+
+    def runs(self, query: RunQuery) -> list[Head]:
+        """The runs that are asked for; reads the newest file of each run that others moved."""
+        heads = []
+        for folder in self._run_folders():
+            try:
+                head = folder.head()
+            except Misplaced:  # a copy; the run is listed where it belongs
+                continue
+            if head is not None:
+                heads.append(head)
+        return asked_for(heads, query)
+
+    def find(self, checkpoint_id: CheckpointId) -> tuple[RunId, int] | None:
+        """The run and seq of a checkpoint."""
+        return self._hints.find(checkpoint_id, self._files())
+
+    def _files(self) -> Iterator[Path]:
+        for folder in self._run_folders():
+            try:
+                places = folder.places()
+            except Misplaced:
+                continue
+            for place in reversed(places):
+                yield folder.path / place.name
+
+    def _run_folders(self) -> list[RunFolder]:
+        try:
+            return [self._folder(name) for name in os.listdir(self._runs)]
+        except FileNotFoundError:
+            return []

@@ -1,0 +1,81 @@
+"""Which file holds a checkpoint: a symbolic link for each id.
+
+They are hints: written before their commits, never synced, and believed only after a look at the file. Where one is
+missing, after a power cut or on a file system without symbolic links, all files are looked through.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from holdfast.ids import CheckpointId, RunId
+from holdfast.stores.file import document
+from holdfast.stores.names import safe_name
+
+
+class Hints:
+    """A folder of links to commit files."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def add(self, checkpoint_id: CheckpointId, file: Path) -> None:
+        """Let a checkpoint be found in this file."""
+        link = self._link(checkpoint_id)
+        target = f"../../{file.parent.parent.name}/{file.parent.name}/{file.name}"
+        try:
+            if _target(link) not in (None, target):
+                link.unlink()
+            _make_link(target, link)
+        except OSError:  # it is there already; or it cannot be made, but it is only a hint
+            pass
+
+    def find(self, checkpoint_id: CheckpointId, files: Iterable[Path]) -> tuple[RunId, int] | None:
+        """The run and seq of a checkpoint; ``files`` are all commit files, looked through where no hint helps."""
+        link = self._link(checkpoint_id)
+        target = _target(link)
+        hinted = None if target is None else _look(checkpoint_id, link.parent / target)
+        if hinted is not None:
+            return hinted
+        for file in files:
+            found = _look(checkpoint_id, file)
+            if found is not None:
+                self.add(checkpoint_id, file)
+                return found
+        return None
+
+    def _link(self, checkpoint_id: CheckpointId) -> Path:
+        name = safe_name(checkpoint_id)
+        return self._folder / name[:2] / name
+
+
+def _make_link(target: str, link: Path) -> None:
+    try:
+        os.symlink(target, link)
+    except FileNotFoundError:
+        for folder in (link.parent.parent, link.parent):
+            folder.mkdir(0o700, exist_ok=True)
+        os.symlink(target, link)
+
+
+def _target(link: Path) -> str | None:
+    try:
+        return os.readlink(link)
+    except OSError:
+        return None
+
+
+def _look(checkpoint_id: CheckpointId, file: Path) -> tuple[RunId, int] | None:
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        return None
+    if document.quoted(checkpoint_id) not in content:
+        return None
+    commit = document.parsed(file, content)
+    for record in commit.records:
+        if record["checkpoint_id"] == checkpoint_id:
+            return commit.head.run_id, record["seq"]
+    return None

@@ -1,0 +1,107 @@
+"""The file that says: this directory is a store, of this format."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Any
+
+from holdfast.checkpoint.store import FEATURES, FORMAT_MAJOR, FORMAT_MINOR, StoreInfo
+from holdfast.errors import StorageError
+from holdfast.stores.disk import Disk
+from holdfast.stores.file.layout import laid_out
+
+NAME = "store.json"
+TEMP = "temp"
+# What may lie in a directory that becomes a store: what another process is making there, or a fresh volume has.
+_HARMLESS = {NAME, TEMP, "lost+found"}
+
+_ABOUT = [
+    "This directory is a Holdfast file store; change nothing in it while a process uses it.",
+    "runs/<run>/<seq>-<n>.json: one file for each commit; the last one says where the run stands (head).",
+    "<seq> is the least seq of the records in it; <n> counts commits without records before it.",
+    "blobs/<run>/<digest>: large values, shared by the run and its forks.",
+    "ids/: links from checkpoint ids to commits; made again where they are missing.",
+    "temp/: files that are being written. namespaces/<name>/: the same again for each namespace.",
+]
+
+
+def open_store(root: Path, disk: Disk) -> StoreInfo:
+    """Read the marker, or make the directory a store if it is empty; raises ``StorageError``, or ``OSError``."""
+    marker = root / NAME
+    if not marker.exists():
+        _refuse_foreign(root)
+        _make(marker, disk)
+    return _checked(marker, _read(marker))
+
+
+def _refuse_foreign(root: Path) -> None:
+    if root.exists() and not root.is_dir():
+        raise StorageError(f"file store {root}: a file lies there; a file store needs a directory of its own")
+    foreign = sorted(set(os.listdir(root)) - _HARMLESS) if root.exists() else []
+    if foreign and not (root / NAME).exists():
+        raise StorageError(
+            f"file store {root}: the directory is not empty (it has {foreign[0]!r}) and has no {NAME}, so it is no "
+            f"store; give an empty directory or one that does not exist, or put {NAME} back if it was lost"
+        )
+
+
+def _make(marker: Path, disk: Disk) -> None:
+    _make_root(marker.parent, disk)
+    disk.make_temp()
+    document = {
+        "#": _ABOUT,
+        "store_id": secrets.token_hex(16),
+        "major": FORMAT_MAJOR,
+        "minor": FORMAT_MINOR,
+        "features": sorted(FEATURES),
+    }
+    temp = disk.write(laid_out(document))
+    try:
+        disk.publish(temp, marker)
+    except FileExistsError:  # another process was faster
+        disk.remove(temp)
+    disk.sync_folder(marker.parent)
+
+
+def _make_root(root: Path, disk: Disk) -> None:
+    try:
+        disk.make_folder(root)
+    except PermissionError:
+        # One that was given need not lie in a folder that this process may look into.
+        if not root.is_dir():
+            raise
+
+
+def _read(marker: Path) -> StoreInfo:
+    try:
+        document: dict[str, Any] = json.loads(marker.read_bytes())
+        info = StoreInfo(
+            str(document["store_id"]),
+            int(document["major"]),
+            int(document["minor"]),
+            frozenset(map(str, document["features"])),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise StorageError(
+            f"{marker} is damaged: {type(error).__name__}: {error}. Put back a copy from a backup; "
+            f"the runs beside it are not touched"
+        ) from error
+    return info
+
+
+def _checked(marker: Path, info: StoreInfo) -> StoreInfo:
+    if info.major != FORMAT_MAJOR:
+        raise StorageError(
+            f"{marker}: the store has format {info.major}.{info.minor}, this version of Holdfast reads format "
+            f"{FORMAT_MAJOR}; use the version that wrote it, or another directory"
+        )
+    unknown = sorted(info.features - FEATURES)
+    if unknown:
+        raise StorageError(
+            f"{marker}: the store needs {', '.join(map(repr, unknown))}, which this version of Holdfast does not know; "
+            f"use a newer version, or another directory"
+        )
+    return info

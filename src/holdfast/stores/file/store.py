@@ -1,0 +1,98 @@
+"""The file store: a directory that a person can read."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from holdfast.checkpoint.store import Commit, Depth, Head, Record, RunQuery, StoreInfo
+from holdfast.errors import StorageError
+from holdfast.ids import CheckpointId, Digest, RunId
+from holdfast.stores.disk import explain
+from holdfast.stores.file.folders import Folders
+
+_T = TypeVar("_T")
+# They wait for the disk nearly all the time.
+_THREADS = 8
+
+
+class FileStore:
+    """A store in a directory: a JSON file for each commit, a file for each blob; ``store.json`` explains the rest.
+
+    Any number of processes may use the same directory. It needs no locks: a commit is a hard link to a name that
+    only one writer can get. Where the file system has no hard links, a locked rename takes its place.
+
+    >>> import asyncio, tempfile
+    >>> with tempfile.TemporaryDirectory() as directory:
+    ...     asyncio.run(FileStore(directory).head(RunId("r1"))) is None
+    True
+    """
+
+    def __init__(self, path: str | os.PathLike[str], namespace: str = "") -> None:
+        self.path = Path(path).absolute()
+        self.namespace = namespace
+        self._folders = Folders(self.path, namespace)
+        self._threads: ThreadPoolExecutor | None = None
+        self._process = os.getpid()
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"FileStore({str(self.path)!r}, namespace={self.namespace!r})"
+
+    @property
+    def fsyncs(self) -> int:
+        """How many files and folders were synced so far."""
+        return self._folders.disk.fsyncs
+
+    async def open(self) -> StoreInfo:
+        return await self._do("open it", lambda: self._folders.open())
+
+    async def commit(self, commit: Commit) -> None:
+        await self._do(f"commit to run {commit.head.run_id!r}", lambda: self._folders.commit(commit))
+
+    async def head(self, run_id: RunId) -> Head | None:
+        return await self._do(f"read the head of run {run_id!r}", lambda: self._folders.run(run_id).head())
+
+    async def runs(self, query: RunQuery) -> Sequence[Head]:
+        return await self._do("list its runs", lambda: self._folders.runs(query))
+
+    async def find(self, checkpoint_id: CheckpointId) -> tuple[RunId, int] | None:
+        return await self._do(f"find checkpoint {checkpoint_id}", lambda: self._folders.find(checkpoint_id))
+
+    async def records(self, run_id: RunId, first: int, last: int, depth: Depth) -> Sequence[Record]:
+        return await self._do(
+            f"read the checkpoints of run {run_id!r}",
+            lambda: self._folders.run(run_id).records(first, last, depth),
+        )
+
+    async def blobs(self, family: RunId, digests: Sequence[Digest]) -> Mapping[Digest, bytes]:
+        return await self._do(
+            f"read blobs of run {family!r}", lambda: self._folders.blobs.read(family, digests)
+        )
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._threads is not None and self._process == os.getpid():
+            await asyncio.to_thread(self._threads.shutdown)
+
+    async def _do(self, doing: str, work: Callable[[], _T]) -> _T:
+        """Work in a thread. A caller that is cancelled leaves it: what has begun goes on to its end."""
+        if self._closed:
+            raise StorageError(f"file store {self.path} is closed; open another one on the same directory")
+        if self._process != os.getpid():  # a fork takes neither threads nor the state of locks along
+            self._folders, self._threads = Folders(self.path, self.namespace), None
+            self._process = os.getpid()
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-file")
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._work, doing, work)
+
+    def _work(self, doing: str, work: Callable[[], _T]) -> _T:
+        try:
+            self._folders.open()
+            return work()
+        except OSError as error:
+            raise StorageError(f"file store {self.path}: cannot {doing}: {explain(error)}") from error

@@ -1,0 +1,35 @@
+"""Which runs a query asks for, where all heads are at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from holdfast.checkpoint.store import Head, RunQuery
+from holdfast.ids import RunId
+
+_Order: TypeAlias = tuple[int, RunId]
+
+
+def asked_for(heads: Iterable[Head], query: RunQuery) -> list[Head]:
+    """The heads that the query asks for, in its order."""
+    order = _newest if query.newest else _oldest
+    ordered = sorted(heads, key=order)
+    # A run that is gone cannot be placed any more: the listing begins anew.
+    after = next((order(head) for head in ordered if head.run_id == query.after), None)
+    wanted = [head for head in ordered if _matches(head, query) and (after is None or order(head) > after)]
+    return wanted[: query.limit]
+
+
+def _oldest(head: Head) -> _Order:
+    return head.created, head.run_id
+
+
+def _newest(head: Head) -> _Order:
+    return -head.updated, head.run_id
+
+
+def _matches(head: Head, query: RunQuery) -> bool:
+    return (query.workflow_name is None or head.workflow_name == query.workflow_name) and (
+        query.statuses is None or head.status in query.statuses
+    )

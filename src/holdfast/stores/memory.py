@@ -1,0 +1,106 @@
+"""A store that lives as long as its object: for tests, and for runs that need not survive their process."""
+
+from __future__ import annotations
+
+import secrets
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Mapping, Sequence
+
+from holdfast.checkpoint.store import (
+    FEATURES,
+    FORMAT_MAJOR,
+    FORMAT_MINOR,
+    Commit,
+    Depth,
+    Expected,
+    Head,
+    Record,
+    RunQuery,
+    StoreInfo,
+)
+from holdfast.errors import StorageError
+from holdfast.ids import CheckpointId, Digest, RunId
+from holdfast.stores.compare import check_head
+from holdfast.stores.listing import asked_for
+
+
+class MemoryStore:
+    """A store in dicts.
+
+    >>> import asyncio
+    >>> asyncio.run(MemoryStore().head(RunId("r1"))) is None
+    True
+    """
+
+    def __init__(self, namespace: str = "") -> None:
+        self.namespace = namespace
+        self._info = StoreInfo(secrets.token_hex(16), FORMAT_MAJOR, FORMAT_MINOR, FEATURES)
+        self._closed = False
+        self._heads: dict[RunId, Head] = {}
+        self._records: dict[tuple[RunId, int], Record] = {}
+        self._seqs: dict[RunId, list[int]] = {}
+        self._places: dict[CheckpointId, tuple[RunId, int]] = {}
+        self._blobs: dict[tuple[RunId, Digest], bytes] = {}
+
+    async def open(self) -> StoreInfo:
+        self._check_open()
+        return self._info
+
+    async def commit(self, commit: Commit) -> None:
+        self._check_open()
+        head = commit.head
+        there = self._heads.get(head.run_id)
+        check_head(commit, Expected(there.checkpoint_id, there.token) if there is not None else None)
+        for blob in commit.blobs:
+            self._blobs.setdefault((head.family, blob.digest), blob.data)
+        for record in commit.records:
+            self._add(record)
+        self._heads[head.run_id] = head
+
+    def _add(self, record: Record) -> None:
+        place = record.run_id, record.seq
+        if place not in self._records:
+            insort(self._seqs.setdefault(record.run_id, []), record.seq)
+        self._records[place] = record
+        self._places[record.checkpoint_id] = place
+
+    async def head(self, run_id: RunId) -> Head | None:
+        self._check_open()
+        return self._heads.get(run_id)
+
+    async def runs(self, query: RunQuery) -> Sequence[Head]:
+        self._check_open()
+        return asked_for(self._heads.values(), query)
+
+    async def find(self, checkpoint_id: CheckpointId) -> tuple[RunId, int] | None:
+        self._check_open()
+        return self._places.get(checkpoint_id)
+
+    async def records(self, run_id: RunId, first: int, last: int, depth: Depth) -> Sequence[Record]:
+        self._check_open()
+        seqs = self._seqs.get(run_id, [])
+        wanted = seqs[bisect_left(seqs, first) : bisect_right(seqs, last)]
+        return [_cut(self._records[run_id, seq], depth) for seq in wanted]
+
+    async def blobs(self, family: RunId, digests: Sequence[Digest]) -> Mapping[Digest, bytes]:
+        self._check_open()
+        return {digest: self._blobs[family, digest] for digest in digests if (family, digest) in self._blobs}
+
+    async def close(self) -> None:
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StorageError("this MemoryStore is closed; what it held can no longer be asked for")
+
+
+def _cut(record: Record, depth: Depth) -> Record:
+    """As much of a record as was asked for."""
+    if depth is Depth.ALL:
+        return record
+    if depth is Depth.HEADERS:
+        return record._replace(changes=b"", values=b"", keyframe=None)
+    keyframe = record.keyframe
+    return record._replace(
+        values=b"", keyframe=keyframe._replace(values=b"") if keyframe is not None else None
+    )

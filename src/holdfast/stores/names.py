@@ -1,0 +1,30 @@
+"""Ids from outside as file names."""
+
+from __future__ import annotations
+
+import re
+from hashlib import blake2b
+
+_PLAIN = re.compile(r"[a-z0-9_-](?:[a-z0-9._-]{0,98}[a-z0-9_-])?")
+_UNSAFE = re.compile(r"[^a-z0-9_-]")
+_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?")
+_READABLE_CHARACTERS = 60
+
+
+def safe_name(text: str) -> str:
+    """A file name for ``text``: on every file system, never the same for two texts, never a way out of a folder.
+
+    Lowercase names stay as they are. All others get a digest, because file systems may ignore case, normalize
+    letters, or refuse lengths and names.
+
+    >>> safe_name("triage-eu.2024")
+    'triage-eu.2024'
+    >>> safe_name("Order 17")
+    'order_17~bab548482b176ab83b84f378383f12c3'
+    >>> safe_name("..")
+    '__~c577bd8f25028e3bfd5dcb065343514b'
+    """
+    if _PLAIN.fullmatch(text) and not _DEVICE.fullmatch(text):
+        return text
+    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return f"{_UNSAFE.sub('_', text.lower())[:_READABLE_CHARACTERS]}~{digest}"

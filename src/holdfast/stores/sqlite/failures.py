@@ -1,0 +1,82 @@
+"""What the errors of SQLite and of the file system mean, and what to do about them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from holdfast.errors import StorageError
+
+Result = TypeVar("Result")
+
+# The names for these are in sqlite3 since Python 3.11 only in part; the numbers never change.
+BUSY, LOCKED, READONLY, IOERR, CORRUPT, FULL, CANTOPEN, PROTOCOL, NOTADB = 5, 6, 8, 10, 11, 13, 14, 15, 26
+_BUSY_CODES = (BUSY, LOCKED, PROTOCOL)
+
+
+_CODES_OF_ERRNO = {
+    errno.EACCES: CANTOPEN,
+    errno.EPERM: CANTOPEN,
+    errno.EROFS: READONLY,
+    errno.ENOSPC: FULL,
+    errno.EDQUOT: FULL,
+    errno.EIO: IOERR,
+}
+
+
+def primary_code(error: BaseException) -> int:
+    """The primary result code of SQLite, also for an error of the file system; 0 where there is none."""
+    if isinstance(error, OSError):
+        return _CODES_OF_ERRNO.get(error.errno or 0, 0)
+    return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
+
+
+def patiently(call: Callable[[], Result], seconds: float) -> Result:
+    """Try again while others are in the way: SQLite's own busy timeout does not cover every case."""
+    deadline = time.monotonic() + seconds
+    pause = 0.001
+    while True:
+        try:
+            return call()
+        except sqlite3.OperationalError as error:
+            if primary_code(error) not in _BUSY_CODES or time.monotonic() > deadline:
+                raise
+        time.sleep(pause)
+        pause = min(pause * 2, 0.05)
+
+
+def storage_error(error: BaseException, path: Path, doing: str, seconds: float) -> StorageError:
+    """What to tell the caller; a StorageError is told as it is."""
+    if isinstance(error, StorageError):
+        return error
+    code = primary_code(error)
+    if code in _BUSY_CODES:
+        meaning = (
+            f"another process has held it locked for more than {seconds:g} s. "
+            "Find the one that left a transaction open (lsof shows who has the file open), then try again"
+        )
+    else:
+        meaning = _MEANINGS.get(code, "") or f"{type(error).__name__}: {error}"
+    name = getattr(error, "sqlite_errorname", None)
+    told = StorageError(f"{doing} {os.fspath(path)!r} failed: {meaning}" + (f" [{name}]" if name else ""))
+    told.__cause__ = error
+    return told
+
+
+_MEANINGS = {
+    READONLY: "it cannot be written. Give this user write access to the file and its folder, and see that the "
+    "file system is not mounted read-only",
+    IOERR: "the disk or file system reported an error. Look at the system log; when it is well again, "
+    "resume the runs",
+    CORRUPT: "the database is damaged. Restore it from a backup together with its '-blobs' folder, or rescue what "
+    "is readable with: sqlite3 FILE .recover",
+    FULL: "no room is left on its disk. Make room, then resume the runs",
+    CANTOPEN: "it cannot be opened. Give this user access to the file and write access to its folder, where "
+    "SQLite keeps the '-wal' and '-shm' files beside it",
+    NOTADB: "this is not a SQLite database; nothing was changed. Give the store another path",
+}

@@ -1,0 +1,166 @@
+"""One connection to the file: opened on demand, safe to drop at any time, gone before a fork."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from holdfast.checkpoint.store import StoreInfo
+from holdfast.errors import StorageError
+from holdfast.stores.disk import Disk
+from holdfast.stores.sqlite import forking, schema
+from holdfast.stores.sqlite.failures import patiently, storage_error
+
+CONNECTION_CLASS = sqlite3.Connection
+
+# In pages: 4 MB. Index pages that many commits change are then copied once for several hundred of them.
+WAL_PAGES = 2000
+
+# Making the file and closing it at once must not happen while another thread opens it: by the rules of POSIX,
+# closing any descriptor of a file drops all locks that the process holds on it.
+_opening = threading.Lock()
+
+
+@dataclass
+class Place:
+    """Where the database is, and how long to wait for others."""
+
+    path: Path
+    busy_seconds: float
+    epoch: int = 0
+    """How often a COMMIT failed; connections of an earlier epoch are not used again."""
+    fenced: int = field(default=0)
+    """The epoch whose doubtful commit, if any, can no longer appear."""
+
+
+class Handle:
+    """A connection for one thread; it is used while ``gate`` is held."""
+
+    def __init__(self, place: Place, *, reads_only: bool) -> None:
+        self.gate = threading.Lock()
+        self._place = place
+        self._reads_only = reads_only
+        self._epoch = 0
+        self._connection: sqlite3.Connection | None = None
+        self._info: StoreInfo | None = None
+        forking.watch(self)
+
+    @property
+    def info(self) -> StoreInfo:
+        """What the store says of itself."""
+        self.connection()
+        assert self._info is not None
+        return self._info
+
+    def connection(self) -> sqlite3.Connection:
+        """The connection, opened if it is not; raises ``StorageError``."""
+        if self._connection is not None and self._epoch == self._place.epoch:
+            return self._connection
+        self.drop()
+        place = self._place
+        try:
+            with _opening:
+                self._epoch = place.epoch
+                _make_file(place.path)
+                connection = _connect(place)
+                try:
+                    self._info = self._prepare(connection)
+                except BaseException:
+                    connection.close()
+                    raise
+        except (sqlite3.Error, OSError) as error:
+            raise storage_error(error, place.path, "opening", place.busy_seconds) from error
+        self._connection = connection
+        return connection
+
+    def _prepare(self, connection: sqlite3.Connection) -> StoreInfo:
+        place = self._place
+        if patiently(lambda: schema.is_empty(connection), place.busy_seconds):
+            patiently(lambda: schema.create(connection), place.busy_seconds)
+        info = patiently(lambda: schema.read_info(connection, place.path), place.busy_seconds)
+        _switch_to_wal(connection, place)
+        if place.fenced != self._epoch:
+            _fence(connection, place)
+            place.fenced = self._epoch
+        if self._reads_only:
+            connection.execute("PRAGMA query_only = ON")
+        return info
+
+    def close(self) -> None:
+        """Close the connection when nobody uses it."""
+        with self.gate:
+            self.drop()
+
+    def drop(self) -> None:
+        """Close the connection; an open transaction is rolled back."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                connection.close()
+            except sqlite3.Error:
+                pass  # what could still fail is the copying of the log, which the next to open it does again
+
+
+def _make_file(path: Path) -> None:
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        if not path.parent.is_dir():
+            Disk(path.parent).make_folder(path.parent)
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            pass  # another process was faster
+        return
+    if stat.S_ISDIR(mode):
+        raise StorageError(
+            f"{str(path)!r} is a folder, not a file; name a file for the store in it or beside it"
+        )
+    if not os.access(path, os.R_OK | os.W_OK):
+        raise StorageError(
+            f"{str(path)!r} cannot be read and written by this user; give it access to the file and its folder, "
+            "and see that the file system is not mounted read-only"
+        )
+
+
+def _connect(place: Place) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        place.path,
+        timeout=place.busy_seconds,
+        isolation_level=None,
+        # The gate sees to it that one thread uses it at a time.
+        check_same_thread=False,
+        factory=CONNECTION_CLASS,
+    )
+    connection.execute("PRAGMA synchronous = FULL")
+    # On macOS a plain sync leaves the data in the cache of the drive; elsewhere this means nothing.
+    connection.execute("PRAGMA fullfsync = ON")
+    connection.execute("PRAGMA checkpoint_fullfsync = ON")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
+    return connection
+
+
+def _switch_to_wal(connection: sqlite3.Connection, place: Place) -> None:
+    (mode,) = patiently(
+        lambda: connection.execute("PRAGMA journal_mode = WAL").fetchone(), place.busy_seconds
+    )
+    if mode != "wal":
+        raise StorageError(
+            f"{str(place.path)!r} lies on a file system that cannot do SQLite's write-ahead log; use a local disk"
+        )
+
+
+def _fence(connection: sqlite3.Connection, place: Place) -> None:
+    """Write something where a failed COMMIT may have left its pages in the log.
+
+    Otherwise they could come to life when the log is read again after a crash, although the head was seen without.
+    """
+    query = (
+        "INSERT INTO meta VALUES ('fence', hex(randomblob(8))) "
+        "ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+    )
+    patiently(lambda: connection.execute(query), place.busy_seconds)

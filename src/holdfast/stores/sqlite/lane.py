@@ -1,0 +1,124 @@
+"""A thread that works for coroutines of any event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeVar
+
+Task = TypeVar("Task")
+
+
+class Call(Generic[Task]):
+    """A task that someone waits for."""
+
+    __slots__ = ("error", "future", "loop", "result", "task")
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.loop = asyncio.get_running_loop()
+        self.future: asyncio.Future[Any] = self.loop.create_future()
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+
+def settle(calls: Iterable[Call[Any]]) -> None:
+    """Tell the callers: each event loop is woken once, and one that is closed by now disturbs nobody."""
+    loops: dict[asyncio.AbstractEventLoop, list[Call[Any]]] = {}
+    for call in calls:
+        loops.setdefault(call.loop, []).append(call)
+    for loop, its_calls in loops.items():
+        try:
+            loop.call_soon_threadsafe(_tell, its_calls)
+        except RuntimeError:
+            pass
+
+
+def _tell(calls: list[Call[Any]]) -> None:
+    for call in calls:
+        if call.future.done():  # its caller was cancelled
+            continue
+        if call.error is not None:
+            call.future.set_exception(call.error)
+        else:
+            call.future.set_result(call.result)
+
+
+class Lane(Generic[Task]):
+    """A daemon thread, started with the first call, that takes all the calls that wait at once.
+
+    ``work`` settles the calls that it is given; ``finish`` runs when the lane is stopped.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        work: Callable[[list[Call[Task]]], None],
+        finish: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._name = name
+        self._work = work
+        self._finish = finish
+        self._queue: SimpleQueue[Call[Task] | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+        self._end: Call[None] | None = None
+
+    async def call(self, task: Task) -> Any:
+        """Have a task done, and wait for it."""
+        call = Call(task)
+        self._queue.put(call)
+        if self._thread is None:
+            self._start()
+        return await call.future
+
+    def _start(self) -> None:
+        with self._starting:
+            if self._thread is None:
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                thread.start()
+                self._thread = thread
+
+    def stop(self) -> None:
+        """Let the thread end when it has done what it was given so far; it is not waited for."""
+        self._queue.put(None)
+
+    async def close(self) -> None:
+        """Stop the thread, and wait until it is gone."""
+        if self._thread is not None:
+            self._end = Call(None)
+            self.stop()
+            await self._end.future
+            self._thread.join()
+
+    def _run(self) -> None:
+        going = True
+        while going:
+            calls = self._waiting()
+            if calls[-1] is None:
+                going = False
+            wanted = [call for call in calls if call is not None]
+            try:
+                if wanted:
+                    self._work(wanted)
+            except BaseException as error:  # whatever it is: nobody may wait forever
+                for call in wanted:
+                    call.error = error
+                settle(wanted)
+            # Whoever waits for the next calls must not keep the last ones alive.
+            del calls, wanted
+        self._finish()
+        if self._end is not None:
+            settle([self._end])
+
+    def _waiting(self) -> list[Call[Task] | None]:
+        """All calls that are there, at least one; None is the last of all."""
+        calls = [self._queue.get()]
+        while calls[-1] is not None:
+            try:
+                calls.append(self._queue.get_nowait())
+            except Empty:
+                break
+        return calls

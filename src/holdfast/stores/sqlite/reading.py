@@ -1,0 +1,169 @@
+"""Rows become heads, records and blobs again."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from holdfast.checkpoint.store import Depth, Head, Keyframe, Record, RunQuery
+from holdfast.engine.status import RunStatus
+from holdfast.errors import CheckpointCorrupt
+from holdfast.ids import CheckpointId, Digest, RunId
+from holdfast.stores.blob_files import BlobFiles
+from holdfast.stores.sqlite.writing import FIND_FAMILY, prefix
+
+_HEAD = (
+    "SELECT run, workflow, family, checkpoint, seq, token, status, created, updated, owner, wake_at, takeovers, "
+    "reason FROM runs WHERE namespace = ?"
+)
+_ONE_HEAD = _HEAD + " AND run = ?"
+_FIND = (
+    "SELECT runs.run, checkpoints.seq FROM checkpoints JOIN runs ON runs.id = checkpoints.run "
+    "WHERE find = ? AND checkpoints.checkpoint = ? AND namespace = ?"
+)
+_OF_RUN = (
+    "WHERE run = (SELECT id FROM runs WHERE namespace = ? AND run = ?) AND seq BETWEEN ? AND ? ORDER BY seq"
+)
+_WITH_KEYFRAMES = f"FROM checkpoints c LEFT JOIN keyframes k ON k.checkpoint = c.id {_OF_RUN}"
+_RECORDS = {
+    Depth.HEADERS: "SELECT checkpoint, seq, header, new_bytes, x'', x'', NULL, NULL, NULL "
+    f"FROM checkpoints {_OF_RUN}",
+    Depth.CHANGES: "SELECT c.checkpoint, seq, header, new_bytes, c.changes, x'', k.changes, x'', k.cut "
+    + _WITH_KEYFRAMES,
+    Depth.ALL: "SELECT c.checkpoint, seq, header, new_bytes, c.changes, c.small_values, k.changes, k.small_values, "
+    "k.cut " + _WITH_KEYFRAMES,
+}
+_BLOB = "SELECT size, data FROM blobs WHERE family = ? AND find = ? AND digest = ?"
+_GREATEST = 2**63 - 1
+
+
+def read_head(connection: sqlite3.Connection, namespace: str, run_id: RunId) -> Head | None:
+    """The head of a run."""
+    row = connection.execute(_ONE_HEAD, (namespace, run_id)).fetchone()
+    return None if row is None else _head(row)
+
+
+def _head(row: tuple[Any, ...]) -> Head:
+    (
+        run,
+        workflow,
+        family,
+        checkpoint,
+        seq,
+        token,
+        status,
+        created,
+        updated,
+        owner,
+        wake_at,
+        takeovers,
+        reason,
+    ) = row
+    return Head(
+        run,
+        workflow,
+        family,
+        CheckpointId(checkpoint.hex()),
+        seq,
+        token,
+        RunStatus(status),
+        created,
+        updated,
+        owner,
+        wake_at,
+        takeovers,
+        str(reason, "utf-8", "surrogatepass"),
+    )
+
+
+def read_runs(connection: sqlite3.Connection, namespace: str, query: RunQuery) -> list[Head]:
+    """The heads of the runs that are asked for."""
+    sql = _HEAD
+    values: list[Any] = [namespace]
+    for clause, its_values in _clauses(connection, namespace, query):
+        sql += " AND " + clause
+        values += its_values
+    sql += " ORDER BY " + ("updated DESC, run" if query.newest else "created, run")
+    if query.limit is not None:
+        sql += " LIMIT ?"
+        values.append(query.limit)
+    return [_head(row) for row in connection.execute(sql, values)]
+
+
+def _clauses(
+    connection: sqlite3.Connection, namespace: str, query: RunQuery
+) -> Iterator[tuple[str, Sequence[Any]]]:
+    if query.workflow_name is not None:
+        yield "workflow = ?", [query.workflow_name]
+    if query.statuses is not None:
+        yield f"status IN ({', '.join('?' * len(query.statuses))})", [s.value for s in query.statuses]
+    after = read_head(connection, namespace, query.after) if query.after is not None else None
+    if after is not None and query.newest:
+        yield "(-updated, run) > (?, ?)", [-after.updated, after.run_id]
+    elif after is not None:
+        yield "(created, run) > (?, ?)", [after.created, after.run_id]
+
+
+def find_checkpoint(
+    connection: sqlite3.Connection, namespace: str, checkpoint_id: CheckpointId
+) -> tuple[RunId, int] | None:
+    """The run and seq of a checkpoint."""
+    try:
+        checkpoint = bytes.fromhex(checkpoint_id)
+    except ValueError:
+        return None
+    if checkpoint.hex() != checkpoint_id:  # another way to write it, which is not its id
+        return None
+    row: tuple[RunId, int] | None = connection.execute(
+        _FIND, (prefix(checkpoint), checkpoint, namespace)
+    ).fetchone()
+    return row
+
+
+def read_records(
+    connection: sqlite3.Connection, namespace: str, run_id: RunId, first: int, last: int, depth: Depth
+) -> list[Record]:
+    """The records of a run."""
+    bounds = max(first, -_GREATEST), min(last, _GREATEST)
+    rows = connection.execute(_RECORDS[depth], (namespace, run_id, *bounds))
+    return [_record(run_id, row) for row in rows]
+
+
+def _record(run_id: RunId, row: tuple[Any, ...]) -> Record:
+    checkpoint, seq, header, new_bytes, changes, values, key_changes, key_values, cut = row
+    keyframe = None if cut is None else Keyframe(key_changes, key_values, bool(cut))
+    return Record(CheckpointId(checkpoint.hex()), run_id, seq, header, changes, values, new_bytes, keyframe)
+
+
+def read_blobs(
+    connection: sqlite3.Connection, namespace: str, files: BlobFiles, family: RunId, digests: Sequence[Digest]
+) -> dict[Digest, bytes]:
+    """The blobs of a family that are there."""
+    found: dict[Digest, bytes] = {}
+    row = connection.execute(FIND_FAMILY, (namespace, family)).fetchone()
+    if row is None:
+        return found
+    for digest in digests:
+        blob = connection.execute(_BLOB, (row[0], prefix(digest), digest)).fetchone()
+        if blob is not None:
+            size, data = blob
+            found[digest] = data if data is not None else _from_file(files, family, digest, size)
+    return found
+
+
+def _from_file(files: BlobFiles, family: RunId, digest: Digest, size: int) -> bytes:
+    path = files.path(family, digest)
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError as error:
+        raise CheckpointCorrupt(
+            f"the file {str(path)!r} of a large value of run {family!r} is missing. A database and its '-blobs' folder "
+            "belong together: restore both from the same backup"
+        ) from error
+    if len(data) != size:
+        raise CheckpointCorrupt(
+            f"the file {str(path)!r} of a large value of run {family!r} has {len(data)} bytes, not {size}: "
+            "restore it from a backup"
+        )
+    return data

@@ -1,0 +1,125 @@
+"""The tables, and whether they are those of a store that this version can read."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sqlite3
+from pathlib import Path
+
+from holdfast.checkpoint.store import FEATURES, FORMAT_MAJOR, FORMAT_MINOR, StoreInfo
+from holdfast.errors import StorageError
+
+APPLICATION_ID = 0x486F6C64
+"""'Hold', in the header of the file."""
+
+# Of 4096, 2048 and 1024: a commit of two small records dirties five or six pages, so that 4096 writes 22 KB for
+# it and 2048 writes 13 KB in the same time; with 1024 a header next to large values no longer lies in the row.
+PAGE_SIZE = 2048
+
+# Rows of checkpoints are only ever added, at the end. The large columns are last and a keyframe has a row of its
+# own: SQLite reads a row from the front, so that listing headers touches none of them. `find` is the first 8
+# bytes of an id as an integer: an index of whole ids would be three times as large.
+TABLES = (
+    "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+    """CREATE TABLE runs (
+        id INTEGER PRIMARY KEY, namespace TEXT NOT NULL, run TEXT NOT NULL, created INTEGER NOT NULL,
+        updated INTEGER NOT NULL, workflow TEXT NOT NULL, family TEXT NOT NULL, checkpoint BLOB NOT NULL,
+        seq INTEGER NOT NULL, token INTEGER NOT NULL, status TEXT NOT NULL, owner TEXT NOT NULL,
+        wake_at INTEGER, takeovers INTEGER NOT NULL, reason BLOB NOT NULL)""",
+    "CREATE UNIQUE INDEX runs_by_name ON runs (namespace, run)",
+    "CREATE INDEX runs_by_age ON runs (namespace, created, run)",
+    """CREATE TABLE checkpoints (
+        id INTEGER PRIMARY KEY, run INTEGER NOT NULL, seq INTEGER NOT NULL, find INTEGER NOT NULL,
+        checkpoint BLOB NOT NULL, new_bytes INTEGER NOT NULL, header BLOB NOT NULL, changes BLOB NOT NULL,
+        small_values BLOB NOT NULL)""",
+    "CREATE UNIQUE INDEX checkpoints_by_seq ON checkpoints (run, seq)",
+    "CREATE INDEX checkpoints_by_id ON checkpoints (find)",
+    """CREATE TABLE keyframes (
+        checkpoint INTEGER PRIMARY KEY, cut INTEGER NOT NULL, changes BLOB NOT NULL,
+        small_values BLOB NOT NULL)""",
+    "CREATE TABLE families (id INTEGER PRIMARY KEY, namespace TEXT NOT NULL, family TEXT NOT NULL)",
+    "CREATE UNIQUE INDEX families_by_name ON families (namespace, family)",
+    # Without data it is a file.
+    """CREATE TABLE blobs (
+        id INTEGER PRIMARY KEY, family INTEGER NOT NULL, find INTEGER NOT NULL, digest BLOB NOT NULL,
+        size INTEGER NOT NULL, data BLOB)""",
+    "CREATE INDEX blobs_by_digest ON blobs (family, find)",
+)
+
+
+def is_empty(connection: sqlite3.Connection) -> bool:
+    """Whether nothing was ever put into the database."""
+    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+    (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    return not application_id and not tables
+
+
+def create(connection: sqlite3.Connection) -> None:
+    """Make the tables, unless another process was faster."""
+    connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if is_empty(connection):
+            for statement in TABLES:
+                connection.execute(statement)
+            connection.executemany("INSERT INTO meta VALUES (?, ?)", _new_meta().items())
+            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version = {FORMAT_MAJOR}")
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def _new_meta() -> dict[str, str]:
+    return {
+        "store_id": secrets.token_hex(16),
+        "format_major": str(FORMAT_MAJOR),
+        "format_minor": str(FORMAT_MINOR),
+        "features": json.dumps(sorted(FEATURES)),
+    }
+
+
+def read_info(connection: sqlite3.Connection, path: Path) -> StoreInfo:
+    """What the store says of itself; raises where it is not one that this version can read."""
+    (application_id,) = connection.execute("PRAGMA application_id").fetchone()
+    if application_id != APPLICATION_ID:
+        raise StorageError(
+            f"{str(path)!r} is a database of another program{_tables_of(connection)}; nothing was changed. "
+            "Give the store another path"
+        )
+    (major,) = connection.execute("PRAGMA user_version").fetchone()
+    if major != FORMAT_MAJOR:
+        raise StorageError(
+            f"{str(path)!r} is a store of format {major}, but this version of Holdfast reads format {FORMAT_MAJOR}; "
+            f"nothing was changed. Use {'a newer' if major > FORMAT_MAJOR else 'an older'} version of Holdfast"
+        )
+    try:
+        meta = _read_meta(connection)
+        info = StoreInfo(
+            meta["store_id"], major, int(meta["format_minor"]), frozenset(json.loads(meta["features"]))
+        )
+    except (KeyError, ValueError, TypeError) as error:
+        raise StorageError(
+            f"{str(path)!r} bears the mark of a Holdfast store, but what it says of itself (table 'meta') is "
+            f"missing or unreadable: {error!r}; nothing was changed. Restore it from a backup"
+        ) from error
+    if unknown := sorted(info.features - FEATURES):
+        raise StorageError(
+            f"{str(path)!r} needs what this version of Holdfast does not know: {', '.join(unknown)}; "
+            "nothing was changed. Use a newer version of Holdfast"
+        )
+    return info
+
+
+def _read_meta(connection: sqlite3.Connection) -> dict[str, str]:
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone() is None:
+        return {}
+    return dict(connection.execute("SELECT key, value FROM meta"))
+
+
+def _tables_of(connection: sqlite3.Connection) -> str:
+    query = "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name LIMIT 3"
+    names = [repr(name) for (name,) in connection.execute(query)]
+    return f" (it has the table {', '.join(names)})" if names else ""

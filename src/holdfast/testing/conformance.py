@@ -1,0 +1,56 @@
+"""The conformance suite of stores: what ``holdfast.checkpoint.store`` says, sentence by sentence, as tests.
+
+A backend subclasses one of the two classes in a test file and gives the fixtures::
+
+    class TestMyStore(DurableStoreConformance):
+        @pytest_asyncio.fixture
+        async def store(self, tmp_path):
+            store = MyStore(tmp_path)
+            yield store
+            await store.close()
+
+        @pytest_asyncio.fixture
+        async def reopen(self, tmp_path):
+            made = []
+
+            async def reopen(namespace=""):
+                made.append(MyStore(tmp_path, namespace))
+                return made[-1]
+
+            yield reopen
+            for store in made:
+                await store.close()
+
+It needs pytest and pytest-asyncio, in either of its modes.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+_PARTS = ("blobs", "commits", "concurrency", "durable", "heads", "names", "records", "runs", "samples")
+pytest.register_assert_rewrite(*(f"holdfast.testing.store_suite.{part}" for part in _PARTS))
+
+from holdfast.testing.store_suite.blobs import Blobs  # noqa: E402
+from holdfast.testing.store_suite.commits import Commits  # noqa: E402
+from holdfast.testing.store_suite.concurrency import Concurrency  # noqa: E402
+from holdfast.testing.store_suite.durable import Durable, Reopen  # noqa: E402
+from holdfast.testing.store_suite.heads import Heads  # noqa: E402
+from holdfast.testing.store_suite.names import Names  # noqa: E402
+from holdfast.testing.store_suite.records import Records  # noqa: E402
+from holdfast.testing.store_suite.runs import Runs  # noqa: E402
+
+__all__ = ["DurableStoreConformance", "Reopen", "StoreConformance"]
+
+
+@pytest.mark.asyncio
+class StoreConformance(Commits, Heads, Records, Blobs, Runs, Names, Concurrency):
+    """What every store promises. Fixture ``store``: an empty one of namespace ''; the fixture closes it."""
+
+
+@pytest.mark.asyncio
+class DurableStoreConformance(StoreConformance, Durable):
+    """What a store promises that does not live in memory.
+
+    Fixture ``reopen``: an async function that makes another object for the place of ``store``, for a namespace.
+    """

@@ -1,0 +1,1 @@
+"""The parts of ``holdfast.testing.conformance``: what a store promises, sentence by sentence. Without pytest."""

@@ -1,0 +1,243 @@
+"""Bytes that nobody encoded: they are refused, and nothing else happens."""
+
+import os
+import struct
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from ormsgpack import Ext, packb
+
+from holdfast.checkpoint import wire
+from holdfast.checkpoint.codec import Codec
+from holdfast.checkpoint.nesting import nesting
+from holdfast.checkpoint.registry import TypeRegistry
+from holdfast.errors import CheckpointCorrupt, NotCheckpointable, UnknownType
+
+
+@dataclass
+class Point:
+    x: Any
+    y: Any = 0
+
+
+@pytest.fixture
+def codec() -> Codec:
+    return Codec(TypeRegistry([("the tests", Point)]))
+
+
+def ext(code: int, data: Any) -> bytes:
+    return packb(Ext(code, data if isinstance(data, bytes) else packb(data)))
+
+
+NONE = "state: the bytes are no encoding of a value: "
+CORRUPT: dict[str, bytes] = {
+    "empty": b"",
+    "reserved": b"\xc1",
+    "cut": b"\x92\x01",
+    "cut text": b"\xa5abc",
+    "more behind": b"\x01\x02",
+    "array of four billion": b"\xdd\xff\xff\xff\xff",
+    "map of four billion": b"\xdf\xff\xff\xff\xff",
+    "text of four gigabytes": b"\xdb\xff\xff\xff\xff",
+    "extension of four gigabytes": b"\xc9\xff\xff\xff\xff\x05",
+    "not utf-8": b"\xa1\xff",
+    "int as key": b"\x81\x01\x02",
+    "extension as key": b"\x81\xd4\x05\x90\x01",
+    "unknown extension": ext(127, [1]),
+    "reserved extension": ext(11, [1]),
+    "negative extension": b"\xd4\xff\x00",
+    "tuple of no list": ext(wire.TUPLE, 5),
+    "tuple cut": ext(wire.TUPLE, b"\x92\x01"),
+    "set of lists": ext(wire.SET, [[1]]),
+    "set with doubles": ext(wire.SET, [1, 1]),
+    "dict of three": ext(wire.DICT, [[1], [2], [3]]),
+    "dict uneven": ext(wire.DICT, [[1, 2], [3]]),
+    "dict with doubles": ext(wire.DICT, [[1, 1], [2, 3]]),
+    "dict of texts": ext(wire.DICT, ["ab", "cd"]),
+    "dict with list keys": ext(wire.DICT, [[[1]], [2]]),
+    "range with step 0": ext(wire.RANGE, [1, 2, 0]),
+    "range of texts": ext(wire.RANGE, ["a", "b", "c"]),
+    "ellipsis with content": ext(wire.ELLIPSIS, b"a"),
+    "complex cut": ext(wire.COMPLEX, b"abc"),
+    "no surrogates": ext(wire.SURROGATES, b"\xff"),
+    "no decimal": ext(wire.DECIMAL, b"abc"),
+    "fraction by zero": ext(wire.FRACTION, [1, 0]),
+    "fraction of texts": ext(wire.FRACTION, ["1", "2"]),
+    "no uuid": ext(wire.UUID, b"abc"),
+    "no date": ext(wire.DATE, b"2026-13-01"),
+    "no datetime": ext(wire.DATETIME, b"now"),
+    "datetime with a zone of text": ext(wire.DATETIME_IN_ZONE, ["2026-01-01T00:00:00", 0, "UTC"]),
+    "datetime with fold 2": ext(wire.DATETIME_IN_ZONE, ["2026-01-01T00:00:00", 2, None]),
+    "time with an int": ext(wire.TIME_IN_ZONE, [1, 0, None]),
+    "timedelta too long": ext(wire.TIMEDELTA, [10**12, 0, 0]),
+    "timezone of a day": packb(Ext(wire.TIMEZONE, packb([Ext(wire.TIMEDELTA, packb([1, 0, 0])), None]))),
+    "path of a kind that is none": ext(wire.PATH, ["os.system", "a"]),
+    "defaultdict of eval": ext(wire.DEFAULT_DICT, ["eval", [], []]),
+    "deque of minus one": ext(wire.DEQUE, [-1, []]),
+    "record of no class": ext(wire.RECORD, [1, 2, 3]),
+    "record without fields": ext(wire.RECORD, ["Point", 1]),
+    "record with a list of fields": ext(wire.RECORD, ["Point", 1, [1]]),
+    "record with a text as version": ext(wire.RECORD, ["Point", "1", {}]),
+    "record with attributes of text": ext(wire.RECORD, ["Point", 1, {"x": 1}, "a"]),
+    "record that is none": ext(wire.RECORD, b"\xc0"),
+    "standard exception that is none": ext(wire.STANDARD_ERROR, ["eval", [], {}]),
+    "standard exception that is unhashable": ext(wire.STANDARD_ERROR, [[], [], {}]),
+    "exception with arguments of text": ext(wire.STANDARD_ERROR, ["ValueError", "ab", {}]),
+    "exception with errno of text": ext(wire.STANDARD_ERROR, ["UnicodeDecodeError", [], {"start": "a"}]),
+    "exception group of ints": ext(wire.STANDARD_ERROR, ["ExceptionGroup", ["a", [1]], {}]),
+    "array of objects": ext(wire.ARRAY, ["|O", "C", [1], b"12345678"]),
+    "array of strings": ext(wire.ARRAY, ["|T16", "C", [1], b"1234567812345678"]),
+    "array too long": ext(wire.ARRAY, ["<f8", "C", [2**40], b"12345678"]),
+    "array of negative length": ext(wire.ARRAY, ["<f8", "C", [-1, -1], b"12345678"]),
+    "array of bad order": ext(wire.ARRAY, ["<f8", "X", [1], b"12345678"]),
+    "array of no type": ext(wire.ARRAY, [5, "C", [1], b"12345678"]),
+    "scalar of objects": ext(wire.SCALAR, ["|O", b"12345678"]),
+    "scalar cut": ext(wire.SCALAR, ["<f8", b"1"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("data", [pytest.param(data, id=name) for name, data in CORRUPT.items()])
+def test_what_is_no_encoding_is_refused(codec: Codec, data: bytes) -> None:
+    with pytest.raises(CheckpointCorrupt) as refused:
+        codec.decode(data, "state")
+    assert str(refused.value).startswith(NONE)
+    with pytest.raises(CheckpointCorrupt):
+        codec.decode(b"\x91" + data)
+    with pytest.raises((CheckpointCorrupt, UnknownType)):
+        codec.decode_form(data)
+
+
+@pytest.mark.parametrize(
+    "key", ["../../etc/passwd", "/etc/passwd", "Europe", "", "No/Where", "\x00"], ids=repr
+)
+def test_a_time_zone_leads_nowhere_else(codec: Codec, key: str) -> None:
+    with pytest.raises(
+        UnknownType, match=r"^state: the time zone .* is not known here; install the package tzdata"
+    ):
+        codec.decode(ext(wire.ZONE_INFO, key.encode()), "state")
+
+
+@pytest.mark.parametrize(
+    "name", ["os.system", "builtins.eval", "TypeRegistry", "int", "object", "Exception", ""]
+)
+def test_a_name_in_data_is_never_looked_up_elsewhere(codec: Codec, name: str) -> None:
+    for code in (wire.RECORD, wire.MODEL, wire.MEMBER, wire.ERROR):
+        with pytest.raises(UnknownType) as refused:
+            codec.decode(ext(code, [name, 1, [], {}]), "state")
+        assert str(refused.value) == (
+            f"state: the data has the type {name!r}, which is not declared here; name it in the annotations of a "
+            f"handler or in a StateKey of the workflow, or decorate it with @checkpointable"
+        )
+
+
+def test_a_cut_anywhere_is_noticed(codec: Codec) -> None:
+    data = codec.encode([Point(1, (2, {3})), {"a": b"xyz", 1: 2.5}, "text"])
+    for end in range(len(data)):
+        with pytest.raises(CheckpointCorrupt):
+            codec.decode(data[:end])
+
+
+# -- the stack ---------------------------------------------------------------------------------------
+
+
+def tower(floors: int, around: bytes, code: int = wire.TUPLE) -> bytes:
+    """Extensions in extensions, each inside many arrays or maps."""
+    data = b"\x90"
+    for _ in range(floors):
+        data = around + b"\xc9" + struct.pack(">IB", len(data), code) + data
+    return data
+
+
+TOWERS = {
+    "arrays": b"\x91" * 2000,
+    "towers of arrays": tower(200, b"\x91" * 1000),
+    "towers of maps": tower(200, b"\x81\xa1a" * 1000),
+    "towers of extensions": tower(5000, b"\x91"),
+    "towers of records": tower(90, b"\x91" * 1000, wire.RECORD),
+    "mixed": tower(99, b"\xdc\x00\x02" + b"\x91" * 900),
+}
+
+
+@pytest.mark.parametrize("data", [pytest.param(data, id=name) for name, data in TOWERS.items()])
+def test_deep_data_does_not_exhaust_the_stack(codec: Codec, data: bytes) -> None:
+    with pytest.raises(CheckpointCorrupt, match=r"Recursion limit|nested too deeply|end of file"):
+        codec.decode(data)
+
+
+WITHIN = """
+import sys, threading
+from holdfast.checkpoint.codec import Codec
+from holdfast.errors import NotCheckpointable
+from tests.unit.test_codec_hostile import spiral, tower
+done = []
+def work():
+    Codec().decode(tower(4, b"\\x91" * 1000))
+    try:
+        Codec().encode(spiral())
+    except NotCheckpointable:
+        done.append(1)
+threading.stack_size(4 << 20)
+thread = threading.Thread(target=work)
+thread.start()
+thread.join()
+sys.exit(0 if done else 1)
+"""
+
+
+def spiral() -> Any:
+    """What contains itself, with as many dicts as possible between two tuples."""
+    first: Any = {}
+    value = first
+    for _ in range(250):
+        value["a"] = value = {}
+    value["a"] = (first,)
+    return first
+
+
+def test_the_deepest_values_and_data_fit_into_half_a_common_stack() -> None:
+    """In a process of its own, which an overflow would kill."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path])}
+    subprocess.run([sys.executable, "-c", WITHIN], check=True, env=environment)
+
+
+def nested(floors: int, lists: int, text: str) -> Any:
+    value: Any = None
+    for _ in range(floors):
+        value = (value, text)
+        for _ in range(lists):
+            value = [value]
+    return value
+
+
+def test_what_can_be_written_can_be_read(codec: Codec) -> None:
+    value = nested(60, 50, "x" * 2000)
+    data = codec.encode(value)
+    assert nesting(data) == 60 * (50 + 2)
+    assert codec.encode(codec.decode(data)) == data  # comparing the values would exhaust the stack
+
+
+def test_what_could_not_be_read_is_not_written(codec: Codec) -> None:
+    with pytest.raises(NotCheckpointable, match=r"value: list contains itself or is nested too deeply"):
+        codec.encode(nested(60, 100, "x" * 2000))
+
+
+@pytest.mark.parametrize("levels", [1, 3, 50])
+def test_nesting_is_counted_through_all_kinds_of_headers(levels: int) -> None:
+    value: Any = {"a" * 300: [b"x" * 300, 1.5, 2**40, -(2**40), 300, 70_000, True, None] * 20}
+    for _ in range(levels):
+        value = [{"k": value, "more": list(range(20))}, "text" * 10]
+    assert nesting(packb(value)) == 2 * levels + 2
+
+
+def test_large_data_is_read_in_any_thread(codec: Codec) -> None:
+    data = codec.encode([np.zeros(100_000), ["x" * 100] * 10_000])
+    found: list[Any] = []
+    thread = threading.Thread(target=lambda: found.append(codec.decode(data)))
+    thread.start()
+    thread.join()
+    assert len(found[0][1]) == 10_000
