@@ -20,7 +20,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(DEMO) ## run the incident triage example
+demo: $(DEMO) ## run the incident triage example; it kills itself, and the same command goes on
 	@$(BIN)/python -m examples.incident_triage $(ARGS)
 
 test: check ## check, then run all tests with coverage (README, docs and examples are run too)
@@ -36,7 +36,7 @@ bench: $(DEV) ## measure
 	@$(BIN)/python -m bench $(ARGS)
 
 clean: ## remove .venv and everything that was generated
-	rm -rf $(VENV) build dist htmlcov .bench .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist htmlcov .bench .demo .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	rm -f .coverage .coverage.*
 	find . -name .git -prune -o -type d -name __pycache__ -exec rm -rf {} +
 

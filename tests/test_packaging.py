@@ -36,6 +36,11 @@ import json
 print(json.dumps(sorted(new)))
 """
 
+INSTALLED = """
+from importlib.metadata import distributions
+print(*sorted(distribution.metadata["Name"] for distribution in distributions()))
+"""
+
 
 def pip(*arguments: str) -> None:
     done = subprocess.run(
@@ -92,15 +97,19 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
 
-def test_readme_program_runs_from_the_wheel_alone(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_brings_what_its_format_needs_and_runs_the_readme(wheel: Path, tmp_path: Path) -> None:
     home = tmp_path / "venv"
     venv.create(home, with_pip=False, symlinks=True)
-    python = home / "bin" / "python"
-    # No index: were there a dependency, it could not be found.
-    pip("--python", str(python), "install", "--quiet", "--no-index", str(wheel))
-    program = programs(ROOT / "README.md")[0]
-    assert program.output, "README.md shows no ```text block right after its first program"
-    run_program(program, tmp_path, python=str(python))
+    python = str(home / "bin" / "python")
+    pip("--python", python, "install", "--quiet", str(wheel))
+    listed = subprocess.run([python, "-c", INSTALLED], capture_output=True, encoding="utf-8", check=True)
+    assert listed.stdout.split() == ["blake3", "holdfast", "ormsgpack", "typing_extensions", "zstandard"]
+    shown = programs(ROOT / "README.md")
+    assert shown[0].output, "README.md shows no ```text block right after its first program"
+    for number, program in enumerate(shown):
+        place = tmp_path / str(number)
+        place.mkdir()
+        run_program(program, place, python=python)
 
 
 def test_import_is_lean() -> None:

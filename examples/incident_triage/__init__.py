@@ -1,1 +1,1 @@
-"""The demo: an incident is triaged from a 50 MB log that never leaves shared state."""
+"""The demo: an incident is triaged from a 50 MB log, by a process that is killed in the middle of it."""

@@ -1,123 +1,72 @@
 """Runs the demo: ``python -m examples.incident_triage``."""
 
-import argparse
 import asyncio
 import os
-import re
+import signal
+import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
-from examples.incident_triage.person import approval
-from examples.incident_triage.plain import PlainView
-from examples.incident_triage.progress import Progress
-from examples.incident_triage.view import View
-from examples.incident_triage.workflow import Note, build
-from holdfast import HoldfastError, RunStream
+from examples.incident_triage.left import is_interrupted, print_checkpoints
+from examples.incident_triage.options import parsed, place_of
+from examples.incident_triage.place import Place
+from examples.incident_triage.worker import KILL
 
-# How long the live view stays at an event, so that one can follow it.
-_PAUSE_SECONDS = 0.3
-_PAUSE_AFTER_NOTE_SECONDS = 0.12
+_SHOW_CURSOR = "\x1b[?25h"  # the live view hid it, and was killed before it could show it again
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _options(arguments)
-    progress = Progress(build(options.calm))
-    view = _live_view(progress)
-    watchable = view is not None and not options.fast
+    arguments = sys.argv[1:] if arguments is None else arguments
+    options = parsed(arguments)
+    place = place_of(options)
+    if options.fresh:
+        place.clear()
+        arguments = [argument for argument in arguments if argument != "--fresh"]
+    place.folder.mkdir(parents=True, exist_ok=True)
+    alone = options.all or not (sys.stdin.isatty() and sys.stdout.isatty())
     try:
-        _drive(options.service, progress, view or PlainView(progress), watchable, approval(options.approved))
-    except EOFError:
-        print("\nincident_triage: nobody answered, so nobody was paged", file=sys.stderr)
-        return 1
-    except HoldfastError as error:
-        print(f"incident_triage: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        undecided = "" if progress.outputs else " before a decision, so nobody was paged"
-        print(f"\nincident_triage: stopped{undecided}", file=sys.stderr)
-        return 130
+        ended = _worked(arguments)
+        if ended == -KILL and asyncio.run(is_interrupted(place.database)):
+            _tell_of_kill(place)
+            if not alone:
+                print("\nNow run the same command again: it goes on from there.")
+                return 0
+            print("\nThe same command, again:\n", flush=True)
+            ended = _worked(arguments)
+        if ended == 0:
+            _tell_of_end(place)
     except BrokenPipeError:
         # Whoever read has seen enough, as in `make demo | head`; nothing is left to be flushed at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 0
+        ended = 0
+    return ended
 
 
-def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="incident_triage",
-        description="Triages an incident from a 50 MB log that never leaves shared state.",
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "--service",
-        type=_service,
-        default="checkout",
-        metavar="NAME",
-        help="what fails (default: %(default)s)",
-    )
-    parser.add_argument("--calm", action="store_true", help="nothing fails, so a ticket is opened")
-    answer = parser.add_mutually_exclusive_group()
-    answer.add_argument(
-        "--yes", dest="approved", action="store_true", default=None, help="approve the page without asking"
-    )
-    answer.add_argument(
-        "--no", dest="approved", action="store_false", default=None, help="decline it: a ticket is opened"
-    )
-    parser.add_argument("--fast", action="store_true", help="make no pauses that let you watch")
-    return parser.parse_args(arguments)
-
-
-def _service(name: str) -> str:
-    if not re.fullmatch(r"[a-z][a-z0-9-]{0,29}", name):
-        raise argparse.ArgumentTypeError(
-            f"{name!r} is no service name: use at most 30 of a-z, 0-9 and '-', beginning with a letter"
-        )
-    return name
-
-
-def _live_view(progress: Progress) -> View | None:
-    """The live view, or None where it cannot be shown."""
-    if not sys.stdout.isatty():
-        return None
+def _worked(arguments: Sequence[str]) -> int:
+    """Let a process of its own work, with this terminal; how it ended, as ``subprocess`` says it."""
+    flags = [f"-W{option}" for option in sys.warnoptions] + (["-X", "utf8"] if sys.flags.utf8_mode else [])
+    sys.stdout.flush()
+    # Ctrl-C is for the worker, which gets it as well; this process waits for what comes of it.
+    before = signal.signal(signal.SIGINT, lambda *_: None)
     try:
-        from examples.incident_triage.live import LiveView, can_show
-    except ModuleNotFoundError:
-        print("For a live view: pip install 'holdfast[demo]'\n")
-        return None
-    return LiveView(progress) if can_show() else None
+        command = [sys.executable, *flags, "-m", "examples.incident_triage.worker", *arguments]
+        return subprocess.run(command, check=False).returncode
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
-def _drive(
-    service: str, progress: Progress, view: View, watchable: bool, approves: Callable[[], bool]
-) -> None:
-    """Watch the run until it waits for a person, ask, and go on."""
-    stream = progress.workflow.run_stream(service)
-    progress.measure(stream.run)
-    # Between two calls of the runner no event loop runs: the prompt may block, and Ctrl-C reaches it.
-    with asyncio.Runner() as runner:
-        runner.run(_watch(stream, {}, progress, view, watchable))
-        while requests := stream.run.pending_requests:
-            answers: dict[str, bool] = {}
-            for request in requests:
-                view.present(request.data)
-                answers[request.request_id] = approves()
-            runner.run(_watch(stream, answers, progress, view, watchable))
-    view.conclude()
+def _tell_of_kill(place: Place) -> None:
+    if sys.stdout.isatty():
+        print(_SHOW_CURSOR)
+    print("\nThe process is gone: it was killed (SIGKILL) in the middle of triage. What it left:\n")
+    asyncio.run(print_checkpoints(place.database))
 
 
-async def _watch(
-    stream: RunStream, answers: Mapping[str, bool], progress: Progress, view: View, watchable: bool
-) -> None:
-    """Give the answers and show what the run does, until it waits or is over."""
-    for request_id, answer in answers.items():
-        await stream.run.send_response(request_id, answer)
-    with view:
-        async for event in stream:
-            progress.take(event, stream.run)
-            view.show(event)
-            if watchable:
-                # The run waits for its stream at the end of each superstep: a slow watcher slows it down.
-                await asyncio.sleep(_PAUSE_AFTER_NOTE_SECONDS if isinstance(event, Note) else _PAUSE_SECONDS)
+def _tell_of_end(place: Place) -> None:
+    print()
+    asyncio.run(print_checkpoints(place.database))
+    sys.stdout.flush()
+    place.clear()
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ from examples.incident_triage.progress import Progress, Stage, Station
 from examples.incident_triage.view import line, size, summary, told
 from examples.incident_triage.workflow import Note, Report
 from holdfast import (
+    CheckpointSavedEvent,
     ExecutorFailedEvent,
     RequestInfoEvent,
     SuperStepCompletedEvent,
@@ -29,6 +30,7 @@ from holdfast.ids import ExecutorId
 
 _STYLES = {
     Stage.WAITING: "dim",
+    Stage.EARLIER: "blue",
     Stage.RUNNING: "bold yellow",
     Stage.ASKING: "bold magenta",
     Stage.DONE: "green",
@@ -37,6 +39,7 @@ _STYLES = {
 }
 _MARKS = {
     Stage.WAITING: "○",
+    Stage.EARLIER: "●",
     Stage.ASKING: "?",
     Stage.DONE: "●",
     Stage.FAILED: "✗",
@@ -46,7 +49,7 @@ _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _FRAMES_PER_SECOND = 12
 _UPPER_ROWS = 9
 # All but the lines of the feed: title, upper panels, frame of the feed, summary, and the line of the cursor.
-_ROWS_WITHOUT_FEED = 1 + _UPPER_ROWS + 2 + 8 + 1
+_ROWS_WITHOUT_FEED = 1 + _UPPER_ROWS + 2 + 9 + 1
 _SHORTEST_FEED, _LONGEST_FEED = 3, 14
 
 
@@ -78,6 +81,9 @@ class LiveView:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._live.stop()
+
+    def announce(self, text: str) -> None:
+        self._feed.append(Text(text, style="bold cyan"))
 
     def show(self, event: WorkflowEvent) -> None:
         told = Text(f"{event.superstep} ", style="dim", no_wrap=True, overflow="ellipsis")
@@ -200,6 +206,8 @@ def _style_of(event: WorkflowEvent) -> str:
     match event:
         case SuperStepStartedEvent() | SuperStepCompletedEvent():
             return "cyan"
+        case CheckpointSavedEvent():
+            return "blue"
         case Note():
             return "italic"
         case RequestInfoEvent():

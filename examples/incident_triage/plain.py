@@ -23,6 +23,9 @@ class PlainView:
     ) -> None:
         pass
 
+    def announce(self, text: str) -> None:
+        print(text, flush=True)
+
     def show(self, event: WorkflowEvent) -> None:
         print(f"[{event.superstep}] {line(event)}", flush=True)
         if isinstance(event, SuperStepCompletedEvent) and event.state_updated:

@@ -1,11 +1,15 @@
 """What is known of the run so far: gathered from its events and the snapshots between its supersteps."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
+from examples.incident_triage.place import Place
 from examples.incident_triage.workflow import Note
 from holdfast import (
+    Checkpoint,
+    CheckpointStorage,
     ExecutorCompletedEvent,
     ExecutorFailedEvent,
     ExecutorInvokedEvent,
@@ -18,10 +22,13 @@ from holdfast import (
     WorkflowOutputEvent,
     WorkflowStatusEvent,
 )
+from holdfast.graph.edge import Edge
+from holdfast.ids import ExecutorId
 
 
 class Stage(StrEnum):
     WAITING = "waiting"
+    EARLIER = "done by an earlier process"
     RUNNING = "running"
     ASKING = "waits for an answer"
     DONE = "done"
@@ -51,6 +58,7 @@ class Passed:
 @dataclass
 class Progress:
     workflow: Workflow
+    place: Place
     stations: dict[str, Station] = field(default_factory=dict)
     status: RunStatus = RunStatus.RUNNING
     superstep: int = 0
@@ -58,12 +66,31 @@ class Progress:
     state: dict[str, int] = field(default_factory=dict)
     """The bytes of each key of shared state, as ``scope/key``."""
     outputs: list[str] = field(default_factory=list)
+    _measured: bool = False
 
     def __post_init__(self) -> None:
         self.stations = {executor_id: Station() for executor_id in self.workflow.graph.executors}
 
-    def take(self, event: WorkflowEvent, run: Run) -> None:
+    def went_before(self, left: Checkpoint) -> None:
+        """Note where an earlier process left the run: what led to the next turns was done by then."""
+        self.superstep = left.superstep
+        outgoing = self.workflow.graph.outgoing
+        ahead = {delivery.target_id for delivery in left.messages}
+        ahead |= {request.executor_id for request in left.pending_requests}
+        behind: set[ExecutorId] = set()
+        while new := {
+            source for source in outgoing if source not in behind and _leads(outgoing[source], ahead)
+        }:
+            behind |= new
+            ahead |= new
+        for executor_id in behind:
+            self.stations[executor_id] = Station(Stage.EARLIER)
+
+    async def take(self, event: WorkflowEvent, run: Run, storage: CheckpointStorage) -> None:
         self.superstep = event.superstep
+        if not self._measured:
+            self._measure_messages(run)
+            self._measured = True
         match event:
             case ExecutorInvokedEvent():
                 self.stations[event.executor_id] = Station(Stage.RUNNING, began=event.timestamp)
@@ -76,7 +103,9 @@ class Progress:
             case RequestInfoEvent():
                 self.stations[event.executor_id].stage = Stage.ASKING
             case SuperStepCompletedEvent():
-                self.measure(run)
+                self._measure_messages(run)
+                if event.checkpoint is not None:
+                    self._measure_state(await storage.load(event.checkpoint, values=False))
             case WorkflowOutputEvent():
                 self.outputs.append(event.data)
             case WorkflowStatusEvent():
@@ -84,19 +113,21 @@ class Progress:
             case _:
                 pass
 
-    def measure(self, run: Run) -> None:
-        """Note what is on its way and what lies in shared state.
+    def _measure_messages(self, run: Run) -> None:
+        """Note what is on its way.
 
-        To be called before the first event and when a superstep is completed: a stream holds its run there until
-        the event has been dealt with, so the snapshot is the one that belongs to the event.
+        A stream holds its run at the end of each superstep until the event has been dealt with, so the snapshot is
+        the one that belongs to the event.
         """
         for delivery in run.snapshot.deliveries:
             self.messages.append(Passed(delivery.source, delivery.target, _size(delivery.value.peek())))
+
+    def _measure_state(self, checkpoint: Checkpoint) -> None:
+        """Note what lies in shared state; no value is read for it."""
         self.state = {
-            f"{scope.name}/{key}": _size(value.peek())
-            for scope, keys in run.snapshot.state.items()
-            if scope.owner is None
-            for key, value in keys.items()
+            f"{name}/{key}": size
+            for name, scope in checkpoint.scopes.items()
+            for key, size in scope.sizes().items()
         }
 
     def _finish(self, executor_id: str, stage: Stage, now: datetime) -> None:
@@ -111,6 +142,10 @@ class Progress:
             for station in self.stations.values():
                 if station.stage is Stage.WAITING:
                     station.stage = Stage.NOT_TAKEN
+
+
+def _leads(edges: Iterable[Edge], ahead: set[ExecutorId]) -> bool:
+    return any(target in ahead for edge in edges for target in edge.targets)
 
 
 def _size(value: object) -> int:

@@ -1,11 +1,13 @@
 """What every view of a run can do, and the words that all of them use."""
 
+import os
 from types import TracebackType
 from typing import Protocol
 
 from examples.incident_triage.progress import Progress
 from examples.incident_triage.workflow import Note, Report
 from holdfast import (
+    CheckpointSavedEvent,
     ExecutorCompletedEvent,
     ExecutorFailedEvent,
     ExecutorInvokedEvent,
@@ -32,6 +34,7 @@ class View(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
+    def announce(self, text: str) -> None: ...
     def show(self, event: WorkflowEvent) -> None: ...
     def present(self, report: Report) -> None: ...
     def conclude(self) -> None: ...
@@ -49,6 +52,9 @@ def line(event: WorkflowEvent) -> str:
         case SuperStepCompletedEvent():
             changed = ", state changed" if event.state_updated else ""
             return f"superstep {event.superstep} completed{changed}"
+        case CheckpointSavedEvent(checkpoint=made):
+            place = f"{made.phase} of superstep {made.superstep}"
+            return f"checkpoint {made.seq} is durable: {place}, {size(made.new_bytes)}"
         case ExecutorInvokedEvent():
             return f"{event.executor_id} has its turn"
         case Note():
@@ -91,10 +97,13 @@ def summary(progress: Progress) -> list[tuple[str, str]]:
     in_state = sum(progress.state.values())
     passed = sum(message.size for message in progress.messages)
     longest = max(message.size for message in progress.messages)
+    fetches = progress.place.fetched_by()
     return [
         ("Decision", "; ".join(progress.outputs) or "none"),
         ("Supersteps", str(progress.superstep)),
         ("Shared state", f"{size(in_state)} in {', '.join(progress.state)}"),
-        ("Messages", f"{len(progress.messages)} with {passed:,} B in all, the longest {longest:,} B"),
+        ("Messages", f"{len(progress.messages)} seen by this process, the longest {longest:,} B"),
         ("Kept in place", f"{in_state // passed:,} bytes for each byte that travelled"),
+        ("Fetched", f"{'once' if len(fetches) == 1 else f'{len(fetches)} times'}: {'; '.join(fetches)}"),
+        ("Decided by", f"process {os.getpid()}"),
     ]

@@ -1,13 +1,16 @@
 """The workflow: fetch telemetry, triage it, parse the answer, ask a person, escalate."""
 
 import asyncio
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from uuid import uuid4
 
-from examples.incident_triage.analysis import analyse
+from examples.incident_triage.analysis import Findings, pieces
 from examples.incident_triage.telemetry import MINUTES, generate
 from holdfast import (
     Case,
+    CheckpointStorage,
     Default,
     Executor,
     Workflow,
@@ -20,6 +23,7 @@ from holdfast import (
 )
 
 SCOPE = "IncidentLogs"
+_PIECES = 10
 
 
 @dataclass
@@ -45,12 +49,14 @@ class Report:
 class FetchTelemetry(Executor):
     """Puts the log into shared state and passes on only its id."""
 
-    def __init__(self, id: str | None = None, calm: bool = False) -> None:
+    def __init__(self, id: str | None = None, calm: bool = False, noted_in: Path | None = None) -> None:
         super().__init__(id)
         self.calm = calm
+        self.noted_in = noted_in
 
     @handler
     async def fetch(self, service: str, ctx: WorkflowContext[str]) -> None:
+        self._note(service)
         minutes = generate(service, self.calm)
         fetched: list[str] = []
         # In a thread, as all that computes for long: the event loop stays free for others.
@@ -64,6 +70,12 @@ class FetchTelemetry(Executor):
         await ctx.queue_state_update(log_id, "".join(fetched), scope_name=SCOPE)
         await ctx.send_message(log_id)
 
+    def _note(self, service: str) -> None:
+        """What the telemetry service would note of it: something outside, which no checkpoint takes back."""
+        if self.noted_in is not None:
+            with self.noted_in.open("a") as notes:
+                notes.write(f"process {os.getpid()} fetched the log of {service}\n")
+
 
 class TriageAgent(Executor):
     """Reads the log by its id and answers in text."""
@@ -71,7 +83,12 @@ class TriageAgent(Executor):
     @handler
     async def triage(self, log_id: str, ctx: WorkflowContext[str]) -> None:
         log: str = await ctx.read_state(log_id, scope_name=SCOPE)
-        answer = await asyncio.to_thread(analyse, log_id, log)
+        findings = Findings()
+        for number, piece in enumerate(pieces(log, _PIECES), 1):
+            await asyncio.to_thread(findings.read, piece)
+            done = number / _PIECES
+            await ctx.add_event(Note(self.id, f"{done:.0%} of the log read", done, provisional=True))
+        answer = findings.answer(log_id)
         for line in answer.splitlines():
             await ctx.add_event(Note(self.id, line, provisional=True))
         await ctx.send_message(answer)
@@ -109,9 +126,9 @@ def open_ticket(report: Report) -> str:
     return f"TICKET for {report.service}: {report.priority}, errors in {report.errors}"
 
 
-def build(calm: bool) -> Workflow:
+def build(calm: bool, storage: CheckpointStorage, noted_in: Path) -> Workflow:
     """The workflow that ``make demo`` runs."""
-    fetch = FetchTelemetry.bind(calm=calm)
+    fetch = FetchTelemetry.bind(calm=calm, noted_in=noted_in)
     return (
         WorkflowBuilder(name="IncidentTriage")
         .set_start_executor(fetch)
@@ -125,5 +142,6 @@ def build(calm: bool) -> Workflow:
         )
         .add_edge(Approve, page_on_call, label="yes")
         .add_edge(Approve, open_ticket, label="no")
+        .with_checkpointing(storage)
         .build()
     )

@@ -70,9 +70,9 @@ from holdfast.workflow import Workflow
 if TYPE_CHECKING:
     from holdfast.checkpoint.checkpoint import Checkpoint
     from holdfast.checkpoint.codec import Codec
+    from holdfast.checkpoint.codec.registry import checkpointable
     from holdfast.checkpoint.counters import Counters
     from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase
-    from holdfast.checkpoint.registry import checkpointable
     from holdfast.checkpoint.storage import CheckpointStorage, RunInfo
     from holdfast.checkpoint.store import Store
     from holdfast.checkpoint.verify import Problem, VerifyReport
@@ -196,7 +196,7 @@ _LATER = {
     "SqliteCheckpointStorage": "stores.storages",
     "Store": "checkpoint.store",
     "VerifyReport": "checkpoint.verify",
-    "checkpointable": "checkpoint.registry",
+    "checkpointable": "checkpoint.codec.registry",
     "open_storage": "stores.storages",
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.errors import InvalidArgument
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.environment import Environment
     from holdfast.runtime.recorder import Recorder
     from holdfast.runtime.result import RunResult
-    from holdfast.runtime.run import Run, RunStream
+    from holdfast.runtime.run import Answers, Run, RunStream
 
 
 class Workflow:
@@ -119,7 +118,7 @@ class Workflow:
     async def resume(
         self,
         checkpoint: str | CheckpointInfo | None = None,
-        responses: Mapping[str, Any] | None = None,
+        responses: Answers | None = None,
         storage: CheckpointStorage | None = None,
         allow_graph_change: bool = False,
         *,
@@ -145,7 +144,7 @@ class Workflow:
         self,
         checkpoint_id: str | CheckpointInfo,
         checkpoint_storage: CheckpointStorage | None = None,
-        responses: Mapping[str, Any] | None = None,
+        responses: Answers | None = None,
     ) -> RunResult:
         """Resume and run to the end."""
         return await _completed(await self._resumed(checkpoint_id, responses, checkpoint_storage))
@@ -162,7 +161,7 @@ class Workflow:
         self,
         checkpoint_id: str | CheckpointInfo,
         checkpoint_storage: CheckpointStorage | None = None,
-        responses: Mapping[str, Any] | None = None,
+        responses: Answers | None = None,
     ) -> RunStream:
         """Resume and yield events as they happen; leaving the stream stops the run."""
         from holdfast.runtime.run import RunStream
@@ -206,7 +205,7 @@ class Workflow:
     async def _resumed(
         self,
         checkpoint: str | CheckpointInfo | None,
-        responses: Mapping[str, Any] | None = None,
+        responses: Answers | None = None,
         storage: CheckpointStorage | None = None,
         allow_graph_change: bool = False,
         run_id: str | None = None,
@@ -215,7 +214,7 @@ class Workflow:
             raise InvalidArgument("resume needs either a checkpoint (or its id) or run_id=..., not both")
         durable = self._durable(self._needed(storage))
         run = await durable.resumed_run(checkpoint, run_id, allow_graph_change)
-        if responses:
+        if responses is not None and responses != {}:
             run.take(responses)
         return run
 
@@ -288,7 +287,7 @@ async def _completed(run: Run) -> RunResult:
 def declared_codec(graph: Graph) -> Codec:
     """The codec for what a workflow declares; raises ``GraphError`` where two of its classes share a name."""
     from holdfast.checkpoint.codec import Codec
-    from holdfast.checkpoint.registry import TypeRegistry, declared_forms
+    from holdfast.checkpoint.codec.registry import TypeRegistry, declared_forms
     from holdfast.runtime.events import WorkflowEvent
 
     return Codec(TypeRegistry([*declared_forms(graph), ("events", WorkflowEvent)]))

@@ -7,13 +7,7 @@ from typing import Any
 
 import ormsgpack
 
-from holdfast.checkpoint.store import (
-    Commit,
-    Depth,
-    Expected,
-    Head,
-    Record,
-)
+from holdfast.checkpoint.store import Commit, Depth, Expected, Head, Record
 from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId, RunId
 from holdfast.stores.file import FileStore

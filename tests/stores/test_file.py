@@ -12,14 +12,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.store import (
-    Blob,
-    Commit,
-    Depth,
-    Expected,
-    Keyframe,
-    RunQuery,
-)
+from holdfast.checkpoint.store import Blob, Commit, Depth, Expected, Keyframe, RunQuery
 from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.file import FileStore, document

@@ -9,26 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint.store import (
-    Blob,
-    Commit,
-)
+from holdfast.checkpoint.store import Blob, Commit
 from holdfast.errors import HeadMoved
 from holdfast.ids import Digest, RunId
 from holdfast.stores.disk import Disk
 from holdfast.stores.file import FileStore
-from tests.stores.file_commits import (
-    NOON,
-    RUN,
-    at,
-    checkpoint_id,
-    failing,
-    head,
-    seqs,
-    step,
-    tree,
-    write,
-)
+from tests.stores.file_commits import NOON, RUN, at, checkpoint_id, failing, head, seqs, step, tree, write
 
 
 @pytest.fixture

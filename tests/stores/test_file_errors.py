@@ -8,26 +8,12 @@ import shutil
 
 import pytest
 
-from holdfast.checkpoint.store import (
-    Commit,
-    Depth,
-    RunQuery,
-)
+from holdfast.checkpoint.store import Commit, Depth, RunQuery
 from holdfast.errors import CheckpointCorrupt, StorageError
 from holdfast.ids import RunId
 from holdfast.stores.disk import Disk
 from holdfast.stores.file import FileStore
-from tests.stores.file_commits import (
-    RUN,
-    at,
-    checkpoint_id,
-    failing,
-    head,
-    record,
-    seqs,
-    step,
-    write,
-)
+from tests.stores.file_commits import RUN, at, checkpoint_id, failing, head, record, seqs, step, write
 
 
 @pytest.fixture
@@ -42,8 +28,8 @@ async def store(path):
     await store.close()
 
 
-async def message(store: FileStore, error: type[Exception] = StorageError) -> str:
-    with pytest.raises(error) as caught:
+async def message(store: FileStore) -> str:
+    with pytest.raises(StorageError) as caught:
         await store.open()
     await store.close()
     return str(caught.value)

@@ -9,22 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint.store import (
-    Blob,
-    Depth,
-)
+from holdfast.checkpoint.store import Blob, Depth
 from holdfast.errors import HeadMoved
 from holdfast.ids import Digest, RunId
 from holdfast.stores.file import FileStore
-from tests.stores.file_commits import (
-    EVERYTHING,
-    ROOT,
-    RUN,
-    checkpoint_id,
-    record,
-    seqs,
-    step,
-)
+from tests.stores.file_commits import EVERYTHING, ROOT, RUN, checkpoint_id, record, seqs, step
 
 
 @pytest.fixture

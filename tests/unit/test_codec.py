@@ -4,6 +4,7 @@ import collections
 import datetime as dt
 import enum
 import functools
+import importlib.resources
 import math
 import pathlib
 import subprocess
@@ -23,8 +24,8 @@ import pydantic
 import pytest
 
 from holdfast.checkpoint.codec import Codec
-from holdfast.checkpoint.registry import TypeRegistry, checkpointable
-from holdfast.checkpoint.shapes import PlainShape, RecordShape
+from holdfast.checkpoint.codec.registry import TypeRegistry, checkpointable
+from holdfast.checkpoint.codec.shapes import PlainShape, RecordShape
 from holdfast.errors import (
     CheckpointCorrupt,
     ExecutorFailed,
@@ -33,6 +34,7 @@ from holdfast.errors import (
     LimitExceeded,
     NotCheckpointable,
     StateConflict,
+    UnknownType,
 )
 from holdfast.ids import ExecutorId
 from tests.unit.test_codec_exact import exact
@@ -189,7 +191,7 @@ class BusyStruct(msgspec.Struct):
 
 
 class Trouble(Exception):
-    def __init__(self, code: int, *, where: str) -> None:
+    def __init__(self, code: int, *, where: Any) -> None:
         super().__init__(f"trouble {code}")
         self.code = code
         self.where = where
@@ -280,6 +282,7 @@ EXTENDED: list[Any] = [
     *({1: 2}, {1.5: 2}, {True: 1}, {None: 1}, {b"a": 1}, {(1, 2): 3}, {frozenset({1}): 2}, {-0.0: 1}),
     *({1: "a", "1": "b"}, {"a": {1: {2: [{3: 4}]}}}, [{1: 2}, {"a": 1}], {2**70: 1}, {Colour.RED: 1}),
     {2: "second", 1: "first", "a": 0},
+    *({"é": {1: 2}}, {2**70, 1}, {"\ud800", "a"}, [*range(70_000), {1: 2}], {str(i): {i: i} for i in range(70_000)}),
     *(range(3), range(10, -5, -2), range(2**80), ..., [...]),
     *map(Decimal, ("0", "-0", "1.50", "1E+5", "1e-999", "NaN", "sNaN", "-sNaN7", "Infinity", "-Infinity", "9" * 100)),
     *(Fraction(1, 3), Fraction(-(2**70), 3**50), Fraction(0)),
@@ -291,6 +294,8 @@ EXTENDED: list[Any] = [
     *(dt.datetime(2026, 3, 1, tzinfo=dt.UTC), dt.datetime(2026, 3, 1, 1, 2, 3, 4, tzinfo=dt.UTC)),
     dt.datetime(2026, 3, 1, tzinfo=dt.timezone(dt.timedelta(hours=5, minutes=30))),
     dt.datetime(2026, 3, 1, tzinfo=dt.timezone(-dt.timedelta(seconds=1, microseconds=1))),
+    dt.datetime(2026, 3, 1, tzinfo=dt.timezone(dt.timedelta(microseconds=1))),
+    dt.time(1, tzinfo=dt.timezone(dt.timedelta(microseconds=-1))),
     dt.datetime(2026, 3, 1, tzinfo=dt.timezone(dt.timedelta(hours=1), "CET")),
     dt.datetime(2026, 3, 1, tzinfo=dt.timezone(dt.timedelta(0), "UTC")),
     *(dt.datetime(2026, 10, 25, 2, 30, fold=fold, tzinfo=BERLIN) for fold in (0, 1)),
@@ -477,7 +482,7 @@ PROGRAM = """
 import sys
 from dataclasses import dataclass
 from holdfast.checkpoint.codec import Codec
-from holdfast.checkpoint.registry import checkpointable
+from holdfast.checkpoint.codec.registry import checkpointable
 
 @checkpointable
 @dataclass(frozen=True)
@@ -512,7 +517,7 @@ IMPORTS = """
 import sys
 from dataclasses import dataclass
 from holdfast.checkpoint.codec import Codec
-from holdfast.checkpoint.registry import TypeRegistry
+from holdfast.checkpoint.codec.registry import TypeRegistry
 
 @dataclass
 class Row:
@@ -577,6 +582,22 @@ class Zone(dt.tzinfo):
 
     def tzname(self, _: Any) -> str:
         return "Z"
+
+
+OVERLAPPING = np.dtype({"names": ["a", "b"], "formats": ["i4", "i4"], "offsets": [4, 0]})
+
+
+def from_file() -> ZoneInfo:
+    found = importlib.resources.files("tzdata.zoneinfo") / "UTC"
+    with found.open("rb") as file:
+        return ZoneInfo.from_file(file)
+
+
+@checkpointable
+@dataclass(frozen=True)
+class Silent:
+    def __repr__(self) -> str:
+        raise ValueError
 
 
 def loop() -> Any:
@@ -660,6 +681,14 @@ REFUSED: list[tuple[str, Any, str]] = [
      "of fixed size, or a list of its items")),
     ("numpy strings", np.array(["a"], dtype="T"), ("message: a numpy array of type StringDType() is not "
      "checkpointable; use a type of fixed size, or a list of its items")),
+    ("numpy overlapping", np.zeros(1, OVERLAPPING), ("message: a numpy array of type {'names': ['a', 'b'], 'formats': "
+     "['<i4', '<i4'], 'offsets': [4, 0], 'itemsize': 8} is not checkpointable: dtype.descr is not defined for types "
+     "with overlapping or out-of-order fields; reorder its fields")),
+    ("zone without key", from_file(), ("message: ZoneInfo without a key is not checkpointable; make it with "
+     "ZoneInfo(key)")),
+    ("repr raises", {Silent(): object()}, ("message[<Silent, whose repr raises ValueError>]: object is not "
+     f"checkpointable; {OPEN}")),
+    ("declared exception", Trouble(1, where=object()), f"message.where: object is not checkpointable; {OPEN}"),
     ("loop", loop(), "message[1]['again']: list contains itself; send its parts without the loop"),
     ("loop through a tuple", tuple_loop(), "message[0][0]: list contains itself; send its parts without the loop"),
     ("loop through a dataclass", point_loop(), "message.y[0]: Point contains itself; send its parts without the loop"),
@@ -681,6 +710,19 @@ def test_a_refused_value_does_not_spoil_the_codec(codec: Codec) -> None:
     with pytest.raises(NotCheckpointable):
         codec.encode([Point(1), object()])
     assert codec.decode(codec.encode([Point(1), {1: 2}])) == [Point(1), {1: 2}]
+
+
+def test_numpy_must_be_there_to_read_arrays(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+    array, form = codec.encode(np.arange(2)), codec.encode_form(np.ndarray, "type")
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    with pytest.raises(
+        UnknownType, match=r"^state: the data has a numpy array, .* install the package numpy$"
+    ):
+        codec.decode(array, "state")
+    with pytest.raises(
+        UnknownType, match=r"^type: the data has the type ndarray; install the package numpy$"
+    ):
+        codec.decode_form(form)
 
 
 @pytest.mark.parametrize("method", ["taken", "built"])

@@ -10,7 +10,7 @@ import pydantic
 import pytest
 
 from holdfast.checkpoint.codec import Codec
-from holdfast.checkpoint.registry import TypeRegistry, checkpointable
+from holdfast.checkpoint.codec.registry import TypeRegistry, checkpointable
 from holdfast.errors import UnknownType
 
 

@@ -16,7 +16,7 @@ import pytest
 import typing_extensions
 
 from holdfast.checkpoint.codec import Codec
-from holdfast.checkpoint.registry import TypeRegistry
+from holdfast.checkpoint.codec.registry import TypeRegistry
 from holdfast.errors import CheckpointCorrupt, GraphError, NotCheckpointable, UnknownType
 from holdfast.graph.types import type_name
 
@@ -28,7 +28,7 @@ class Colour(enum.Enum):
 
 
 @dataclass
-class Report(Generic[T]):
+class Paper(Generic[T]):
     x: T
     colour: Colour
 
@@ -42,18 +42,18 @@ class Stranger: ...
 
 @pytest.fixture
 def codec() -> Codec:
-    return Codec(TypeRegistry([("the tests", Report | Movie)]))
+    return Codec(TypeRegistry([("the tests", Paper | Movie)]))
 
 
 SAME: list[Any] = [
     *(Any, type(None), object, int, str, bytes, bytearray, complex, list, dict, tuple, set, frozenset, range, Never),
     *(dt.datetime, dt.date, dt.time, dt.timedelta, dt.timezone, Decimal, uuid.UUID, pathlib.Path, np.ndarray),
     *(ValueError, GraphError, collections.OrderedDict, collections.deque, cabc.Sequence, cabc.Mapping),
-    *(list[int], dict[str, list[int]], tuple[int, ...], tuple[int, str], tuple[()], set[Report], frozenset[int]),
-    *(cabc.Sequence[int], cabc.Mapping[str, Any], collections.deque[int], cabc.Iterable[Report]),
-    *(int | None, typing.Optional[Report], int | str | list[Report | None]),  # noqa: UP045
+    *(list[int], dict[str, list[int]], tuple[int, ...], tuple[int, str], tuple[()], set[Paper], frozenset[int]),
+    *(cabc.Sequence[int], cabc.Mapping[str, Any], collections.deque[int], cabc.Iterable[Paper]),
+    *(int | None, typing.Optional[Paper], int | str | list[Paper | None]),  # noqa: UP045
     *(Literal["a", "b"], Literal[1], Literal[True, None, b"x"], Literal[Colour.RED]),
-    *(Report, Report[int], Movie, Colour, list[Movie]),
+    *(Paper, Paper[int], Movie, Colour, list[Movie]),
 ]  # fmt: skip
 
 
@@ -67,7 +67,7 @@ def test_a_form_comes_back(codec: Codec, form: Any) -> None:
 SEEN_THROUGH: list[tuple[Any, Any]] = [
     (None, type(None)),
     (Annotated[int, "a note"], int),
-    (list[Annotated[Report, "a note"]], list[Report]),
+    (list[Annotated[Paper, "a note"]], list[Paper]),
     (NewType("Id", str), str),
     (TypeVar("Bound", bound=int), int),
     (typing_extensions.TypeAliasType("Alias", list[int]), list[int]),
@@ -118,9 +118,9 @@ def test_a_type_that_contains_itself_is_refused(codec: Codec) -> None:
 
 def test_a_class_that_is_not_declared_where_it_is_read(codec: Codec) -> None:
     with pytest.raises(
-        UnknownType, match=r"^type: the data has the type 'Report', which is not declared here"
+        UnknownType, match=r"^type: the data has the type 'Paper', which is not declared here"
     ):
-        Codec().decode_form(codec.encode_form(list[Report], "response"))
+        Codec().decode_form(codec.encode_form(list[Paper], "response"))
 
 
 WRONG: list[Any] = [

@@ -1,5 +1,6 @@
 """Bytes that nobody encoded: they are refused, and nothing else happens."""
 
+import enum
 import os
 import struct
 import subprocess
@@ -9,13 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pydantic
 import pytest
 from ormsgpack import Ext, packb
 
-from holdfast.checkpoint import wire
-from holdfast.checkpoint.codec import Codec
-from holdfast.checkpoint.nesting import nesting
-from holdfast.checkpoint.registry import TypeRegistry
+from holdfast.checkpoint.codec import Codec, wire
+from holdfast.checkpoint.codec.nesting import nesting
+from holdfast.checkpoint.codec.registry import TypeRegistry
 from holdfast.errors import CheckpointCorrupt, NotCheckpointable, UnknownType
 
 
@@ -25,9 +26,17 @@ class Point:
     y: Any = 0
 
 
+class Model(pydantic.BaseModel):
+    x: int
+
+
+class Rights(enum.Flag):
+    READ = 1
+
+
 @pytest.fixture
 def codec() -> Codec:
-    return Codec(TypeRegistry([("the tests", Point)]))
+    return Codec(TypeRegistry(("the tests", form) for form in (Point, Model, Rights)))
 
 
 def ext(code: int, data: Any) -> bytes:
@@ -84,6 +93,9 @@ CORRUPT: dict[str, bytes] = {
     "record with a list of fields": ext(wire.RECORD, ["Point", 1, [1]]),
     "record with a text as version": ext(wire.RECORD, ["Point", "1", {}]),
     "record with attributes of text": ext(wire.RECORD, ["Point", 1, {"x": 1}, "a"]),
+    "model with extra fields of text": ext(wire.MODEL, ["Model", 1, {"x": 1}, {}, [], "a", None]),
+    "model cut": ext(wire.MODEL, ["Model", 1, {"x": 1}, {}]),
+    "flag of text": ext(wire.FLAG, ["Rights", "a"]),
     "record that is none": ext(wire.RECORD, b"\xc0"),
     "standard exception that is none": ext(wire.STANDARD_ERROR, ["eval", [], {}]),
     "standard exception that is unhashable": ext(wire.STANDARD_ERROR, [[], [], {}]),
@@ -221,9 +233,10 @@ def test_what_can_be_written_can_be_read(codec: Codec) -> None:
     assert codec.encode(codec.decode(data)) == data  # comparing the values would exhaust the stack
 
 
-def test_what_could_not_be_read_is_not_written(codec: Codec) -> None:
+@pytest.mark.parametrize("lists", [80, 100])
+def test_what_could_not_be_read_is_not_written(codec: Codec, lists: int) -> None:
     with pytest.raises(NotCheckpointable, match=r"value: list contains itself or is nested too deeply"):
-        codec.encode(nested(60, 100, "x" * 2000))
+        codec.encode(nested(60, lists, "x" * 2000))
 
 
 @pytest.mark.parametrize("levels", [1, 3, 50])

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.checkpoint.codec import Codec
-from holdfast.checkpoint.registry import TypeRegistry
+from holdfast.checkpoint.codec.registry import TypeRegistry
 
 if TYPE_CHECKING:
     from decimal import Decimal as OnlyForCheckers
@@ -26,7 +26,7 @@ class Half:
     rest: list[Half] = field(default_factory=list)
 
 
-def make() -> tuple[Any, Any, Any]:
+def make() -> tuple[Any, ...]:
     class Kind(Enum):
         GOOD = 1
 
@@ -44,7 +44,7 @@ def make() -> tuple[Any, Any, Any]:
     class Pair(NamedTuple):
         report: Outer.Report
 
-    return Kind, Author, Pair(Outer.Report([Author("Ada", Kind.GOOD)], Outer.Report([])))
+    return Kind, Author, Outer, Pair(Outer.Report([Author("Ada", Kind.GOOD)], Outer.Report([])))
 
 
 def test_one_hint_that_cannot_be_resolved_does_not_hide_the_others() -> None:
@@ -55,7 +55,7 @@ def test_one_hint_that_cannot_be_resolved_does_not_hide_the_others() -> None:
 
 def test_classes_of_the_enclosing_function_are_found() -> None:
     made = [make() for _ in range(3)]
-    for kind, author, value in made:
+    for kind, author, _, value in made:
         registry = TypeRegistry([("a test", type(value))])
         assert registry.class_of(kind.__qualname__) is kind
         assert registry.class_of(author.__qualname__) is author

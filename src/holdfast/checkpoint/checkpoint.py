@@ -14,15 +14,21 @@ from holdfast.checkpoint.views import (
     CheckpointSummary,
     ListView,
     MessageView,
+    Read,
     RequestView,
     StateView,
+    Unread,
     not_loaded,
 )
 from holdfast.engine.state import Scope
 from holdfast.engine.value import NotAtHand
+from holdfast.errors import NotLoaded
 from holdfast.graph.context import DEFAULT_SHARED_SCOPE
 from holdfast.graph.state_key import StateKey
 from holdfast.ids import ExecutorId
+
+# The private scopes of an executor that hold something of the user's.
+_SHOWN = ("", "state", "fields")
 
 
 @dataclass(frozen=True)
@@ -94,10 +100,10 @@ class Checkpoint(CheckpointInfo):
     @property
     def executor_states(self) -> Mapping[str, Any]:
         """What each executor keeps: the value that it set with ``set_state``, or its private keys and fields."""
-        by_owner: dict[ExecutorId, dict[str, Ref]] = {}
+        by_owner: dict[ExecutorId, dict[str, dict[str, Ref]]] = {}
         for scope, keys in self._manifest.state.items():
-            if scope.owner is not None:
-                by_owner.setdefault(scope.owner, {}).update(keys)
+            if scope.owner is not None and scope.name in _SHOWN:
+                by_owner.setdefault(scope.owner, {})[scope.name] = dict(keys)
         return _ExecutorStates(by_owner, self._read)
 
     @property
@@ -159,32 +165,24 @@ class Checkpoint(CheckpointInfo):
             raise not_loaded(place, ref, self.checkpoint_id)
         return restored(ref, self.material.encoder, self.material.source).load()
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, CheckpointInfo) and self.checkpoint_id == other.checkpoint_id
-
-    def __hash__(self) -> int:
-        return hash(self.checkpoint_id)
-
-    def __repr__(self) -> str:
-        return (
-            f"<Checkpoint {self.checkpoint_id[:8]} of run {self.run_id}: {self.phase} of superstep {self.superstep}, "
-            f"{self.status}>"
-        )
-
 
 class _ExecutorStates(Mapping[str, Any]):
-    def __init__(
-        self, by_owner: Mapping[ExecutorId, Mapping[str, Ref]], read: Callable[[Ref, str], Any]
-    ) -> None:
+    """What executors keep, by their scopes: the private one, that of ``set_state``, that of their fields."""
+
+    def __init__(self, by_owner: Mapping[ExecutorId, Mapping[str, Mapping[str, Ref]]], read: Read) -> None:
         self._by_owner = by_owner
         self._read = read
 
     def __getitem__(self, executor_id: str) -> Any:
-        view = self._view(ExecutorId(executor_id))
-        return view["state"] if list(view) == ["state"] else view
-
-    def _view(self, executor_id: ExecutorId) -> StateView:
-        return StateView(self._by_owner[executor_id], self._read, f"executor_states[{executor_id!r}]")
+        scopes = self._by_owner[ExecutorId(executor_id)]
+        what = f"executor_states[{executor_id!r}]"
+        if list(scopes) == ["state"]:
+            return self._read(scopes["state"]["state"], what)
+        refs: dict[str, Ref] = {}
+        for name, keys in scopes.items():
+            for key, ref in keys.items():
+                refs[key if key not in refs else f"{key} ({name or 'private'})"] = ref
+        return StateView(refs, self._read, what)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._by_owner)
@@ -193,7 +191,13 @@ class _ExecutorStates(Mapping[str, Any]):
         return len(self._by_owner)
 
     def __repr__(self) -> str:
-        return repr({str(executor_id): self._view(executor_id) for executor_id in self._by_owner})
+        return repr({str(executor_id): self._shown(executor_id) for executor_id in self._by_owner})
+
+    def _shown(self, executor_id: ExecutorId) -> object:
+        try:
+            return self[executor_id]
+        except NotLoaded:
+            return Unread(self._by_owner[executor_id]["state"]["state"])
 
 
 async def with_values(manifest: Manifest, source: BlobSource) -> None:

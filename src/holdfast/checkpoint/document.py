@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import ormsgpack
 
 from holdfast.checkpoint.manifest import (
+    NOTHING,
     Asked,
     Changes,
     Delivered,
@@ -59,11 +60,12 @@ class _Table:
 
 def packed(changes: Changes) -> tuple[bytes, bytes]:
     """The two documents of a checkpoint or keyframe; empty where nothing changed."""
+    if changes is NOTHING:
+        return b"", b""
     table = _Table()
     document: dict[str, Any] = {}
-    for name, pack in _PACKED.items():
-        part = getattr(changes, name)
-        if part is not None and (part or name in ("deliveries", "since_input")):
+    for part, (name, pack) in zip(changes, _PACKED.items(), strict=True):
+        if part or (part is not None and name in ("deliveries", "since_input")):
             document[name] = pack(part, table.add)
     if not document:
         return b"", b""

@@ -13,14 +13,22 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class Phase(StrEnum):
-    """Whether a checkpoint stands before its superstep or after it."""
+    """Whether a checkpoint stands before its superstep or after it.
+
+    >>> Phase("start") is Phase.START
+    True
+    """
 
     START = "start"
     END = "end"
 
 
 class Cause(StrEnum):
-    """Why a checkpoint was made."""
+    """Why a checkpoint was made.
+
+    >>> Cause.RESPONSE == "response"
+    True
+    """
 
     INPUT = "input"
     SUPERSTEP = "superstep"
@@ -41,7 +49,7 @@ class ParentId(str):
         return CheckpointId(str(self))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class CheckpointInfo:
     """What is known of a checkpoint without reading any value.
 
@@ -92,6 +100,16 @@ class CheckpointInfo:
     def parent(self) -> ParentId | None:
         """The same as ``parent_id``, for code that looks for ``parent.checkpoint_id``."""
         return None if self.parent_id is None else ParentId(self.parent_id)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CheckpointInfo) and self.checkpoint_id == other.checkpoint_id
+
+    def __hash__(self) -> int:
+        return hash(self.checkpoint_id)
+
+    def __repr__(self) -> str:
+        name, short = type(self).__name__, self.checkpoint_id[:8]
+        return f"<{name} {short}: {self.phase} of superstep {self.superstep}, {self.status}>"
 
 
 def moment(microseconds: int) -> datetime.datetime:

@@ -20,6 +20,7 @@ from holdfast.checkpoint.record import (
     info_of,
     plain_form,
     read_header,
+    unsealed,
 )
 from holdfast.checkpoint.store import Depth, Head, Record, Store
 from holdfast.errors import CheckpointCorrupt
@@ -110,10 +111,11 @@ def keyframe_of(record: Record, depth: Depth) -> Changes:
     """What the keyframe of a record holds."""
     assert record.keyframe is not None
     try:
-        changes, values = plain_form(record.keyframe.changes), plain_form(record.keyframe.values)
-    except ValueError as error:
+        values = plain_form(record.keyframe.values) if depth is Depth.ALL else None
+        changes = unsealed(record.checkpoint_id, plain_form(record.keyframe.changes), values)
+    except (ValueError, TypeError) as error:
         raise corrupt(record.checkpoint_id, f"its keyframe cannot be read: {error}") from error
-    return _read(record, changes, values if depth is Depth.ALL else None)
+    return _read(record, changes, values)
 
 
 def _read(record: Record, changes: bytes, values: bytes | None) -> Changes:

@@ -12,7 +12,15 @@ from holdfast.checkpoint.info import CheckpointInfo, Phase
 from holdfast.checkpoint.manifest import Changes, Manifest
 from holdfast.checkpoint.owner import this_process
 from holdfast.checkpoint.packing import Entry, Packer
-from holdfast.checkpoint.record import ELSEWHERE, Header, header_info, id_of, packed_header, stored_form
+from holdfast.checkpoint.record import (
+    ELSEWHERE,
+    Header,
+    header_info,
+    id_of,
+    packed_header,
+    sealed,
+    stored_form,
+)
 from holdfast.checkpoint.store import Blob, Commit, Expected, Head, Keyframe, Record, Store
 from holdfast.checkpoint.values import Encoder
 from holdfast.engine.status import RunStatus
@@ -110,17 +118,7 @@ class RunLog:
             made.append(info)
         blobs = tuple(Blob(digest, data) for digest, data in packer.blobs.items())
         newest = records[-1]
-        await self._commit(
-            self.head._replace(
-                checkpoint_id=newest.checkpoint_id,
-                seq=newest.seq,
-                status=entries[-1].status,
-                updated=self._last_time,
-                reason="",
-            ),
-            tuple(records),
-            blobs,
-        )
+        await self._commit(newest.checkpoint_id, newest.seq, entries[-1].status, "", tuple(records), blobs)
         self._counters.checkpoints += len(records)
         self._counters.new_bytes += sum(record.new_bytes for record in records)
         self._counters.blobs_written += len(blobs)
@@ -129,7 +127,7 @@ class RunLog:
     async def set_status(self, status: RunStatus, reason: str = "") -> None:
         """Change only what the head says of the run."""
         self._last_time = max(self._outside.now(), self._last_time + 1)
-        await self._commit(self.head._replace(status=status, reason=reason, updated=self._last_time), (), ())
+        await self._commit(self.head.checkpoint_id, self.head.seq, status, reason)
 
     async def _changes(self, entries: Sequence[Entry]) -> tuple[Packer, list[Changes]]:
         heavy = any(getattr(value, "size_hint", 0) > _HEAVY for entry in entries for value in entry.values())
@@ -152,11 +150,7 @@ class RunLog:
         seq = self.head.seq + 1 + before
         weight = self._replay.weight + len(plain[0]) + len(plain[1]) / _VALUE_WEIGHT
         wanted = entry.keyframe or (last and weight >= max(_KEYFRAME_BYTES, self._replay.keyframe))
-        keyframe = self._keyframe(packer) if wanted else None
-        if keyframe is not None:
-            self._replay = Replay(seq, 0, len(keyframe.changes) + len(keyframe.values))
-        else:
-            self._replay = self._replay._replace(weight=weight)
+        self._replay = Replay(seq) if wanted else self._replay._replace(weight=weight)
         self._last_time = max(self._outside.now(), self._last_time + 1)
         header = Header(
             self.run_id,
@@ -176,29 +170,53 @@ class RunLog:
         head = packed_header(header)
         checkpoint_id = self._parent = id_of(head, *plain)
         changes, values = (self._part(part, packer) for part in plain)
-        size = len(head) + len(changes) + len(values) + packer.new_blob_bytes()
-        size += len(keyframe.changes) + len(keyframe.values) if keyframe is not None else 0
+        keyframe = self._keyframe(checkpoint_id, packer) if wanted else None
+        size = (
+            len(head) + len(changes) + len(values) + self._replay.keyframe * wanted + packer.new_blob_bytes()
+        )
         record = Record(checkpoint_id, self.run_id, seq, head, changes, values, size, keyframe)
         return record, header_info(checkpoint_id, header, size)
 
-    def _keyframe(self, packer: Packer) -> Keyframe:
+    def _keyframe(self, checkpoint_id: CheckpointId, packer: Packer) -> Keyframe:
         for keys in self._manifest.state.values():
             for key, ref in keys.items():
                 if ref.parts is not None:
                     compact = packer.compacted(ref)
                     self._manifest.exchange(keys, key, compact)
-        changes, values = (self._part(part, packer) for part in packed(self._manifest.as_changes()))
-        return Keyframe(changes, values)
+        changes, values = packed(self._manifest.as_changes())
+        keyframe = Keyframe(
+            self._part(sealed(checkpoint_id, changes, values), packer), self._part(values, packer)
+        )
+        self._replay = self._replay._replace(keyframe=len(keyframe.changes) + len(keyframe.values))
+        return keyframe
 
     def _part(self, plain: bytes, packer: Packer) -> bytes:
         stored = stored_form(plain)
         return stored if len(stored) <= _LARGEST_PART else ELSEWHERE + packer.blob(plain)
 
-    async def _commit(self, head: Head, records: tuple[Record, ...], blobs: tuple[Blob, ...]) -> None:
+    async def _commit(
+        self,
+        checkpoint_id: CheckpointId,
+        seq: int,
+        status: RunStatus,
+        reason: str,
+        records: tuple[Record, ...] = (),
+        blobs: tuple[Blob, ...] = (),
+    ) -> None:
         current = self.head
-        if not self._acquired:
-            head = head._replace(token=current.token + 1)
-        head = head._replace(owner=this_process() if head.status is RunStatus.RUNNING else "")
+        head = Head(
+            current.run_id,
+            current.workflow_name,
+            current.family,
+            checkpoint_id,
+            seq,
+            current.token + (not self._acquired),
+            status,
+            current.created,
+            self._last_time,
+            this_process() if status is RunStatus.RUNNING else "",
+            reason=reason,
+        )
         expected = Expected(current.checkpoint_id, current.token) if current.checkpoint_id else None
         try:
             await self._store.commit(Commit(head, expected, records, blobs))

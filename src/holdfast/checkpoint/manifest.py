@@ -130,6 +130,10 @@ class Changes(NamedTuple):
     happened: Sequence[Happened] = ()
 
 
+NOTHING = Changes()
+"""Nothing changed: the start of a superstep that follows at once."""
+
+
 class Manifest:
     """All that a run holds at one checkpoint. The log changes it in place; everyone else only reads."""
 
@@ -164,6 +168,9 @@ class Manifest:
     def fold(self, changes: Changes, is_end: bool) -> None:
         """Take in what a checkpoint changed; one at the end of a superstep counts as a superstep."""
         self.since_input += is_end
+        if changes is NOTHING:
+            self.happened = []
+            return
         if changes.since_input is not None:
             self.since_input = changes.since_input
         if changes.fingerprint is not None:

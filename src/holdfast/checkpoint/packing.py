@@ -8,6 +8,7 @@ from typing import NamedTuple
 from holdfast.checkpoint import slices
 from holdfast.checkpoint.info import Cause, Phase
 from holdfast.checkpoint.manifest import (
+    NOTHING,
     Asked,
     Changes,
     Delivered,
@@ -100,6 +101,8 @@ class Packer:
                 since_input=given.since_input,
                 fingerprint=entry.fingerprint,
             )
+        if entry.responses is None and entry.since_input is None and entry.fingerprint is None:
+            return NOTHING
         return Changes(
             answers=[(request_id, self.ref(value)) for request_id, value in (entry.responses or {}).items()],
             since_input=entry.since_input,

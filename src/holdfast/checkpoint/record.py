@@ -58,11 +58,11 @@ def packed_header(header: Header) -> bytes:
             "workflow": header.workflow_name,
             "seq": header.seq,
             "superstep": header.superstep,
-            "phase": header.phase.value,
-            "cause": header.cause.value,
+            "phase": header.phase,
+            "cause": header.cause,
             "parent": None if parent is None else bytes.fromhex(parent),
             "time": header.time,
-            "status": header.status.value,
+            "status": header.status,
             "messages": header.message_count,
             "requests": header.request_count,
             "from": header.replay_from,
@@ -110,6 +110,25 @@ def id_of(header: bytes, changes: bytes, values: bytes) -> CheckpointId:
     return CheckpointId(blake3(header + body.digest()).hexdigest())
 
 
+def sealed(checkpoint_id: CheckpointId, changes: bytes, values: bytes) -> bytes:
+    """The changes of a keyframe, with what is needed to notice that it, or its values, are no longer what they were."""
+    return ormsgpack.packb([_seal(checkpoint_id, changes), _seal(checkpoint_id, values), changes])
+
+
+def unsealed(checkpoint_id: CheckpointId, stored: bytes, values: bytes | None) -> bytes:
+    """The changes of a keyframe; raises ``ValueError`` if they or the values are not those of this checkpoint."""
+    for_changes, for_values, changes = ormsgpack.unpackb(stored)
+    if for_changes != _seal(checkpoint_id, changes):
+        raise ValueError("its content is not what it was")
+    if values is not None and for_values != _seal(checkpoint_id, values):
+        raise ValueError("its values are not what they were")
+    return bytes(changes)
+
+
+def _seal(checkpoint_id: CheckpointId, part: bytes) -> bytes:
+    return blake3(bytes.fromhex(checkpoint_id) + part).digest()
+
+
 def info_of(record: Record) -> CheckpointInfo:
     """What the header of a record tells, with its size."""
     return header_info(record.checkpoint_id, read_header(record), record.new_bytes)
@@ -117,7 +136,9 @@ def info_of(record: Record) -> CheckpointInfo:
 
 def header_info(checkpoint_id: CheckpointId, header: Header, new_bytes: int) -> CheckpointInfo:
     """What a header tells."""
-    return CheckpointInfo(
+    info = object.__new__(CheckpointInfo)
+    # Twice in each superstep, and a frozen dataclass takes its time to be made field by field.
+    vars(info).update(
         checkpoint_id=checkpoint_id,
         run_id=header.run_id,
         workflow_name=header.workflow_name,
@@ -131,7 +152,9 @@ def header_info(checkpoint_id: CheckpointId, header: Header, new_bytes: int) -> 
         new_bytes=new_bytes,
         message_count=header.message_count,
         request_count=header.request_count,
+        tags=(),
     )
+    return info
 
 
 def stored_form(data: bytes) -> bytes:

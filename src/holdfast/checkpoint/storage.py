@@ -19,7 +19,7 @@ from holdfast.checkpoint.owner import is_gone
 from holdfast.checkpoint.record import info_of, read_header
 from holdfast.checkpoint.store import Depth, Head, RunQuery, Store
 from holdfast.checkpoint.values import Encoder
-from holdfast.checkpoint.verify import VerifyReport, verified
+from holdfast.checkpoint.verify import Problem, VerifyReport, verified
 from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointNotFound, InvalidArgument, RunNotFound, WrongType
 from holdfast.ids import CheckpointId, RunId, complaint_about_id
@@ -157,6 +157,7 @@ class CheckpointStorage:
         after: str | None = None,
     ) -> list[RunInfo]:
         """The runs, oldest first; ``after`` is the run id of the last one of the page before."""
+        _check_limit(limit)
         statuses = None if status is None else frozenset([_status(status)])
         found: list[RunInfo] = []
         cursor = None if after is None else _run_id(after)
@@ -183,6 +184,11 @@ class CheckpointStorage:
 
         ``workflow_id`` is a synonym of ``workflow_name``.
         """
+        _check_limit(limit)
+        if workflow_id is not None and workflow_name not in (None, workflow_id):
+            raise InvalidArgument(
+                f"workflow_name={workflow_name!r} and workflow_id={workflow_id!r} mean the same; give one of them"
+            )
         workflow_name = workflow_name or workflow_id
         if run_id is not None:
             heads = [await self.head(run_id)]
@@ -265,8 +271,11 @@ class CheckpointStorage:
 
     async def verify(self, run_id: str | None = None) -> VerifyReport:
         """Check that everything stored is what was stored: a report, never an error about what it finds."""
-        heads = [await self.head(run_id)] if run_id is not None else await self._store.runs(RunQuery())
-        return await verified(self._store, heads, self.blobs)
+        if run_id is not None:
+            return await verified(self._store, [await self.head(run_id)], self.blobs)
+        report = await verified(self._store, await self._store.runs(RunQuery()), self.blobs)
+        report.problems += [Problem(None, None, what) for what in await self._store.damaged()]
+        return report
 
     async def close(self) -> None:
         """Let go of files and threads; what was committed stays."""
@@ -315,6 +324,11 @@ def _run_id(text: Any) -> RunId:
     if complaint := complaint_about_id(text):
         raise InvalidArgument(f"run id {text!r} {complaint}")
     return RunId(text)
+
+
+def _check_limit(limit: int | None) -> None:
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise InvalidArgument(f"limit={limit!r}: must be a whole number of at least 1, or None for all")
 
 
 def _status(status: RunStatus | str) -> RunStatus:

@@ -65,7 +65,7 @@ class Head(NamedTuple):
     wake_at: int | None = None
     takeovers: int = 0
     reason: str = ""
-    """Why the run failed, in a line or two."""
+    """Why the run failed, in a line or two; any str."""
 
 
 class Expected(NamedTuple):
@@ -132,7 +132,13 @@ class Store(Protocol):
     It may be used from any number of tasks, from one event loop after another, and unless it lives in memory from
     several processes at the same time. Methods raise ``StorageError`` when the backend fails: never the error of a
     driver, which is the ``__cause__``. Ids come from outside: a store takes any run id that ``complaint_about_id``
-    has no complaint about, also ``..`` and ``CON``, and no id leads it out of its place.
+    has no complaint about, also ``..`` and ``CON``, and no id leads it out of its place. The records of a run have
+    seqs from 1 that grow from commit to commit; all records of a commit belong to the run of its head.
+
+    >>> import asyncio
+    >>> from holdfast import InMemoryCheckpointStorage
+    >>> asyncio.run(InMemoryCheckpointStorage().store.open()).major
+    1
     """
 
     async def open(self) -> StoreInfo:
@@ -162,8 +168,12 @@ class Store(Protocol):
         """The runs that are asked for; reads no records."""
         ...
 
+    async def damaged(self) -> Sequence[str]:
+        """What is wrong with runs whose head cannot be read, one text each; ``runs`` leaves these runs out."""
+        ...
+
     async def find(self, checkpoint_id: CheckpointId) -> tuple[RunId, int] | None:
-        """The run and seq of a checkpoint; None if there is none."""
+        """The run and seq of a checkpoint; None if there is none, also for a text that is no id."""
         ...
 
     async def records(self, run_id: RunId, first: int, last: int, depth: Depth) -> Sequence[Record]:

@@ -9,7 +9,7 @@ from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.manifest import Ref
 from holdfast.engine.copying import differs, is_immutable
-from holdfast.engine.value import NotAtHand, Value, read_all
+from holdfast.engine.value import Fetchable, NotAtHand, Value, missing_of, read_all
 from holdfast.errors import LimitExceeded
 from holdfast.graph.types import TypeForm
 from holdfast.ids import Digest
@@ -114,6 +114,9 @@ class Encoded:
         """Whether it can be read without fetching anything."""
         return self._object is not _MISSING or self._data is not None
 
+    def missing(self) -> Sequence[Encoded]:
+        return () if self.at_hand else (self,)
+
     @property
     def size_hint(self) -> int:
         """About how many bytes it takes, known at no cost."""
@@ -187,6 +190,9 @@ class Pieces:
     @property
     def type(self) -> type:
         return self._type
+
+    def missing(self) -> Sequence[Fetchable]:
+        return missing_of(piece for _, piece in self.pieces)
 
     def peek(self) -> Any:
         return self._assembled(False)

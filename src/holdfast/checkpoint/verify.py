@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 
+from holdfast.checkpoint import slices
 from holdfast.checkpoint.loading import Blobs, changes_of, fold_one, folded, keyframe_of, lineage, whole
-from holdfast.checkpoint.manifest import Changes, Grow, Manifest, Put, Ref, digests_of
+from holdfast.checkpoint.manifest import Changes, Grow, Manifest, Part, Put, Ref, digests_of
 from holdfast.checkpoint.record import read_header
 from holdfast.checkpoint.store import Depth, Head, Record, Store
 from holdfast.errors import HoldfastError
@@ -24,7 +26,8 @@ class Problem:
     'r1'
     """
 
-    run_id: str
+    run_id: str | None
+    """None where not even the run can be told; the text says where it lies."""
     checkpoint_id: str | None
     what: str
 
@@ -98,11 +101,37 @@ class _RunCheck:
             await self._check_blobs(checkpoint_id, changes)
             if record.keyframe is not None:
                 await self._check_blobs(checkpoint_id, keyframe_of(record, Depth.ALL))
-            self._check_keyframe(record)
+            await self._check_keyframe(record)
         except HoldfastError as error:
             self.wrong(checkpoint_id, str(error))
 
-    def _check_keyframe(self, record: Record) -> None:
+    async def _differ(self, framed: Manifest, replayed: Manifest) -> bool:
+        """Whether any value that grew has other content in the keyframe, where it may be cut otherwise."""
+        for scope, keys in framed.state.items():
+            for key, ref in keys.items():
+                other = replayed.state[scope][key]
+                if ref.parts is not None and await self._content(ref) != await self._content(other):
+                    return True
+        return False
+
+    async def _content(self, ref: Ref) -> list[bytes]:
+        """The pieces of a value that grew, as one where they can be put together."""
+        pieces: list[bytes] = []
+        for part in ref.parts if ref.parts is not None else [Part(False, ref)]:
+            if part.ref.parts is not None:
+                pieces += await self._content(part.ref)
+                continue
+            data = part.ref.data
+            if data is None:
+                assert part.ref.digest is not None
+                data = (await self._blobs.read([part.ref.digest]))[part.ref.digest]
+            pieces.append(slices.listed([data]) if part.is_item else data)
+        return [
+            slices.joined(list(group)) if cut else b"".join(group)
+            for cut, group in groupby(pieces, key=lambda piece: slices.opened(piece) is not None)
+        ]
+
+    async def _check_keyframe(self, record: Record) -> None:
         """Replay to the record; a keyframe must hold what replay gives."""
         header = read_header(record)
         if record.keyframe is not None and record.keyframe.cut and header.parent_id not in self._records:
@@ -122,7 +151,7 @@ class _RunCheck:
         if record.keyframe is not None:
             framed = Manifest()
             framed.fold(keyframe_of(record, Depth.ALL), False)
-            if not _same(framed, manifest):
+            if not _same(framed, manifest) or await self._differ(framed, manifest):
                 self.wrong(record.checkpoint_id, "its keyframe does not hold what its changes give")
         self._last = (record.checkpoint_id, manifest)
 

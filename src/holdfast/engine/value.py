@@ -28,6 +28,10 @@ class Value(Protocol):
         """Whether what was captured can have changed since."""
         ...
 
+    def missing(self) -> Sequence[Fetchable]:
+        """What must be fetched before it can be read."""
+        ...
+
     def peek(self) -> Any:
         """The value for reading only: whoever peeks promises to change nothing and to keep no reference."""
         ...
@@ -94,6 +98,9 @@ class Shared:
     def type(self) -> type:
         return type(self._value)
 
+    def missing(self) -> Sequence[Fetchable]:
+        return ()
+
     def peek(self) -> Any:
         return self._value
 
@@ -121,6 +128,9 @@ class Copied:
     @property
     def type(self) -> type:
         return type(self._pristine)
+
+    def missing(self) -> Sequence[Fetchable]:
+        return ()
 
     def peek(self) -> Any:
         return self._pristine
@@ -151,6 +161,9 @@ class Joined:
     @property
     def type(self) -> type:
         return list if self._base is None else self._base.type
+
+    def missing(self) -> Sequence[Fetchable]:
+        return missing_of(self._tail if self._base is None else (self._base, *self._tail))
 
     def append(self, items: Chain[Value]) -> Joined:
         """This value with ``items`` behind it; costs what the items cost."""
@@ -194,13 +207,7 @@ def read_all(values: Sequence[Value], read: Callable[[Value], Any]) -> list[Any]
 
 def missing_of(values: Iterable[Value]) -> list[Fetchable]:
     """What must be fetched before all these values can be read."""
-    missing: list[Fetchable] = []
-    for value in values:
-        try:
-            value.peek()
-        except NotAtHand as absent:
-            missing += absent.values
-    return missing
+    return [missing for value in values for missing in value.missing()]
 
 
 def _equal(one: Value, other: object) -> bool:

@@ -23,7 +23,8 @@ from holdfast.runtime.placed import Placed
 
 _OWN_STATE = "state"
 _FIELDS = "fields"
-PRIVATE_SCOPES = ("", _OWN_STATE, _FIELDS)
+_HOOKED = "hooked"
+PRIVATE_SCOPES = ("", _OWN_STATE, _FIELDS, _HOOKED)
 """The names of the scopes that an executor has to itself."""
 
 
@@ -75,6 +76,12 @@ class TurnContext(WorkflowContext[Any, Any]):
         capture = self._around.capture
         if kept is None or capture.differs(value, kept):
             self._staging.put(scope, name, capture(value, f"field {name!r}"))
+
+    def note_hook(self) -> None:
+        """Note that the executor keeps things by itself, wherever it puts them: it is to be restored, too."""
+        scope = Scope(self._placed.address, _HOOKED, self._placed.path)
+        if self._staging.read(scope, _HOOKED) is None:
+            self._staging.put(scope, _HOOKED, self._around.capture(True, "hook"))
 
     async def kept_fields(self) -> list[str]:
         """The names of the fields that are kept."""

@@ -14,7 +14,7 @@ from holdfast.checkpoint.restoring import snapshot_of
 from holdfast.checkpoint.storage import CheckpointStorage, id_of_checkpoint
 from holdfast.checkpoint.store import Head
 from holdfast.engine.limits import Limits
-from holdfast.engine.snapshot import Snapshot, status_at_rest
+from holdfast.engine.snapshot import BufferKey, Snapshot, status_at_rest
 from holdfast.engine.status import RunStatus
 from holdfast.engine.superstep import begin
 from holdfast.engine.value import NotAtHand, Value, missing_of
@@ -100,6 +100,8 @@ class Durable:
         first: list[Entry] = []
         changed = loaded.manifest.fingerprint != self._graph.fingerprint
         finished = not snapshot.deliveries and not snapshot.requests
+        if changed:
+            self._check_homes(snapshot)
         if loaded.checkpoint_id != head.checkpoint_id or (changed and not finished):
             log.stand_on(loaded.checkpoint_id)
             first = _restoring(loaded, snapshot, self._graph.fingerprint if changed else None)
@@ -127,6 +129,40 @@ class Durable:
                 f"workflow {self._name!r} (fingerprint {loaded.manifest.fingerprint[:8]}, now "
                 f"{self._graph.fingerprint[:8]}); build the graph as it was, or say allow_graph_change=True"
             )
+
+    def _check_homes(self, snapshot: Snapshot) -> None:
+        """Raise ``GraphChanged`` if something that the run holds has no place in the graph as it is now."""
+        homeless = [f"a message to {d.target!r}" for d in snapshot.deliveries if not self._has(d.target)]
+        homeless += [
+            f"request {request.request_id!r} of {request.executor_id!r}"
+            for request in snapshot.requests.values()
+            if not self._has(request.executor_id)
+        ]
+        homeless += [
+            f"the state of executor {scope.owner!r}"
+            for scope in snapshot.state
+            if scope.owner is not None and not self._has(scope.owner)
+        ]
+        homeless += [f"what fan-in {key.fan_in} holds" for key in snapshot.buffers if not self._joins(key)]
+        if homeless:
+            raise GraphChanged(
+                f"workflow {self._name!r} cannot go on with another graph: in it there is no place for "
+                f"{', '.join(dict.fromkeys(homeless))}; keep these executors and edges, or go on from a checkpoint "
+                f"at which nothing of them is left"
+            )
+
+    def _has(self, address: str) -> bool:
+        try:
+            self._graph.locate(address)
+        except (KeyError, AssertionError):
+            return False
+        return True
+
+    def _joins(self, key: BufferKey) -> bool:
+        try:
+            return key.fan_in in {edge.buffer_key for edge in self._graph.at(key.path).fan_ins}
+        except (KeyError, AssertionError):
+            return False
 
 
 def _restoring(loaded: Loaded, snapshot: Snapshot, fingerprint: str | None) -> list[Entry]:

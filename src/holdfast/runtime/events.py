@@ -31,10 +31,10 @@ class WorkflowEvent:
     40
     """
 
-    run_id: RunId = field(default=RunId(""), kw_only=True)
+    run_id: RunId = field(default=RunId(""), kw_only=True, repr=False)
     superstep: int = field(default=0, kw_only=True)
-    timestamp: datetime.datetime = field(default=_NEVER, kw_only=True)
-    provisional: bool = field(default=False, kw_only=True)
+    timestamp: datetime.datetime = field(default=_NEVER, kw_only=True, repr=False)
+    provisional: bool = field(default=False, kw_only=True, repr=False)
 
 
 @dataclass(slots=True)

@@ -18,21 +18,23 @@ from holdfast.runtime.placed import Placed
 class Holder:
     """Who holds an executor instance: one run, at one path. It lets go when it is dropped or ``free`` is set."""
 
-    __slots__ = ("__weakref__", "free", "path", "run_id")
+    __slots__ = ("__weakref__", "free", "path", "run_id", "stuck")
 
     def __init__(self, run_id: RunId, path: str) -> None:
         self.run_id = run_id
         self.path = path
         self.free = False
+        self.stuck = False
+        """Whether a handler of it still works though its run is over."""
 
 
 class _Lease:
     """What an executor instance remembers: its fields when the workflow was built, and who holds it."""
 
-    __slots__ = ("baseline", "holder", "last", "used")
+    __slots__ = ("baseline", "holder", "last_run", "used")
 
     def __init__(self, baseline: dict[str, Any]) -> None:
-        self.last: tuple[RunId, str] | None = None
+        self.last_run: RunId | None = None
         self.baseline = baseline
         self.holder: weakref.ref[Holder] | None = None
         self.used = False
@@ -57,16 +59,12 @@ def remember(graph: Graph) -> dict[ExecutorId, Placed]:
 def take(instance: Executor, address: ExecutorId, holder: Holder) -> bool:
     """Let ``holder`` hold an instance; whether ``reset`` must be awaited before its first turn.
 
-    Raises ``ExecutorShared`` if another run holds it, or has left changed fields behind in it. The same run, resumed,
-    finds it as it was when the workflow was built.
+    Raises ``ExecutorShared`` if another run holds it, or has left changed fields behind in it.
     """
     lease: _Lease = vars(instance)[LEASE]
-    place = (holder.run_id, holder.path)
-    if lease.last == place and lease.used and not _held(lease, holder):
-        put_back(instance, lease.baseline)
     _check_free(instance, address, lease, holder)
     resets = lease.used and hasattr(instance, "reset")
-    lease.last = place
+    lease.last_run = holder.run_id
     lease.holder, lease.used = weakref.ref(holder), True
     return resets
 
@@ -84,9 +82,20 @@ def check_free(graph: Graph, host: ExecutorId) -> None:
             _check_free(spec.shared_instance, address, vars(spec.shared_instance)[LEASE], None)
 
 
-def _held(lease: _Lease, holder: Holder) -> bool:
-    other = lease.holder() if lease.holder is not None else None
-    return other is not None and other is not holder and not other.free
+def regain(graph: Graph, run_id: RunId) -> None:
+    """A run is resumed: let the instances that it used last be as when the workflow was built, and free for it.
+
+    An instance in which a handler that was left behind still works stays as it is.
+    """
+    for spec in graph.executors.values():
+        if spec.nested is not None:
+            regain(spec.nested, run_id)
+        elif spec.shared_instance is not None and not spec.shareable:
+            lease: _Lease = vars(spec.shared_instance)[LEASE]
+            holder = lease.holder() if lease.holder is not None else None
+            if lease.last_run == run_id and not (holder is not None and holder.stuck):
+                put_back(spec.shared_instance, lease.baseline)
+                lease.holder, lease.used = None, False
 
 
 def _check_free(instance: Executor, address: ExecutorId, lease: _Lease, holder: Holder | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase
@@ -116,6 +117,14 @@ class Recorder:
         self.started = last if last.phase is Phase.START else None
         return made
 
+    def standing(self, status: RunStatus) -> RunStatus:
+        """How a run stands that was left with ``status``."""
+        stored = self.status if self.log.head.checkpoint_id else RunStatus.RUNNING
+        left = status in (RunStatus.STOPPED, RunStatus.CANCELLED)
+        if left and stored is RunStatus.COMPLETED:
+            return stored
+        return stored if status is RunStatus.STOPPED and stored is RunStatus.WAITING else status
+
     async def rest(self, status: RunStatus, error: BaseException | None) -> None:
         """Let the head say how the run ended, if it does not say so already; never raises what the store raises.
 
@@ -135,22 +144,33 @@ class Recorder:
 
         The cancellation is raised by ``raise_if_cancelled``, once the caller has taken what was committed.
         """
-        if self._committing is not None and not self._committing.done():
-            await asyncio.wait([self._committing])  # of a run that is left while it commits
+        if self._committing is not None:
+            await self._over(self._committing)  # of a run that is left while it commits
         task: asyncio.Task[T] = asyncio.ensure_future(commit)
         self._committing = task
+        await self._over(task)
+        return task.result()
+
+    async def _over(self, task: asyncio.Future[Any]) -> None:
         while not task.done():
+            # What asyncio.wait does, without its ceremony: this is done in every superstep.
+            ended = asyncio.get_running_loop().create_future()
+            task.add_done_callback(partial(_ended, ended))
             try:
-                await asyncio.wait([task])
+                await ended
             except asyncio.CancelledError as error:
                 self._cancelled = error
-        return task.result()
 
     def raise_if_cancelled(self) -> None:
         """Be cancelled, if that was asked for during a commit."""
         cancelled, self._cancelled = self._cancelled, None
         if cancelled is not None:
             raise cancelled
+
+
+def _ended(ended: asyncio.Future[None], _: object) -> None:
+    if not ended.done():
+        ended.set_result(None)
 
 
 def _answers(snapshot: Snapshot, responses: Mapping[RequestId, Value]) -> Entry:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from holdfast.engine.snapshot import Snapshot, status_at_rest
 from holdfast.engine.status import RunStatus
@@ -26,6 +26,9 @@ from holdfast.runtime.runner import Runner
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.info import CheckpointInfo
+
+Answers: TypeAlias = Mapping[RequestId, Any] | Mapping[str, Any]
+"""Answers by the ids of the requests."""
 
 # How long handlers have to clean up after they were cancelled.
 GRACE_SECONDS = 5.0
@@ -55,6 +58,8 @@ class Run:
         self._status = RunStatus.RUNNING
         self._error: BaseException | None = None
         self._leaving: RunStatus | None = None
+        self._resting: asyncio.Future[None] | None = None
+        self._moving = False
         self._task: asyncio.Task[None] | None = None
         self._rest: asyncio.Future[None] | None = None
 
@@ -92,8 +97,11 @@ class Run:
         """Commit what must be durable before anything acts on it: when this returns, the run is in the storage."""
         try:
             await self._runner.open()
-        except BaseException:
-            self._runner.let_go()
+        except asyncio.CancelledError:
+            await self._come_to_rest(RunStatus.STOPPED)
+            raise
+        except Exception as error:
+            await self._come_to_rest(RunStatus.FAILED, error)
             raise
 
     def begin(self) -> None:
@@ -102,6 +110,8 @@ class Run:
             self._move()
 
     def _move(self) -> None:
+        self._moving = False
+        self._leaving = self._resting = None
         self._rest = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._drive(), name=f"holdfast run {self._run_id}")
         self._task.add_done_callback(self._moved)
@@ -135,28 +145,35 @@ class Run:
         response = request_id if isinstance(request_id, Response) else Response(RequestId(request_id), data)
         await self.respond({response.request_id: response.data})
 
-    async def respond(self, responses: Mapping[RequestId, Any] | Mapping[str, Any]) -> None:
-        """Answer several pending requests at once, all or none."""
+    async def respond(self, responses: Answers) -> None:
+        """Answer several pending requests at once, all or none; if the run waits they are stored when this returns."""
+        if not responses:
+            raise InvalidArgument(f"no response was given to run {self._run_id}; pass {{request_id: answer}}")
+        self.take(responses)
+        if self._status is RunStatus.WAITING:
+            self._log.reopen()
+            self._status = RunStatus.RUNNING
+            self._move()
+            if self._runner.recorder is not None:
+                await self._runner.answers_stored()
+
+    def take(self, responses: Answers) -> None:
+        """Take answers, which are delivered when the run moves."""
         if not isinstance(responses, Mapping):
             raise WrongType(
                 f"responses are a dict of request ids and answers, not a {type(responses).__name__}"
             )
-        if not responses:
-            raise InvalidArgument(f"no response was given to run {self._run_id}; pass {{request_id: answer}}")
-        if self._status.ended:
-            raise RunEnded(f"run {self._run_id} is {self._status}; it takes no responses: start a new run")
-        self._runner.respond(responses)
-        if self._status is RunStatus.WAITING:
-            self._log.reopen()
-            self._status = RunStatus.RUNNING
-            self._leaving = None
-            self._move()
-
-    def take(self, responses: Mapping[RequestId, Any] | Mapping[str, Any]) -> None:
-        """Take answers before the run begins to move."""
-        if self._runner.finished:
+        status = RunStatus.COMPLETED if self._runner.finished and self._runner.resumed else self._status
+        resting = self._resting is not None and self._leaving is not None
+        if status.ended or resting:
+            stored = self._runner.recorder is not None
+            hint = (
+                "resume it from the checkpoint that asked, or start a new run"
+                if stored
+                else "start a new run"
+            )
             raise RunEnded(
-                f"run {self._run_id} is {RunStatus.COMPLETED}; it takes no responses: start a new run"
+                f"run {self._run_id} is {self._leaving if resting else status}; it takes no responses: {hint}"
             )
         self._runner.respond(responses)
 
@@ -193,14 +210,29 @@ class Run:
         if self._status.ended:
             return
         if self._task is None or self._rest is None or self._task.done():
-            await self._come_to_rest(self._leaving or status)
+            await self._leave_at_rest(status)
             return
         if self._leaving is None:  # a second cancellation would only disturb the cleaning up
             self._leaving = status
-            self._runner.stop(self._task)
-        await asyncio.wait([self._rest], timeout=grace)
-        if self._status is RunStatus.RUNNING:
+            if self._moving:  # else its task has yet to begin, and sees that it need not
+                self._runner.stop(self._task)
+        rest = self._rest  # another once an answer lets the run go on
+        await asyncio.wait([rest], timeout=grace)
+        if not rest.done():
             await self._leave_behind(grace)
+
+    async def _leave_at_rest(self, status: RunStatus) -> None:
+        if self._runner.recorder is None:
+            self._end(status)
+            return
+        self._leaving = self._leaving or status
+        if self._resting is None:  # in a task of its own, so that whoever waits for it can be cancelled
+            self._resting = asyncio.ensure_future(self._come_to_rest(self._leaving))
+        try:
+            await asyncio.shield(self._resting)
+        except asyncio.CancelledError:
+            await asyncio.wait([self._resting])  # then it is known how the run stands
+            raise
 
     async def _leave_behind(self, grace: float) -> None:
         warning = StubbornHandler(
@@ -214,6 +246,10 @@ class Run:
 
     async def _drive(self) -> None:
         """Let the run move until it waits or is over."""
+        self._moving = True
+        if self._leaving is not None:
+            await self._come_to_rest(self._leaving)
+            return
         if self.snapshot.superstep == 0 and not self._runner.resumed:
             self._emit(WorkflowStartedEvent(self._workflow_name))
         self._emit(WorkflowStatusEvent(self._status))
@@ -221,7 +257,7 @@ class Run:
             self._runner.emit(self._runner.again())
             await self._runner.drive()
         except asyncio.CancelledError:
-            await self._come_to_rest(self._leaving or RunStatus.STOPPED)
+            await self._come_to_rest(self._left())
             if self._leaving is None:
                 raise
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
@@ -232,8 +268,17 @@ class Run:
         else:
             await self._come_to_rest(status_at_rest(self.snapshot))
 
+    def _left(self) -> RunStatus:
+        return self._leaving or RunStatus.STOPPED
+
     async def _come_to_rest(self, status: RunStatus, error: BaseException | None = None) -> None:
-        """Let the store know how the run stands, then everyone else."""
+        """Let the store know how the run stands, then everyone else.
+
+        What was committed counts: a run whose end is stored is complete, and one that is left when it waits goes on
+        waiting.
+        """
+        if self._runner.recorder is not None:
+            status = self._runner.recorder.standing(status)
         if self._runner.recorder is not None and not self._status.ended:
             await self._runner.recorder.rest(status, error)
         if error is not None:

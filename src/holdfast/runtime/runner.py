@@ -42,7 +42,7 @@ from holdfast.runtime.events import (
     WorkflowOutputEvent,
     WorkflowWarningEvent,
 )
-from holdfast.runtime.leases import Holder, check_free, take
+from holdfast.runtime.leases import Holder, check_free, regain, take
 from holdfast.runtime.placed import Placed
 from holdfast.runtime.turns import Finished, Turns
 
@@ -85,9 +85,12 @@ class Runner:
         self.recorder = recorder
         self.resumed = resumed
         self._responses: dict[RequestId, Value] = {}
+        self._answerers: list[asyncio.Future[None]] = []
         self._holders: dict[str, Holder] = {}
         self._nested: dict[str, list[ExecutorId]] = {}
         self._executors = dict(shared)
+        if resumed:
+            regain(graph, run_id)
         try:
             self._place_all(shared)
         except BaseException:
@@ -147,7 +150,7 @@ class Runner:
         """A handler goes on though the run is over: nothing is heard of it, and it keeps its instances."""
         self.left_behind = True
         for holder in self._holders.values():
-            holder.free = False
+            holder.free, holder.stuck = False, True
 
     def stop(self, task: asyncio.Task[None]) -> None:
         """Cancel the superstep under way and the task that drives it."""
@@ -173,7 +176,7 @@ class Runner:
         self._responses.update(checked)
 
     async def _deliver_responses(self) -> None:
-        responses = self._responses
+        responses = dict(self._responses)  # others may come while these are stored
         if self.recorder is not None:
             await self.recorder.answered(self.snapshot, responses)
         self._deliver(responses)
@@ -181,6 +184,20 @@ class Runner:
     def _deliver(self, responses: Mapping[RequestId, Value]) -> None:
         self.snapshot = answered(self.snapshot, responses)
         self._responses = {known: v for known, v in self._responses.items() if known not in responses}
+        self._tell_answerers()
+
+    async def answers_stored(self) -> None:
+        """Wait until the answers that were taken are stored, or the run comes to rest without them."""
+        if self._responses:
+            stored = asyncio.get_running_loop().create_future()
+            self._answerers.append(stored)
+            await stored
+
+    def _tell_answerers(self) -> None:
+        for stored in self._answerers:
+            if not stored.done():
+                stored.set_result(None)
+        self._answerers = []
 
     # Supersteps
 
@@ -188,6 +205,11 @@ class Runner:
     def finished(self) -> bool:
         """Whether nothing is left to do."""
         return not self.snapshot.deliveries and not self.snapshot.requests
+
+    @property
+    def moves(self) -> bool:
+        """Whether there is something to deliver."""
+        return bool(self.snapshot.deliveries or self._responses)
 
     def again(self) -> list[WorkflowEvent]:
         """What a resumed run says again: its outputs if it is finished, and the requests that are pending."""
@@ -209,7 +231,7 @@ class Runner:
         # Responses are committed next, and with them that the run moves.
         await recorder.open(bool(self.snapshot.deliveries) and not self._responses)
         recorder.raise_if_cancelled()
-        if self.resumed and (self.snapshot.deliveries or self._responses):
+        if self.resumed and self.moves:
             for placed in list(self._executors.values()):
                 if placed.to_restore:
                     await self._restore(placed)
@@ -228,6 +250,12 @@ class Runner:
 
     async def drive(self) -> None:
         """Take supersteps until there is nothing to deliver; raises where one fails."""
+        try:
+            await self._drive()
+        finally:
+            self._tell_answerers()
+
+    async def _drive(self) -> None:
         self._turns.stopping = False
         await self.open()
         driver = asyncio.current_task()

@@ -256,6 +256,7 @@ async def _keep_fields(placed: Placed, context: TurnContext) -> None:
             )
         context.keep_field(name, vars(instance)[name])
     if placed.spec.hooked:
+        context.note_hook()
         await instance.on_checkpointing(context)
 
 

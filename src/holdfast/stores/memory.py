@@ -72,6 +72,10 @@ class MemoryStore:
         self._check_open()
         return asked_for(self._heads.values(), query)
 
+    async def damaged(self) -> Sequence[str]:
+        self._check_open()
+        return ()
+
     async def find(self, checkpoint_id: CheckpointId) -> tuple[RunId, int] | None:
         self._check_open()
         return self._places.get(checkpoint_id)

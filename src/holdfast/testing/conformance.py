@@ -26,10 +26,14 @@ It needs pytest and pytest-asyncio, in either of its modes.
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
+# So that a failing assert shows its values; whoever was imported before cannot be helped any more.
 _PARTS = ("blobs", "commits", "concurrency", "durable", "heads", "names", "records", "runs", "samples")
-pytest.register_assert_rewrite(*(f"holdfast.testing.store_suite.{part}" for part in _PARTS))
+_names = [f"holdfast.testing.store_suite.{part}" for part in _PARTS]
+pytest.register_assert_rewrite(*(name for name in _names if name not in sys.modules))
 
 from holdfast.testing.store_suite.blobs import Blobs  # noqa: E402
 from holdfast.testing.store_suite.commits import Commits  # noqa: E402

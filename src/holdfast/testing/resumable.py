@@ -61,7 +61,7 @@ async def assert_resumable(
     >>> def make():
     ...     return WorkflowBuilder(name="Double").set_start_executor(double).build()
     >>> asyncio.run(assert_resumable(make, 21))
-    5
+    4
     """
     make_storage = make_storage or _in_memory
     storage = make_storage()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.checkpoint.store import Commit, Head, RunQuery, StoreInfo
+from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import CheckpointId, RunId
 from holdfast.stores.disk import Disk
 from holdfast.stores.file import marker
@@ -78,11 +79,26 @@ class Folders:
         for folder in self._run_folders():
             try:
                 head = folder.head()
-            except Misplaced:  # a copy; the run is listed where it belongs
+            except (
+                Misplaced,
+                CheckpointCorrupt,
+            ):  # a copy, listed where it belongs; or one that ``damaged`` tells
                 continue
             if head is not None:
                 heads.append(head)
         return asked_for(heads, query)
+
+    def damaged(self) -> list[str]:
+        """What is wrong with runs whose newest file cannot be read."""
+        found = []
+        for folder in self._run_folders():
+            try:
+                folder.head()
+            except Misplaced:
+                continue
+            except CheckpointCorrupt as error:
+                found.append(str(error))
+        return found
 
     def find(self, checkpoint_id: CheckpointId) -> tuple[RunId, int] | None:
         """The run and seq of a checkpoint."""

@@ -16,7 +16,7 @@ from holdfast.stores.file.layout import laid_out
 NAME = "store.json"
 TEMP = "temp"
 # What may lie in a directory that becomes a store: what another process is making there, or a fresh volume has.
-_HARMLESS = {NAME, TEMP, "lost+found"}
+_HARMLESS = {NAME, TEMP, ".lock", "lost+found"}
 
 _ABOUT = [
     "This directory is a Holdfast file store; change nothing in it while a process uses it.",

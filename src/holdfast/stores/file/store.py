@@ -60,6 +60,9 @@ class FileStore:
     async def runs(self, query: RunQuery) -> Sequence[Head]:
         return await self._do("list its runs", lambda: self._folders.runs(query))
 
+    async def damaged(self) -> Sequence[str]:
+        return await self._do("list its runs", lambda: self._folders.damaged())
+
     async def find(self, checkpoint_id: CheckpointId) -> tuple[RunId, int] | None:
         return await self._do(f"find checkpoint {checkpoint_id}", lambda: self._folders.find(checkpoint_id))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import os
 import sqlite3
@@ -50,10 +51,14 @@ def patiently(call: Callable[[], Result], seconds: float) -> Result:
         pause = min(pause * 2, 0.05)
 
 
-def storage_error(error: BaseException, path: Path, doing: str, seconds: float) -> StorageError:
-    """What to tell the caller; a StorageError is told as it is."""
+def storage_error(
+    error: BaseException, path: Path, doing: str, seconds: float, doubt: str = ""
+) -> StorageError:
+    """What to tell one caller; a StorageError is told as it is, but each caller gets its own."""
     if isinstance(error, StorageError):
-        return error
+        own = copy.copy(error)
+        own.__cause__ = error.__cause__
+        return own
     code = primary_code(error)
     if code in _BUSY_CODES:
         meaning = (
@@ -63,7 +68,8 @@ def storage_error(error: BaseException, path: Path, doing: str, seconds: float) 
     else:
         meaning = _MEANINGS.get(code, "") or f"{type(error).__name__}: {error}"
     name = getattr(error, "sqlite_errorname", None)
-    told = StorageError(f"{doing} {os.fspath(path)!r} failed: {meaning}" + (f" [{name}]" if name else ""))
+    code_name = f" [{name}]" if name else ""
+    told = StorageError(f"{doing} {os.fspath(path)!r} failed: {meaning}{doubt}{code_name}")
     told.__cause__ = error
     return told
 

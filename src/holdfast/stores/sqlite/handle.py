@@ -6,7 +6,7 @@ import os
 import sqlite3
 import stat
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from holdfast.checkpoint.store import StoreInfo
@@ -20,9 +20,9 @@ CONNECTION_CLASS = sqlite3.Connection
 # In pages: 4 MB. Index pages that many commits change are then copied once for several hundred of them.
 WAL_PAGES = 2000
 
-# Making the file and closing it at once must not happen while another thread opens it: by the rules of POSIX,
-# closing any descriptor of a file drops all locks that the process holds on it.
-_opening = threading.Lock()
+# By the rules of POSIX, closing any descriptor of a file drops all locks that the process holds on it. So the file
+# is opened here only to make it, and no other thread may believe that it is there before that is over.
+_making = threading.Lock()
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Place:
     busy_seconds: float
     epoch: int = 0
     """How often a COMMIT failed; connections of an earlier epoch are not used again."""
-    fenced: int = field(default=0)
+    fenced: int = 0
     """The epoch whose doubtful commit, if any, can no longer appear."""
 
 
@@ -63,15 +63,15 @@ class Handle:
         self.drop()
         place = self._place
         try:
-            with _opening:
-                self._epoch = place.epoch
+            with _making:
                 _make_file(place.path)
-                connection = _connect(place)
-                try:
-                    self._info = self._prepare(connection)
-                except BaseException:
-                    connection.close()
-                    raise
+            self._epoch = place.epoch
+            connection = _connect(place)
+            try:
+                self._info = self._prepare(connection)
+            except BaseException:
+                connection.close()
+                raise
         except (sqlite3.Error, OSError) as error:
             raise storage_error(error, place.path, "opening", place.busy_seconds) from error
         self._connection = connection

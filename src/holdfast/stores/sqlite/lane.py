@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
+from holdfast.errors import StorageError
+
 Task = TypeVar("Task")
 
 
@@ -64,10 +66,13 @@ class Lane(Generic[Task]):
         self._queue: SimpleQueue[Call[Task] | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
+        self._stopped = False
         self._end: Call[None] | None = None
 
     async def call(self, task: Task) -> Any:
         """Have a task done, and wait for it."""
+        if self._stopped:
+            raise StorageError("the store was closed before it could do this; nothing was changed")
         call = Call(task)
         self._queue.put(call)
         if self._thread is None:
@@ -83,13 +88,14 @@ class Lane(Generic[Task]):
 
     def stop(self) -> None:
         """Let the thread end when it has done what it was given so far; it is not waited for."""
+        self._stopped = True
         self._queue.put(None)
 
     async def close(self) -> None:
         """Stop the thread, and wait until it is gone."""
+        self._end = Call(None)
+        self.stop()
         if self._thread is not None:
-            self._end = Call(None)
-            self.stop()
             await self._end.future
             self._thread.join()
 

@@ -81,6 +81,9 @@ class SqliteStore:
     async def runs(self, query: RunQuery) -> Sequence[Head]:
         return await self._read(lambda connection: reading.read_runs(connection, self.namespace, query))
 
+    async def damaged(self) -> Sequence[str]:
+        return ()
+
     async def find(self, checkpoint_id: CheckpointId) -> tuple[RunId, int] | None:
         return await self._read(
             lambda connection: reading.find_checkpoint(connection, self.namespace, checkpoint_id)

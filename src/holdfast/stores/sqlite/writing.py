@@ -33,6 +33,8 @@ _ADD_FAMILY = "INSERT INTO families (namespace, family) VALUES (?, ?)"
 _HAS_BLOB = "SELECT 1 FROM blobs WHERE family = ? AND find = ? AND digest = ?"
 _ADD_BLOB = "INSERT INTO blobs (family, find, digest, size, data) VALUES (?, ?, ?, ?, ?)"
 
+_DOUBT = ". The commit may have happened or not: read the head again before anything else"
+
 
 def prefix(name: bytes) -> int:
     """The first 8 bytes of a digest as SQLite's kind of integer."""
@@ -89,16 +91,13 @@ class Writer:
             # After a failed sync nobody knows what is on the disk, and a second try would not find out.
             self._place.epoch += 1
             self._handle.drop()
-            doubt = (
-                "the commit may have happened or not: read the head again before anything else. Committing to"
-            )
-            self._fail([call for call in calls if call.error is None], error, doubt)
+            self._fail([call for call in calls if call.error is None], error, "committing to", _DOUBT)
         else:
             self.transactions += 1
 
-    def _fail(self, calls: list[Call[Commit]], error: BaseException, doing: str) -> None:
+    def _fail(self, calls: list[Call[Commit]], error: BaseException, doing: str, doubt: str = "") -> None:
         for call in calls:
-            call.error = storage_error(error, self._place.path, doing, self._place.busy_seconds)
+            call.error = storage_error(error, self._place.path, doing, self._place.busy_seconds, doubt)
 
 
 def write_commit(connection: sqlite3.Connection, namespace: str, commit: Commit, big_blob: int) -> None:

@@ -158,8 +158,7 @@ class Concurrency:
                 asyncio.ensure_future(store.commit(first_commit(f"left{number}"))) for number in range(10)
             ]
             done, _ = await asyncio.wait(tasks, timeout=0)
-            for task in done:
-                task.result()
+            assert [task.exception() for task in done] == [None] * len(done)
 
         await begin(store, "r")
         await asyncio.to_thread(asyncio.run, leave())

@@ -98,9 +98,7 @@ class Runs:
         newest = sorted(runs, key=lambda run: (-(int(run[1:]) // 5), run))
         for limit in (1, 4, 7, 23, 50):
             assert await pages(store, RunQuery(limit=limit)) == runs
-            paged = await pages(store, RunQuery(limit=limit, newest=True))
-            assert len(paged) == len(set(paged))
-            assert [int(run[1:]) // 5 for run in paged] == [int(run[1:]) // 5 for run in newest]
+            assert await pages(store, RunQuery(limit=limit, newest=True)) == newest
 
     async def test_pages_of_filtered_runs_hold_every_run_once(self, store: Store) -> None:
         for number in range(12):

@@ -1,0 +1,65 @@
+"""Bringing the fields that were stored to the fields that a class has today."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from holdfast.checkpoint.codec.refused import Unknown
+from holdfast.checkpoint.codec.registry import Mark, mark_of
+
+
+class Evolution(NamedTuple):
+    """What decides how stored fields become those of today."""
+
+    name: str
+    mark: Mark
+    fields: frozenset[str]
+
+    @classmethod
+    def of(cls, name: str, kept: type, fields: Iterable[str]) -> Evolution:
+        """The evolution of a class, by what ``@checkpointable`` says of it."""
+        return cls(name, mark_of(kept) or Mark(name), frozenset(fields))
+
+    def fitted(self, version: int, fields: dict[str, Any], default: Callable[[str], Any]) -> dict[str, Any]:
+        """The stored fields as those of today; ``default`` gives a missing one or raises ``LookupError``."""
+        fields = self.upgraded(version, fields, strange=not fields.keys() <= self.fields)
+        for name in fields:
+            if name not in self.fields:
+                raise Unknown(
+                    f"{self.name} has no field {name!r}, which the data has (version {version}); "
+                    f"give the class @checkpointable(upgrade=...) that drops or renames it"
+                )
+        return fields if fields.keys() == self.fields else self._completed(version, fields, default)
+
+    def _completed(
+        self, version: int, fields: dict[str, Any], default: Callable[[str], Any]
+    ) -> dict[str, Any]:
+        completed = dict(fields)
+        for name in sorted(self.fields - fields.keys()):
+            try:
+                completed[name] = default(name)
+            except LookupError:
+                raise Unknown(
+                    f"{self.name} needs the field {name!r}, which the data does not have (version {version}); "
+                    f"give the field a default, or the class @checkpointable(upgrade=...)"
+                ) from None
+        return completed
+
+    def upgraded(self, version: int, fields: dict[str, Any], *, strange: bool = False) -> dict[str, Any]:
+        """The fields after ``upgrade``, which is asked for an older version and for ``strange`` fields."""
+        mark = self.mark
+        if version > mark.version:
+            raise Unknown(
+                f"the data has version {version} of {self.name}, but the class here has version {mark.version}; "
+                f"run the newer code"
+            )
+        if mark.upgrade is None or not (strange or version < mark.version):
+            return fields
+        try:
+            upgraded = mark.upgrade(version, fields)
+        except Exception as error:  # whatever the user's function raises
+            raise Unknown(f"the upgrade of {self.name} from version {version} failed: {error!r}") from error
+        if type(upgraded) is not dict:
+            raise Unknown(f"the upgrade of {self.name} must return a dict of fields, not {upgraded!r}")
+        return dict(upgraded)  # which becomes the instance's own

@@ -1,0 +1,205 @@
+"""Which classes may be read from stored data, and under which names."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, TypeVar, overload
+
+from holdfast.checkpoint.codec.declared import declared_forms
+from holdfast.checkpoint.codec.reach import classes_in, field_forms, is_foundation
+from holdfast.errors import GraphError, InvalidArgument
+from holdfast.graph.types import TypeForm
+
+__all__ = ["Mark", "TypeRegistry", "checkpointable", "declared_forms", "mark_of"]
+
+C = TypeVar("C", bound=type)
+Upgrade = Callable[[int, dict[str, Any]], dict[str, Any]]
+
+_MARK = "__holdfast_mark__"
+
+
+class Mark(NamedTuple):
+    """What ``@checkpointable`` says of a class."""
+
+    name: str
+    version: int = 1
+    upgrade: Upgrade | None = None
+
+
+# The classes that were decorated, newest first in line for their name.
+_decorated: dict[str, weakref.ref[type]] = {}
+
+
+@overload
+def checkpointable(cls: C, /) -> C: ...
+@overload
+def checkpointable(
+    *, name: str | None = None, version: int = 1, upgrade: Upgrade | None = None
+) -> Callable[[C], C]: ...
+def checkpointable(
+    cls: Any = None, /, *, name: str | None = None, version: int = 1, upgrade: Upgrade | None = None
+) -> Any:
+    """Let instances of a class be kept in checkpoints without being declared in a workflow; put it outermost.
+
+    ``name`` is what it is called in stored data, else its qualified name: give the old name to a class that was
+    renamed. Raise ``version`` when its fields change so that old data does not fit; ``upgrade(version, fields)``
+    makes the fields of today out of those that such a version stored.
+
+    >>> from dataclasses import dataclass
+    >>> from holdfast.checkpoint.codec import Codec
+    >>> def to_cents(version: int, fields: dict) -> dict:
+    ...     return {"cents": fields["euros"] * 100}
+    >>> @checkpointable(name="Price", version=2, upgrade=to_cents)
+    ... @dataclass
+    ... class Amount:
+    ...     cents: int
+    >>> codec = Codec()
+    >>> codec.decode(codec.encode(Amount(250)))
+    Amount(cents=250)
+    """
+
+    def mark(marked: Any) -> Any:
+        if not isinstance(marked, type):
+            raise InvalidArgument(f"@checkpointable is for classes, not for {marked!r}")
+        given = Mark(marked.__qualname__ if name is None else name, version, upgrade)
+        _check_mark(given, marked)
+        setattr(marked, _MARK, given)
+        _decorated[given.name] = weakref.ref(marked)
+        return marked
+
+    return mark if cls is None else mark(cls)
+
+
+def _check_mark(mark: Mark, cls: type) -> None:
+    place = f"@checkpointable of {cls.__qualname__}"
+    if type(mark.name) is not str or not mark.name:
+        raise InvalidArgument(f"{place}: name must be a text that is not empty, not {mark.name!r}")
+    if type(mark.version) is not int or mark.version < 1:
+        raise InvalidArgument(f"{place}: version must be a whole number of at least 1, not {mark.version!r}")
+    if mark.upgrade is not None and not callable(mark.upgrade):
+        raise InvalidArgument(f"{place}: upgrade must be a function (version, fields), not {mark.upgrade!r}")
+
+
+def mark_of(cls: type) -> Mark | None:
+    """What ``@checkpointable`` says of this very class, not of its bases."""
+    found: Mark | None = vars(cls).get(_MARK)
+    return found
+
+
+def _decorated_as(name: str) -> type | None:
+    found = _decorated.get(name)
+    return None if found is None else found()
+
+
+class TypeRegistry:
+    """The classes that are allowed, by wire name.
+
+    Allowed is what was declared, what can be reached from that through fields, what is derived from those, and
+    what is ``@checkpointable``.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass
+    ... class Author:
+    ...     name: str
+    >>> @dataclass
+    ... class Report:
+    ...     authors: list[Author]
+    >>> types = TypeRegistry([("executor 'write'", Report | None)])
+    >>> types.name_of(Author), types.class_of("Report") is Report, types.name_of(TypeRegistry)
+    ('Author', True, None)
+    """
+
+    def __init__(self, declared: Iterable[tuple[str, TypeForm]] = ()) -> None:
+        self._classes: dict[str, type] = {}
+        self._places: dict[type, str] = {}
+        self._derived: dict[str, type] = {}
+        self._seen: set[TypeForm] = set()
+        for where, form in declared:
+            self.declare(form, where)
+
+    def declare(self, form: TypeForm, where: str) -> None:
+        """Allow the classes in a form and those that can be reached through their fields.
+
+        ``where`` says who declared it, for the error that two classes of one name give.
+        """
+        try:
+            if form in self._seen:
+                return
+        except TypeError:  # what cannot be hashed is walked each time
+            self._walk(form, where)
+        else:
+            self._walk(form, where)
+            self._seen.add(form)
+
+    def _walk(self, form: TypeForm, where: str) -> None:
+        waiting = [form]
+        while waiting:
+            part = waiting.pop()
+            for cls in classes_in(part):
+                if cls not in self._places and (part is form or not self._has_twin(cls)):
+                    self._add(cls, where)
+                    waiting += field_forms(cls)
+
+    def _has_twin(self, cls: type) -> bool:
+        """Whether a class of the same definition is declared: of local classes, hints may lead to the wrong one."""
+        other = self._classes.get(_name(cls))
+        return other is not None and same_source(other, cls)
+
+    def _add(self, cls: type, where: str) -> None:
+        name = _name(cls)
+        other = self._classes.setdefault(name, cls)
+        if other is not cls:
+            raise GraphError(
+                f"{where}: {_full_name(cls)} and {_full_name(other)}, declared by {self._places[other]}, are two "
+                f"classes with one name in stored data, {name!r}; give one of them another: "
+                f"@checkpointable(name=...)"
+            )
+        self._places[cls] = where
+
+    def name_of(self, cls: type) -> str | None:
+        """The wire name of a class, None if it is not allowed."""
+        if cls in self._places or mark_of(cls) is not None:
+            return _name(cls)
+        if any(base in self._places or mark_of(base) for base in cls.__mro__[1:] if not is_foundation(base)):
+            name = _name(cls)
+            if same_source(self._derived.setdefault(name, cls), cls):
+                self._derived[name] = cls
+            return name
+        return None
+
+    def class_of(self, name: str) -> type | None:
+        """The allowed class with this wire name; a declared one before a decorated one before a derived one."""
+        found = self._classes.get(name) or _decorated_as(name) or self._derived.get(name)
+        if found is None:
+            found = next((cls for cls in self._all_derived() if _name(cls) == name), None)
+            if found is not None:
+                self._derived[name] = found
+        return found
+
+    def _all_derived(self) -> Iterator[type]:
+        """The classes derived from allowed ones, the newest of each base first."""
+        decorated = [cls for ref in _decorated.values() if (cls := ref()) is not None]
+        waiting = [cls for cls in (*self._places, *decorated) if not is_foundation(cls)]
+        seen: set[type] = set()
+        while waiting:
+            derived: list[type] = type.__subclasses__(waiting.pop())
+            for cls in reversed(derived):
+                if cls not in seen:
+                    seen.add(cls)
+                    waiting.append(cls)
+                    yield cls
+
+
+def _name(cls: type) -> str:
+    mark = mark_of(cls)
+    return cls.__qualname__ if mark is None else mark.name
+
+
+def _full_name(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def same_source(one: type, other: type) -> bool:
+    """Whether two classes come from one definition, as when a module is reloaded."""
+    return _full_name(one) == _full_name(other)

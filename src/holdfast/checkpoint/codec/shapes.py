@@ -1,0 +1,385 @@
+"""How instances of a class are taken apart into plain data, and put together again without running its code."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterator
+from enum import Enum, Flag
+from typing import Any, ClassVar
+
+from holdfast.checkpoint.codec import wire
+from holdfast.checkpoint.codec.evolution import Evolution
+from holdfast.checkpoint.codec.refused import Malformed, Refused, Unknown
+from holdfast.checkpoint.codec.registry import mark_of
+
+_HEAP_TYPE = (
+    1 << 9
+)  # Py_TPFLAGS_HEAPTYPE: defined in Python, so that instances have no content of their own in C
+_NONE: dict[str, Any] = {}
+_UNKEPT = frozenset({"__orig_class__"})  # which type arguments a generic class was called with
+
+
+class Shape:
+    """How instances of one class are stored.
+
+    ``taken`` gives the extension code and the plain data of an instance, ``built`` an instance of such data, and
+    ``parts`` what it consists of, with the paths that errors show.
+    """
+
+    __slots__ = ("cls", "name")
+    kind: ClassVar[str] = ""
+
+    def __init__(self, cls: type, name: str) -> None:
+        self.cls: Any = cls
+        self.name = name
+
+    def taken(self, value: Any) -> tuple[int, list[Any]]:
+        """The extension code and plain data of an instance."""
+        raise NotImplementedError
+
+    def built(self, code: int, data: list[Any]) -> Any:
+        """An instance of what ``taken`` gave."""
+        raise NotImplementedError
+
+    def parts(self, value: Any) -> Iterator[tuple[str, Any]]:
+        """The parts of an instance with their paths."""
+        raise NotImplementedError
+
+    def mismatch(self, code: int) -> Unknown:
+        """The error for data of another kind of class."""
+        stored = _KINDS.get(code, "something else")
+        return Unknown(f"{self.name} was stored as {stored}, but is {self.kind} here; give it another name")
+
+
+_KINDS = {
+    wire.RECORD: "a record",
+    wire.MODEL: "a pydantic model",
+    wire.MEMBER: "an enum member",
+    wire.FLAG: "a flag",
+    wire.ERROR: "an exception",
+}
+
+
+class RecordShape(Shape):
+    """What has fields by name; the base of those that differ in how an instance holds them."""
+
+    __slots__ = ("evolution", "fields", "known", "version")
+    kind = "a record"
+
+    def __init__(self, cls: type, name: str) -> None:
+        super().__init__(cls, name)
+        self.fields: tuple[str, ...] = self.names()
+        self.evolution = Evolution.of(name, cls, self.fields)
+        self.known = self.evolution.fields
+        self.version = self.evolution.mark.version
+
+    def names(self) -> tuple[str, ...]:
+        """The names of the fields that the class has."""
+        raise NotImplementedError
+
+    def contents(self, value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The fields of an instance in the order of the class, and what it holds beside them."""
+        raise NotImplementedError
+
+    def made(self, fields: dict[str, Any], attributes: dict[str, Any]) -> Any:
+        """An instance with these fields and attributes."""
+        raise NotImplementedError
+
+    def default(self, name: str) -> Any:
+        """The default of a field; ``LookupError`` if it has none."""
+        raise LookupError(name)
+
+    def taken(self, value: Any) -> tuple[int, list[Any]]:
+        fields, attributes = self.contents(value)
+        if attributes:
+            return wire.RECORD, [self.name, self.version, fields, attributes]
+        return wire.RECORD, [self.name, self.version, fields]
+
+    def built(self, code: int, data: list[Any]) -> Any:
+        version, fields, attributes = self.checked(code, data)
+        if version != self.version or fields.keys() != self.known:
+            fields = self.evolution.fitted(version, fields, self.default)
+        return self.made(fields, attributes)
+
+    def checked(self, code: int, data: list[Any]) -> tuple[int, dict[str, Any], dict[str, Any]]:
+        """Version, fields and attributes in the data of a record or model."""
+        if code != wire.RECORD and code != wire.MODEL:
+            raise self.mismatch(code)
+        version, fields = data[1], data[2]
+        attributes = data[3] if len(data) > 3 else _NONE
+        if type(version) is not int or type(fields) is not dict or type(attributes) is not dict:
+            raise Malformed(f"the fields of {self.name} are no fields")
+        return version, fields, attributes
+
+    def parts(self, value: Any) -> Iterator[tuple[str, Any]]:
+        for named in self.contents(value):
+            yield from ((f".{name}", part) for name, part in named.items())
+
+
+class ObjectShape(RecordShape):
+    """A dataclass or a plain class: attributes in ``__dict__`` and in slots, set without its constructor."""
+
+    __slots__ = ("_defaults", "open", "slots")
+
+    def __init__(self, cls: type, name: str) -> None:
+        self.slots = tuple(slots_of(cls))
+        self.open = cls.__dictoffset__ != 0
+        super().__init__(cls, name)
+
+    def names(self) -> tuple[str, ...]:
+        self._defaults: dict[str, dataclasses.Field[Any]] = {}
+        if dataclasses.is_dataclass(self.cls):
+            self._defaults = {field.name: field for field in dataclasses.fields(self.cls)}
+        return tuple(self._defaults)
+
+    def default(self, name: str) -> Any:
+        field = self._defaults[name]
+        if field.default_factory is not dataclasses.MISSING:
+            return field.default_factory()
+        if field.default is dataclasses.MISSING:
+            raise LookupError(name)
+        return field.default
+
+    def contents(self, value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        held = value.__dict__ if self.open else {}
+        if not self.slots and tuple(held) == self.fields:  # by far the most common
+            return held, _NONE
+        if self.slots:
+            held = {**held, **{name: getattr(value, name) for name in self.slots if hasattr(value, name)}}
+        fields = {name: held[name] for name in self.fields if name in held}
+        return fields, {
+            name: part for name, part in held.items() if name not in fields and name not in _UNKEPT
+        }
+
+    def made(self, fields: dict[str, Any], attributes: dict[str, Any]) -> Any:
+        value = object.__new__(self.cls)
+        held = {**fields, **attributes} if attributes else fields
+        if self.open and not self.slots:
+            object.__setattr__(value, "__dict__", held)
+            return value
+        for name, part in held.items():
+            if name in self.slots:
+                object.__setattr__(value, name, part)
+            elif self.open:
+                value.__dict__[name] = part
+            else:
+                raise Unknown(
+                    f"{self.name} has no place for the attribute {name!r}, which the data has; add it to its slots"
+                )
+        return value
+
+
+class PlainShape(ObjectShape):
+    """A ``@checkpointable`` class that declares no fields: what an instance holds are its fields."""
+
+    __slots__ = ()
+
+    def contents(self, value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        return super().contents(value)[1], {}
+
+    def built(self, code: int, data: list[Any]) -> Any:
+        version, fields, attributes = self.checked(code, data)
+        return self.made({**self.evolution.upgraded(version, fields), **attributes}, {})
+
+
+class TupleShape(RecordShape):
+    """A NamedTuple, of either kind."""
+
+    __slots__ = ()
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.cls._fields)
+
+    def default(self, name: str) -> Any:
+        return self.cls._field_defaults[name]
+
+    def contents(self, value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        return dict(zip(self.fields, value, strict=True)), getattr(value, "__dict__", {})
+
+    def made(self, fields: dict[str, Any], attributes: dict[str, Any]) -> Any:
+        value = tuple.__new__(self.cls, [fields[name] for name in self.fields])
+        if attributes:
+            value.__dict__.update(attributes)
+        return value
+
+
+class StructShape(RecordShape):
+    """A msgspec Struct: its constructor checks nothing, and what ``__post_init__`` does to fields is undone."""
+
+    __slots__ = ()
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.cls.__struct_fields__)
+
+    def default(self, name: str) -> Any:
+        msgspec = sys.modules["msgspec"]
+        field = next(field for field in msgspec.structs.fields(self.cls) if field.name == name)
+        if field.default_factory is not msgspec.NODEFAULT:
+            return field.default_factory()
+        if field.default is msgspec.NODEFAULT:
+            raise LookupError(name)
+        return field.default
+
+    def contents(self, value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        fields = {name: getattr(value, name) for name in self.fields if hasattr(value, name)}
+        return fields, getattr(value, "__dict__", {})
+
+    def made(self, fields: dict[str, Any], attributes: dict[str, Any]) -> Any:
+        value = self.cls(**fields)
+        if hasattr(self.cls, "__post_init__"):
+            force = sys.modules["msgspec"].structs.force_setattr
+            for name, part in fields.items():
+                force(value, name, part)
+        if attributes:
+            value.__dict__.update(attributes)
+        return value
+
+
+class ModelShape(RecordShape):
+    """A pydantic model: fields, which of them were set, extra and private ones, without validation."""
+
+    __slots__ = ()
+    kind = "a pydantic model"
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.cls.__pydantic_fields__)
+
+    def default(self, name: str) -> Any:
+        field = self.cls.__pydantic_fields__[name]
+        if field.is_required():
+            raise LookupError(name)
+        return field.get_default(call_default_factory=True, validated_data={})
+
+    def contents(self, value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        held = value.__dict__
+        if tuple(held) == self.fields:
+            return held, _NONE
+        fields = {name: held[name] for name in self.fields if name in held}
+        return fields, {name: part for name, part in held.items() if name not in fields}
+
+    def taken(self, value: Any) -> tuple[int, list[Any]]:
+        fields, attributes = self.contents(value)
+        given = sorted(value.__pydantic_fields_set__)
+        extra, private = value.__pydantic_extra__, value.__pydantic_private__
+        return wire.MODEL, [self.name, self.version, fields, attributes, given, extra, private]
+
+    def built(self, code: int, data: list[Any]) -> Any:
+        value = super().built(code, data)
+        if code == wire.MODEL:
+            given, extra, private = data[4:]
+            value.__pydantic_fields_set__.clear()
+            value.__pydantic_fields_set__.update(given)
+            for name, part in (("__pydantic_extra__", extra), ("__pydantic_private__", private)):
+                if part is not None and type(part) is not dict:
+                    raise Malformed(f"the extra fields of {self.name} are no fields")
+                object.__setattr__(value, name, part)
+        return value
+
+    def made(self, fields: dict[str, Any], attributes: dict[str, Any]) -> Any:
+        value = self.cls.__new__(self.cls)
+        object.__setattr__(value, "__dict__", {**fields, **attributes})
+        object.__setattr__(value, "__pydantic_fields_set__", set(fields))
+        object.__setattr__(value, "__pydantic_extra__", None)
+        object.__setattr__(value, "__pydantic_private__", None)
+        return value
+
+    def parts(self, value: Any) -> Iterator[tuple[str, Any]]:
+        yield from super().parts(value)
+        for named in (value.__pydantic_extra__, value.__pydantic_private__):
+            yield from ((f".{name}", part) for name, part in (named or {}).items())
+
+
+class EnumShape(Shape):
+    """An Enum: members by name; flags that no member is by value."""
+
+    __slots__ = ()
+    kind = "an enum"
+
+    def taken(self, value: Any) -> tuple[int, list[Any]]:
+        name = value._name_
+        if self.cls._member_map_.get(name) is value:
+            return wire.MEMBER, [self.name, name]
+        return wire.FLAG, [self.name, value._value_]
+
+    def built(self, code: int, data: list[Any]) -> Any:
+        if code == wire.MEMBER:
+            member = self.cls._member_map_.get(data[1])
+            if member is None:
+                raise Unknown(
+                    f"the enum {self.name} has no member {data[1]!r}, which the data has; "
+                    f"add it, or make it an alias of another member"
+                )
+            return member
+        if code != wire.FLAG or not issubclass(self.cls, Flag):
+            raise self.mismatch(code)
+        if type(data[1]) is not int:
+            raise Malformed(f"the value of a flag of {self.name} is no int")
+        found = self.cls._value2member_map_.get(data[1])
+        try:  # not through the class, which might ask a method of the user
+            return Flag.__dict__["_missing_"].__func__(self.cls, data[1]) if found is None else found
+        except ValueError:
+            raise Unknown(f"the flag {self.name} has no value {data[1]}, which the data has") from None
+
+    def parts(self, value: Any) -> Iterator[tuple[str, Any]]:
+        yield from ()
+
+
+def slots_of(cls: type) -> Iterator[str]:
+    """The names of the slots of a class and its bases, as attributes are spelt."""
+    for base in cls.__mro__:
+        slots = vars(base).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            private = name.startswith("__") and not name.endswith("__")
+            spelt = f"_{base.__name__.lstrip('_')}{name}" if private else name  # as the compiler spells it
+            if spelt not in ("__dict__", "__weakref__"):
+                yield spelt
+
+
+def shape_of(cls: type, name: str) -> Shape:
+    """How instances of an allowed class are stored; ``Refused`` for a class whose instances cannot be."""
+    kind = kind_of(cls)
+    if kind is not None:
+        return kind(cls, name)
+    solid = solid_base(cls)
+    if solid is not object:
+        raise Refused(
+            f"{cls.__name__} is derived from {solid.__name__}, so it is not checkpointable; "
+            f"use a {solid.__name__}, or a dataclass that holds one"
+        )
+    raise Refused(
+        f"{cls.__name__} is not checkpointable; make it a dataclass, or decorate it with @checkpointable"
+    )
+
+
+def kind_of(cls: type) -> type[Shape] | None:
+    """The kind of class whose instances can be stored; None if they cannot."""
+    from holdfast.checkpoint.codec.failures import ErrorShape
+
+    if issubclass(cls, Enum):
+        return EnumShape
+    if issubclass(cls, BaseException):
+        return ErrorShape
+    if hasattr(cls, "_fields") and solid_base(cls) is tuple:
+        return TupleShape
+    if _is_of(cls, "pydantic", "BaseModel"):
+        return ModelShape
+    if _is_of(cls, "msgspec", "Struct"):
+        return StructShape
+    if solid_base(cls) is object:
+        if dataclasses.is_dataclass(cls):
+            return ObjectShape
+        if any(mark_of(base) is not None for base in cls.__mro__):
+            return PlainShape
+    return None
+
+
+def _is_of(cls: type, module: str, name: str) -> bool:
+    """Whether a class derives from one of a library, which must be there already if so."""
+    base = getattr(sys.modules.get(module), name, None)
+    return isinstance(base, type) and issubclass(cls, base)
+
+
+def solid_base(cls: type) -> type:
+    """The class in C that gives instances their content: ``object`` where there is none but attributes."""
+    return next(base for base in cls.__mro__ if not base.__flags__ & _HEAP_TYPE)

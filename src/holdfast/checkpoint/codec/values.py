@@ -1,0 +1,130 @@
+"""Values to bytes and back, by an allow-list of types."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ormsgpack import packb, unpackb
+
+from holdfast.checkpoint.codec import forms, wire
+from holdfast.checkpoint.codec.culprit import culprit
+from holdfast.checkpoint.codec.nesting import nesting
+from holdfast.checkpoint.codec.reader import Reader
+from holdfast.checkpoint.codec.refused import Malformed, Refused, Unknown
+from holdfast.checkpoint.codec.registry import TypeRegistry
+from holdfast.checkpoint.codec.shapes import Shape
+from holdfast.checkpoint.codec.standard import TAKEN
+from holdfast.checkpoint.codec.writer import Takers, Writer
+from holdfast.engine.copying import endless
+from holdfast.errors import CheckpointCorrupt, NotCheckpointable, UnknownType
+from holdfast.graph.types import TypeForm
+
+_SCALARS = frozenset({bool, bytes, float, int, str, type(None)})
+
+_SHALLOW = 11  # so many extensions inside each other cannot be too deep, however deep each is
+
+# Stands behind the bytes of a value while they are read; no data can know it.
+_END = int.from_bytes(os.urandom(8), "big") | 1 << 63
+_END_BYTES = packb(_END)
+
+
+class Codec:
+    """Turns values into bytes and back, exactly; ``holdfast.checkpoint.codec.wire`` describes the bytes.
+
+    Plain data and the value types of the standard library need nothing; classes must be allowed by ``types``.
+    Nothing in the bytes is ever imported or run.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass
+    ... class Report:
+    ...     title: str
+    ...     rows: list[tuple[int, float]]
+    >>> codec = Codec(TypeRegistry([("example", Report)]))
+    >>> codec.decode(codec.encode({"draft": Report("Q3", [(1, 0.5)])}))
+    {'draft': Report(title='Q3', rows=[(1, 0.5)])}
+    >>> codec.encode(Report("Q4", [open]), place="message")
+    Traceback (most recent call last):
+    ...
+    holdfast.errors.NotCheckpointable: message.rows[0]: builtin_function_or_method is not checkpointable; ...
+    """
+
+    def __init__(self, types: TypeRegistry | None = None) -> None:
+        self.types = TypeRegistry() if types is None else types
+        self._takers: Takers = dict(TAKEN)
+        self._shapes: dict[type, Shape] = {}
+
+    def encode(self, value: object, place: str = "value") -> bytes:
+        """The bytes of ``value``, the same in every process.
+
+        Raises ``NotCheckpointable`` with the path of what cannot be kept; ``place`` is where the path begins.
+        """
+        if type(value) in _SCALARS:
+            try:
+                return packb(value, None, wire.NATIVE)
+            except TypeError:  # a large int, a lone surrogate
+                pass
+        writer = Writer(self.types, self._takers)
+        try:
+            data = writer.pack(value)
+        except (Refused, RecursionError):
+            raise self._refused(value, place) from None
+        if writer.deepest > _SHALLOW and len(data) > wire.MAX_NESTING and nesting(data) > wire.MAX_NESTING:
+            raise endless(value, place)
+        return data
+
+    def _refused(self, value: object, place: str) -> NotCheckpointable:
+        def pack(part: object) -> None:
+            Writer(self.types, self._takers).pack(part)
+
+        path, reason = culprit(value, place, self.types, pack)
+        if reason is None:
+            return endless(value, place)
+        return NotCheckpointable(f"{path}: {reason}")
+
+    def decode(self, data: bytes, place: str = "value") -> Any:
+        """The value of bytes that ``encode`` made, here or in another process; ``place`` names it in errors.
+
+        Raises ``UnknownType`` for types that are not allowed or have changed, ``CheckpointCorrupt`` for bytes that
+        are no encoding.
+        """
+        reader = Reader(self.types, self._shapes, data)
+        try:
+            # Between marks, because the native reader does not mind what comes behind a value.
+            value, end = unpackb(b"\x92" + data + _END_BYTES, ext_hook=reader.extension)
+            if end == _END and type(end) is int:
+                return value
+            reason: BaseException = Malformed("there is more than one value")
+        except Exception as error:
+            reason = reader.failure or error
+        if isinstance(reason, Unknown):
+            raise UnknownType(f"{place}: {reason}") from reason.__cause__
+        if not isinstance(reason, Exception):  # an interrupt
+            raise reason
+        raise CheckpointCorrupt(f"{place}: the bytes are no encoding of a value: {reason}") from reason
+
+    def encode_form(self, form: TypeForm, place: str) -> bytes:
+        """The bytes of a type annotation; ``NotCheckpointable`` for one that stored data cannot say."""
+        try:
+            described = forms.described(form, self.types)
+        except Refused as refused:
+            raise NotCheckpointable(f"{place}: {refused}") from None
+        return self.encode(described, place)
+
+    def decode_form(self, data: bytes) -> TypeForm:
+        """The type annotation of bytes that ``encode_form`` made."""
+        described = self.decode(data, "type")
+        try:
+            return forms.form_of(described, self.types)
+        except Unknown as unknown:
+            raise UnknownType(f"type: {unknown}") from unknown.__cause__
+        except Exception as error:
+            raise CheckpointCorrupt(f"type: the bytes are no encoding of a type: {error}") from error
+
+    def label(self, value: object) -> str:
+        """The type of a value as listings show it.
+
+        >>> Codec().label([1]), Codec().label(None)
+        ('list', 'None')
+        """
+        return "None" if value is None else type(value).__name__

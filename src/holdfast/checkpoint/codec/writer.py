@@ -1,0 +1,181 @@
+"""Values to bytes: at native speed where all is plain, part by part where it is not."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from ormsgpack import Ext, packb
+
+from holdfast.checkpoint.codec import arrays, failures, wire
+from holdfast.checkpoint.codec.headers import array, mapping
+from holdfast.checkpoint.codec.refusals import refusal
+from holdfast.checkpoint.codec.refused import Refused, TooDeep
+from holdfast.checkpoint.codec.registry import TypeRegistry, same_source
+from holdfast.checkpoint.codec.shapes import Shape, kind_of, shape_of
+from holdfast.checkpoint.codec.standard import Taken, lazy_taken
+
+Takers: TypeAlias = dict[type, Callable[[Any], Taken]]
+
+_SCALARS = frozenset({bool, bytes, float, int, str, type(None)})
+_CONTAINERS = frozenset({list, dict})
+_BUFFERS = frozenset({bytearray, memoryview})
+_SHALLOW = 16  # so many extensions inside each other cannot exhaust the stack, however deep each is
+_NATIVE_DEPTH = 254  # how deep lists and dicts can be in what the native packer takes at once
+
+
+class Writer:
+    """Writes one value; ``takers`` is shared between writers and holds what was found out about classes."""
+
+    # Defaults on the class: a writer is made for each value, and most need none of them.
+    _depth = 0  # how many extensions are being written around each other
+    deepest = 0
+    _levels = 0  # how many lists and dicts lie around what is written now, counted from _SHALLOW on
+    _failure: BaseException | None = None
+
+    def __init__(self, types: TypeRegistry, takers: Takers) -> None:
+        self._types = types
+        self._takers = takers
+
+    def pack(self, value: Any) -> bytes:
+        """The bytes of a value; ``Refused`` if it has none."""
+        try:
+            data = packb(value, self._default, wire.NATIVE)
+        except TypeError as error:
+            if self._failure is not None:  # which does not come through by itself
+                raise self._failure from None
+            if str(error) == "Recursion limit reached":
+                raise TooDeep from None
+            return self._by_parts(value)
+        if _may_hold_bytes(data) and _holds_buffer(value):
+            return self._by_parts(value)
+        return data
+
+    def _default(self, value: Any) -> Ext:
+        """What the native packer does not know, as an extension."""
+        try:
+            self._depth = depth = self._depth + 1
+            if depth > self.deepest:
+                self.deepest = depth
+                if depth > wire.MAX_EXTENSIONS:
+                    raise TooDeep
+            kind = type(value)
+            if kind is set or kind is frozenset:
+                ext = Ext(wire.SET if kind is set else wire.FROZENSET, self._sorted(value))
+            else:
+                code, data = (self._takers.get(kind) or self._learned(kind, value))(value)
+                if type(data) is not bytes:
+                    data = self.pack(data) if depth <= _SHALLOW else self._pack_deep(data)
+                ext = Ext(code, data)
+            self._depth = depth - 1
+            return ext
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def _pack_deep(self, value: Any) -> bytes:
+        """As ``pack``, but with an eye on the stack, of which each array or map takes a part in each extension."""
+        levels = _levels_in(value)
+        self._levels += levels
+        if self._levels > wire.MAX_NESTING:
+            raise TooDeep
+        data = self.pack(value)
+        self._levels -= levels
+        return data
+
+    def _learned(self, kind: type, value: Any) -> Callable[[Any], Taken]:
+        """How values of a class that is new here are taken apart."""
+        take = lazy_taken(kind)
+        if take is None and arrays.is_numpy(kind):
+            take = arrays.taken
+        if take is None and failures.STANDARD.get(kind.__name__) is kind:
+            take = failures.taken
+        if take is None:
+            take = shape_for(kind, self._types, value).taken
+        self._takers[kind] = take
+        return take
+
+    def _sorted(self, items: Any) -> bytes:
+        if _SCALARS.issuperset(map(type, items)):
+            try:
+                return array(sorted([packb(item, None, wire.NATIVE) for item in items]))
+            except TypeError:  # a large int, a lone surrogate
+                pass
+        return array(sorted([self.pack(item) for item in items]))
+
+    # -- where native packing cannot do it -----------------------------------------------------------
+
+    def _by_parts(self, value: Any) -> bytes:
+        """The bytes of something that native packing refuses, or takes for something else."""
+        kind = type(value)
+        if kind is list:
+            return array([self.pack(item) for item in value])
+        if kind is dict:
+            if all(type(key) is str and _is_text(key) for key in value):
+                return mapping([packb(key) + self.pack(part) for key, part in value.items()])
+            return packb(Ext(wire.DICT, self.pack([list(value), list(value.values())])))
+        if kind is str:
+            return packb(Ext(wire.SURROGATES, value.encode("utf-8", "surrogatepass")))
+        if kind is bytearray:
+            return packb(Ext(wire.BYTEARRAY, bytes(value)))
+        raise Refused(refusal(value, self._types))
+
+
+def shape_for(kind: type, types: TypeRegistry, value: Any) -> Shape:
+    """How instances of a class are stored; ``Refused`` if it is not allowed, or cannot be stored."""
+    name = types.name_of(kind)
+    if name is None or kind_of(kind) is None:
+        raise Refused(refusal(value, types))
+    found = types.class_of(name)
+    if found is not kind and found is not None and not same_source(found, kind):
+        raise Refused(
+            f"{kind.__name__} of {kind.__module__} is called {name!r} in stored data, as is that of "
+            f"{found.__module__}; give one of them another name: @checkpointable(name=...)"
+        )
+    return shape_of(kind, name)
+
+
+def _may_hold_bytes(data: bytes) -> bool:
+    """Whether any byte of ``data`` could begin a ``bin``, which a bytearray would have become too."""
+    size = len(data)
+    return b"\xc4" in data or (size > 0xFF and b"\xc5" in data) or (size > 0xFFFF and b"\xc6" in data)
+
+
+def _is_text(text: str) -> bool:
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _levels_in(value: Any) -> int:
+    """How deep lists and dicts lie inside each other, as far as the native packer goes."""
+    level = [value]
+    for depth in range(_NATIVE_DEPTH):
+        level = _plain_containers(level)
+        if not level:
+            return depth
+        level = gc.get_referents(*level)
+    return _NATIVE_DEPTH
+
+
+def _plain_containers(parts: list[Any]) -> list[Any]:
+    return list({id(part): part for part in parts if type(part) is list or type(part) is dict}.values())
+
+
+def _holds_buffer(value: Any) -> bool:
+    """Whether lists and dicts hold a bytearray or memoryview, which native packing takes for bytes."""
+    parts = [value]
+    while True:
+        kinds = set(map(type, parts))
+        if not kinds.isdisjoint(_BUFFERS):
+            return True
+        if kinds.isdisjoint(_CONTAINERS):
+            return False
+        if not kinds <= _CONTAINERS:
+            parts = [part for part in parts if type(part) is list or type(part) is dict]
+        parts = gc.get_referents(*parts)

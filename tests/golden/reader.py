@@ -1,0 +1,634 @@
+"""A reader of stores that shares no code with Holdfast: written from ``docs/format.md`` alone, to prove that page.
+
+``python tests/golden/reader.py STORE [--namespace NAME]`` prints the runs of a SQLite or file store, their checkpoints
+with ids that are computed anew, and what each run holds where it stands.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import hashlib
+import json
+import re
+import sqlite3
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ormsgpack
+import zstandard
+from blake3 import blake3
+
+LARGEST = 2**31
+
+
+class Broken(Exception):
+    """The store is not what the format says."""
+
+
+# Stores: heads, records in stored form, blobs
+
+
+class Record(NamedTuple):
+    checkpoint_id: str
+    seq: int
+    header: bytes
+    changes: bytes
+    values: bytes
+    keyframe: tuple[bool, bytes, bytes] | None
+    """Cut, changes, values."""
+
+
+class Store(NamedTuple):
+    heads: dict[str, dict[str, Any]]
+    records: Callable[[str], list[Record]]
+    blob: Callable[[str, bytes], bytes]
+    """The blob of a family, in its stored form."""
+
+
+def open_store(path: Path, namespace: str = "") -> Store:
+    return _directory(path, namespace) if path.is_dir() else _database(path, namespace)
+
+
+def _check_version(major: int, features: list[str]) -> None:
+    if major != 1 or features:
+        raise Broken(f"format {major} with {features} is not known here")
+
+
+def _database(path: Path, namespace: str) -> Store:
+    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    if application != 0x486F6C64:
+        raise Broken(f"{path} is another program's database")
+    meta = dict(connection.execute("SELECT key, value FROM meta"))
+    (major,) = connection.execute("PRAGMA user_version").fetchone()
+    if int(meta["format_major"]) != major:
+        raise Broken("the two places that say the version differ")
+    _check_version(major, json.loads(meta["features"]))
+    heads, rows = {}, {}
+    columns = "id, run, workflow, family, checkpoint, seq, token, status, created, updated, owner, reason"
+    for row in connection.execute(
+        f"SELECT {columns} FROM runs WHERE namespace = ? ORDER BY created, run", (namespace,)
+    ):
+        number, run, workflow, family, checkpoint, seq, token, status, created, updated, owner, reason = row
+        rows[run] = number
+        heads[run] = {
+            "run_id": run,
+            "workflow_name": workflow,
+            "family": family,
+            "checkpoint_id": checkpoint.hex(),
+            "seq": seq,
+            "token": token,
+            "status": status,
+            "created": created,
+            "updated": updated,
+            "owner": owner,
+            "reason": reason.decode("utf-8", "surrogatepass"),
+        }
+
+    def records(run: str) -> list[Record]:
+        query = (
+            "SELECT c.checkpoint, c.seq, c.header, c.changes, c.small_values, k.cut, k.changes, k.small_values "
+            "FROM checkpoints c LEFT JOIN keyframes k ON k.checkpoint = c.id WHERE c.run = ? ORDER BY c.seq"
+        )
+        found = []
+        for checkpoint, seq, header, changes, values, cut, key_changes, key_values in connection.execute(
+            query, (rows[run],)
+        ):
+            keyframe = None if cut is None else (bool(cut), key_changes, key_values)
+            found.append(Record(checkpoint.hex(), seq, header, changes, values, keyframe))
+        return found
+
+    def blob(family: str, digest: bytes) -> bytes:
+        query = (
+            "SELECT size, data FROM blobs JOIN families ON families.id = blobs.family "
+            "WHERE namespace = ? AND families.family = ? AND find = ? AND digest = ?"
+        )
+        find = int.from_bytes(digest[:8], "big", signed=True)
+        row = connection.execute(query, (namespace, family, find, digest)).fetchone()
+        if row is None:
+            raise Broken(f"blob {digest.hex()} is missing")
+        size, data = row
+        if data is None:
+            folder = path.with_name(f"{path.name}-blobs") / f"namespace-{file_name(namespace)}"
+            data = (folder / file_name(family) / digest.hex()).read_bytes()
+        if len(data) != size:
+            raise Broken(f"blob {digest.hex()} has another size")
+        return bytes(data)
+
+    return Store(heads, records, blob)
+
+
+def _directory(path: Path, namespace: str) -> Store:
+    said = json.loads((path / "store.json").read_bytes())
+    _check_version(said["major"], said["features"])
+    base = path / "namespaces" / file_name(namespace) if namespace else path
+    commits: dict[str, list[dict[str, Any]]] = {}
+    for folder in (base / "runs").iterdir():
+        names = [
+            match for file in folder.iterdir() if (match := re.fullmatch(r"(\d{8,})-(\d+)\.json", file.name))
+        ]
+        names.sort(key=lambda match: (int(match[1]), int(match[2])))
+        read = [json.loads((folder / match[0]).read_bytes()) for match in names]
+        run = read[-1]["head"]["run_id"]
+        if folder.name != file_name(run):
+            raise Broken(f"{folder} holds run {run}")
+        commits[run] = read
+    heads = {run: read[-1]["head"] for run, read in commits.items()}
+
+    def records(run: str) -> list[Record]:
+        return [_shown_record(shown) for commit in commits[run] for shown in commit["records"]]
+
+    def blob(family: str, digest: bytes) -> bytes:
+        return (base / "blobs" / file_name(family) / digest.hex()).read_bytes()
+
+    ordered = sorted(heads.items(), key=lambda item: (item[1]["created"], item[0]))
+    return Store(dict(ordered), records, blob)
+
+
+def _shown_record(shown: dict[str, Any]) -> Record:
+    frame = shown.get("keyframe")
+    return Record(
+        shown["checkpoint_id"],
+        shown["seq"],
+        packed_from(shown["header"]) if "header" in shown else base64.b64decode(shown["header_base64"]),
+        _shown_part(shown, "changes"),
+        _shown_part(shown, "values"),
+        None
+        if frame is None
+        else (frame["cut"], _shown_part(frame, "changes"), _shown_part(frame, "values")),
+    )
+
+
+def _shown_part(shown: dict[str, Any], name: str) -> bytes:
+    if name in shown:
+        return b"\x00" + packed_from(shown[name])
+    if f"{name}_blob" in shown:
+        return b"\x02" + bytes.fromhex(shown[f"{name}_blob"])
+    return base64.b64decode(shown.get(f"{name}_base64", ""))
+
+
+def packed_from(shown: Any) -> bytes:
+    """The MessagePack that JSON stands for."""
+    return ormsgpack.packb(_meant(shown), option=ormsgpack.OPT_NON_STR_KEYS)
+
+
+def _meant(shown: Any) -> Any:
+    if isinstance(shown, list):
+        return [_meant(item) for item in shown]
+    if not isinstance(shown, dict):
+        return shown
+    match list(shown.items()):
+        case [("$pack", inner)]:
+            return packed_from(inner)
+        case [("$utf8", text)]:
+            return text.encode()
+        case [("$hex", digits)]:
+            return bytes.fromhex(digits)
+        case [("$bin", text)]:
+            return base64.b64decode(text)
+        case [("$ext", [code, inner])]:
+            return ormsgpack.Ext(code, _meant(inner))
+        case [("$int", digits)]:
+            return int(digits)
+        case [("$float", text)]:
+            return struct.unpack(">d", bytes.fromhex(text))[0] if len(text) == 16 else float(text)
+        case [("$map", pairs)]:
+            return {_meant(key): _meant(value) for key, value in pairs}
+    return {key: _meant(value) for key, value in shown.items()}
+
+
+_PLAIN = re.compile(r"[a-z0-9_-]([a-z0-9._-]{0,98}[a-z0-9_-])?")
+_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?")
+
+
+def file_name(text: str) -> str:
+    if _PLAIN.fullmatch(text) and not _DEVICE.fullmatch(text):
+        return text
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return f"{re.sub('[^a-z0-9_-]', '_', text.lower())[:60]}~{digest}"
+
+
+# Stored forms and ids
+
+
+class Parts:
+    """Turns stored forms of one run into plain data."""
+
+    def __init__(self, store: Store, family: str) -> None:
+        self._store = store
+        self._family = family
+
+    def plain(self, stored: bytes) -> bytes:
+        if not stored:
+            return b""
+        if stored[0] == 0:
+            return stored[1:]
+        if stored[0] == 1:
+            if not 0 <= zstandard.frame_content_size(stored[1:]) <= LARGEST:
+                raise Broken("a frame is too big, or does not say how big it is")
+            return zstandard.ZstdDecompressor().decompress(stored[1:])
+        if stored[0] == 2:
+            return self.blob(stored[1:])
+        raise Broken(f"form {stored[0]} is not known here")
+
+    def blob(self, digest: bytes) -> bytes:
+        stored = self._store.blob(self._family, digest)
+        if stored[:1] == b"\x02":
+            raise Broken("a blob is elsewhere")
+        data = self.plain(stored)
+        if blake3(data).digest() != digest:
+            raise Broken(f"blob {digest.hex()} has other content than its name says")
+        return data
+
+
+def id_of(header: bytes, changes: bytes, values: bytes) -> str:
+    body = blake3(len(changes).to_bytes(8, "little") + changes + values).digest()
+    return blake3(header + body).hexdigest()
+
+
+# Values
+
+
+def decoded(data: bytes) -> Any:
+    """A value as JSON could have it: what JSON has not is an object with one key that begins with ``$``."""
+    return _tagged(ormsgpack.unpackb(data, ext_hook=_extension))
+
+
+class _Extension(NamedTuple):
+    code: int
+    payload: bytes
+
+
+def _extension(code: int, payload: bytes) -> _Extension:
+    return _Extension(code, bytes(payload))
+
+
+def _tagged(value: Any) -> Any:
+    if isinstance(value, _Extension):
+        return _EXTENSIONS[value.code](value.payload)
+    if isinstance(value, bytes):
+        return {"$bytes": value.hex()}
+    if isinstance(value, float):
+        return {"$float": struct.pack(">d", value).hex(), "about": repr(value)}
+    if isinstance(value, list):
+        return [_tagged(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _tagged(item) for key, item in value.items()}
+    return value
+
+
+def _packed(name: str) -> Callable[[bytes], Any]:
+    return lambda payload: {f"${name}": decoded(payload)}
+
+
+def _text(name: str) -> Callable[[bytes], Any]:
+    return lambda payload: {f"${name}": payload.decode()}
+
+
+_EXTENSIONS: Mapping[int, Callable[[bytes], Any]] = {
+    1: lambda payload: {"$int": str(int.from_bytes(payload, "big", signed=True))},
+    2: lambda payload: {"$complex": [repr(part) for part in struct.unpack(">dd", payload)]},
+    3: lambda payload: {"$surrogates": payload.hex()},
+    4: lambda payload: {"$bytearray": payload.hex()},
+    5: _packed("tuple"),
+    6: _packed("set"),
+    7: _packed("frozenset"),
+    8: _packed("dict"),
+    9: _packed("range"),
+    10: lambda payload: {"$ellipsis": payload.hex()},
+    16: _text("decimal"),
+    17: _packed("fraction"),
+    18: lambda payload: {"$uuid": payload.hex()},
+    19: _text("date"),
+    20: _text("datetime"),
+    21: _packed("datetime in zone"),
+    22: _text("time"),
+    23: _packed("time in zone"),
+    24: _packed("timedelta"),
+    25: _packed("timezone"),
+    26: _text("zone"),
+    27: _packed("path"),
+    32: _packed("ordered dict"),
+    33: _packed("defaultdict"),
+    34: _packed("counter"),
+    35: _packed("deque"),
+    48: _packed("record"),
+    49: _packed("model"),
+    50: _packed("member"),
+    51: _packed("flag"),
+    52: _packed("standard error"),
+    53: _packed("error"),
+    64: _packed("array"),
+    65: _packed("scalar"),
+}
+
+
+def codes_in(data: bytes) -> set[int]:
+    """The extension codes that stand in a value, at any depth; none where the bytes are no value."""
+    found: set[int] = set()
+    flat = {1, 2, 3, 4, 10, 16, 18, 19, 20, 22, 26}
+
+    def extension(code: int, payload: bytes) -> None:
+        found.add(code)
+        if code not in flat:
+            ormsgpack.unpackb(payload, ext_hook=extension)
+
+    ormsgpack.unpackb(data, ext_hook=extension)
+    return found
+
+
+# Changes and replay
+
+
+class Value(NamedTuple):
+    """An entry of a table: its label, and its encoded content or its parts."""
+
+    label: str
+    data: bytes | None = None
+    parts: tuple[tuple[bool, Value], ...] = ()
+
+    def decoded(self) -> Any:
+        if self.data is not None:
+            return decoded(self.data)
+        pieces = [(is_item, value.decoded()) for is_item, value in self.parts]
+        if self.label == "list":
+            return [item for is_item, piece in pieces for item in ([piece] if is_item else piece)]
+        if self.label == "str":
+            return "".join(_surrogates(piece) for _, piece in pieces)
+        if self.label == "bytes":
+            return {"$bytes": "".join(piece["$bytes"] for _, piece in pieces)}
+        raise Broken(f"a {self.label} cannot have parts")
+
+    def encoded(self) -> Iterator[bytes]:
+        """The encoded content of all its parts."""
+        if self.data is not None:
+            yield self.data
+        for _, part in self.parts:
+            yield from part.encoded()
+
+    def grown(self, parts: tuple[tuple[bool, Value], ...]) -> Value:
+        before = ((False, self),) if self.data is not None else self.parts
+        return Value(self.label, None, (*before, *parts))
+
+
+def _surrogates(piece: Any) -> str:
+    return (
+        piece
+        if isinstance(piece, str)
+        else bytes.fromhex(piece["$surrogates"]).decode("utf-8", "surrogatepass")
+    )
+
+
+class Request(NamedTuple):
+    request_id: str
+    executor: str
+    data: Value
+    form: bytes
+
+
+class Delivery(NamedTuple):
+    target: str
+    source: str | None
+    value: Value
+    request: Request | None = None
+
+
+@dataclass
+class Held:
+    """All that a run holds at a checkpoint."""
+
+    deliveries: list[Delivery] = field(default_factory=list)
+    state: dict[tuple[str | None, str, str], dict[str, Value]] = field(default_factory=dict)
+    buffers: dict[tuple[str, str], dict[str, list[Value]]] = field(default_factory=dict)
+    outputs: list[tuple[str, Value]] = field(default_factory=list)
+    requests: dict[str, Request] = field(default_factory=dict)
+    answered: list[str] = field(default_factory=list)
+    instances: dict[str, int] = field(default_factory=dict)
+    since_input: int = 0
+    fingerprint: str = ""
+    happened: list[Any] = field(default_factory=list)
+
+    def fold(self, changes: bytes, values: bytes, parts: Parts, counts: bool) -> None:
+        document = ormsgpack.unpackb(changes) if changes else {}
+        table = _table(document.get("values", []), ormsgpack.unpackb(values) if values else [], parts)
+        self.since_input = document.get("since_input", self.since_input + counts)
+        if "fingerprint" in document:
+            self.fingerprint = document["fingerprint"].hex()
+        self.happened = [
+            [who, table[what].decoded()] if what is not None else [who, *warning]
+            for who, what, *warning in document.get("happened", [])
+        ]
+        for request in document.get("requests", []):
+            asked = _request(request, table)
+            self.requests[asked.request_id] = asked
+        if "deliveries" in document:
+            self.deliveries = [
+                Delivery(target, source, table[number], _request(asked[0], table) if asked else None)
+                for target, source, number, *asked in document["deliveries"]
+            ]
+        for request_id, number in document.get("answers", []):
+            asked = self.requests.pop(request_id)
+            self.answered.append(request_id)
+            self.deliveries.append(Delivery(asked.executor, None, table[number], asked))
+        self.answered += document.get("answered", [])
+        self.outputs += [(executor, table[number]) for executor, number in document.get("outputs", [])]
+        for path, fan_in, extended in document.get("buffers", []):
+            buffer = self.buffers.pop((path, fan_in), {})
+            if extended is not None:
+                self.buffers[path, fan_in] = buffer
+                for source, numbers in extended:
+                    buffer.setdefault(source, []).extend(table[number] for number in numbers)
+        for scope, writes in document.get("writes", []):
+            keys = self.state.setdefault(_scope(scope), {})
+            for key, kind, *rest in writes:
+                _write(keys, key, kind, rest, table)
+            if not keys:
+                del self.state[_scope(scope)]
+        for scope in document.get("dropped", []):
+            self.state.pop(_scope(scope), None)
+        for executor, count in document.get("instances", []):
+            self.instances.pop(executor, None)
+            if count:
+                self.instances[executor] = count
+
+    def values(self) -> Iterator[Value]:
+        yield from (delivery.value for delivery in self.deliveries)
+        yield from (value for keys in self.state.values() for value in keys.values())
+        yield from (value for buffer in self.buffers.values() for held in buffer.values() for value in held)
+        yield from (value for _, value in self.outputs)
+        yield from (request.data for request in self.requests.values())
+
+    def shown(self) -> dict[str, Any]:
+        """All of it, as JSON could have it."""
+        return {
+            "deliveries": [
+                [to, source, value.decoded(), asked.request_id if asked else None]
+                for to, source, value, asked in self.deliveries
+            ],
+            "state": {
+                f"{path}{owner or '*'}:{name}": {key: value.decoded() for key, value in sorted(keys.items())}
+                for (owner, name, path), keys in sorted(self.state.items(), key=repr)
+            },
+            "buffers": {
+                path + fan_in: {
+                    source: [value.decoded() for value in held] for source, held in buffer.items()
+                }
+                for (path, fan_in), buffer in sorted(self.buffers.items())
+            },
+            "outputs": [[executor, value.decoded()] for executor, value in self.outputs],
+            "requests": {
+                asked.request_id: [asked.executor, asked.data.decoded(), decoded(asked.form)]
+                for asked in self.requests.values()
+            },
+            "answered": sorted(self.answered),
+            "instances": self.instances,
+            "since_input": self.since_input,
+            "fingerprint": self.fingerprint,
+            "happened": self.happened,
+        }
+
+
+def _table(entries: list[Any], content: list[bytes], parts: Parts) -> list[Value]:
+    table: list[Value] = []
+    rest = iter(content)
+    for label, _, *where in entries:
+        match where:
+            case []:
+                table.append(Value(label, next(rest)))
+            case [digest]:
+                table.append(Value(label, parts.blob(digest)))
+            case [None, pieces]:
+                table.append(
+                    Value(label, None, tuple((bool(item), table[number]) for item, number in pieces))
+                )
+    return table
+
+
+def _request(document: list[Any], table: list[Value]) -> Request:
+    request_id, executor, number, form = document
+    return Request(request_id, executor, table[number], form)
+
+
+def _scope(document: list[Any]) -> tuple[str | None, str, str]:
+    owner, name, *path = document
+    return owner, name, path[0] if path else ""
+
+
+def _write(keys: dict[str, Value], key: str, kind: int, rest: list[Any], table: list[Value]) -> None:
+    if kind == 0:
+        keys[key] = table[rest[0]]
+    elif kind == 1:
+        label, pieces = rest
+        before = keys.get(key) or Value(label)
+        keys[key] = before.grown(tuple((bool(item), table[number]) for item, number in pieces))
+    elif kind == 2:
+        keys.pop(key, None)
+    else:
+        raise Broken(f"a write of kind {kind} is not known here")
+
+
+class Run:
+    """The checkpoints of one run; each id is computed anew."""
+
+    def __init__(self, store: Store, head: dict[str, Any]) -> None:
+        self.head = head
+        self._parts = Parts(store, head["family"])
+        self.headers: dict[str, dict[str, Any]] = {}
+        self.records: dict[str, Record] = {}
+        for record in store.records(head["run_id"]):
+            plain = self._parts.plain(record.changes), self._parts.plain(record.values)
+            if id_of(record.header, *plain) != record.checkpoint_id:
+                raise Broken(f"checkpoint {record.checkpoint_id} is not what its id says")
+            self.records[record.checkpoint_id] = record
+            self.headers[record.checkpoint_id] = ormsgpack.unpackb(record.header)
+        if head["checkpoint_id"] not in self.records:
+            raise Broken(f"run {head['run_id']} stands on a checkpoint that is not there")
+
+    def held(self, checkpoint_id: str) -> Held:
+        """What the run holds at a checkpoint."""
+        line: list[str] = []
+        wanted: str | None = checkpoint_id
+        least = self.headers[checkpoint_id]["from"]
+        while wanted is not None:
+            line.append(wanted)
+            if self.headers[wanted]["seq"] < least:
+                raise Broken(f"checkpoint {checkpoint_id} needs more than it says")
+            parent = self.headers[wanted]["parent"]
+            wanted = None if self.records[wanted].keyframe is not None or parent is None else parent.hex()
+        held = Held()
+        first = line.pop()
+        frame = self.records[first].keyframe
+        if frame is not None:
+            held.fold(*self._keyframe(first, frame), self._parts, False)
+        else:
+            self._fold(held, first)
+        for following in reversed(line):
+            self._fold(held, following)
+        return held
+
+    def replayed(self, checkpoint_id: str) -> Held:
+        """The same without any keyframe, from the first record on."""
+        parent = self.headers[checkpoint_id]["parent"]
+        held = Held() if parent is None else self.replayed(parent.hex())
+        self._fold(held, checkpoint_id)
+        return held
+
+    def _fold(self, held: Held, checkpoint_id: str) -> None:
+        record, header = self.records[checkpoint_id], self.headers[checkpoint_id]
+        counts = (header["phase"], header["cause"]) == ("end", "superstep")
+        held.fold(self._parts.plain(record.changes), self._parts.plain(record.values), self._parts, counts)
+
+    def _keyframe(self, checkpoint_id: str, frame: tuple[bool, bytes, bytes]) -> tuple[bytes, bytes]:
+        _, stored, stored_values = frame
+        values = self._parts.plain(stored_values)
+        seal, seal_of_values, changes = ormsgpack.unpackb(self._parts.plain(stored))
+        name = bytes.fromhex(checkpoint_id)
+        if blake3(name + changes).digest() != seal or blake3(name + values).digest() != seal_of_values:
+            raise Broken(f"the keyframe of checkpoint {checkpoint_id} is not what was written")
+        return changes, values
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Its checkpoints in a few words, oldest first."""
+        return [
+            {
+                "checkpoint_id": checkpoint_id,
+                **{
+                    key: header[key]
+                    for key in ("seq", "superstep", "phase", "cause", "status", "messages", "requests")
+                },
+                "parent": header["parent"].hex() if header["parent"] else None,
+                "keyframe": self.records[checkpoint_id].keyframe is not None,
+            }
+            for checkpoint_id, header in self.headers.items()
+        ]
+
+
+def read(path: Path, namespace: str = "") -> list[Run]:
+    """The runs of a store; raises ``Broken``."""
+    store = open_store(path, namespace)
+    return [Run(store, head) for head in store.heads.values()]
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description="Print what a store holds.")
+    arguments.add_argument("store", type=Path)
+    arguments.add_argument("--namespace", default="")
+    options = arguments.parse_args()
+    for run in read(options.store, options.namespace):
+        head = run.head
+        print(f"run {head['run_id']} of {head['workflow_name']}: {head['status']} {head['reason']}".rstrip())
+        for listed in run.listed():
+            frame = " keyframe" if listed["keyframe"] else ""
+            print(
+                f"  {listed['seq']:4} {listed['checkpoint_id'][:12]} {listed['phase']:5} {listed['superstep']:3} "
+                f"{listed['cause']:9} {listed['status']}{frame}"
+            )
+        print(json.dumps(run.held(head["checkpoint_id"]).shown(), indent=2, ensure_ascii=True))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""What tests of SqliteStore do in processes of their own: ``python -m tests.stores.sqlite_programs NAME PATH ...``."""
+
+import asyncio
+import gc
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import StorageError
+from holdfast.ids import RunId
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.testing.store_suite.samples import LARGE, begin, move_on, sample_blob
+
+ROOT = Path(__file__).parents[2]
+KEPT: list[SqliteStore] = []
+
+
+def start(name: str, *arguments: object) -> "subprocess.Popen[str]":
+    """Start a program; what it warns about ends it."""
+    command = [sys.executable, "-X", "dev", "-W", "error", "-m", "tests.stores.sqlite_programs", name]
+    return subprocess.Popen(
+        [*command, *map(str, arguments)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+    )
+
+
+def finish(process: "subprocess.Popen[str]") -> str:
+    """What it printed; it must end well and complain about nothing."""
+    out, err = process.communicate(timeout=120)
+    assert (process.returncode, err) == (0, "")
+    return out
+
+
+def execute(path: Path, *statements: str) -> list[Any]:
+    """What another program does to the file."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        return [connection.execute(statement).fetchall() for statement in statements][-1]
+    finally:
+        connection.close()
+
+
+async def write_runs(path: str, name: str, runs: int, steps: int) -> None:
+    """Write runs of its own at the same time, step by step, some with large values."""
+    store = SqliteStore(path)
+
+    async def run(number: int) -> None:
+        head = await begin(store, f"{name}-{number}", [sample_blob(LARGE, name)])
+        for _ in range(steps - 1):
+            head = await move_on(store, head)
+
+    await asyncio.gather(*(run(number) for number in range(runs)))
+    await store.close()
+
+
+async def write_until_killed(path: str, run: str) -> None:
+    """Write one run forever; print each seq when it is committed."""
+    store = SqliteStore(path)
+    head = await store.head(RunId(run)) or await begin(store, run)
+    while True:
+        print(head.seq, flush=True)
+        blob = sample_blob(LARGE, head.seq) if head.seq % 5 == 0 else sample_blob(b"small", head.seq)
+        head = await move_on(store, head, [blob])
+
+
+async def leave_open(path: str) -> None:
+    """End without closing the store, which lives to the very end."""
+    store = SqliteStore(path)
+    KEPT.append(store)
+    await begin(store, "r", [sample_blob(LARGE)])
+    print(await store.head(RunId("r")) is not None)
+
+
+async def drop(path: str) -> None:
+    """Drop a store without closing it: its threads and connections go with it."""
+    store = SqliteStore(path)
+    await begin(store, "r", [sample_blob(LARGE)])
+    print(threading.active_count())
+    del store
+    gc.collect()
+    for thread in threading.enumerate():
+        if thread is not threading.main_thread():
+            thread.join(60)
+    print(sorted(file.name for file in Path(path).parent.iterdir() if file.is_file()))
+
+
+async def refused(path: str) -> None:
+    """Print why this user cannot use the store."""
+    if os.geteuid() == 0:  # may do anything, so become someone who may not
+        os.setgid(65534)
+        os.setuid(65534)
+    store = SqliteStore(path)
+    try:
+        await begin(store, "r")
+    except StorageError as error:
+        print(error)
+    await store.close()
+
+
+def fork(path: str) -> None:
+    """Use one store object before a fork, and after it in parent and child; many times at the same time."""
+    store = SqliteStore(path)
+
+    async def some(name: str, count: int) -> None:
+        await asyncio.gather(
+            *(begin(store, f"{name}-{number}", [sample_blob(LARGE)]) for number in range(count))
+        )
+
+    asyncio.run(some("before", 3))
+    for round_number in range(3):
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                signal.alarm(60)
+                asyncio.run(some(f"child{round_number}", 20))
+                asyncio.run(store.close())
+                status = 0
+            finally:
+                os._exit(status)
+        asyncio.run(some(f"parent{round_number}", 20))
+        print(os.waitpid(child, 0)[1])
+    asyncio.run(store.close())
+
+
+def fork_while_busy(path: str) -> None:
+    """Fork in the middle of commits of many runs."""
+    store = SqliteStore(path)
+
+    async def run(name: str) -> None:
+        head = await begin(store, name)
+        for _ in range(19):
+            head = await move_on(store, head)
+
+    async def main() -> int:
+        runs = asyncio.gather(*(run(f"parent-{number}") for number in range(20)))
+        await asyncio.sleep(0.01)
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                signal.alarm(60)
+                asyncio.events._set_running_loop(None)
+                asyncio.run(run("child"))
+                asyncio.run(store.close())
+                status = 0
+            finally:
+                os._exit(status)
+        await runs
+        return child
+
+    print(os.waitpid(asyncio.run(main()), 0)[1])
+    asyncio.run(store.close())
+
+
+if __name__ == "__main__":
+    program, arguments = sys.argv[1], sys.argv[2:]
+    if program == "write_runs":
+        asyncio.run(write_runs(arguments[0], arguments[1], int(arguments[2]), int(arguments[3])))
+    elif program in ("fork", "fork_while_busy"):
+        globals()[program](*arguments)
+    else:
+        asyncio.run(globals()[program](*arguments))

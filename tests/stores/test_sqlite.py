@@ -1,0 +1,186 @@
+"""SqliteStore: which commits share a transaction, and what happens when one fails."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.checkpoint.store import Commit, Depth
+from holdfast.errors import HeadMoved, StorageError
+from holdfast.ids import RunId
+from holdfast.stores.sqlite import SqliteStore, handle
+from holdfast.testing.store_suite.samples import (
+    ANYTHING,
+    all_of,
+    begin,
+    first_commit,
+    move_on,
+    next_commit,
+    sample_blob,
+    sample_head,
+    sample_record,
+)
+from tests.stores.sqlite_programs import execute
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(path)
+    yield store
+    await store.close()
+
+
+async def test_commits_share_transactions(store: SqliteStore) -> None:
+    await store.open()
+
+    async def run(name: str) -> None:
+        head = await begin(store, name)
+        for _ in range(9):
+            head = await move_on(store, head)
+
+    await asyncio.gather(*(run(f"r{number}") for number in range(100)))
+    assert 10 <= store.transactions < 100  # of 1000 commits
+
+
+async def test_a_commit_alone_is_a_transaction(store: SqliteStore) -> None:
+    head = await begin(store, "r")
+    for _ in range(9):
+        head = await move_on(store, head)
+    assert store.transactions == 10
+
+
+async def test_commits_of_one_run_that_wait_together_happen_in_order(store: SqliteStore) -> None:
+    await store.open()
+    commits = [first_commit("r")]
+    for _ in range(9):
+        commits.append(next_commit(commits[-1].head))
+    await asyncio.gather(*(store.commit(commit) for commit in commits))
+    assert await all_of(store, "r") == (commits[-1].head, [sample_record("r", seq) for seq in range(1, 11)])
+    assert store.transactions < 10
+
+
+async def test_a_commit_that_cannot_be_stored_fails_alone(store: SqliteStore) -> None:
+    await store.open()
+    unfit = {
+        3: first_commit("r3", created=2**70),
+        5: first_commit("r5", workflow_name="\udc80"),
+        7: Commit(sample_head("r7"), None, (sample_record("r7", 1), sample_record("r7", 1))),
+        9: first_commit("r9", checkpoint_id="no id"),
+    }
+    commits = [unfit.get(number, first_commit(f"r{number}")) for number in range(12)]
+    outcomes = await asyncio.gather(*(store.commit(commit) for commit in commits), return_exceptions=True)
+    assert {number for number, outcome in enumerate(outcomes) if outcome is not None} == unfit.keys()
+    for number in range(12):
+        if number in unfit:
+            outcome = outcomes[number]
+            assert type(outcome) is StorageError
+            assert "writing to" in str(outcome)
+            assert outcome.__cause__ is not None
+        expected = None if number in unfit else sample_head(f"r{number}")
+        assert await store.head(RunId(f"r{number}")) == expected
+        assert len(await store.records(RunId(f"r{number}"), *ANYTHING, Depth.ALL)) == (number not in unfit)
+
+
+async def test_a_full_disk_is_told_and_nothing_is_written(path: Path, store: SqliteStore) -> None:
+    head = await begin(store, "r")
+    session = store._session
+    assert session is not None
+    writing = session.writer._handle.connection()
+    pages = writing.execute("PRAGMA page_count").fetchone()[0]
+    writing.execute(f"PRAGMA max_page_count = {pages + 1}")
+    blob = sample_blob(b"x" * 100_000)
+    with pytest.raises(
+        StorageError, match=r"writing to .*runs.db' failed: no room is left on its disk. Make room"
+    ):
+        await move_on(store, head, [blob])
+    assert await all_of(store, "r") == (head, [sample_record("r", 1)])
+    await move_on(store, head, [blob])  # there is room again
+
+
+class FailingConnection(sqlite3.Connection):
+    """Its COMMIT fails as that of a disk whose sync fails, if it is told to."""
+
+    fails = False
+    made = 0
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.broken = False
+        FailingConnection.made += 1
+
+    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+        assert not self.broken, "a connection was used again after its COMMIT failed"
+        if sql == "COMMIT" and FailingConnection.fails:
+            FailingConnection.fails = False
+            self.broken = True
+            error = sqlite3.OperationalError("disk I/O error")
+            error.sqlite_errorcode, error.sqlite_errorname = 1034, "SQLITE_IOERR_FSYNC"
+            raise error
+        return super().execute(sql, *parameters)
+
+
+async def test_a_failed_commit_poisons_its_connection(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handle, "CONNECTION_CLASS", FailingConnection)
+    store = SqliteStore(path)
+    moved = await begin(store, "moved")
+    await move_on(store, moved)
+    assert await store.head(RunId("moved")) is not None
+    made, transactions = FailingConnection.made, store.transactions
+    FailingConnection.fails = True
+    late = next_commit(moved)._replace(expected=None)
+    commits = [first_commit("a"), first_commit("b"), late]
+    outcomes = await asyncio.gather(*(store.commit(commit) for commit in commits), return_exceptions=True)
+    assert not FailingConnection.fails
+    failed = [outcome for outcome in outcomes if type(outcome) is StorageError]
+    assert failed
+    for outcome in failed:
+        assert "The commit may have happened or not: read the head again" in str(outcome)
+        assert "the disk or file system reported an error" in str(outcome)
+        assert "SQLITE_IOERR_FSYNC" in str(outcome)
+    assert type(outcomes[2]) is HeadMoved
+    for number, name in enumerate("ab"):
+        there = await store.head(RunId(name))
+        assert (there is None) == (type(outcomes[number]) is StorageError)
+        await move_on(store, there or await begin(store, name))
+    assert FailingConnection.made > made + 1  # that of the reads too: it may have seen what is not there
+    assert store.transactions > transactions
+    assert execute(path, "SELECT count(*) FROM meta WHERE key = 'fence'") == [(1,)]
+    await store.close()
+
+
+async def test_another_process_that_holds_the_lock_is_told(path: Path) -> None:
+    store = SqliteStore(path, busy_seconds=0.05)
+    head = await begin(store, "r")
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StorageError) as caught:
+        await move_on(store, head)
+    assert "another process has held it locked for more than 0.05 s" in str(caught.value)
+    assert "database is locked" not in str(caught.value)
+    assert await store.head(RunId("r")) == head  # reads wait for nobody
+    other.execute("ROLLBACK")
+    other.close()
+    await move_on(store, head)
+    await store.close()
+
+
+async def test_a_process_that_holds_the_lock_for_a_while_is_waited_for(
+    path: Path, store: SqliteStore
+) -> None:
+    head = await begin(store, "r")
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    waiting = asyncio.ensure_future(move_on(store, head))
+    await asyncio.wait([waiting], timeout=0.2)
+    assert not waiting.done()
+    other.execute("ROLLBACK")
+    other.close()
+    assert await waiting == await store.head(RunId("r"))

@@ -1,0 +1,165 @@
+"""SqliteStore: its files, and how much of them is read."""
+
+import asyncio
+import os
+import stat
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.checkpoint.store import Commit, Depth, RunQuery
+from holdfast.errors import CheckpointCorrupt, StorageError
+from holdfast.ids import RunId
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.testing.store_suite.samples import (
+    ANYTHING,
+    LARGE,
+    all_of,
+    begin,
+    first_commit,
+    move_on,
+    sample_blob,
+    sample_head,
+    sample_record,
+)
+from tests.stores.sqlite_programs import execute
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(path)
+    yield store
+    await store.close()
+
+
+def modes_below(folder: Path) -> dict[str, int]:
+    return {str(file.relative_to(folder)): stat.S_IMODE(file.stat().st_mode) for file in folder.rglob("*")}
+
+
+async def test_only_this_user_can_read_the_files(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        store = SqliteStore(tmp_path / "made" / "runs.db")
+        await begin(store, "r", [sample_blob(LARGE)])
+    finally:
+        os.umask(before)
+    modes = modes_below(tmp_path)
+    await store.close()
+    assert {
+        "made",
+        "made/runs.db",
+        "made/runs.db-wal",
+        "made/runs.db-shm",
+        "made/runs.db-blobs",
+    } <= modes.keys()
+    assert len(modes) >= 9
+    for name, mode in modes.items():
+        assert mode == (0o700 if (tmp_path / name).is_dir() else 0o600), name
+
+
+async def test_a_closed_store_is_one_file(path: Path, store: SqliteStore) -> None:
+    await begin(store, "r")
+    await store.head(RunId("r"))
+    assert path.with_name("runs.db-wal").exists()
+    await store.close()
+    assert [file.name for file in path.parent.iterdir()] == ["runs.db"]
+
+
+async def test_a_closed_store_says_so(path: Path, store: SqliteStore) -> None:
+    await begin(store, "r")
+    await store.close()
+    with pytest.raises(StorageError, match=r"the store .* is closed; make a new SqliteStore"):
+        await store.head(RunId("r"))
+
+
+async def test_a_store_that_is_closed_in_the_middle_leaves_nobody_waiting(path: Path) -> None:
+    for patience in range(8):
+        store = SqliteStore(path)
+        commits = [first_commit(f"{patience}-{number}", [sample_blob(LARGE, number)]) for number in range(5)]
+        tasks = [asyncio.ensure_future(store.commit(commit)) for commit in commits]
+        for _ in range(patience):
+            await asyncio.sleep(0.002)
+        await store.close()
+        outcomes = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 60)
+        again = SqliteStore(path)
+        for commit, outcome in zip(commits, outcomes, strict=True):
+            assert outcome is None or "closed" in str(outcome)
+            assert await again.head(commit.head.run_id) == (commit.head if outcome is None else None)
+        await again.close()
+
+
+async def test_large_blobs_are_files(path: Path) -> None:
+    store = SqliteStore(path, big_blob=1000)
+    blobs = [sample_blob(b"s" * 999), sample_blob(b"l" * 1000), sample_blob(b"x" * 5000)]
+    await begin(store, "The Run", blobs)
+    files = {file.name: file for file in path.with_name("runs.db-blobs").rglob("*") if file.is_file()}
+    assert files.keys() == {blob.digest.hex() for blob in blobs[1:]}
+    assert files[blobs[1].digest.hex()].read_bytes() == blobs[1].data
+    assert execute(path, "SELECT size, data IS NULL FROM blobs ORDER BY size") == [
+        (999, 0),
+        (1000, 1),
+        (5000, 1),
+    ]
+    await store.close()
+
+
+async def test_a_lost_file_is_told(path: Path, store: SqliteStore) -> None:
+    blob = sample_blob(LARGE)
+    await begin(store, "r", [blob])
+    (file,) = (file for file in path.with_name("runs.db-blobs").rglob(blob.digest.hex()))
+    file.write_bytes(LARGE[:-1])
+    with pytest.raises(CheckpointCorrupt, match=r"has 307199 bytes, not 307200: restore it from a backup"):
+        await store.blobs(RunId("r"), [blob.digest])
+    file.unlink()
+    with pytest.raises(
+        CheckpointCorrupt, match=r"is missing\. A database and its '-blobs' folder belong together"
+    ):
+        await store.blobs(RunId("r"), [blob.digest])
+
+
+async def test_a_file_that_a_crash_left_is_used(path: Path, store: SqliteStore) -> None:
+    """A crash between writing the file and the transaction leaves the file without its row."""
+    blob = sample_blob(LARGE)
+    head = await begin(store, "r", [blob])
+    execute(path, "DELETE FROM blobs")
+    assert await store.blobs(RunId("r"), [blob.digest]) == {}
+    await move_on(store, head, [blob])
+    assert await store.blobs(RunId("r"), [blob.digest]) == {blob.digest: LARGE}
+
+
+async def test_a_file_that_cannot_be_written_fails_the_commit(path: Path, store: SqliteStore) -> None:
+    path.with_name("runs.db-blobs").write_text("in the way")
+    with pytest.raises(StorageError, match=r"writing large values of .*runs.db' failed"):
+        await begin(store, "r", [sample_blob(LARGE)])
+    assert await all_of(store, "r") == (None, [])
+    await begin(store, "r", [sample_blob(b"small")])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts what the kernel says was read")
+async def test_listing_headers_reads_no_values(path: Path, store: SqliteStore) -> None:
+    def bytes_read() -> int:
+        counts = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+        return int(counts["rchar"])
+
+    records = [sample_record("r", seq, values=LARGE, changes=LARGE) for seq in range(1, 41)]
+    await store.commit(Commit(sample_head("r", 40), None, tuple(records)))
+    await store.close()
+    read = {}
+    for depth in Depth:
+        again = SqliteStore(path)
+        await again.open()
+        before = bytes_read()
+        assert len(await again.records(RunId("r"), *ANYTHING, depth)) == 40
+        assert len(await again.runs(RunQuery())) == 1
+        read[depth] = bytes_read() - before
+        await again.close()
+    assert read[Depth.HEADERS] < 40 * 3 * 2048
+    assert read[Depth.CHANGES] > 40 * len(LARGE)
+    assert read[Depth.ALL] > 2 * 40 * len(LARGE)

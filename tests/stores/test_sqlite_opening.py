@@ -1,0 +1,216 @@
+"""SqliteStore: what may lie at its path, and what it says of everything else."""
+
+import asyncio
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.checkpoint.store import Depth
+from holdfast.errors import InvalidArgument, StorageError
+from holdfast.ids import RunId
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.testing.store_suite.samples import (
+    ANYTHING,
+    LARGE,
+    begin,
+    first_commit,
+    sample_blob,
+    sample_head,
+)
+from tests.stores.sqlite_programs import execute, finish, start
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+def refusal(path: Path) -> str:
+    """Why the store cannot be opened; every method says so, and the file and its folder stay as they are."""
+    before = path.read_bytes() if path.is_file() else None
+    messages = asyncio.run(_refusals(path))
+    assert len(messages) == 1
+    if before is not None:
+        assert path.read_bytes() == before
+        assert [file.name for file in path.parent.iterdir()] == [path.name]
+    return messages.pop()
+
+
+async def _refusals(path: Path) -> set[str]:
+    store = SqliteStore(path, big_blob=100)
+    uses = [
+        store.open(),
+        store.head(RunId("r")),
+        store.commit(first_commit("r")),
+        store.commit(first_commit("r", [sample_blob(LARGE)])),
+    ]
+    messages = set()
+    for use in uses:
+        with pytest.raises(StorageError) as caught:
+            await use
+        messages.add(str(caught.value))
+    await store.close()
+    return messages
+
+
+def make_store(path: Path) -> None:
+    async def make() -> None:
+        store = SqliteStore(path)
+        await begin(store, "r")
+        await store.close()
+
+    asyncio.run(make())
+
+
+@pytest.mark.parametrize("name", [":memory:", ""])
+def test_a_store_in_memory_is_another_class(name: str) -> None:
+    with pytest.raises(InvalidArgument, match="MemoryStore"):
+        SqliteStore(name)
+
+
+def test_a_file_that_is_no_database_is_refused(path: Path) -> None:
+    path.write_text("Dear diary, " * 200)
+    message = refusal(path)
+    assert f"opening {str(path)!r} failed: this is not a SQLite database; nothing was changed" in message
+    assert "Give the store another path" in message
+
+
+def test_a_database_of_another_program_is_refused(path: Path) -> None:
+    execute(path, "CREATE TABLE customers (name)", "CREATE TABLE orders (id)")
+    message = refusal(path)
+    assert (
+        f"{str(path)!r} is a database of another program (it has the table 'customers', 'orders')" in message
+    )
+    assert "Give the store another path" in message
+
+
+def test_a_database_that_another_program_marked_as_its_own_is_refused(path: Path) -> None:
+    execute(path, "PRAGMA application_id = 17")
+    assert "is a database of another program;" in refusal(path)
+
+
+def test_an_empty_file_becomes_a_store(path: Path) -> None:
+    path.touch()
+    make_store(path)
+    assert execute(path, "SELECT count(*) FROM checkpoints") == [(1,)]
+
+
+@pytest.mark.parametrize(("major", "advice"), [(2, "a newer version"), (0, "an older version")])
+def test_another_major_format_is_refused(path: Path, major: int, advice: str) -> None:
+    make_store(path)
+    execute(path, f"PRAGMA user_version = {major}")
+    message = refusal(path)
+    assert f"is a store of format {major}, but this version of Holdfast reads format 1" in message
+    assert advice in message
+
+
+def test_another_minor_format_is_read(path: Path) -> None:
+    make_store(path)
+    execute(path, "UPDATE meta SET value = '7' WHERE key = 'format_minor'")
+
+    async def look() -> None:
+        store = SqliteStore(path)
+        assert (await store.open()).minor == 7
+        assert await store.head(RunId("r")) == sample_head("r")
+        await store.close()
+
+    asyncio.run(look())
+
+
+def test_unknown_features_are_refused(path: Path) -> None:
+    make_store(path)
+    execute(path, """UPDATE meta SET value = '["teleport", "encryption"]' WHERE key = 'features'""")
+    message = refusal(path)
+    assert (
+        "needs what this version of Holdfast does not know: encryption, teleport; nothing was changed"
+        in message
+    )
+
+
+@pytest.mark.parametrize("damage", ["DROP TABLE meta", "DELETE FROM meta", "UPDATE meta SET value = 'x'"])
+def test_a_store_that_does_not_know_itself_is_refused(path: Path, damage: str) -> None:
+    make_store(path)
+    execute(path, damage)
+    assert "what it says of itself (table 'meta') is missing or unreadable" in refusal(path)
+
+
+def test_a_folder_in_its_place_is_refused(path: Path) -> None:
+    path.mkdir()
+    assert f"{str(path)!r} is a folder, not a file; name a file" in refusal(path)
+    assert list(path.iterdir()) == []
+
+
+def test_a_file_where_its_folder_should_be_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    message = refusal(tmp_path / "file" / "runs.db")
+    assert "NotADirectoryError" in message
+    assert str(tmp_path / "file") in message
+
+
+def test_missing_folders_are_made(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "runs.db"
+    make_store(path)
+    assert path.is_file()
+
+
+def test_a_relative_path_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = SqliteStore("runs.db")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    asyncio.run(store.open())
+    asyncio.run(store.close())
+    assert (tmp_path / "runs.db").is_file()
+
+
+@pytest.fixture
+def public_folder() -> Iterator[Path]:
+    """A folder that other users can enter, which tmp_path is not."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
+
+
+def test_a_folder_without_rights_is_refused(public_folder: Path) -> None:
+    public_folder.chmod(0o555)
+    message = finish(start("refused", public_folder / "runs.db"))
+    assert "it cannot be opened. Give this user access to the file and write access to its folder" in message
+    public_folder.chmod(0o755)
+    assert list(public_folder.iterdir()) == []
+
+
+def test_a_read_only_file_is_refused(public_folder: Path) -> None:
+    path = public_folder / "runs.db"
+    make_store(path)
+    path.chmod(0o444)
+    before = path.read_bytes()
+    message = finish(start("refused", path))
+    assert f"{str(path)!r} cannot be read and written by this user; give it access" in message
+    assert path.read_bytes() == before
+
+
+def test_a_folder_without_room_for_the_log_is_refused(public_folder: Path) -> None:
+    path = public_folder / "runs.db"
+    make_store(path)
+    path.chmod(0o666)
+    public_folder.chmod(0o555)
+    message = finish(start("refused", path))
+    assert "it cannot be written. Give this user write access to the file and its folder" in message
+    public_folder.chmod(0o755)
+
+
+def test_a_damaged_database_is_told(path: Path) -> None:
+    make_store(path)
+    content = path.read_bytes()
+    path.write_bytes(content[: 2048 * 2] + b"\xaa" * (len(content) - 2048 * 2))
+
+    async def look() -> None:
+        store = SqliteStore(path)
+        with pytest.raises(StorageError, match=r"the database is damaged. Restore it from a backup"):
+            await store.records(RunId("r"), *ANYTHING, Depth.ALL)
+        await store.close()
+
+    asyncio.run(look())

@@ -1,0 +1,124 @@
+"""SqliteStore: several processes, forks, and processes that are killed."""
+
+import asyncio
+import os
+import random
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from holdfast.checkpoint.store import RunQuery
+from holdfast.ids import RunId
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.testing.store_suite.samples import (
+    LARGE,
+    all_of,
+    begin,
+    sample_blob,
+    sample_head,
+    sample_id,
+    sample_record,
+)
+from tests.stores.sqlite_programs import execute, finish, start
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+async def test_several_processes_write_one_file(path: Path) -> None:
+    processes = [start("write_runs", path, f"p{number}", 5, 10) for number in range(4)]
+    for process in processes:
+        finish(process)
+    store = SqliteStore(path)
+    assert len(await store.runs(RunQuery())) == 20
+    for process_number in range(4):
+        for number in range(5):
+            run = f"p{process_number}-{number}"
+            records = [sample_record(run, seq) for seq in range(1, 11)]
+            assert await all_of(store, run) == (sample_head(run, 10), records)
+    await store.close()
+    assert execute(path, "PRAGMA integrity_check") == [("ok",)]
+
+
+async def test_a_store_may_be_made_by_many_at_once(tmp_path: Path) -> None:
+    """Each has connections of its own, which are in each other's way like those of several processes."""
+    for number in range(5):
+        stores = [SqliteStore(tmp_path / f"{number}.db") for _ in range(10)]
+        await asyncio.gather(*(begin(store, f"r{number}") for number, store in enumerate(stores)))
+        assert len({(await store.open()).store_id for store in stores}) == 1
+        assert len(await stores[0].runs(RunQuery())) == 10
+        await asyncio.gather(*(store.close() for store in stores))
+        assert execute(tmp_path / f"{number}.db", "PRAGMA journal_mode") == [("wal",)]
+
+
+async def test_the_switch_to_the_log_waits_for_others(path: Path) -> None:
+    """A process that dies between making the tables and the switch leaves a database that has no log yet."""
+    store = SqliteStore(path)
+    await store.open()
+    await store.close()
+    execute(path, "PRAGMA journal_mode = DELETE")
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    store = SqliteStore(path)
+    waiting = asyncio.ensure_future(begin(store, "r"))
+    await asyncio.wait([waiting], timeout=0.2)
+    assert not waiting.done()
+    other.execute("ROLLBACK")
+    other.close()
+    await waiting
+    await store.close()
+    assert execute(path, "PRAGMA journal_mode") == [("wal",)]
+
+
+async def test_what_was_acknowledged_survives_a_kill(path: Path) -> None:
+    pause = random.Random(2)
+    store = SqliteStore(path)
+    for _ in range(10):
+        process = start("write_until_killed", path, "r")
+        assert process.stdout is not None
+        acknowledged = int(process.stdout.readline())
+        await asyncio.sleep(pause.uniform(0, 0.05))
+        process.kill()
+        out, _ = process.communicate()
+        # A line may be torn; one before it is whole.
+        acknowledged = max([acknowledged, *map(int, out.split("\n")[:-1])])
+        head, records = await all_of(store, "r")
+        assert head is not None
+        assert head.seq >= acknowledged
+        assert records == [sample_record("r", seq) for seq in range(1, head.seq + 1)]
+        assert await store.find(sample_id("r", head.seq)) == ("r", head.seq)
+        blobs = [sample_blob(LARGE if seq % 5 == 0 else b"small", seq) for seq in range(1, head.seq)]
+        assert await store.blobs(RunId("r"), [blob.digest for blob in blobs]) == dict(blobs)
+    await store.close()
+    assert execute(path, "PRAGMA integrity_check") == [("ok",)]
+
+
+async def test_a_store_that_is_left_open_does_not_hold_the_process(path: Path) -> None:
+    assert finish(start("leave_open", path)) == "True\n"
+    store = SqliteStore(path)
+    assert await store.head(RunId("r")) == sample_head("r")
+    await store.close()
+
+
+def test_a_store_that_is_dropped_ends_its_threads_and_connections(path: Path) -> None:
+    assert finish(start("drop", path)) == "4\n['runs.db']\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.parametrize(
+    ("program", "printed", "runs"), [("fork", "0\n0\n0\n", 123), ("fork_while_busy", "0\n", 21)]
+)
+async def test_parent_and_child_use_a_store_after_a_fork(
+    path: Path, program: str, printed: str, runs: int
+) -> None:
+    assert finish(start(program, path)) == printed
+    store = SqliteStore(path)
+    assert len(await store.runs(RunQuery())) == runs
+    if program == "fork_while_busy":
+        for head in await store.runs(RunQuery()):
+            assert head.seq == 20
+    await store.close()
+    assert execute(path, "PRAGMA integrity_check") == [("ok",)]

@@ -1,0 +1,21 @@
+"""Limits of the log that are so small that a few supersteps reach all of them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from holdfast.checkpoint import log, packing, record
+
+
+@contextmanager
+def small_limits(
+    inline: int = 24, keyframe: int = 300, largest_part: int = 600, compress: int = 64
+) -> Iterator[None]:
+    """Values become blobs, keyframes come often, records are compressed and parts of them lie elsewhere."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(packing, "INLINE", inline)
+        patch.setattr(log, "_KEYFRAME_BYTES", keyframe)
+        patch.setattr(log, "_LARGEST_PART", largest_part)
+        patch.setattr(record, "_WORTH_COMPRESSING", compress)
+        yield
