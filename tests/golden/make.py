@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from holdfast import CheckpointStorage, HoldfastError, SuperStepStartedEvent
 from holdfast.checkpoint import log
@@ -114,14 +115,14 @@ def _shortened(value: Any) -> Any:
 
 
 async def make() -> None:
-    log.this_process = lambda: "golden:1:1"
     shutil.rmtree(DIRECTORY, ignore_errors=True)
     shutil.rmtree(_beside(DATABASE), ignore_errors=True)
     DATABASE.unlink(missing_ok=True)
-    await fill(CheckpointStorage(SqliteStore(DATABASE, big_blob=_BIG_BLOB)))
-    await fill_namespace(CheckpointStorage(SqliteStore(DATABASE, NAMESPACE, big_blob=_BIG_BLOB)))
-    await fill(CheckpointStorage(FileStore(DIRECTORY)))
-    await fill_namespace(CheckpointStorage(FileStore(DIRECTORY, NAMESPACE)))
+    with patch.object(log, "this_process", lambda: "golden:1:1"):  # not the names of some machine
+        await fill(CheckpointStorage(SqliteStore(DATABASE, big_blob=_BIG_BLOB)))
+        await fill_namespace(CheckpointStorage(SqliteStore(DATABASE, NAMESPACE, big_blob=_BIG_BLOB)))
+        await fill(CheckpointStorage(FileStore(DIRECTORY)))
+        await fill_namespace(CheckpointStorage(FileStore(DIRECTORY, NAMESPACE)))
     for unneeded in (*DIRECTORY.rglob("ids"), DIRECTORY / "temp"):
         shutil.rmtree(unneeded)  # links that are only hints, and an empty folder, which git does not keep
     with tempfile.TemporaryDirectory() as folder:

@@ -73,6 +73,9 @@ class Approve(Executor):
         await ctx.request_info(report, response_type=Verdict)
         await ctx.request_info("how many?", response_type=int | None, request_id="number")
 
+    async def on_checkpointing(self, ctx: WorkflowContext) -> None:
+        await ctx.queue_state_update("questions", self.asked * 2)
+
     @response_handler
     async def judged(self, report: Report, verdict: Verdict, ctx: WorkflowContext[None, str]) -> None:
         state = await ctx.get_state()

@@ -71,7 +71,7 @@ def test_growing_history_costs_what_it_grows(tmp_path: Path) -> None:
     assert checkpoints == 1_000
     assert done["disk"] < 512 * 1024 + 1_024 * checkpoints
     check_steady(done["supersteps"])
-    assert {superstep["encoded"] for superstep in done["supersteps"]} == {2}
+    assert {superstep["encoded"] for superstep in done["supersteps"][:-1]} == {2}
     assert {superstep["decoded"] for superstep in done["supersteps"]} == {0}
 
 

@@ -85,7 +85,7 @@ class Drawing:
 
 DRAWING = Drawing(
     "one",
-    [Line(Point(1, -0.0), Point(2, 1.5), tags={"b", "a"}), Line(Point(0, 0.0), Point(0, 0.0))],
+    [Line(Point(1, -0.0), Point(2, 1.5), tags={"a"}), Line(Point(0, 0.0), Point(0, 0.0))],
     {Level.HIGH: Mode.FAST},
     datetime.datetime(2026, 3, 29, 2, 30, tzinfo=datetime.UTC),
     Decimal("1.10"),

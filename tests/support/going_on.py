@@ -4,7 +4,7 @@
 or while the run is under way, counts its answers, answers twice, and looks at what the run itself holds at the end.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 from holdfast import (
@@ -94,12 +94,12 @@ async def picture(snapshot: Snapshot) -> dict[str, Any]:
     }
 
 
-async def stored_snapshot(storage: CheckpointStorage, workflow: Workflow, info: CheckpointInfo) -> Snapshot:
+async def stored_snapshot(storage: CheckpointStorage, info: CheckpointInfo) -> Snapshot:
     """The snapshot that a resume from a checkpoint would begin with."""
     head = await storage.head(info.run_id)
     blobs = storage.blobs(head.family)
     loaded = await load(storage.store, blobs, head, info.seq, Depth.ALL)
-    encoder = storage.encoder(storage.codec_for(workflow.name))
+    encoder = storage.encoder(storage.codec_for(info.workflow_name))
     return snapshot_of(loaded.manifest, info.superstep - (info.phase is Phase.START), encoder, blobs)
 
 
@@ -149,14 +149,11 @@ def compare(expected: Story, got: Story, start: CheckpointInfo, how: str, manner
     assert [given[1:] for given in got.answers] == rest, f"{how}: answered were {got.answers}, not {rest}"
 
 
-async def matches_the_store(run: Run, storage: CheckpointStorage, workflow: Workflow) -> None:
+async def matches_the_store(run: Run, storage: CheckpointStorage) -> None:
     """What a run holds in memory must be what its last checkpoint holds."""
     latest = await storage.get_latest(run_id=run.run_id)
     assert latest is not None
-    held, stored = (
-        await picture(run.snapshot),
-        await picture(await stored_snapshot(storage, workflow, latest)),
-    )
+    held, stored = await picture(run.snapshot), await picture(await stored_snapshot(storage, latest))
     for part in held:
         assert not differs(held[part], stored[part]), (
             f"{part}: the run holds {held[part]!r}, stored is {stored[part]!r}"
@@ -171,15 +168,16 @@ async def assert_goes_on(
 ) -> int:
     """Stop a run after every commit and go back to every checkpoint, each time with a newly made workflow."""
     async with make_storage() as storage:
-        workflow = make()
-        run = await workflow.start(message, storage=storage)
+        run = await make().start(message, storage=storage)
         expected = await lived(run, answer, manner)
-        await matches_the_store(run, storage, workflow)
+        await matches_the_store(run, storage)
         compared = await _from_each_checkpoint(make, expected, answer, manner, storage, run.run_id)
         report = await storage.verify()
         assert report.ok, report.problems
     bare = await lived(await make().start(message), answer, manner)
-    assert not differs(bare.ending, expected.ending), "the run with a storage came to another end than without"
+    assert not differs(bare.ending, expected.ending), (
+        "the run with a storage came to another end than without"
+    )
     commits = 1
     while await _stopped(commits, make, message, expected, answer, manner, make_storage):
         commits += 1
@@ -200,7 +198,7 @@ async def _from_each_checkpoint(
             f"from checkpoint {checkpoint.seq}, the {checkpoint.phase} of superstep {checkpoint.superstep}"
         )
         compare(expected, story, checkpoint, where, manner)
-        await matches_the_store(back, storage, make())
+        await matches_the_store(back, storage)
         compared += 1
     return compared
 
@@ -236,11 +234,10 @@ async def _stopped(
         storage._store = store
         latest = await storage.get_latest(run_id=run.run_id)
         assert latest is not None
-        workflow = make()
-        resumed = await workflow.resume(run_id=run.run_id, storage=storage)
+        resumed = await make().resume(run_id=run.run_id, storage=storage)
         story = await lived(resumed, answer, manner, _known(expected, latest, manner))
         compare(expected, story, latest, f"stopped after commit {commits}", manner)
-        await matches_the_store(resumed, storage, workflow)
+        await matches_the_store(resumed, storage)
         report = await storage.verify()
         assert report.ok, report.problems
     return stopped
@@ -254,8 +251,3 @@ async def _dies(run: Run, answer: Answer, manner: str, death: StorageError) -> b
             raise
         return True
     return False
-
-
-def as_mapping(story: Story) -> Mapping[str, Any]:
-    """A story for a report."""
-    return {"outputs": story.ending.outputs, "state": story.ending.state, "answers": story.answers}

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.document import unpacked
 from holdfast.checkpoint.info import CheckpointInfo, Phase
-from holdfast.checkpoint.log import Replay
+from holdfast.checkpoint.log import VALUE_WEIGHT, Replay
 from holdfast.checkpoint.manifest import Changes, Manifest
 from holdfast.checkpoint.record import (
     Header,
@@ -183,4 +183,6 @@ def _replay_of(line: Sequence[Record]) -> Replay:
     keyframe = line[0].keyframe
     size = len(keyframe.changes) + len(keyframe.values) if keyframe is not None else 0
     rest = line[1:] if keyframe is not None else line
-    return Replay(line[0].seq, sum(len(record.changes) + len(record.values) / 16 for record in rest), size)
+    return Replay(
+        line[0].seq, sum(len(record.changes) + len(record.values) / VALUE_WEIGHT for record in rest), size
+    )

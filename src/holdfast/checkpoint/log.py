@@ -35,7 +35,7 @@ _LARGEST_PART = 256 * 1024
 # Deltas are replayed at each load: a keyframe bounds how many. Values that stand in records only have to be
 # read again, not replayed, so a byte of them weighs less.
 _KEYFRAME_BYTES = 64 * 1024
-_VALUE_WEIGHT = 16
+VALUE_WEIGHT = 64
 
 
 class Outside(NamedTuple):
@@ -148,7 +148,7 @@ class RunLog:
         manifest.fold(changed, entry.phase is Phase.END and entry.delta is not None)
         plain = packed(changed)
         seq = self.head.seq + 1 + before
-        weight = self._replay.weight + len(plain[0]) + len(plain[1]) / _VALUE_WEIGHT
+        weight = self._replay.weight + len(plain[0]) + len(plain[1]) / VALUE_WEIGHT
         wanted = entry.keyframe or (last and weight >= max(_KEYFRAME_BYTES, self._replay.keyframe))
         self._replay = Replay(seq) if wanted else self._replay._replace(weight=weight)
         self._last_time = max(self._outside.now(), self._last_time + 1)

@@ -154,8 +154,12 @@ class Run:
             self._log.reopen()
             self._status = RunStatus.RUNNING
             self._move()
-            if self._runner.recorder is not None:
-                await self._runner.answers_stored()
+            if self._runner.recorder is not None and not await self._runner.answers_stored():
+                self._raise_failure()
+                raise RunEnded(
+                    f"run {self._run_id} came to rest ({self._status}) before the answers were stored; "
+                    f"resume it with them"
+                )
 
     def take(self, responses: Answers) -> None:
         """Take answers, which are delivered when the run moves."""
@@ -295,6 +299,7 @@ class Run:
         if self._status.ended:
             return
         self._status = status
+        self._runner.drop_answers()
         for event in (WorkflowStatusEvent(status), *events):
             self._emit(event)
         self._log.close()

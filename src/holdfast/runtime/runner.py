@@ -12,7 +12,7 @@ from holdfast.engine.answers import checked_answer
 from holdfast.engine.limits import Limits
 from holdfast.engine.message import Request, Unrouted
 from holdfast.engine.routing import brief
-from holdfast.engine.snapshot import Snapshot, answered
+from holdfast.engine.snapshot import Snapshot, answered, status_at_rest
 from holdfast.engine.state import Scope
 from holdfast.engine.superstep import Applied, Outcome, Turn, WaitingJoin, apply, plan, waiting_joins
 from holdfast.engine.value import Captor, NotAtHand, Value
@@ -84,8 +84,9 @@ class Runner:
         self._log = log
         self.recorder = recorder
         self.resumed = resumed
+        self._said_again = False
         self._responses: dict[RequestId, Value] = {}
-        self._answerers: list[asyncio.Future[None]] = []
+        self._answerers: list[asyncio.Future[bool]] = []
         self._holders: dict[str, Holder] = {}
         self._nested: dict[str, list[ExecutorId]] = {}
         self._executors = dict(shared)
@@ -184,19 +185,25 @@ class Runner:
     def _deliver(self, responses: Mapping[RequestId, Value]) -> None:
         self.snapshot = answered(self.snapshot, responses)
         self._responses = {known: v for known, v in self._responses.items() if known not in responses}
-        self._tell_answerers()
+        self._tell_answerers(True)
 
-    async def answers_stored(self) -> None:
-        """Wait until the answers that were taken are stored, or the run comes to rest without them."""
-        if self._responses:
-            stored = asyncio.get_running_loop().create_future()
-            self._answerers.append(stored)
-            await stored
+    async def answers_stored(self) -> bool:
+        """Wait until the answers that were taken are stored; whether they were, before the run came to rest."""
+        if not self._responses:
+            return True
+        stored: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._answerers.append(stored)
+        return await stored
 
-    def _tell_answerers(self) -> None:
+    def drop_answers(self) -> None:
+        """The run came to rest: answers that were not delivered are void."""
+        self._responses = {}
+        self._tell_answerers(False)
+
+    def _tell_answerers(self, done: bool) -> None:
         for stored in self._answerers:
             if not stored.done():
-                stored.set_result(None)
+                stored.set_result(done)
         self._answerers = []
 
     # Supersteps
@@ -212,9 +219,10 @@ class Runner:
         return bool(self.snapshot.deliveries or self._responses)
 
     def again(self) -> list[WorkflowEvent]:
-        """What a resumed run says again: its outputs if it is finished, and the requests that are pending."""
-        if not self.resumed:
+        """What a resumed run says again, once: its outputs if it is finished, and the requests that are pending."""
+        if not self.resumed or self._said_again:
             return []
+        self._said_again = True
         snapshot = self.snapshot
         if self.finished:
             return [
@@ -250,12 +258,6 @@ class Runner:
 
     async def drive(self) -> None:
         """Take supersteps until there is nothing to deliver; raises where one fails."""
-        try:
-            await self._drive()
-        finally:
-            self._tell_answerers()
-
-    async def _drive(self) -> None:
         self._turns.stopping = False
         await self.open()
         driver = asyncio.current_task()
@@ -268,6 +270,10 @@ class Runner:
                 self.recorder.raise_if_cancelled()
             turns = plan(self._graph, self.snapshot)
             if not turns:
+                if self.recorder is not None:
+                    await self.recorder.rest(status_at_rest(self.snapshot), None)
+                    if self._responses:  # they came while that was stored
+                        continue
                 break
             await self._superstep(turns, driver)
             holder = self._log.holder

@@ -1,0 +1,347 @@
+"""Kills processes in the middle of their runs, and looks whether anything that was acknowledged is lost.
+
+    python -m tests.faults.sigkill --store sqlite --kills 1000
+
+This process never opens a storage and never has a second thread: it forks one child after the other. Each goes on
+with a run, tells every checkpoint that it was told of, and is killed at a random moment. After each kill another
+child looks at what is stored. Chance comes from a seed, which is printed; the moments themselves are the machine's.
+"""
+
+import argparse
+import asyncio
+import importlib
+import json
+import os
+import random
+import select
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn
+
+from holdfast import (
+    CheckpointSavedEvent,
+    CheckpointStorage,
+    Executor,
+    RunStatus,
+    Workflow,
+    WorkflowBuilder,
+    WorkflowContext,
+    executor,
+    handler,
+)
+from holdfast.checkpoint.store import Commit, Store
+from tests.support.durable import Wrapped, storage_at
+
+ROUNDS = 25
+WORKERS = 6
+# A child that does not end by itself within this time hangs.
+PATIENCE_SECONDS = 60.0
+
+
+# -- the workflow ----------------------------------------------------------------------------------
+
+
+@executor(id="start")
+async def start(left: int, ctx: WorkflowContext[int]) -> int:
+    await ctx.append_state("rounds", left, scope_name="Log")
+    if left % 5 == 0:  # a file of its own beside a SQLite database
+        await ctx.queue_state_update("big", random.Random(left).randbytes(300_000), scope_name="Log")
+    return left
+
+
+class Work(Executor):
+    checkpointed = ("total",)
+
+    def __init__(self, id: str) -> None:
+        super().__init__(id)
+        self.total = 0
+
+    @handler
+    async def work(self, left: int, ctx: WorkflowContext[int]) -> int:
+        self.total += left
+        await ctx.queue_state_update(str(self.id), random.Random(left).randbytes(5_000), scope_name="Blobs")
+        await asyncio.sleep(0)
+        return self.total
+
+
+@executor(id="join")
+async def join(totals: list[int], ctx: WorkflowContext[int, Any]) -> None:
+    await ctx.append_state("totals", sum(totals), scope_name="Log")
+    rounds = await ctx.read_state("rounds", scope_name="Log")
+    if rounds[-1] > 1:
+        await ctx.send_message(rounds[-1] - 1)
+        return
+    big = await ctx.read_state("big", scope_name="Log")
+    totals = await ctx.read_state("totals", scope_name="Log")
+    await ctx.yield_output([len(rounds), sum(totals), big == random.Random(5).randbytes(300_000)])
+
+
+def rounds() -> Workflow:
+    workers = [Work.bind(id=f"w{number}") for number in range(WORKERS)]
+    return (
+        WorkflowBuilder(name="Rounds", max_iterations=1_000)
+        .set_start_executor(start)
+        .add_fan_out_edges(start, workers)
+        .add_fan_in_edges(workers, join)
+        .add_edge(join, start)
+        .build()
+    )
+
+
+def expected() -> list[Any]:
+    """What a run gives out if nothing of it is lost or done twice."""
+    running, total = 0, 0
+    for left in range(ROUNDS, 0, -1):
+        running += left
+        total += running * WORKERS
+    return [[ROUNDS, total, True]]
+
+
+# -- a store with a planted bug --------------------------------------------------------------------
+
+
+class Hasty(Wrapped):
+    """Acknowledges a commit at once and makes it durable 20 ms later."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self._waiting: list[Commit] = []
+        self._flushing: asyncio.Task[None] | None = None
+
+    async def commit(self, commit: Commit) -> None:
+        self._waiting.append(commit)
+        if self._flushing is None or self._flushing.done():
+            self._flushing = asyncio.create_task(self._flush())
+        await asyncio.sleep(0.001)
+
+    async def _flush(self) -> None:
+        while self._waiting:
+            await asyncio.sleep(0.02)
+            waiting, self._waiting = self._waiting, []
+            for commit in waiting:
+                await self.inner.commit(commit)
+
+    async def close(self) -> None:
+        if self._flushing is not None:
+            await self._flushing
+        await self.inner.close()
+
+
+def opened(kind: str, folder: Path) -> CheckpointStorage:
+    """The storage of this kind; "hasty" is SQLite with the planted bug."""
+    if kind == "hasty":
+        return CheckpointStorage(Hasty(storage_at("sqlite", folder).store))
+    return storage_at(kind, folder)
+
+
+# -- what children do ------------------------------------------------------------------------------
+
+
+async def go_on(kind: str, folder: Path, run_id: str, tell: Callable[[str], None]) -> None:
+    """Start the run or go on with it; tell each checkpoint that is acknowledged, and what comes of the run."""
+    async with opened(kind, folder) as storage:
+        tell("ready")
+        if await storage.head_or_none(run_id) is None:
+            run = await rounds().start(ROUNDS, run_id=run_id, storage=storage)
+        else:
+            run = await rounds().resume(run_id=run_id, storage=storage)
+        async for event in run.watch_stream():
+            if isinstance(event, CheckpointSavedEvent):
+                tell(f"saved {event.checkpoint.checkpoint_id}")
+        outputs = (await run.wait_for_completion()).outputs
+    tell(f"done {json.dumps(outputs)}")
+
+
+async def look(
+    kind: str, folder: Path, run_id: str, acknowledged: list[str], tell: Callable[[str], None]
+) -> None:
+    """Tell what is wrong with what is stored of a run."""
+    async with storage_at("sqlite" if kind == "hasty" else kind, folder) as storage:
+        head = await storage.head_or_none(run_id)
+        if head is None:
+            if acknowledged:
+                tell(f"wrong the run is not there, but {len(acknowledged)} checkpoints were acknowledged")
+            tell("looked 0")
+            return
+        listed = await storage.list_checkpoints(run_id=run_id)
+        there = {checkpoint.checkpoint_id for checkpoint in listed}
+        lost = [checkpoint_id for checkpoint_id in acknowledged if checkpoint_id not in there]
+        if lost:
+            tell(f"wrong {len(lost)} acknowledged checkpoints are lost, the first is {lost[0]}")
+        report = await storage.verify()
+        for problem in report.problems[:3]:
+            tell(f"wrong {problem.checkpoint_id}: {problem.what}")
+        newest = await storage.load(listed[-1].checkpoint_id)
+        if newest.checkpoint_id != head.checkpoint_id:
+            tell("wrong the run does not stand on its newest checkpoint")
+        (info,) = [run for run in await storage.list_runs(limit=None) if run.run_id == run_id]
+        if (info.status, info.interrupted) not in ((RunStatus.RUNNING, True), (RunStatus.COMPLETED, False)):
+            tell(f"wrong the run is {info.status}, interrupted={info.interrupted}")
+        tell(f"looked {len(listed)}")
+
+
+# -- the campaign ----------------------------------------------------------------------------------
+
+
+@dataclass
+class Campaign:
+    """Kills so many children, and says what went wrong."""
+
+    kind: str
+    folder: Path
+    kills: int
+    seed: int
+    killed: int = 0
+    runs: int = 0
+    acknowledged: int = 0
+    idle: int = 0
+    """Kills before the child told of any checkpoint."""
+    wrong: list[str] = field(default_factory=list)
+
+    def play(self) -> "Campaign":
+        """Kill, look and go on; the last run goes on to its end."""
+        chance = random.Random(self.seed)
+        _warm_up()
+        while self.killed < self.kills and not self.wrong:
+            self._one_run(chance)
+        return self
+
+    def _one_run(self, chance: random.Random) -> None:
+        run_id = f"run{self.runs}"
+        self.runs += 1
+        acknowledged: list[str] = []
+        while not self.wrong:
+            last = self.killed >= self.kills
+            told, ended = _life(
+                lambda tell: go_on(self.kind, self.folder, run_id, tell),
+                None if last else _moment(chance),
+            )
+            saved = [line.split()[1] for line in told if line.startswith("saved ")]
+            acknowledged += saved
+            self.acknowledged += len(saved)
+            self._note(told)
+            done = [json.loads(line.partition(" ")[2]) for line in told if line.startswith("done ")]
+            if not ended and not done:
+                self.killed += 1
+                self.idle += not saved
+            self._look(run_id, acknowledged)
+            if done:
+                if done[0] != expected():
+                    self.wrong.append(f"{run_id} gave out {done[0]}, not {expected()}")
+                return
+            if ended:
+                self.wrong.append(f"{run_id} ended by itself without a result: {told[-3:]}")
+
+    def _look(self, run_id: str, acknowledged: list[str]) -> None:
+        told, _ = _life(lambda tell: look(self.kind, self.folder, run_id, acknowledged, tell), None)
+        self._note(told)
+        if not [line for line in told if line.startswith("looked ")]:
+            self.wrong.append(f"nobody could look at {run_id}: {told[-3:]}")
+
+    def _note(self, told: list[str]) -> None:
+        self.wrong += [line.partition(" ")[2] for line in told if line.startswith("wrong ")]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When a child is killed: so long after it was born, or after it told that word for the first time."""
+
+    seconds: float
+    after: bytes
+
+
+def _moment(chance: random.Random) -> Moment:
+    after = chance.choices([b"", b"ready", b"saved"], [1, 2, 5])[0]
+    return Moment(chance.expovariate(1 / 0.02), after)
+
+
+Doing = Callable[[Callable[[str], None]], Coroutine[Any, Any, None]]
+
+
+def _warm_up() -> None:
+    """Import here what children need, so that each of them has it when it is born."""
+    rounds()
+    for module in ("runtime.durable", "stores.sqlite", "stores.file", "checkpoint.verify"):
+        importlib.import_module(f"holdfast.{module}")
+
+
+def _life(doing: Doing, moment: Moment | None) -> tuple[list[str], bool]:
+    """What a child tells until it ends or is killed; whether it ended by itself."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(reader)
+        _be_child(doing, writer)
+    os.close(writer)
+    try:
+        text, ended = _read(reader, moment)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    while chunk := os.read(reader, 65_536):  # what it had told when it was killed
+        text += chunk
+    os.close(reader)
+    return text.decode().splitlines(), ended
+
+
+def _read(reader: int, moment: Moment | None) -> tuple[bytes, bool]:
+    text = b""
+    hanging = time.monotonic() + PATIENCE_SECONDS
+    deadline = hanging
+    while True:
+        if deadline is hanging and moment is not None and moment.after in text:
+            deadline = time.monotonic() + moment.seconds
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([reader], [], [], left)[0]:
+            break
+        chunk = os.read(reader, 65_536)
+        if not chunk:
+            return text, True
+        text += chunk
+    if deadline is hanging:
+        raise TimeoutError(f"a child did not end within {PATIENCE_SECONDS:g} s; it told: {text[-500:]!r}")
+    return text, False
+
+
+def _be_child(doing: Doing, writer: int) -> NoReturn:
+    def tell(line: str) -> None:
+        os.write(writer, f"{line}\n".encode())  # whole, or not at all: it is short
+
+    try:
+        asyncio.run(doing(tell))
+    except BaseException:
+        last = traceback.format_exc().strip().splitlines()
+        tell(f"wrong {' | '.join(last[-6:])}"[:4_000])
+    finally:
+        os._exit(0)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Play a campaign from the command line; 0 if nothing went wrong."""
+    parser = argparse.ArgumentParser(description="Kill processes in the middle of their runs.")
+    parser.add_argument("--store", choices=["sqlite", "file", "hasty"], default="sqlite")
+    parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--folder", type=Path, default=None)
+    given = parser.parse_args(arguments)
+    seed = given.seed if given.seed is not None else random.SystemRandom().randrange(1 << 32)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = given.folder or Path(temporary)
+        campaign = Campaign(given.store, folder, given.kills, seed).play()
+    print(
+        f"seed {seed}: {campaign.killed} kills, {campaign.idle} of them before a checkpoint was told of, "
+        f"{campaign.runs} runs, {campaign.acknowledged} checkpoints acknowledged"
+    )
+    for wrong in campaign.wrong:
+        print(f"WRONG: {wrong}")
+    return 1 if campaign.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

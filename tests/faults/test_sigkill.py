@@ -1,0 +1,54 @@
+"""Processes that are killed at random moments lose nothing that was acknowledged.
+
+``HOLDFAST_KILLS`` sets how many kills each store gets; by hand: ``python -m tests.faults.sigkill --kills 1000``.
+"""
+
+import os
+import random
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.durable import ROOT
+
+KILLS = int(os.environ.get("HOLDFAST_KILLS", "50"))
+
+
+def campaign(store: str, kills: int, seed: int, folder: Path) -> tuple[int, str]:
+    """Play a campaign in a process of its own: it forks, which a process with threads must not."""
+    command = [sys.executable, "-m", "tests.faults.sigkill", "--store", store, "--kills", str(kills)]
+    done = subprocess.run(
+        [*command, "--seed", str(seed), "--folder", str(folder)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120 + kills * 5,
+        check=False,
+    )
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("store", ["sqlite", "file"])
+def test_killed_processes_lose_nothing(store: str, tmp_path: Path) -> None:
+    seed = random.SystemRandom().randrange(1 << 32)
+    code, said = campaign(store, KILLS, seed, tmp_path)
+    assert code == 0, (
+        f"to play it again: python -m tests.faults.sigkill --store {store} --seed {seed}\n{said}"
+    )
+    counted = re.search(r"(\d+) kills, (\d+) of them before .*, (\d+) checkpoints acknowledged", said)
+    assert counted is not None, said
+    kills, idle, acknowledged = map(int, counted.groups())
+    assert kills == KILLS
+    # Else they were killed too early to show anything.
+    assert idle < 0.7 * kills, said
+    assert acknowledged > kills, said
+
+
+def test_planted_store_that_acknowledges_too_early(tmp_path: Path) -> None:
+    """20 ms before a commit is durable; the same campaign finds it."""
+    code, said = campaign("hasty", KILLS, 1, tmp_path)
+    assert code == 1, said
+    assert re.search(r"WRONG: .*acknowledged", said), said
