@@ -15,7 +15,7 @@ DEV := $(VENV)/.installed-dev
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench clean
+.PHONY: help demo test check faults bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,10 @@ check: $(DEV) ## formatting, lint, types, layers
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+faults: $(DEV) ## kill processes a thousand times on each store (a short form is in make test)
+	$(BIN)/python -m tests.faults.sigkill --store sqlite --kills 1000 $(ARGS)
+	$(BIN)/python -m tests.faults.sigkill --store file --kills 1000 $(ARGS)
 
 bench: $(DEV) ## measure
 	@$(BIN)/python -m bench $(ARGS)

@@ -34,7 +34,7 @@ _BIG_BLOB = 3_000  # so that some blobs are files, though none is big
 def low_limits() -> Iterator[None]:
     """Let keyframes and parts that lie elsewhere come about in small runs."""
     before = log._KEYFRAME_BYTES, log._LARGEST_PART
-    log._KEYFRAME_BYTES, log._LARGEST_PART = 1_000, 350
+    log._KEYFRAME_BYTES, log._LARGEST_PART = 600, 350
     try:
         yield
     finally:

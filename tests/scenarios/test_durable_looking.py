@@ -24,6 +24,7 @@ from holdfast import (
     RequestInfoExecutor,
     RunStatus,
     SqliteCheckpointStorage,
+    StorageError,
     Workflow,
     WorkflowBuilder,
     WorkflowContext,
@@ -437,7 +438,8 @@ async def test_ten_thousand_checkpoints_on_disk_are_listed_without_reading_value
 
 # -- damage ----------------------------------------------------------------------------------------
 
-BIG = {left: random.Random(left).randbytes(6_000) for left in range(6)}
+# The one at 2 is so large that SQLite has a file beside it.
+BIG = {left: random.Random(left).randbytes(300_000 if left == 2 else 6_000) for left in range(6)}
 
 
 class Fill(Executor):
@@ -517,23 +519,19 @@ async def test_changed_record(kind: str, tmp_path: Path, part: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ON_DISK)
-async def test_changed_blob(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("key", "seq"), [("big3", 6), ("big2", 8)])
+@pytest.mark.parametrize("problem", ["has other content", "is missing"])
+async def test_damaged_blob(kind: str, tmp_path: Path, key: str, seq: int, problem: str) -> None:
     listed = await filled(kind, tmp_path)
     async with storage_at(kind, tmp_path) as storage:
-        digest = await _digest_of(storage, listed["hurt"][5], "big3")
-    damage_of(kind, tmp_path, "hurt").blob(digest)
-    await check_damage(kind, tmp_path, listed, affected=set(range(6, 13)), named={6})
-    await _others_can_be_read(kind, tmp_path, listed, digest, "other content")
-
-
-@pytest.mark.parametrize("kind", ON_DISK)
-async def test_missing_blob(kind: str, tmp_path: Path) -> None:
-    listed = await filled(kind, tmp_path)
-    async with storage_at(kind, tmp_path) as storage:
-        digest = await _digest_of(storage, listed["hurt"][5], "big3")
-    damage_of(kind, tmp_path, "hurt").remove_blob(digest)
-    await check_damage(kind, tmp_path, listed, affected=set(range(6, 13)), named={6})
-    await _others_can_be_read(kind, tmp_path, listed, digest, "is missing")
+        digest = await _digest_of(storage, listed["hurt"][seq - 1], key)
+    damage = damage_of(kind, tmp_path, "hurt")
+    if problem == "is missing":
+        damage.remove_blob(digest)
+    else:
+        damage.blob(digest)
+    await check_damage(kind, tmp_path, listed, affected=set(range(seq, 13)), named={seq})
+    await _others_can_be_read(kind, tmp_path, listed, key, digest, problem)
 
 
 async def _digest_of(storage: CheckpointStorage, checkpoint: Checkpoint, key: str) -> bytes:
@@ -545,15 +543,15 @@ async def _digest_of(storage: CheckpointStorage, checkpoint: Checkpoint, key: st
 
 
 async def _others_can_be_read(
-    kind: str, folder: Path, listed: dict[str, list[Checkpoint]], digest: bytes, problem: str
+    kind: str, folder: Path, listed: dict[str, list[Checkpoint]], key: str, digest: bytes, problem: str
 ) -> None:
     """A value that is damaged hurts nobody who does not read it."""
     async with storage_at(kind, folder) as storage:
         light = await storage.load(listed["hurt"][-1].checkpoint_id, values=False)
         assert await light.read_state("big4", scope_name="S") == BIG[4]
         assert await light.read_state("small3", scope_name="S") == "small3"
-        with pytest.raises(CheckpointCorrupt, match=rf"{digest.hex()} .*{problem}.*storage.verify"):
-            await light.read_state("big3", scope_name="S")
+        with pytest.raises(CheckpointCorrupt, match=rf"{digest.hex()}.* {problem}"):
+            await light.read_state(key, scope_name="S")
         assert await outputs_of(filling().resume(run_id="hurt", storage=storage)) == [0]
 
 
@@ -624,6 +622,67 @@ async def test_every_flipped_bit_in_a_record_is_noticed(tmp_path: Path) -> None:
             damage.record(6, part, place)  # as it was
     async with storage_at("sqlite", tmp_path) as storage:
         assert (await storage.verify()).ok
+
+
+async def test_flipped_bits_in_the_files_of_commits(tmp_path: Path) -> None:
+    """Anywhere in them, also where the head stands: what loads is right, and what does not is reported."""
+    listed = await filled("file", tmp_path)
+    damage = damage_of("file", tmp_path, "hurt")
+    assert isinstance(damage, FileDamage)
+    chance = random.Random(13)
+    noticed = 0
+    for seq in (6, 12):
+        for place in chance.sample(range(damage.size_of(seq)), 25):
+            damage.flip(seq, place)
+            async with storage_at("file", tmp_path) as storage:
+                report = await storage.verify()
+                try:
+                    for checkpoint in listed["hurt"]:
+                        await _whole(storage, checkpoint)
+                except (CheckpointCorrupt, CheckpointNotFound):
+                    noticed += 1
+                    assert not report.ok, (seq, place)
+                await _whole(storage, listed["good"][-1])
+            damage.flip(seq, place)  # as it was
+    assert noticed > 25
+
+
+HEADS: dict[str, tuple[str, Any]] = {
+    "a status that is none": ("status", "runninf"),
+    "a checkpoint that is not there": ("checkpoint", bytes(32)),
+    "a number beyond all records": ("seq", 99),
+    "a number before the last record": ("seq", 5),
+    "no number": ("seq", "x"),
+    "a time that is none": ("created", 1 << 62),
+}
+
+
+@pytest.mark.parametrize("what", HEADS)
+async def test_damaged_head(tmp_path: Path, what: str) -> None:
+    """What says where a run stands, in SQLite: reported, and no other run suffers."""
+    listed = await filled("sqlite", tmp_path)
+    damage = damage_of("sqlite", tmp_path, "hurt")
+    assert isinstance(damage, SqliteDamage)
+    damage.run(*HEADS[what])
+    async with storage_at("sqlite", tmp_path) as storage:
+        report = await storage.verify()
+        assert not report.ok
+        assert {problem.run_id for problem in report.problems} == {"hurt"}
+        assert "good" in [run.run_id for run in await storage.list_runs()]
+        for checkpoint in listed["good"]:
+            await _whole(storage, checkpoint)
+        try:
+            await storage.get_latest(run_id="hurt")
+        except StorageError:
+            pass
+
+
+async def test_text_where_bytes_belong(tmp_path: Path) -> None:
+    listed = await filled("sqlite", tmp_path)
+    damage = damage_of("sqlite", tmp_path, "hurt")
+    assert isinstance(damage, SqliteDamage)
+    damage.replace(6, "changes", "text")
+    await check_damage("sqlite", tmp_path, listed, affected=set(range(6, 13)), named={6})
 
 
 # -- damaged keyframes -----------------------------------------------------------------------------

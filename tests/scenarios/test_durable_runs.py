@@ -26,6 +26,7 @@ from holdfast import (
     RunExists,
     RunNotFound,
     RunStatus,
+    SqliteCheckpointStorage,
     SuperStepCompletedEvent,
     SuperstepLimit,
     SuperStepStartedEvent,
@@ -1056,3 +1057,17 @@ async def test_request_info_executor_asks_across_a_resume(place: Place) -> None:
     assert latest is not None
     result = await soon(workflow().run_from_checkpoint(latest, storage, {"ask.1.1": True}))
     assert result.outputs == [True]
+
+
+def test_one_storage_for_one_event_loop_after_another(tmp_path: Path) -> None:
+    """As programs without an event loop of their own have it."""
+    storage = SqliteCheckpointStorage(tmp_path / "runs.db")
+    workflow = counting(storage=storage)
+    first = workflow.run_sync(2, run_id="first")
+    second = workflow.run_sync(1)
+    assert (first.outputs, second.outputs) == ([[2, 1, 0]], [[1, 0]])
+    with pytest.raises(RunExists):
+        workflow.run_sync(2, run_id="first")
+    listed = asyncio.run(storage.list_runs())
+    assert [run.run_id for run in listed] == ["first", second.run_id]
+    asyncio.run(storage.close())

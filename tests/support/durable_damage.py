@@ -66,10 +66,31 @@ class SqliteDamage:
             removed = connection.execute(f"DELETE FROM checkpoints WHERE {where}", (self._run_id, seq))
             assert removed.rowcount == 1
 
+    def run(self, column: str, value: Any) -> None:
+        """Let the row that says where the run stands say something else."""
+        with self._open() as connection:
+            query = f"UPDATE runs SET {column} = ? WHERE run = ?"
+            assert connection.execute(query, (value, self._run_id)).rowcount == 1
+
+    def replace(self, seq: int, column: str, value: Any) -> None:
+        """Put something else into a column of a record."""
+        with self._open() as connection:
+            where = "run = (SELECT id FROM runs WHERE run = ?) AND seq = ?"
+            query = f"UPDATE checkpoints SET {column} = ? WHERE {where}"
+            assert connection.execute(query, (value, self._run_id, seq)).rowcount == 1
+
     _OF_FAMILY = "family = (SELECT id FROM families WHERE family = ?) AND digest = ?"
+
+    def _big(self, digest: bytes) -> Path | None:
+        """The file of a big blob."""
+        found = list(self._path.with_name("runs.db-blobs").rglob(f"{self._run_id}/{digest.hex()}"))
+        return found[0] if found else None
 
     def blob(self, digest: bytes, place: int = 100) -> None:
         """Flip a bit in a blob."""
+        if (path := self._big(digest)) is not None:
+            path.write_bytes(flipped(path.read_bytes(), place))
+            return
         changed = self._change(
             "blobs", "data", self._OF_FAMILY, (self._run_id, digest), lambda data: flipped(data, place)
         )
@@ -77,6 +98,9 @@ class SqliteDamage:
 
     def remove_blob(self, digest: bytes) -> None:
         """Remove a blob."""
+        if (path := self._big(digest)) is not None:
+            path.unlink()
+            return
         with self._open() as connection:
             where = (self._run_id, digest)
             assert connection.execute(f"DELETE FROM blobs WHERE {self._OF_FAMILY}", where).rowcount == 1
@@ -105,6 +129,15 @@ class FileDamage:
             label = text.index('"bytes"', name)
             text = text[:label] + '"bytez"' + text[label + len('"bytes"') :]
         path.write_text(text)
+
+    def flip(self, seq: int, place: int) -> None:
+        """Flip a bit anywhere in the file with a record."""
+        path = self._file_of(seq)
+        path.write_bytes(flipped(path.read_bytes(), place))
+
+    def size_of(self, seq: int) -> int:
+        """How long the file with a record is."""
+        return self._file_of(seq).stat().st_size
 
     def tear(self, seq: int) -> None:
         """Let the file of a record end in its middle."""

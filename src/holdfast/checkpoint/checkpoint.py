@@ -22,7 +22,7 @@ from holdfast.checkpoint.views import (
 )
 from holdfast.engine.state import Scope
 from holdfast.engine.value import NotAtHand
-from holdfast.errors import NotLoaded
+from holdfast.errors import NotLoaded, UnknownType
 from holdfast.graph.context import DEFAULT_SHARED_SCOPE
 from holdfast.graph.state_key import StateKey
 from holdfast.ids import ExecutorId
@@ -163,7 +163,13 @@ class Checkpoint(CheckpointInfo):
     def _read(self, ref: Ref, place: str) -> Any:
         if not self.material.loaded:
             raise not_loaded(place, ref, self.checkpoint_id)
-        return restored(ref, self.material.encoder, self.material.source).load()
+        try:
+            return restored(ref, self.material.encoder, self.material.source).load()
+        except UnknownType as error:
+            raise UnknownType(
+                f"{place} of checkpoint {self.checkpoint_id[:12]}...: {error}; the types of workflow "
+                f"{self.workflow_name!r} are known once it is built here with .with_checkpointing(storage)"
+            ) from error
 
 
 class _ExecutorStates(Mapping[str, Any]):

@@ -183,6 +183,7 @@ def _replay_of(line: Sequence[Record]) -> Replay:
     keyframe = line[0].keyframe
     size = len(keyframe.changes) + len(keyframe.values) if keyframe is not None else 0
     rest = line[1:] if keyframe is not None else line
-    return Replay(
-        line[0].seq, sum(len(record.changes) + len(record.values) / VALUE_WEIGHT for record in rest), size
+    weight = sum(
+        len(plain_form(record.changes)) + len(plain_form(record.values)) / VALUE_WEIGHT for record in rest
     )
+    return Replay(line[0].seq, weight, size)

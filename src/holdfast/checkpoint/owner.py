@@ -37,7 +37,8 @@ def _began(pid: int) -> str:
     """When a process began, in the system's own words; empty if there is none."""
     try:
         # The name of the program stands in parentheses and may contain anything.
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return rest[18] if state not in "ZX" else ""  # one that is dead may still be listed
     except (OSError, IndexError):
         pass
     try:

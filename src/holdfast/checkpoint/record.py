@@ -9,7 +9,7 @@ import zstandard
 from blake3 import blake3
 
 from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase, moment
-from holdfast.checkpoint.store import Record
+from holdfast.checkpoint.store import FORMAT_MAJOR, Record
 from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import CheckpointId, Digest, RunId
@@ -53,7 +53,7 @@ def packed_header(header: Header) -> bytes:
     parent = header.parent_id
     return ormsgpack.packb(
         {
-            "format": 1,
+            "format": FORMAT_MAJOR,
             "run": header.run_id,
             "workflow": header.workflow_name,
             "seq": header.seq,
@@ -75,6 +75,8 @@ def read_header(record: Record) -> Header:
     """The header of a record; raises ``CheckpointCorrupt``."""
     try:
         fields: dict[str, Any] = ormsgpack.unpackb(record.header)
+        if fields["format"] != FORMAT_MAJOR:
+            raise ValueError(f"it has format {fields['format']}, this version reads {FORMAT_MAJOR}")
         parent = fields["parent"]
         return Header(
             RunId(fields["run"]),
