@@ -312,46 +312,58 @@ class Runner:
             self.emit(events)
             raise self._failure([turn for turn in finished if turn.error is not None])
         try:
-            applied = await self._applied(snapshot, outcomes)
+            try:
+                applied = apply(self._graph, snapshot, outcomes, self._limits, self._capture)
+            except NotAtHand as absent:
+                applied = await self._applied_with(absent, snapshot, outcomes)
         except HoldfastError as error:
             self.emit(events)
             if isinstance(error, ExecutorFailed):
                 error.superstep, error.run_id = self.superstep, self._run_id
             error.add_note(f"at the end of superstep {self.superstep} of run {self._run_id}")
             raise
-        concluded = self._concluding(applied)
+        told = len(events)
+        self._conclude(applied, events)
         if recorder is not None:
-            await self._record(recorder, applied, finished, concluded)
+            await self._record(recorder, applied, finished, events, told)
         else:
             self.snapshot = applied.snapshot
         if applied.finished:
             self._forget(applied.finished)
-        self.emit(events + concluded)
+        self.emit(events)
 
-    async def _applied(self, snapshot: Snapshot, outcomes: Sequence[Outcome]) -> Applied:
+    async def _applied_with(
+        self, absent: NotAtHand, snapshot: Snapshot, outcomes: Sequence[Outcome]
+    ) -> Applied:
+        """Apply outcomes that need values which are not at hand, as a merge into a value after a resume does."""
         while True:
+            await absent.fetch()
             try:
                 return apply(self._graph, snapshot, outcomes, self._limits, self._capture)
-            except NotAtHand as absent:
-                await absent.fetch()
+            except NotAtHand as more:
+                absent = more
 
     async def _record(
         self,
         recorder: Recorder,
         applied: Applied,
         finished: Sequence[Finished],
-        concluded: list[WorkflowEvent],
+        events: list[WorkflowEvent],
+        told: int,
     ) -> None:
-        """Make the superstep durable, with responses that came in meanwhile; only then it is the run's own."""
+        """Make the superstep durable, with responses that came in meanwhile; only then it is the run's own.
+
+        The events of what it brought begin at ``told``.
+        """
         happened = [event for turn in finished for event in turn.events if not event.provisional]
-        happened += [event for event in concluded if isinstance(event, WorkflowWarningEvent)]
+        happened += [event for event in events[told:] if isinstance(event, WorkflowWarningEvent)]
         responses = dict(self._responses)
         made = await recorder.superstep(self.snapshot, applied, happened, responses)
         self.snapshot = applied.snapshot
-        completed = concluded[-1]
+        completed = events[-1]
         assert isinstance(completed, SuperStepCompletedEvent)
         completed.checkpoint = made[0]
-        concluded[-1:-1] = recorder.news(1)
+        events[-1:-1] = recorder.news(1)
         if responses:
             self._deliver(responses)
 
@@ -401,10 +413,9 @@ class Runner:
             failure.add_note(f"executor {other.turn.executor_id!r} failed too: {shown(other.error, 1_000)}")
         return failure
 
-    def _concluding(self, applied: Applied) -> list[WorkflowEvent]:
-        """The events of what the superstep brought; its completion is the last."""
+    def _conclude(self, applied: Applied, events: list[WorkflowEvent]) -> None:
+        """Add to ``events`` what the superstep brought; its completion is the last."""
         after, delta, unrouted, finished, waiting = applied
-        events: list[WorkflowEvent] = []
         for message in unrouted:
             events.append(self.warning(self._unrouted(message), message.source))
         for executor_id, value in delta.outputs:
@@ -415,7 +426,6 @@ class Runner:
             events += self._warnings_of(waiting)
         pending = bool(delta.deliveries) or after.buffers.size > 0
         events.append(SuperStepCompletedEvent(pending, after.requests.size > 0, bool(delta.writes)))
-        return events
 
     def _unrouted(self, message: Unrouted) -> UnroutedMessage:
         value, only = message.sent
