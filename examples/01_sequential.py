@@ -6,7 +6,9 @@ An annotated function is an executor, and so is a class with a handler; messages
 
 from dataclasses import dataclass
 
-from holdfast import Executor, WorkflowBuilder, WorkflowContext, executor, handler
+from holdfast import Executor, Workflow, WorkflowBuilder, WorkflowContext, executor, handler
+
+INPUT = "  The checkout   fails\n since noon "
 
 
 @dataclass(frozen=True)
@@ -32,11 +34,14 @@ async def reply(ticket: Ticket) -> str:
     return f"[{ticket.service}] We are looking into it: {ticket.complaint!r}"
 
 
-workflow = WorkflowBuilder(name="Mail").set_start_executor(tidy).add_chain([tidy, Classify, reply]).build()
+def make_workflow() -> Workflow:
+    return WorkflowBuilder(name="Mail").set_start_executor(tidy).add_chain([tidy, Classify, reply]).build()
 
-result = workflow.run_sync("  The checkout   fails\n since noon ")
-print(result.status)
-print(*result.outputs)
+
+if __name__ == "__main__":
+    result = make_workflow().run_sync(INPUT)
+    print(result.status)
+    print(*result.outputs)
 
 # Output:
 # completed

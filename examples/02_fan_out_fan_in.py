@@ -6,7 +6,9 @@ one list, in the order of the sources: here the first reviewer is the slowest, a
 
 import asyncio
 
-from holdfast import Executor, WorkflowBuilder, executor, handler
+from holdfast import Executor, Workflow, WorkflowBuilder, executor, handler
+
+INPUT = "We guarantee a very quick refund. Send us your token."
 
 
 class Reviewer(Executor):
@@ -36,15 +38,19 @@ legal = Reviewer.bind(id="legal", words=("guarantee", "refund"), seconds=0.05)
 security = Reviewer.bind(id="security", words=("password", "token"), seconds=0.02)
 style = Reviewer.bind(id="style", words=("very", "basically"), seconds=0.0)
 
-workflow = (
-    WorkflowBuilder(name="Review")
-    .set_start_executor(hand_out)
-    .add_fan_out_edges(hand_out, [legal, security, style])
-    .add_fan_in_edges([legal, security, style], edit)
-    .build()
-)
 
-print(*workflow.run_sync("We guarantee a very quick refund. Send us your token.").outputs)
+def make_workflow() -> Workflow:
+    return (
+        WorkflowBuilder(name="Review")
+        .set_start_executor(hand_out)
+        .add_fan_out_edges(hand_out, [legal, security, style])
+        .add_fan_in_edges([legal, security, style], edit)
+        .build()
+    )
+
+
+if __name__ == "__main__":
+    print(*make_workflow().run_sync(INPUT).outputs)
 
 # Output:
 # legal: guarantee, refund | security: token | style: very

@@ -5,7 +5,9 @@ Conditions are plain functions of the message. Labels appear in drawings of the 
 
 from dataclasses import dataclass
 
-from holdfast import Case, Default, WorkflowBuilder, executor
+from holdfast import Case, Default, Workflow, WorkflowBuilder, executor
+
+INPUTS = ("checkout 4200", "search 37", "login 0")
 
 
 @dataclass(frozen=True)
@@ -35,22 +37,26 @@ def file_away(report: Report) -> str:
     return f"noted: {report.service} is fine"
 
 
-workflow = (
-    WorkflowBuilder(name="Escalate")
-    .set_start_executor(triage)
-    .add_switch_case_edge_group(
-        triage,
-        [
-            Case(condition=lambda report: report.errors_per_minute >= 1000, target=page, label="P0"),
-            Case(condition=lambda report: report.errors_per_minute >= 10, target=open_ticket, label="P2"),
-            Default(target=file_away),
-        ],
+def make_workflow() -> Workflow:
+    return (
+        WorkflowBuilder(name="Escalate")
+        .set_start_executor(triage)
+        .add_switch_case_edge_group(
+            triage,
+            [
+                Case(condition=lambda report: report.errors_per_minute >= 1000, target=page, label="P0"),
+                Case(condition=lambda report: report.errors_per_minute >= 10, target=open_ticket, label="P2"),
+                Default(target=file_away),
+            ],
+        )
+        .build()
     )
-    .build()
-)
 
-for line in ("checkout 4200", "search 37", "login 0"):
-    print(*workflow.run_sync(line).outputs)
+
+if __name__ == "__main__":
+    workflow = make_workflow()
+    for line in INPUTS:
+        print(*workflow.run_sync(line).outputs)
 
 # Output:
 # page on-call: checkout is down

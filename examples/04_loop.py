@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from holdfast import Executor, SuperstepLimit, Workflow, WorkflowBuilder, WorkflowContext, handler
 
+INPUT = "Checkout"
+
 
 @dataclass(frozen=True)
 class Draft:
@@ -41,16 +43,17 @@ class Reviewer(Executor):
             await ctx.yield_output(draft.text)
 
 
-def headline(max_iterations: int) -> Workflow:
+def make_workflow(max_iterations: int = 20) -> Workflow:
     builder = WorkflowBuilder(name="Headline", max_iterations=max_iterations).set_start_executor(Writer)
     return builder.add_edge(Writer, Reviewer).add_edge(Reviewer, Writer).build()
 
 
-print(*headline(max_iterations=20).run_sync("Checkout").outputs)
-try:
-    headline(max_iterations=2).run_sync("Checkout")
-except SuperstepLimit as error:
-    print(f"stopped by {error.limit}={error.allowed}")
+if __name__ == "__main__":
+    print(*make_workflow().run_sync(INPUT).outputs)
+    try:
+        make_workflow(max_iterations=2).run_sync(INPUT)
+    except SuperstepLimit as error:
+        print(f"stopped by {error.limit}={error.allowed}")
 
 # Output:
 # version 1 is too long: Checkout is very, very, very broken

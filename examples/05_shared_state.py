@@ -5,8 +5,9 @@ others see them when the superstep ends. Two executors that write one key in the
 ``StateConflict``, unless both append, or a merge is declared for the key.
 """
 
-from holdfast import Executor, Merge, WorkflowBuilder, WorkflowContext, handler
+from holdfast import Executor, Merge, Workflow, WorkflowBuilder, WorkflowContext, handler
 
+INPUT = "checkout"
 LOG = "INFO start\nERROR card declined\nWARN slow\nERROR card declined\nWARN slow\nWARN disk 91%\n"
 
 
@@ -42,16 +43,21 @@ class Summarise(Executor):
 
 
 error, warn = Count.bind(id="error"), Count.bind(id="warn")
-workflow = (
-    WorkflowBuilder(name="Findings")
-    .set_start_executor(Fetch)
-    .add_fan_out_edges(Fetch, [error, warn])
-    .add_fan_in_edges([error, warn], Summarise)
-    .with_state_merge("Findings", "lines", Merge.ADD)
-    .build()
-)
 
-print(*workflow.run_sync("checkout").outputs)
+
+def make_workflow() -> Workflow:
+    return (
+        WorkflowBuilder(name="Findings")
+        .set_start_executor(Fetch)
+        .add_fan_out_edges(Fetch, [error, warn])
+        .add_fan_in_edges([error, warn], Summarise)
+        .with_state_merge("Findings", "lines", Merge.ADD)
+        .build()
+    )
+
+
+if __name__ == "__main__":
+    print(*make_workflow().run_sync(INPUT).outputs)
 
 # Output:
 # Fetch sees its own write: 85 characters

@@ -6,8 +6,18 @@ type, like one that came out of JSON, is refused where it is queued and not wher
 
 import json
 
-from holdfast import Executor, ExecutorFailed, Merge, StateKey, WorkflowBuilder, WorkflowContext, handler
+from holdfast import (
+    Executor,
+    ExecutorFailed,
+    Merge,
+    StateKey,
+    Workflow,
+    WorkflowBuilder,
+    WorkflowContext,
+    handler,
+)
 
+INPUT = '{"priority": 0, "service": "checkout"}'
 PRIORITY = StateKey("priority", int, scope_name="Incident")
 SERVICES = StateKey("services", set[str], scope_name="Incident", merge=Merge.UNION)
 
@@ -36,18 +46,22 @@ class Announce(Executor):
         await ctx.yield_output(f"P{priority}: {service}; affected: {', '.join(sorted(services))}")
 
 
-workflow = (
-    WorkflowBuilder(name="Announce")
-    .set_start_executor(ParseAnswer)
-    .add_chain([ParseAnswer, FindDependents, Announce])
-    .build()
-)
+def make_workflow() -> Workflow:
+    return (
+        WorkflowBuilder(name="Announce")
+        .set_start_executor(ParseAnswer)
+        .add_chain([ParseAnswer, FindDependents, Announce])
+        .build()
+    )
 
-print(*workflow.run_sync('{"priority": 0, "service": "checkout"}').outputs)
-try:
-    workflow.run_sync('{"priority": "urgent", "service": "checkout"}')
-except ExecutorFailed as failure:
-    print(f"{failure.executor_id} failed: {type(failure.__cause__).__name__}")
+
+if __name__ == "__main__":
+    workflow = make_workflow()
+    print(*workflow.run_sync(INPUT).outputs)
+    try:
+        workflow.run_sync(INPUT.replace("0", '"urgent"'))
+    except ExecutorFailed as failure:
+        print(f"{failure.executor_id} failed: {type(failure.__cause__).__name__}")
 
 # Output:
 # P0: checkout; affected: cart, checkout, invoices

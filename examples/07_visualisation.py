@@ -3,7 +3,7 @@
 The start is rounded, the routes that only some messages take are dotted, and labels say when they are taken.
 """
 
-from holdfast import Case, Default, WorkflowBuilder, executor
+from holdfast import Case, Default, Workflow, WorkflowBuilder, executor
 
 
 @executor
@@ -36,19 +36,20 @@ def ticket(priority: str) -> str:
     return "filed"
 
 
-workflow = (
-    WorkflowBuilder(name="Triage")
-    .set_start_executor(fetch)
-    .add_fan_out_edges(fetch, [read_errors, read_deploys])
-    .add_fan_in_edges([read_errors, read_deploys], triage)
-    .add_switch_case_edge_group(
-        triage,
-        [Case(condition=lambda priority: priority == "P0", target=page, label="P0"), Default(target=ticket)],
+def make_workflow() -> Workflow:
+    urgent = Case(condition=lambda priority: priority == "P0", target=page, label="P0")
+    return (
+        WorkflowBuilder(name="Triage")
+        .set_start_executor(fetch)
+        .add_fan_out_edges(fetch, [read_errors, read_deploys])
+        .add_fan_in_edges([read_errors, read_deploys], triage)
+        .add_switch_case_edge_group(triage, [urgent, Default(target=ticket)])
+        .build()
     )
-    .build()
-)
 
-print(workflow.to_mermaid(), end="")
+
+if __name__ == "__main__":
+    print(make_workflow().to_mermaid(), end="")
 
 # Output:
 # flowchart TD

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from holdfast import (
     Executor,
     SuperStepStartedEvent,
+    Workflow,
     WorkflowBuilder,
     WorkflowContext,
     WorkflowEvent,
@@ -18,6 +19,8 @@ from holdfast import (
     executor,
     handler,
 )
+
+INPUT = "Why?"
 
 
 @dataclass
@@ -40,11 +43,13 @@ def publish(answer: str) -> str:
     return f"published: {answer}"
 
 
-workflow = WorkflowBuilder(name="Answer").set_start_executor(Agent).add_edge(Agent, publish).build()
+def make_workflow() -> Workflow:
+    return WorkflowBuilder(name="Answer").set_start_executor(Agent).add_edge(Agent, publish).build()
 
 
 async def main() -> None:
-    async for event in workflow.run_stream("Why?"):
+    workflow = make_workflow()
+    async for event in workflow.run_stream(INPUT):
         match event:
             case SuperStepStartedEvent():
                 print(f"superstep {event.superstep}")
@@ -60,7 +65,8 @@ async def main() -> None:
     print(f"left in superstep {event.superstep}: the run is {stream.run.status}")
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())
 
 # Output:
 # superstep 1

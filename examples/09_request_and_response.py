@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from holdfast import (
     Executor,
     InvalidResponse,
+    Workflow,
     WorkflowBuilder,
     WorkflowContext,
     executor,
     handler,
     response_handler,
 )
+
+INPUT = "checkout"
 
 
 @dataclass(frozen=True)
@@ -45,11 +48,12 @@ def note(step: str) -> str:
     return f"noted: {step}"
 
 
-workflow = WorkflowBuilder(name="Ask").set_start_executor(plan).add_fan_out_edges(plan, [Lead, note]).build()
+def make_workflow() -> Workflow:
+    return WorkflowBuilder(name="Ask").set_start_executor(plan).add_fan_out_edges(plan, [Lead, note]).build()
 
 
 async def main() -> None:
-    result = await workflow.run("checkout")
+    result = await make_workflow().run(INPUT)
     print(result.status, result.outputs)
     for request in result.pending_requests:
         print(f"{request.executor_id} asks: {request.data}? (request {request.request_id})")
@@ -64,7 +68,8 @@ async def main() -> None:
     print(result.status, result.outputs)
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())
 
 # Output:
 # waiting ['noted: restart checkout']

@@ -7,7 +7,9 @@ of its own; its id is made of the executor and the superstep, so it is the same 
 import asyncio
 from dataclasses import dataclass
 
-from holdfast import Executor, WorkflowBuilder, WorkflowContext, handler, response_handler
+from holdfast import Executor, Workflow, WorkflowBuilder, WorkflowContext, handler, response_handler
+
+INPUT = "Checkout"
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,14 @@ class Editor(Executor):
             await ctx.send_message(Draft(text, wanted=answer))
 
 
-builder = WorkflowBuilder(name="Approval").set_start_executor(Writer)
-workflow = builder.add_edge(Writer, Editor).add_edge(Editor, Writer).build()
-person = iter(["say why", "say until when", "approved"])  # stands for somebody at a keyboard
+def make_workflow() -> Workflow:
+    builder = WorkflowBuilder(name="Approval").set_start_executor(Writer)
+    return builder.add_edge(Writer, Editor).add_edge(Editor, Writer).build()
 
 
 async def main() -> None:
-    result = await workflow.run("Checkout")
+    person = iter(["say why", "say until when", "approved"])  # stands for somebody at a keyboard
+    result = await make_workflow().run(INPUT)
     while result.pending_requests:
         (request,) = result.pending_requests
         answer = next(person)
@@ -54,7 +57,8 @@ async def main() -> None:
     print(result.status, result.outputs)
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())
 
 # Output:
 # Editor.2.1: Checkout was down. -> say why

@@ -9,6 +9,7 @@ import asyncio
 
 from holdfast import (
     Executor,
+    Workflow,
     WorkflowBuilder,
     WorkflowContext,
     WorkflowExecutor,
@@ -16,6 +17,8 @@ from holdfast import (
     handler,
     response_handler,
 )
+
+INPUT = "contract"
 
 
 class Review(Executor):
@@ -45,19 +48,20 @@ def collect(remarks: list[str]) -> str:
     return "\n".join(remarks)
 
 
-review = WorkflowBuilder(name="Review").set_start_executor(Review).add_edge(Review, sign).build()
-legal, security = WorkflowExecutor(review, id="legal"), WorkflowExecutor(review, id="security")
-workflow = (
-    WorkflowBuilder(name="Reviews")
-    .set_start_executor(hand_out)
-    .add_fan_out_edges(hand_out, [legal, security])
-    .add_fan_in_edges([legal, security], collect)
-    .build()
-)
+def make_workflow() -> Workflow:
+    review = WorkflowBuilder(name="Review").set_start_executor(Review).add_edge(Review, sign).build()
+    legal, security = WorkflowExecutor(review, id="legal"), WorkflowExecutor(review, id="security")
+    return (
+        WorkflowBuilder(name="Reviews")
+        .set_start_executor(hand_out)
+        .add_fan_out_edges(hand_out, [legal, security])
+        .add_fan_in_edges([legal, security], collect)
+        .build()
+    )
 
 
 async def main() -> None:
-    result = await workflow.run("contract")
+    result = await make_workflow().run(INPUT)
     for request in result.pending_requests:
         print(f"{request.request_id} asks about the {request.data}")
     result = await result.respond({"security#1/Review.2.1": "rotate the keys"})
@@ -66,7 +70,8 @@ async def main() -> None:
     print(*result.outputs)
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())
 
 # Output:
 # legal#1/Review.2.1 asks about the contract

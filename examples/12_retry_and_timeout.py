@@ -11,12 +11,14 @@ from holdfast import (
     ExecutorFailed,
     ExecutorFailedEvent,
     RetryPolicy,
+    Workflow,
     WorkflowBuilder,
     WorkflowContext,
     WorkflowOutputEvent,
     handler,
 )
 
+INPUTS = ("flaky", "slow", "wrong")
 PATIENT = RetryPolicy(attempts=3, backoff=0.01, multiplier=2.0, retry_on=ConnectionError)
 
 
@@ -39,11 +41,13 @@ class Fetch(Executor):
             raise ValueError("no such service")
 
 
-workflow = WorkflowBuilder(name="Fetch").set_start_executor(Fetch).build()
+def make_workflow() -> Workflow:
+    return WorkflowBuilder(name="Fetch").set_start_executor(Fetch).build()
 
 
 async def main() -> None:
-    for service in ("flaky", "slow", "wrong"):
+    workflow = make_workflow()
+    for service in INPUTS:
         try:
             async for event in workflow.run_stream(service):
                 match event:
@@ -55,7 +59,8 @@ async def main() -> None:
             print(f"{service}: {type(failure.__cause__).__name__}: {failure.__cause__}")
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())
 
 # Output:
 # flaky: attempt 1 failed, ConnectionError('connection refused')

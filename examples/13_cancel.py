@@ -6,7 +6,9 @@ the current superstep did is discarded; what earlier ones did stays.
 
 import asyncio
 
-from holdfast import SuperStepStartedEvent, WorkflowBuilder, WorkflowContext, executor
+from holdfast import SuperStepStartedEvent, Workflow, WorkflowBuilder, WorkflowContext, executor
+
+INPUT = 1
 
 
 @executor
@@ -20,11 +22,12 @@ async def count(number: int, ctx: WorkflowContext[int, int]) -> None:
     await ctx.send_message(number + 1)
 
 
-workflow = WorkflowBuilder(name="Count").set_start_executor(count).add_edge(count, count).build()
+def make_workflow() -> Workflow:
+    return WorkflowBuilder(name="Count").set_start_executor(count).add_edge(count, count).build()
 
 
 async def main() -> None:
-    run = await workflow.start(1)
+    run = await make_workflow().start(INPUT)
     async for event in run.watch_stream():
         if isinstance(event, SuperStepStartedEvent) and event.superstep == 3:
             break  # leaving a watcher changes nothing for the run
@@ -35,7 +38,8 @@ async def main() -> None:
     print(result.status, result.outputs)
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())
 
 # Output:
 # running

@@ -32,7 +32,7 @@ from holdfast.checkpoint.packing import Entry
 from holdfast.checkpoint.record import Header, elsewhere, id_of, packed_header, plain_form, stored_form
 from holdfast.checkpoint.restoring import snapshot_of
 from holdfast.checkpoint.store import Commit, Depth, Record
-from holdfast.checkpoint.values import Encoder
+from holdfast.checkpoint.values import Encoder, restored
 from holdfast.engine import state
 from holdfast.engine.chain import Chain
 from holdfast.engine.copying import differs
@@ -43,7 +43,7 @@ from holdfast.engine.status import RunStatus
 from holdfast.engine.value import Joined, Value
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import CheckpointId, Digest, ExecutorId, RequestId, RunId
-from tests.support.going_on import picture
+from tests.support.going_on import picture, read
 from tests.support.small_limits import small_limits
 
 
@@ -433,6 +433,7 @@ class Made(NamedTuple):
     picture: dict[str, Any]
     manifest: Any
     since_input: int
+    happened: list[tuple[ExecutorId | None, Any]]
 
 
 class Writing:
@@ -474,7 +475,10 @@ class Writing:
         assert not before & set(stored), "what the run holds already is not stored again"
         for entry, info, snapshot in zip(entries, infos, snapshots, strict=True):
             held = _held(self.log._manifest) if entry is entries[-1] else None
-            self.made.append(Made(info, await picture(snapshot), held, snapshot.since_input))
+            happened = [
+                (who, what if isinstance(what, tuple) else what.load()) for who, what in entry.happened
+            ]
+            self.made.append(Made(info, await picture(snapshot), held, snapshot.since_input, happened))
         self.snapshot = snapshots[-1]
 
     async def take(self, step: Step | Answers | Again) -> None:
@@ -619,6 +623,11 @@ async def check(writing: Writing) -> None:
                 f"{part} of checkpoint {made.info.seq}"
             )
         assert found.since_input == made.since_input
+        happened = [
+            (event.executor_id, event.warning or await read(restored(event.event, writing.encoder, blobs)))
+            for event in loaded.manifest.happened
+        ]
+        assert not differs(happened, made.happened)
         if made.manifest is not None:
             assert _held(loaded.manifest) == made.manifest
         assert dataclasses.asdict(without.info) == dataclasses.asdict(made.info)

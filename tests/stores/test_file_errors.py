@@ -157,7 +157,6 @@ async def test_a_damaged_newest_file(store, path, damage) -> None:
         lambda: other.head(RUN),
         lambda: other.commit(step(RUN, 4)),
         lambda: other.records(RUN, 3, 3, Depth.ALL),
-        lambda: other.runs(RunQuery()),
     ):
         with pytest.raises(CheckpointCorrupt) as caught:
             await asking()
@@ -168,7 +167,11 @@ async def test_a_damaged_newest_file(store, path, damage) -> None:
     assert await seqs(other, RUN, 1, 2) == [1, 2]
     assert await other.find(checkpoint_id(RUN, 2)) == (RUN, 2)
     assert await other.head(RunId("r2")) == head(RunId("r2"), 1)
+    assert [h.run_id for h in await other.runs(RunQuery())] == ["r2"]
+    (damaged,) = await other.damaged()
+    assert damaged.what.startswith(f"{newest} is damaged: ")
     newest.unlink()
+    assert await other.damaged() == []
     assert await other.head(RUN) == head(RUN, 2)
     await other.commit(step(RUN, 3))
     assert await seqs(other, RUN) == [1, 2, 3]

@@ -9,6 +9,8 @@ from enum import StrEnum
 from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId, RunId
 
+# The last microsecond of the year 9999.
+_LATEST = 253_402_300_799_999_999
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
@@ -113,7 +115,9 @@ class CheckpointInfo:
 
 
 def moment(microseconds: int) -> datetime.datetime:
-    """The time that a record holds as microseconds since 1970."""
+    """The time that a record holds as microseconds since 1970; one that has no name is the last that has."""
+    if microseconds > _LATEST:
+        return datetime.datetime.max.replace(tzinfo=datetime.UTC)
     return _EPOCH + datetime.timedelta(microseconds=microseconds)
 
 

@@ -168,6 +168,8 @@ async def load(store: Store, blobs: Blobs, head: Head, seq: int, depth: Depth) -
             f"run {head.run_id} has no record {seq}, though it is said to be there; {_WHAT_NOW}"
         )
     target = newest[0].checkpoint_id
+    if seq == head.seq and target != head.checkpoint_id:
+        raise corrupt(head.checkpoint_id, f"the run stands on it, but its record {seq} is another, {target}")
     first = read_header(newest[0]).replay_from
     records = await store.records(head.run_id, first, seq, depth)
     by_id = {record.checkpoint_id: await whole(record, blobs) for record in records}

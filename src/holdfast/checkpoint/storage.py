@@ -16,12 +16,12 @@ from holdfast.checkpoint.loading import Blobs, Loaded, load, whole
 from holdfast.checkpoint.log import Outside, RunLog
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.owner import is_gone
-from holdfast.checkpoint.record import info_of, read_header
-from holdfast.checkpoint.store import Depth, Head, RunQuery, Store
+from holdfast.checkpoint.record import corrupt, info_of, read_header
+from holdfast.checkpoint.store import Depth, Head, Record, RunQuery, Store
 from holdfast.checkpoint.values import Encoder
 from holdfast.checkpoint.verify import Problem, VerifyReport, verified
 from holdfast.engine.status import RunStatus
-from holdfast.errors import CheckpointNotFound, InvalidArgument, RunNotFound, WrongType
+from holdfast.errors import CheckpointCorrupt, CheckpointNotFound, InvalidArgument, RunNotFound, WrongType
 from holdfast.ids import CheckpointId, RunId, complaint_about_id
 
 _ANY_SIZE = 1 << 62
@@ -137,10 +137,18 @@ class CheckpointStorage:
 
     async def info(self, head: Head, seq: int) -> CheckpointInfo:
         """What is known of a checkpoint of a run without reading any value."""
+        return info_of(await self._record(head, seq))
+
+    async def _record(self, head: Head, seq: int) -> Record:
         records = await self._store.records(head.run_id, seq, seq, Depth.HEADERS)
         if not records:
-            raise CheckpointNotFound(f"run {head.run_id!r} has no checkpoint number {seq}")
-        return info_of(records[0])
+            raise CheckpointCorrupt(
+                f"run {head.run_id!r} has no checkpoint number {seq}, though it is said to be there; "
+                f"'await storage.verify()' lists what is affected"
+            )
+        if seq == head.seq and records[0].checkpoint_id != head.checkpoint_id:
+            raise corrupt(head.checkpoint_id, f"the run stands on it, but its record {seq} is another")
+        return records[0]
 
     # What people ask of it.
 
@@ -245,7 +253,7 @@ class CheckpointStorage:
     async def _load(self, head: Head, seq: int, values: bool) -> Checkpoint:
         blobs = self.blobs(head.family)
         if not values:
-            record = (await self._store.records(head.run_id, seq, seq, Depth.HEADERS))[0]
+            record = await self._record(head, seq)
             first = read_header(record).replay_from
             records = await self._store.records(head.run_id, first, seq, Depth.CHANGES)
             listing = Listing([await whole(record, blobs) for record in records])
@@ -259,7 +267,6 @@ class CheckpointStorage:
             return _checkpoint(info_of(record), material)
         loaded = await load(self._store, blobs, head, seq, Depth.ALL)
         await with_values(loaded.manifest, blobs)
-        record = (await self._store.records(head.run_id, seq, seq, Depth.HEADERS))[0]
 
         async def full() -> Manifest:
             return loaded.manifest
@@ -267,14 +274,14 @@ class CheckpointStorage:
         material = Material(
             lambda: loaded.manifest, full, self.encoder(self.codec_for(head.workflow_name)), blobs, True
         )
-        return _checkpoint(info_of(record), material)
+        return _checkpoint(loaded.info, material)
 
     async def verify(self, run_id: str | None = None) -> VerifyReport:
         """Check that everything stored is what was stored: a report, never an error about what it finds."""
         if run_id is not None:
             return await verified(self._store, [await self.head(run_id)], self.blobs)
         report = await verified(self._store, await self._store.runs(RunQuery()), self.blobs)
-        report.problems += [Problem(None, None, what) for what in await self._store.damaged()]
+        report.problems += [Problem(run, None, what) for run, what in await self._store.damaged()]
         return report
 
     async def close(self) -> None:

@@ -115,6 +115,13 @@ class RunQuery(NamedTuple):
     newest: bool = False
 
 
+class Damage(NamedTuple):
+    """A run whose head cannot be read, and why; where not even its id can be told, the text says where it lies."""
+
+    run_id: RunId | None
+    what: str
+
+
 class StoreInfo(NamedTuple):
     """What a store says of itself."""
 
@@ -168,8 +175,8 @@ class Store(Protocol):
         """The runs that are asked for; reads no records."""
         ...
 
-    async def damaged(self) -> Sequence[str]:
-        """What is wrong with runs whose head cannot be read, one text each; ``runs`` leaves these runs out."""
+    async def damaged(self) -> Sequence[Damage]:
+        """The runs whose head cannot be read; ``runs`` leaves them out, ``head`` raises ``CheckpointCorrupt``."""
         ...
 
     async def find(self, checkpoint_id: CheckpointId) -> tuple[RunId, int] | None:

@@ -16,6 +16,8 @@ from holdfast.ids import CheckpointId, Digest, RunId
 
 # How many records are read at a time.
 _PAGE = 500
+# A run that waits or is over may have been touched long after its last checkpoint, but not centuries.
+_FAR_FUTURE = 100 * 365 * 86_400 * 1_000_000
 
 
 @dataclass(frozen=True)
@@ -165,9 +167,16 @@ class _RunCheck:
                 self.wrong(checkpoint_id, str(error))
 
     def head(self) -> None:
-        """Check that the run stands on one of its checkpoints."""
-        if self._head.checkpoint_id not in self._records:
+        """Check that the run stands on the newest of its checkpoints."""
+        standing = self._records.get(self._head.checkpoint_id)
+        if standing is None:
             self.wrong(self._head.checkpoint_id, "the run stands on it, but it is not there")
+        elif standing.seq != self._head.seq:
+            self.wrong(
+                self._head.checkpoint_id, f"it is number {standing.seq}, but its head says {self._head.seq}"
+            )
+        if max(self._head.created, self._head.updated) > self._time + _FAR_FUTURE:
+            self.wrong(None, "the times of its head are far from those of its checkpoints")
 
 
 def _same(framed: Manifest, replayed: Manifest) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.checkpoint.store import Commit, Expected
+from holdfast.checkpoint.store import Commit, Expected, Head
 from holdfast.errors import HeadMoved
 
 
@@ -35,3 +35,15 @@ def _shown(place: Expected | None) -> str:
         if place is not None
         else "no checkpoint"
     )
+
+
+def sound(head: Head) -> Head:
+    """A head that was read, if it can be one; raises ``TypeError`` or ``ValueError``."""
+    for name in ("seq", "token", "created", "updated", "takeovers"):
+        number = getattr(head, name)
+        if type(number) is not int or number < 0:
+            raise ValueError(f"its {name} is {number!r}")
+    for name in ("run_id", "workflow_name", "family", "owner"):
+        if not isinstance(getattr(head, name), str):
+            raise ValueError(f"its {name} is {getattr(head, name)!r}")
+    return head

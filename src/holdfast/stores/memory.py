@@ -11,6 +11,7 @@ from holdfast.checkpoint.store import (
     FORMAT_MAJOR,
     FORMAT_MINOR,
     Commit,
+    Damage,
     Depth,
     Expected,
     Head,
@@ -72,7 +73,7 @@ class MemoryStore:
         self._check_open()
         return asked_for(self._heads.values(), query)
 
-    async def damaged(self) -> Sequence[str]:
+    async def damaged(self) -> Sequence[Damage]:
         self._check_open()
         return ()
 

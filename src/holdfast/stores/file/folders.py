@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.checkpoint.store import Commit, Head, RunQuery, StoreInfo
+from holdfast.checkpoint.store import Commit, Damage, Head, RunQuery, StoreInfo
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import CheckpointId, RunId
 from holdfast.stores.disk import Disk
@@ -88,16 +88,14 @@ class Folders:
                 heads.append(head)
         return asked_for(heads, query)
 
-    def damaged(self) -> list[str]:
-        """What is wrong with runs whose newest file cannot be read."""
+    def damaged(self) -> list[Damage]:
+        """The runs whose newest file cannot be read."""
         found = []
         for folder in self._run_folders():
             try:
                 folder.head()
-            except Misplaced:
-                continue
-            except CheckpointCorrupt as error:
-                found.append(str(error))
+            except (Misplaced, CheckpointCorrupt) as error:
+                found.append(Damage(None, str(error)))
         return found
 
     def find(self, checkpoint_id: CheckpointId) -> tuple[RunId, int] | None:

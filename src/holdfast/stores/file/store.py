@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from holdfast.checkpoint.store import Commit, Depth, Head, Record, RunQuery, StoreInfo
+from holdfast.checkpoint.store import Commit, Damage, Depth, Head, Record, RunQuery, StoreInfo
 from holdfast.errors import StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.disk import explain
@@ -60,7 +60,7 @@ class FileStore:
     async def runs(self, query: RunQuery) -> Sequence[Head]:
         return await self._do("list its runs", lambda: self._folders.runs(query))
 
-    async def damaged(self) -> Sequence[str]:
+    async def damaged(self) -> Sequence[Damage]:
         return await self._do("list its runs", lambda: self._folders.damaged())
 
     async def find(self, checkpoint_id: CheckpointId) -> tuple[RunId, int] | None:

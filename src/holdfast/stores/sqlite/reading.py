@@ -6,11 +6,12 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from holdfast.checkpoint.store import Depth, Head, Keyframe, Record, RunQuery
+from holdfast.checkpoint.store import Damage, Depth, Head, Keyframe, Record, RunQuery
 from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.blob_files import BlobFiles
+from holdfast.stores.compare import sound
 from holdfast.stores.sqlite.writing import FIND_FAMILY, prefix
 
 _HEAD = (
@@ -41,7 +42,27 @@ _GREATEST = 2**63 - 1
 def read_head(connection: sqlite3.Connection, namespace: str, run_id: RunId) -> Head | None:
     """The head of a run."""
     row = connection.execute(_ONE_HEAD, (namespace, run_id)).fetchone()
-    return None if row is None else _head(row)
+    return None if row is None else _checked_head(row)
+
+
+def read_damaged(connection: sqlite3.Connection, namespace: str) -> list[Damage]:
+    """The runs whose row cannot be a head."""
+    found = []
+    for row in connection.execute(_HEAD, (namespace,)):
+        try:
+            _checked_head(row)
+        except CheckpointCorrupt as error:
+            found.append(Damage(RunId(row[0]) if isinstance(row[0], str) else None, str(error)))
+    return found
+
+
+def _checked_head(row: tuple[Any, ...]) -> Head:
+    try:
+        return sound(_head(row))
+    except (AttributeError, TypeError, ValueError) as error:
+        raise CheckpointCorrupt(
+            f"the row of run {row[0]!r} is damaged ({error}); restore the database from a backup, or delete that row"
+        ) from error
 
 
 def _head(row: tuple[Any, ...]) -> Head:
@@ -88,7 +109,13 @@ def read_runs(connection: sqlite3.Connection, namespace: str, query: RunQuery) -
     if query.limit is not None:
         sql += " LIMIT ?"
         values.append(query.limit)
-    return [_head(row) for row in connection.execute(sql, values)]
+    heads = []
+    for row in connection.execute(sql, values):
+        try:
+            heads.append(_checked_head(row))
+        except CheckpointCorrupt:  # told by read_damaged
+            continue
+    return heads
 
 
 def _clauses(
@@ -131,6 +158,8 @@ def read_records(
 
 
 def _record(run_id: RunId, row: tuple[Any, ...]) -> Record:
+    # What is no bytes is not what was written; as bytes it is noticed with everything else that was changed.
+    row = tuple(str(part).encode("utf-8", "replace") if isinstance(part, str) else part for part in row)
     checkpoint, seq, header, new_bytes, changes, values, key_changes, key_values, cut = row
     keyframe = None if cut is None else Keyframe(key_changes, key_values, bool(cut))
     return Record(CheckpointId(checkpoint.hex()), run_id, seq, header, changes, values, new_bytes, keyframe)

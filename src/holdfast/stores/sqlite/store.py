@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from holdfast.checkpoint.store import Commit, Depth, Head, Record, RunQuery, StoreInfo
+from holdfast.checkpoint.store import Commit, Damage, Depth, Head, Record, RunQuery, StoreInfo
 from holdfast.errors import InvalidArgument, StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.sqlite import reading
@@ -81,8 +81,8 @@ class SqliteStore:
     async def runs(self, query: RunQuery) -> Sequence[Head]:
         return await self._read(lambda connection: reading.read_runs(connection, self.namespace, query))
 
-    async def damaged(self) -> Sequence[str]:
-        return ()
+    async def damaged(self) -> Sequence[Damage]:
+        return await self._read(lambda connection: reading.read_damaged(connection, self.namespace))
 
     async def find(self, checkpoint_id: CheckpointId) -> tuple[RunId, int] | None:
         return await self._read(
