@@ -32,7 +32,7 @@ from holdfast.checkpoint.packing import Entry
 from holdfast.checkpoint.record import Header, elsewhere, id_of, packed_header, plain_form, stored_form
 from holdfast.checkpoint.restoring import snapshot_of
 from holdfast.checkpoint.store import Commit, Depth, Record
-from holdfast.checkpoint.values import Encoder, restored
+from holdfast.checkpoint.values import BlobSource, Encoder, restored
 from holdfast.engine import state
 from holdfast.engine.chain import Chain
 from holdfast.engine.copying import differs
@@ -623,15 +623,19 @@ async def check(writing: Writing) -> None:
                 f"{part} of checkpoint {made.info.seq}"
             )
         assert found.since_input == made.since_input
-        happened = [
-            (event.executor_id, event.warning or await read(restored(event.event, writing.encoder, blobs)))
-            for event in loaded.manifest.happened
-        ]
+        happened = [await told(event, writing.encoder, blobs) for event in loaded.manifest.happened]
         assert not differs(happened, made.happened)
         if made.manifest is not None:
             assert _held(loaded.manifest) == made.manifest
         assert dataclasses.asdict(without.info) == dataclasses.asdict(made.info)
         await check_views(writing, made, without)
+
+
+async def told(event: Happened, encoder: Encoder, blobs: BlobSource) -> tuple[ExecutorId | None, Any]:
+    """What an event that was stored says."""
+    if event.event is None:
+        return event.executor_id, event.warning
+    return event.executor_id, await read(restored(event.event, encoder, blobs))
 
 
 async def check_views(writing: Writing, made: Made, listed: Any) -> None:

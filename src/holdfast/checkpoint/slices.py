@@ -77,5 +77,6 @@ def joined(slices: Sequence[bytes]) -> bytes:
     found = [opened(data) for data in slices]
     kinds = {one[0] for one in found if one is not None}
     assert len(kinds) == 1, "only sequences of one kind can be put together"
+    assert None not in found, "only sequences can be put together"
     content = [data[one[2] :] for data, one in zip(slices, found, strict=True) if one is not None]
     return begun(kinds.pop(), sum(one[1] for one in found if one is not None)) + b"".join(content)
