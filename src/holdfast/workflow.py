@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from holdfast.engine.limits import Limits
     from holdfast.engine.snapshot import Snapshot
     from holdfast.engine.value import Captor
-    from holdfast.runtime.durable import Durable
+    from holdfast.runtime.durable import Durable, Edits
     from holdfast.runtime.environment import Environment
+    from holdfast.runtime.event_log import EventLog
     from holdfast.runtime.recorder import Recorder
     from holdfast.runtime.result import RunResult
     from holdfast.runtime.run import Answers, Run, RunStream
+    from holdfast.runtime.runner import Runner
 
 
 class Workflow:
@@ -134,6 +136,26 @@ class Workflow:
         run.begin()
         return run
 
+    async def fork(
+        self,
+        checkpoint: str | CheckpointInfo,
+        edits: Edits | None = None,
+        run_id: str | None = None,
+        storage: CheckpointStorage | None = None,
+        allow_graph_change: bool = False,
+    ) -> Run:
+        """Begin a new run at a checkpoint of another one, which stays as it is.
+
+        ``edits`` gives values of shared state other than they were: by ``(scope_name, key)``, by a ``StateKey``, or by
+        a key of the default shared scope.
+        """
+        durable = self._durable(self._needed(storage))
+        new_id = _checked_run_id(run_id) or self._environment.new_run_id()
+        run = await durable.forked_run(checkpoint, edits or {}, new_id, allow_graph_change)
+        await run.open()
+        run.begin()
+        return run
+
     async def run(
         self, message: Any, run_id: str | None = None, storage: CheckpointStorage | None = None
     ) -> RunResult:
@@ -190,9 +212,7 @@ class Workflow:
         from holdfast.engine.superstep import begin
         from holdfast.engine.value import Copier
 
-        if run_id is not None and (complaint := complaint_about_id(run_id)):
-            raise InvalidArgument(f"run id {run_id!r} {complaint}")
-        new_id = RunId(run_id) if run_id is not None else self._environment.new_run_id()
+        new_id = _checked_run_id(run_id) or self._environment.new_run_id()
         storage = storage or self._storage
         if storage is not None:
             return self._durable(storage).new_run(message, new_id)
@@ -237,23 +257,28 @@ class Workflow:
             self._codec = declared_codec(self._graph)
         storage.learn(self._name, self._codec)
         return Durable(
-            self._graph, self._name, self._limits, self._environment, storage, self._codec, self._assembled
+            self._graph, self._name, self._limits, self._environment, storage, self._codec, self._runner
         )
 
-    def _assembled(
+    def _assembled(self, run_id: RunId, snapshot: Snapshot, capture: Captor) -> Run:
+        from holdfast.runtime.event_log import EventLog
+        from holdfast.runtime.run import Run
+
+        log = EventLog()
+        return Run(self._name, run_id, self._runner(run_id, snapshot, capture, log), log)
+
+    def _runner(
         self,
         run_id: RunId,
         snapshot: Snapshot,
         capture: Captor,
+        log: EventLog,
         recorder: Recorder | None = None,
         resumed: bool = False,
-    ) -> Run:
-        from holdfast.runtime.event_log import EventLog
-        from holdfast.runtime.run import Run
+    ) -> Runner:
         from holdfast.runtime.runner import Runner
 
-        log = EventLog()
-        runner = Runner(
+        return Runner(
             self._graph,
             snapshot,
             run_id,
@@ -266,7 +291,6 @@ class Workflow:
             recorder,
             resumed,
         )
-        return Run(self._name, run_id, runner, log)
 
     def __repr__(self) -> str:
         return f"<Workflow {self._name!r} {self.fingerprint[:8]}>"
@@ -275,6 +299,12 @@ class Workflow:
 _NO_STORAGE = (
     "there is no storage; give one with storage=..., or build the workflow with .with_checkpointing(storage)"
 )
+
+
+def _checked_run_id(run_id: str | None) -> RunId | None:
+    if run_id is not None and (complaint := complaint_about_id(run_id)):
+        raise InvalidArgument(f"run id {run_id!r} {complaint}")
+    return None if run_id is None else RunId(run_id)
 
 
 async def _completed(run: Run) -> RunResult:

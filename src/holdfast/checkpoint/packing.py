@@ -51,6 +51,7 @@ class Entry(NamedTuple):
     given: Snapshot | None = None
     since_input: int | None = None
     fingerprint: str | None = None
+    edits: Mapping[state.Place, state.Put] | None = None
     happened: Sequence[tuple[ExecutorId | None, Value | tuple[str, str]]] = ()
     keyframe: bool = False
 
@@ -58,6 +59,8 @@ class Entry(NamedTuple):
         """The values that it brings."""
         if self.responses:
             yield from self.responses.values()
+        if self.edits:
+            yield from (put.value for put in self.edits.values())
         if self.given is not None:
             yield from (delivery.value for delivery in self.given.deliveries)
         if self.delta is not None:
@@ -104,6 +107,9 @@ class Packer:
         if entry.responses is None and entry.since_input is None and entry.fingerprint is None:
             return NOTHING
         return Changes(
+            writes=[
+                (scope, key, Put(self.ref(put.value))) for (scope, key), put in (entry.edits or {}).items()
+            ],
             answers=[(request_id, self.ref(value)) for request_id, value in (entry.responses or {}).items()],
             since_input=entry.since_input,
             fingerprint=entry.fingerprint,

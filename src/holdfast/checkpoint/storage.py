@@ -107,6 +107,18 @@ class CheckpointStorage:
         log = RunLog(self._store, encoder, outside, head, loaded.manifest, loaded.replay, time)
         return log, loaded, blobs
 
+    def forked_log(
+        self, run_id: RunId, origin: Head, loaded: Loaded, encoder: Encoder, outside: Outside
+    ) -> RunLog:
+        """The log of a run that is not in the storage yet and begins at a checkpoint of another."""
+        now = outside.now()
+        head = Head(
+            run_id, origin.workflow_name, origin.family, CheckpointId(""), 0, 0, RunStatus.RUNNING, now, now
+        )
+        log = RunLog(self._store, encoder, outside, head, loaded.manifest, last_time=loaded.header.time)
+        log.stand_on(loaded.checkpoint_id)
+        return log
+
     def blobs(self, family: RunId) -> Blobs:
         """The blobs of a family of runs."""
         return Blobs(self._store, family, self.counters)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase, microseconds
-from holdfast.checkpoint.loading import Loaded
+from holdfast.checkpoint.loading import Blobs, Loaded
 from holdfast.checkpoint.log import Outside
 from holdfast.checkpoint.packing import Entry
 from holdfast.checkpoint.restoring import snapshot_of
@@ -15,15 +15,32 @@ from holdfast.checkpoint.storage import CheckpointStorage, id_of_checkpoint
 from holdfast.checkpoint.store import Head
 from holdfast.engine.limits import Limits
 from holdfast.engine.snapshot import BufferKey, Snapshot, status_at_rest
+from holdfast.engine.state import Place, Put, Scope, write
 from holdfast.engine.status import RunStatus
 from holdfast.engine.superstep import begin
 from holdfast.engine.value import NotAtHand, Value, missing_of
-from holdfast.errors import GraphChanged, GraphError, RunExists
+from holdfast.errors import GraphChanged, GraphError, InvalidArgument, RunExists
+from holdfast.graph.context import DEFAULT_SHARED_SCOPE
 from holdfast.graph.graph import Graph
+from holdfast.graph.state_key import StateKey
 from holdfast.ids import RunId
 from holdfast.runtime.environment import Environment
+from holdfast.runtime.event_log import EventLog
 from holdfast.runtime.recorder import Recorder
 from holdfast.runtime.run import Run
+from holdfast.runtime.runner import Runner
+
+EditKey: TypeAlias = "tuple[str, str] | str | StateKey[Any]"
+Edits: TypeAlias = Mapping[Any, Any]
+"""Other values for shared state: by ``(scope_name, key)``, a ``StateKey``, or a key of the default shared scope."""
+
+
+class Standing(NamedTuple):
+    """Where a run is when it begins to move: its snapshot, and what makes its checkpoints."""
+
+    snapshot: Snapshot
+    recorder: Recorder
+    resumed: bool
 
 
 class Durable:
@@ -37,14 +54,14 @@ class Durable:
         environment: Environment,
         storage: CheckpointStorage,
         codec: Codec,
-        assembled: Callable[..., Run],
+        runner: Callable[..., Runner],
     ) -> None:
         self._graph = graph
         self._name = name
         self._limits = limits
         self._storage = storage
         self._encoder = storage.encoder(codec, limits.max_value_size)
-        self._assembled = assembled
+        self._runner = runner
         self._outside = Outside(lambda: microseconds(environment.now()), environment.salt)
 
     def new_run(self, message: Any, run_id: RunId) -> Run:
@@ -59,7 +76,7 @@ class Durable:
             given=snapshot,
             fingerprint=self._graph.fingerprint,
         )
-        return self._assembled(run_id, snapshot, self._encoder, Recorder(log, [given]))
+        return self._run(run_id, Standing(snapshot, Recorder(log, [given]), False))
 
     async def has_same_input(self, message: Any, run_id: str) -> bool:
         """Whether there is such a run, with this input; raises ``RunExists`` if its input is another."""
@@ -87,25 +104,75 @@ class Durable:
             seq = head.seq
         else:
             head, seq = await self._storage.find(id_of_checkpoint(checkpoint))
+        standing = await self._standing(head, seq, allow_graph_change)
+        return self._run(head.run_id, standing)
+
+    def _run(self, run_id: RunId, standing: Standing) -> Run:
+        log = EventLog()
+        runner = self._runner(
+            run_id, standing.snapshot, self._encoder, log, standing.recorder, standing.resumed
+        )
+        return Run(self._name, run_id, runner, log, self.runner_at)
+
+    async def runner_at(self, checkpoint: str | CheckpointInfo, run_id: RunId, log: EventLog) -> Runner:
+        """What drives a run from another checkpoint of it on."""
+        head, seq = await self._storage.find(id_of_checkpoint(checkpoint))
+        if head.run_id != run_id:
+            raise InvalidArgument(
+                f"checkpoint {id_of_checkpoint(checkpoint)} belongs to run {head.run_id}, not to {run_id}; begin a new "
+                f"run there with 'workflow.fork(checkpoint)'"
+            )
+        standing = await self._standing(head, seq, False)
+        return self._runner(run_id, standing.snapshot, self._encoder, log, standing.recorder, True)
+
+    async def _standing(self, head: Head, seq: int, allow_graph_change: bool) -> Standing:
+        """Where a run goes on, and the checkpoints that have to be made for that."""
         self._check_name(head)
         log, loaded, blobs = await self._storage.load_log(head, self._encoder, self._outside, seq)
         if seq != head.seq and await self._follows_at_once(head, loaded):
             log, loaded, blobs = await self._storage.load_log(head, self._encoder, self._outside, head.seq)
+        snapshot = await self._snapshot(loaded, blobs, allow_graph_change)
+        first: list[Entry] = []
+        changed = loaded.manifest.fingerprint != self._graph.fingerprint
+        finished = not snapshot.deliveries and not snapshot.requests
+        if loaded.checkpoint_id != head.checkpoint_id or (changed and not finished):
+            log.stand_on(loaded.checkpoint_id)
+            first = _standing_again(
+                Cause.RESTORE, loaded, snapshot, self._graph.fingerprint if changed else None
+            )
+        return Standing(snapshot, Recorder(log, first, loaded.info), True)
+
+    async def _snapshot(self, loaded: Loaded, blobs: Blobs, allow_graph_change: bool) -> Snapshot:
         self._check_graph(loaded, allow_graph_change)
         header = loaded.header
         superstep = header.superstep - (header.phase is Phase.START)
         snapshot = snapshot_of(loaded.manifest, superstep, self._encoder, blobs)
         await _at_hand(_needed_soon(snapshot))
-        snapshot = snapshot._replace(since_input=0)
-        first: list[Entry] = []
-        changed = loaded.manifest.fingerprint != self._graph.fingerprint
-        finished = not snapshot.deliveries and not snapshot.requests
-        if changed:
+        if loaded.manifest.fingerprint != self._graph.fingerprint:
             self._check_homes(snapshot)
-        if loaded.checkpoint_id != head.checkpoint_id or (changed and not finished):
-            log.stand_on(loaded.checkpoint_id)
-            first = _restoring(loaded, snapshot, self._graph.fingerprint if changed else None)
-        return self._assembled(head.run_id, snapshot, self._encoder, Recorder(log, first, loaded.info), True)
+        return snapshot._replace(since_input=0)
+
+    async def forked_run(
+        self, checkpoint: str | CheckpointInfo, edits: Edits, run_id: RunId, allow_graph_change: bool
+    ) -> Run:
+        """A new run that begins where another one stood, with some of its state changed."""
+        head, seq = await self._storage.find(id_of_checkpoint(checkpoint))
+        self._check_name(head)
+        _, loaded, blobs = await self._storage.load_log(head, self._encoder, self._outside, seq)
+        snapshot = await self._snapshot(loaded, blobs, allow_graph_change)
+        first = _standing_again(Cause.FORK, loaded, snapshot, self._graph.fingerprint)
+        if edits:
+            writes = {_place(key): Put(self._edited(key, value)) for key, value in edits.items()}
+            snapshot = snapshot._replace(state=write(snapshot.state, writes))
+            first[1:1] = [first[0]._replace(cause=Cause.EDIT, edits=writes, keyframe=False, fingerprint=None)]
+        log = self._storage.forked_log(run_id, head, loaded, self._encoder, self._outside)
+        return self._run(run_id, Standing(snapshot, Recorder(log, first, None), True))
+
+    def _edited(self, key: EditKey, value: Any) -> Value:
+        if isinstance(key, StateKey):
+            self._encoder.allow(key.type, f"state key {key.name!r}")
+            key.check(value)
+        return self._encoder(value, f"edit of {key!r}")
 
     async def _follows_at_once(self, head: Head, loaded: Loaded) -> bool:
         """Whether the run stands at the start of the superstep behind this checkpoint, where nothing came between."""
@@ -165,15 +232,30 @@ class Durable:
             return False
 
 
-def _restoring(loaded: Loaded, snapshot: Snapshot, fingerprint: str | None) -> list[Entry]:
-    """The checkpoints with which a run goes back to an earlier one, or on with another graph."""
+def _place(key: EditKey) -> Place:
+    """The key of shared state that an edit names."""
+    match key:
+        case StateKey():
+            return Scope(None, key.scope_name or DEFAULT_SHARED_SCOPE), key.name
+        case str():
+            return Scope(None, DEFAULT_SHARED_SCOPE), key
+        case (str() as scope_name, str() as name) if scope_name:
+            return Scope(None, scope_name), name
+    raise InvalidArgument(
+        f"edits: {key!r} names no state; write {{('scope', 'key'): value}}, or {{'key': value}} for the default "
+        f"shared scope"
+    )
+
+
+def _standing_again(cause: Cause, loaded: Loaded, snapshot: Snapshot, fingerprint: str | None) -> list[Entry]:
+    """The checkpoints with which a run stands where one stood before: back, with another graph, or as a fork."""
     header = loaded.header
     moves = bool(snapshot.deliveries)
     status = RunStatus.RUNNING if moves else status_at_rest(snapshot)
     back = Entry(
         header.phase,
         header.superstep,
-        Cause.RESTORE,
+        cause,
         status,
         since_input=0,
         fingerprint=fingerprint,

@@ -50,11 +50,19 @@ class Run:
     [42]
     """
 
-    def __init__(self, workflow_name: str, run_id: RunId, runner: Runner, log: EventLog) -> None:
+    def __init__(
+        self,
+        workflow_name: str,
+        run_id: RunId,
+        runner: Runner,
+        log: EventLog,
+        runner_at: Callable[[str | CheckpointInfo, RunId, EventLog], Awaitable[Runner]] | None = None,
+    ) -> None:
         self._workflow_name = workflow_name
         self._run_id = run_id
         self._runner = runner
         self._log = log
+        self._runner_at = runner_at
         self._status = RunStatus.RUNNING
         self._error: BaseException | None = None
         self._leaving: RunStatus | None = None
@@ -194,6 +202,27 @@ class Run:
         outputs = [output.value.load() for output in self.snapshot.outputs]
         warnings = list(self._runner.warnings)
         return RunResult(self._run_id, self._status, outputs, self.pending_requests, warnings, self)
+
+    async def restore_checkpoint(
+        self, checkpoint: str | CheckpointInfo, grace: float = GRACE_SECONDS
+    ) -> None:
+        """Go back to an earlier checkpoint of this run, in place, and go on from there.
+
+        What the current superstep did is discarded. What followed that checkpoint stays readable.
+        """
+        if self._runner_at is None:
+            raise InvalidArgument(
+                f"run {self._run_id} has no storage, so there is no checkpoint to go back to"
+            )
+        if self._status is RunStatus.RUNNING:
+            await self._leave(RunStatus.STOPPED, grace)
+        runner = await self._runner_at(checkpoint, self._run_id, self._log)
+        self._runner = runner
+        self._error = None
+        self._status = RunStatus.RUNNING
+        self._log.reopen()
+        await self.open()
+        self._move()
 
     async def cancel(self, grace: float = GRACE_SECONDS) -> None:
         """End the run as CANCELLED; what its current superstep did is discarded.
