@@ -122,6 +122,13 @@ async def test_restore_of_a_run_that_moves(storage: CheckpointStorage) -> None:
     assert await outputs_of(run) == WHOLE
 
 
+async def test_a_run_goes_on_when_asked_to_go_where_it_never_was(storage: CheckpointStorage) -> None:
+    run = await counting().start(1, storage=storage)
+    with pytest.raises(CheckpointNotFound):
+        await run.restore_checkpoint("0" * 64)
+    assert await outputs_of(run) == WHOLE
+
+
 async def test_restore_with_an_instance(storage: CheckpointStorage) -> None:
     run = await counting(Count("count")).start(1, storage=storage)
     assert await outputs_of(run) == WHOLE

@@ -112,18 +112,23 @@ class Durable:
         runner = self._runner(
             run_id, standing.snapshot, self._encoder, log, standing.recorder, standing.resumed
         )
-        return Run(self._name, run_id, runner, log, self.runner_at)
+        return Run(self._name, run_id, runner, log, self)
 
     async def runner_at(self, checkpoint: str | CheckpointInfo, run_id: RunId, log: EventLog) -> Runner:
         """What drives a run from another checkpoint of it on."""
+        head, seq = await self.find_own(checkpoint, run_id)
+        standing = await self._standing(head, seq, False)
+        return self._runner(run_id, standing.snapshot, self._encoder, log, standing.recorder, True)
+
+    async def find_own(self, checkpoint: str | CheckpointInfo, run_id: RunId) -> tuple[Head, int]:
+        """Where a checkpoint of a run is; raises ``InvalidArgument`` for one of another run."""
         head, seq = await self._storage.find(id_of_checkpoint(checkpoint))
         if head.run_id != run_id:
             raise InvalidArgument(
                 f"checkpoint {id_of_checkpoint(checkpoint)} belongs to run {head.run_id}, not to {run_id}; begin a new "
                 f"run there with 'workflow.fork(checkpoint)'"
             )
-        standing = await self._standing(head, seq, False)
-        return self._runner(run_id, standing.snapshot, self._encoder, log, standing.recorder, True)
+        return head, seq
 
     async def _standing(self, head: Head, seq: int, allow_graph_change: bool) -> Standing:
         """Where a run goes on, and the checkpoints that have to be made for that."""

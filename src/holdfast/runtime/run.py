@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from holdfast.engine.snapshot import Snapshot, status_at_rest
 from holdfast.engine.status import RunStatus
@@ -34,6 +34,18 @@ Answers: TypeAlias = Mapping[RequestId, Any] | Mapping[str, Any]
 GRACE_SECONDS = 5.0
 
 
+class Home(Protocol):
+    """Where the checkpoints of a run are."""
+
+    async def find_own(self, checkpoint: str | CheckpointInfo, run_id: RunId) -> object:
+        """Raise unless the checkpoint is there and of this run."""
+        ...
+
+    async def runner_at(self, checkpoint: str | CheckpointInfo, run_id: RunId, log: EventLog) -> Runner:
+        """What drives the run from that checkpoint on."""
+        ...
+
+
 class Run:
     """One execution of a workflow, in a task of its own; made by ``Workflow.start``.
 
@@ -56,13 +68,13 @@ class Run:
         run_id: RunId,
         runner: Runner,
         log: EventLog,
-        runner_at: Callable[[str | CheckpointInfo, RunId, EventLog], Awaitable[Runner]] | None = None,
+        home: Home | None = None,
     ) -> None:
         self._workflow_name = workflow_name
         self._run_id = run_id
         self._runner = runner
         self._log = log
-        self._runner_at = runner_at
+        self._home = home
         self._status = RunStatus.RUNNING
         self._error: BaseException | None = None
         self._leaving: RunStatus | None = None
@@ -210,13 +222,14 @@ class Run:
 
         What the current superstep did is discarded. What followed that checkpoint stays readable.
         """
-        if self._runner_at is None:
+        if self._home is None:
             raise InvalidArgument(
                 f"run {self._run_id} has no storage, so there is no checkpoint to go back to"
             )
+        await self._home.find_own(checkpoint, self._run_id)  # before the run is stopped for it
         if self._status is RunStatus.RUNNING:
             await self._leave(RunStatus.STOPPED, grace)
-        runner = await self._runner_at(checkpoint, self._run_id, self._log)
+        runner = await self._home.runner_at(checkpoint, self._run_id, self._log)
         self._runner = runner
         self._error = None
         self._status = RunStatus.RUNNING
