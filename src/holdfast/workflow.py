@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
-from holdfast.errors import InvalidArgument
+from holdfast.errors import InvalidArgument, RunExists, WrongType
 from holdfast.graph.graph import Graph
 from holdfast.ids import RunId, complaint_about_id
 
@@ -90,7 +90,7 @@ class Workflow:
 
         return to_dot(self._graph, self._name)
 
-    # Two verbs, start and resume; the rest are shorthands.
+    # Three verbs, start, resume and fork; the rest are shorthands.
 
     async def start(
         self,
@@ -113,7 +113,14 @@ class Workflow:
             if attached is not None:
                 return attached
         run = self._new_run(message, run_id, storage)
-        await run.open()
+        try:
+            await run.open()
+        except RunExists:
+            # Someone else may have started it between the look and the commit.
+            attached = await self._attached(message, str(run_id), storage) if if_exists == "attach" else None
+            if attached is None:
+                raise
+            return attached
         run.begin()
         return run
 
@@ -213,7 +220,7 @@ class Workflow:
         from holdfast.engine.value import Copier
 
         new_id = _checked_run_id(run_id) or self._environment.new_run_id()
-        storage = storage or self._storage
+        storage = self._storage if storage is None else storage
         if storage is not None:
             return self._durable(storage).new_run(message, new_id)
         if run_id is not None:
@@ -231,7 +238,10 @@ class Workflow:
         run_id: str | None = None,
     ) -> Run:
         if (checkpoint is None) == (run_id is None):
-            raise InvalidArgument("resume needs either a checkpoint (or its id) or run_id=..., not both")
+            given = "nothing" if checkpoint is None else "both"
+            raise InvalidArgument(
+                f"a run is resumed by a checkpoint (or its id), or by run_id=...; {given} was given"
+            )
         durable = self._durable(self._needed(storage))
         run = await durable.resumed_run(checkpoint, run_id, allow_graph_change)
         if responses is not None and responses != {}:
@@ -245,7 +255,7 @@ class Workflow:
         return await self.resume(run_id=run_id, storage=storage)
 
     def _needed(self, storage: CheckpointStorage | None) -> CheckpointStorage:
-        found = storage or self._storage
+        found = self._storage if storage is None else storage
         if found is None:
             raise InvalidArgument(f"workflow {self._name!r}: {_NO_STORAGE}")
         return found
@@ -253,6 +263,8 @@ class Workflow:
     def _durable(self, storage: CheckpointStorage) -> Durable:
         from holdfast.runtime.durable import Durable
 
+        if not hasattr(storage, "learn"):
+            raise WrongType(f"storage={storage!r}: give a storage, like SqliteCheckpointStorage('runs.db')")
         if self._codec is None:
             self._codec = declared_codec(self._graph)
         storage.learn(self._name, self._codec)

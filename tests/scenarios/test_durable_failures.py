@@ -599,7 +599,8 @@ def test_planted_commit_that_is_cancelled_with_its_run(monkeypatch: pytest.Monke
 
 
 def test_planted_status_that_is_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def rest(self: Recorder, status: RunStatus, error: BaseException | None) -> None: ...
+    async def rest(self: Recorder, status: RunStatus, error: BaseException | None) -> RunStatus:
+        return status
 
     monkeypatch.setattr(Recorder, "rest", rest)
     with pytest.raises(AssertionError, match="the store says running"):

@@ -456,7 +456,7 @@ async def test_unknown_ids(place: Place) -> None:
 
 async def test_resume_needs_exactly_one_name(storage: CheckpointStorage) -> None:
     for arguments in ({}, {"checkpoint": "0" * 64, "run_id": "mine"}):
-        with pytest.raises(InvalidArgument, match=r"either a checkpoint .* or run_id"):
+        with pytest.raises(InvalidArgument, match=r"a checkpoint .* or by run_id"):
             await counting().resume(**arguments, storage=storage)  # type: ignore[arg-type]
     with pytest.raises(WrongType, match="not as 7"):
         await counting().resume(7, storage=storage)  # type: ignore[arg-type]

@@ -19,6 +19,7 @@ from holdfast import (
     Executor,
     ExecutorFailed,
     InMemoryCheckpointStorage,
+    InvalidArgument,
     LimitExceeded,
     Limits,
     NotCheckpointable,
@@ -472,3 +473,16 @@ async def test_own_class_in_messages_state_and_events(place: Place) -> None:
     stopped.clear()
     outputs = await outputs_of(workflow().resume(run_id="mine", storage=await place.reopened()))
     assert outputs == [[Own(7), Own(7)]]
+
+
+@pytest.mark.parametrize(("key", "scope"), [("\ud800", "S"), ("k", "\ud800")], ids=["key", "scope"])
+async def test_names_with_half_a_character_are_refused_where_they_are_used(key: str, scope: str) -> None:
+    class Odd(Executor):
+        @handler
+        async def go(self, number: int, ctx: WorkflowContext) -> None:
+            await ctx.queue_state_update(key, number, scope_name=scope)
+
+    with pytest.raises(ExecutorFailed) as caught:
+        await WorkflowBuilder(name="Odd").set_start_executor(Odd).build().run(1)
+    assert isinstance(caught.value.__cause__, InvalidArgument)
+    assert "half a character" in str(caught.value.__cause__)

@@ -8,11 +8,14 @@ import pytest
 
 from holdfast import (
     CheckpointNotFound,
+    CheckpointSavedEvent,
     CheckpointStorage,
     Executor,
+    ExecutorShared,
     InvalidArgument,
     RequestInfoEvent,
     Run,
+    RunEnded,
     RunExists,
     RunStatus,
     StateKey,
@@ -25,6 +28,8 @@ from holdfast import (
     open_storage,
     response_handler,
 )
+from holdfast.checkpoint.store import Commit
+from holdfast.stores.memory import MemoryStore
 
 LIMIT = StateKey("limit", int, scope_name="Settings")
 
@@ -248,3 +253,153 @@ async def test_big_values_are_shared_by_forks(tmp_path: Path) -> None:
         fork = await build().fork(run.checkpoints[3], storage=storage)
         assert await outputs_of(fork) == await outputs_of(run)
         assert sum(c.new_bytes for c in fork.checkpoints) < 10_000
+
+
+class Gated(MemoryStore):
+    """A store whose commits wait at a gate, before and after they happen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.waiting = asyncio.Event()
+
+    async def commit(self, commit: Commit) -> None:
+        await super().commit(commit)
+        self.waiting.set()
+        await self.gate.wait()
+
+
+async def test_a_stubborn_handler_does_not_end_the_run_that_went_back() -> None:
+    storage = CheckpointStorage(MemoryStore())
+    entered, let_go, calls = asyncio.Event(), asyncio.Event(), [0]
+
+    class Stubborn(Executor):
+        @handler
+        async def go(self, number: int, ctx: WorkflowContext[None, int]) -> None:
+            calls[0] += 1
+            if calls[0] == 1:
+                entered.set()
+                while not let_go.is_set():
+                    try:
+                        await let_go.wait()
+                    except asyncio.CancelledError:
+                        pass
+            await ctx.yield_output(number)
+
+    run = await WorkflowBuilder(name="W").set_start_executor(Stubborn).build().start(7, storage=storage)
+    await entered.wait()
+    await run.restore_checkpoint(run.checkpoints[0], grace=0)
+    let_go.set()
+    assert await outputs_of(run) == [7]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert run.status is RunStatus.COMPLETED
+    assert (await storage.list_runs())[0].status is RunStatus.COMPLETED
+
+
+async def test_a_run_that_goes_back_takes_no_answers_meanwhile() -> None:
+    store = Gated()
+    storage = CheckpointStorage(store)
+    run = await asking().start("Deploy?", storage=storage)
+    await run.wait_for_completion()
+    waiting = run.checkpoints[-1]
+    await run.respond({"Ask.1.1": "yes"})
+    await run.wait_for_completion()
+    store.gate.clear()
+    store.waiting.clear()
+    going = asyncio.ensure_future(run.restore_checkpoint(waiting))
+    await store.waiting.wait()
+    with pytest.raises(RunEnded, match="going back"):
+        await run.respond({"Ask.1.1": "no"})
+    with pytest.raises(InvalidArgument, match="going back to a checkpoint already"):
+        await run.restore_checkpoint(waiting)
+    store.gate.set()
+    await going
+    await run.wait_for_completion()
+    await run.respond({"Ask.1.1": "later"})
+    assert await outputs_of(run) == ["Deploy? later"]
+
+
+async def test_an_end_that_was_committed_stays_though_the_run_is_cancelled() -> None:
+    store = Gated()
+    storage = CheckpointStorage(store)
+    run = await counting().start(5, storage=storage)  # one superstep
+    store.gate.clear()
+    store.waiting.clear()
+    await store.waiting.wait()  # the end is in the store, but the run does not know it yet
+    cancelling = asyncio.ensure_future(run.cancel(grace=0))
+    await asyncio.sleep(0)
+    store.gate.set()
+    await cancelling
+    assert run.status is RunStatus.COMPLETED
+    assert (await storage.list_runs())[0].status is RunStatus.COMPLETED
+
+
+async def test_saved_events_are_told_also_by_a_run_that_waits_at_once() -> None:
+    storage = CheckpointStorage(MemoryStore())
+    run = await asking().start("?", storage=storage)
+    await run.wait_for_completion()
+    waiting = run.checkpoints[-1]
+    await run.respond({"Ask.1.1": "yes"})
+    await run.wait_for_completion()
+    await run.restore_checkpoint(waiting)
+    events = [event async for event in run.watch_stream()]
+    saved = [event.checkpoint for event in events if isinstance(event, CheckpointSavedEvent)]
+    assert [checkpoint.cause for checkpoint in saved] == ["restore"]
+
+
+async def test_two_who_attach_at_once_have_one_run() -> None:
+    store = Gated()
+    storage = CheckpointStorage(store)
+    runs = await asyncio.gather(
+        *(asking().start("?", run_id="x", storage=storage, if_exists="attach") for _ in range(3))
+    )
+    assert {run.run_id for run in runs} == {"x"}
+    assert len(await storage.list_runs()) == 1
+
+
+async def test_an_instance_that_works_is_not_reset_by_a_resume() -> None:
+    storage = CheckpointStorage(MemoryStore())
+    entered, go_on = asyncio.Event(), asyncio.Event()
+
+    class Hold(Count):
+        @handler
+        async def count(self, number: int, ctx: WorkflowContext[int, tuple[int, int, list[int]]]) -> None:
+            if number == 3 and not go_on.is_set():
+                entered.set()
+                await go_on.wait()
+            await super().count(number, ctx)
+
+    workflow = counting(Hold("count"))
+    run = await workflow.start(1, storage=storage)
+    await entered.wait()
+    with pytest.raises(ExecutorShared):
+        await workflow.resume(run_id=run.run_id, storage=storage)
+    go_on.set()
+    assert await outputs_of(run) == WHOLE
+
+
+async def test_who_cancels_a_run_that_goes_back_cancels_it_there() -> None:
+    store = Gated()
+    storage = CheckpointStorage(store)
+    run = await asking().start("?", storage=storage)
+    await run.wait_for_completion()
+    waiting = run.checkpoints[-1]
+    await run.respond({"Ask.1.1": "yes"})
+    await run.wait_for_completion()
+    store.gate.clear()
+    store.waiting.clear()
+    going = asyncio.ensure_future(run.restore_checkpoint(waiting))
+    await store.waiting.wait()
+    cancelling = asyncio.ensure_future(run.cancel())
+    result = asyncio.ensure_future(run.wait_for_completion())
+    await asyncio.sleep(0)
+    assert not cancelling.done()
+    assert not result.done()
+    store.gate.set()
+    await going
+    await cancelling
+    assert (await result).status in (RunStatus.WAITING, RunStatus.CANCELLED)
+    assert run.status is RunStatus.CANCELLED
+    assert (await storage.list_runs())[0].status is RunStatus.CANCELLED

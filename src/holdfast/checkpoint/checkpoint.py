@@ -103,7 +103,9 @@ class Checkpoint(CheckpointInfo):
         by_owner: dict[ExecutorId, dict[str, dict[str, Ref]]] = {}
         for scope, keys in self._manifest.state.items():
             if scope.owner is not None and scope.name in _SHOWN:
-                by_owner.setdefault(scope.owner, {})[scope.name] = dict(keys)
+                by_owner.setdefault(scope.owner, {})[scope.name] = {
+                    key: ref.copy() for key, ref in keys.items()
+                }
         return _ExecutorStates(by_owner, self._read)
 
     @property

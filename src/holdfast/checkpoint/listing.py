@@ -28,7 +28,7 @@ class Listing:
             and read_header(record).parent_id == self._last[0]
             and record.keyframe is None
         ):
-            manifest = self._last[1]
+            manifest, self._last = self._last[1], None  # half folded if it fails
             fold_one(manifest, record, Depth.CHANGES)
         else:
             manifest = folded(lineage(self._records, checkpoint_id), Depth.CHANGES)

@@ -104,7 +104,8 @@ class Packer:
                 since_input=given.since_input,
                 fingerprint=entry.fingerprint,
             )
-        if entry.responses is None and entry.since_input is None and entry.fingerprint is None:
+        told = (entry.responses, entry.since_input, entry.fingerprint, entry.edits)
+        if told == (None, None, None, None):
             return NOTHING
         return Changes(
             writes=[

@@ -22,8 +22,6 @@ _LEVEL = 1
 # No part of a record, and no value, is bigger than this when unpacked; a small frame must not claim gigabytes.
 LARGEST = 1 << 31
 
-SALT_BYTES = 16
-
 
 class Header(NamedTuple):
     """What a record says of itself; ``replay_from`` is the seq of the record from which replay begins."""

@@ -180,7 +180,7 @@ class CheckpointStorage:
         _check_limit(limit)
         statuses = None if status is None else frozenset([_status(status)])
         found: list[RunInfo] = []
-        cursor = None if after is None else _run_id(after)
+        cursor = None if after is None else (await self.head(after)).run_id
         while True:
             wanted = None if limit is None else limit - len(found)
             page = await self._store.runs(RunQuery(workflow_name, statuses, wanted, cursor))
@@ -196,7 +196,7 @@ class CheckpointStorage:
         workflow_name: str | None = None,
         run_id: str | None = None,
         limit: int | None = None,
-        after: str | None = None,
+        after: str | CheckpointInfo | None = None,
         *,
         workflow_id: str | None = None,
     ) -> list[Checkpoint]:
@@ -218,9 +218,13 @@ class CheckpointStorage:
         lists = [await self._listed(head) for head in heads]
         found = list(merge(*lists, key=lambda checkpoint: (checkpoint.timestamp, checkpoint.seq)))
         if after is not None:
-            _checkpoint_id(after)
-            place = [index for index, checkpoint in enumerate(found) if checkpoint.checkpoint_id == after]
-            found = found[place[0] + 1 :] if place else found
+            cursor = id_of_checkpoint(after)
+            place = [index for index, checkpoint in enumerate(found) if checkpoint.checkpoint_id == cursor]
+            if not place:
+                raise CheckpointNotFound(
+                    f"after={cursor!r}: there is no such checkpoint among those that are listed"
+                )
+            found = found[place[0] + 1 :]
         return found[:limit]
 
     async def _listed(self, head: Head) -> list[Checkpoint]:

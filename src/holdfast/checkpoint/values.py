@@ -243,4 +243,4 @@ def restored(ref: Ref, encoder: Encoder, source: BlobSource) -> Value:
         kind = class_of(ref.label, encoder.codec)
         return Encoded(encoder, kind, data=ref.data, ref=ref, source=source)
     parts = [(part.is_item, restored(part.ref, encoder, source)) for part in ref.parts]
-    return Pieces(class_of(ref.label, encoder.codec), parts, ref)
+    return Pieces(class_of(ref.label, encoder.codec), parts, ref.copy())  # that of a manifest may grow

@@ -144,7 +144,7 @@ class _RunCheck:
             self.wrong(record.checkpoint_id, f"its parent {header.parent_id} is missing")
             return
         if self._last is not None and self._last[0] == header.parent_id:
-            manifest = self._last[1]
+            manifest, self._last = self._last[1], None  # half folded if it fails
         elif header.parent_id is None:
             manifest = Manifest()
         else:

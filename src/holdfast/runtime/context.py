@@ -309,6 +309,8 @@ class TurnContext(WorkflowContext[Any, Any]):
             raise InvalidArgument(
                 f"scope_name={scope_name!r}: a shared scope has a name; leave it out for the private scope"
             )
+        if not scope_name.isascii():
+            _check_text(scope_name, "scope_name")
         return Scope(None, scope_name, self._placed.path)
 
     def _place(self, key: Any, scope_name: str | None) -> tuple[Scope, str, MergeRule | None]:
@@ -323,6 +325,8 @@ class TurnContext(WorkflowContext[Any, Any]):
             return self._scope(key.scope_name if scope_name is None else scope_name), key.name, key.merge
         if not isinstance(key, str):
             _refuse_key(key)
+        if not key.isascii():
+            _check_text(key, "state key")
         return self._scope(scope_name), key, None
 
 
@@ -333,6 +337,15 @@ def _in_default_scope(key: Any, instead: str) -> Any:
             f"use {instead} for it"
         )
     return key
+
+
+def _check_text(text: str, what: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument(
+            f"{what} {text!r}: it contains half a character, which no storage can keep"
+        ) from None
 
 
 def _refuse_key(key: object) -> NoReturn:

@@ -1,4 +1,4 @@
-"""Runs that are stored: made anew, or gone on with."""
+"""Runs that are stored: new, resumed, restored or forked."""
 
 from __future__ import annotations
 
@@ -62,6 +62,7 @@ class Durable:
         self._storage = storage
         self._encoder = storage.encoder(codec, limits.max_value_size)
         self._runner = runner
+        self._graph_may_change = False
         self._outside = Outside(lambda: microseconds(environment.now()), environment.salt)
 
     def new_run(self, message: Any, run_id: RunId) -> Run:
@@ -104,6 +105,7 @@ class Durable:
             seq = head.seq
         else:
             head, seq = await self._storage.find(id_of_checkpoint(checkpoint))
+        self._graph_may_change = allow_graph_change
         standing = await self._standing(head, seq, allow_graph_change)
         return self._run(head.run_id, standing)
 
@@ -116,19 +118,21 @@ class Durable:
 
     async def runner_at(self, checkpoint: str | CheckpointInfo, run_id: RunId, log: EventLog) -> Runner:
         """What drives a run from another checkpoint of it on."""
-        head, seq = await self.find_own(checkpoint, run_id)
-        standing = await self._standing(head, seq, False)
+        standing = await self._own(checkpoint, run_id)
         return self._runner(run_id, standing.snapshot, self._encoder, log, standing.recorder, True)
 
-    async def find_own(self, checkpoint: str | CheckpointInfo, run_id: RunId) -> tuple[Head, int]:
-        """Where a checkpoint of a run is; raises ``InvalidArgument`` for one of another run."""
+    async def check(self, checkpoint: str | CheckpointInfo, run_id: RunId) -> None:
+        """Raise unless the run can go on from there."""
+        await self._own(checkpoint, run_id)
+
+    async def _own(self, checkpoint: str | CheckpointInfo, run_id: RunId) -> Standing:
         head, seq = await self._storage.find(id_of_checkpoint(checkpoint))
         if head.run_id != run_id:
             raise InvalidArgument(
                 f"checkpoint {id_of_checkpoint(checkpoint)} belongs to run {head.run_id}, not to {run_id}; begin a new "
                 f"run there with 'workflow.fork(checkpoint)'"
             )
-        return head, seq
+        return await self._standing(head, seq, self._graph_may_change)
 
     async def _standing(self, head: Head, seq: int, allow_graph_change: bool) -> Standing:
         """Where a run goes on, and the checkpoints that have to be made for that."""

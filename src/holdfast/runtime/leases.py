@@ -15,17 +15,25 @@ from holdfast.runtime.fields import LEASE, copy_of_fields, fields_of, put_back
 from holdfast.runtime.placed import Placed
 
 
+class Activity:
+    """Whether a run moves now, in this process."""
+
+    __slots__ = ("busy",)
+
+    def __init__(self) -> None:
+        self.busy = False
+
+
 class Holder:
     """Who holds an executor instance: one run, at one path. It lets go when it is dropped or ``free`` is set."""
 
-    __slots__ = ("__weakref__", "free", "path", "run_id", "stuck")
+    __slots__ = ("__weakref__", "activity", "free", "path", "run_id")
 
-    def __init__(self, run_id: RunId, path: str) -> None:
+    def __init__(self, run_id: RunId, path: str, activity: Activity) -> None:
         self.run_id = run_id
         self.path = path
         self.free = False
-        self.stuck = False
-        """Whether a handler of it still works though its run is over."""
+        self.activity = activity
 
 
 class _Lease:
@@ -85,7 +93,7 @@ def check_free(graph: Graph, host: ExecutorId) -> None:
 def regain(graph: Graph, run_id: RunId) -> None:
     """A run is resumed: let the instances that it used last be as when the workflow was built, and free for it.
 
-    An instance in which a handler that was left behind still works stays as it is.
+    An instance in which a handler works, of a run that moves or was left behind, stays as it is.
     """
     for spec in graph.executors.values():
         if spec.nested is not None:
@@ -93,7 +101,7 @@ def regain(graph: Graph, run_id: RunId) -> None:
         elif spec.shared_instance is not None and not spec.shareable:
             lease: _Lease = vars(spec.shared_instance)[LEASE]
             holder = lease.holder() if lease.holder is not None else None
-            if lease.last_run == run_id and not (holder is not None and holder.stuck):
+            if lease.last_run == run_id and not (holder is not None and holder.activity.busy):
                 put_back(spec.shared_instance, lease.baseline)
                 lease.holder, lease.used = None, False
 
@@ -103,7 +111,9 @@ def _check_free(instance: Executor, address: ExecutorId, lease: _Lease, holder: 
     cls = type(instance).__name__
     if other is not None and other is not holder and not other.free:
         same_run = holder is not None and other.run_id == holder.run_id
-        by = f"{other.path[:-1]!r} uses now in the same run" if same_run else f"run {other.run_id} uses now"
+        by = f"run {other.run_id} uses now"
+        if same_run:
+            by = f"{other.path[:-1]!r} uses now in the same run" if other.path else "the same run uses now"
         raise ExecutorShared(
             f"executor {address!r} is an instance of {cls} that {by}; for runs side by side put the class or "
             f"{cls}.bind(...) in the edges, or say 'shareable = True' if it keeps nothing between messages"

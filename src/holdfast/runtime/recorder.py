@@ -37,6 +37,8 @@ class Recorder:
         self._first = list(first)
         self._resumed = head is not None
         self._opened = False
+        self._stored = False
+        """Whether the head in the store is this run's own: from then on it says how the run stands."""
         self._committing: asyncio.Future[Any] | None = None
         self._cancelled: asyncio.CancelledError | None = None
 
@@ -56,9 +58,11 @@ class Recorder:
         if self._opened:
             return
         self._opened = True
+        self._stored = self._resumed and not self._first
         if self._first:
             try:
                 await self._append(self._first)
+                self._stored = True
                 return
             except HeadMoved as error:
                 if self._resumed:
@@ -117,35 +121,42 @@ class Recorder:
         self.started = last if last.phase is Phase.START else None
         return made
 
-    def standing(self, status: RunStatus) -> RunStatus:
-        """How a run stands that was left with ``status``."""
+    def _standing(self, status: RunStatus) -> RunStatus:
+        """How a run stands that was left with ``status``: what was committed counts."""
         stored = self.status if self.log.head.checkpoint_id else RunStatus.RUNNING
         left = status in (RunStatus.STOPPED, RunStatus.CANCELLED)
         if left and stored is RunStatus.COMPLETED:
             return stored
         return stored if status is RunStatus.STOPPED and stored is RunStatus.WAITING else status
 
-    async def rest(self, status: RunStatus, error: BaseException | None) -> None:
-        """Let the head say how the run ended, if it does not say so already; never raises what the store raises.
+    async def rest(self, status: RunStatus, error: BaseException | None) -> RunStatus:
+        """Let the head say how the run ended, if it does not say so already; gives the status that it has then.
 
-        A head that cannot be changed still says RUNNING: the run is interrupted, and can be resumed as well.
+        A run whose end is stored is complete, and one that is left when it waits goes on waiting. Never raises what
+        the store raises: a head that cannot be changed still says RUNNING, and the run can be resumed as well.
         """
-        stored = bool(self.log.head.checkpoint_id)
-        if not stored or not self._opened or status is self.status or isinstance(error, HeadMoved):
-            return
+        await self._idle()
+        status = self._standing(status)
+        if not self._stored or status is self.status or isinstance(error, HeadMoved):
+            return status
         try:
             await self._shielded(self.log.set_status(status, _reason(error)))
         except HoldfastError as problem:
             if error is not None:
                 error.add_note(f"that the run is {status} could not be stored: {problem}")
+        return status
+
+    async def _idle(self) -> None:
+        """Wait for commits that are under way: a run may be left while it commits."""
+        while self._committing is not None and not self._committing.done():
+            await self._over(self._committing)
 
     async def _shielded(self, commit: Coroutine[Any, Any, T]) -> T:
         """Wait for a commit to end, also while being cancelled: what was committed counts.
 
         The cancellation is raised by ``raise_if_cancelled``, once the caller has taken what was committed.
         """
-        if self._committing is not None:
-            await self._over(self._committing)  # of a run that is left while it commits
+        await self._idle()
         task: asyncio.Task[T] = asyncio.ensure_future(commit)
         self._committing = task
         await self._over(task)

@@ -35,10 +35,10 @@ GRACE_SECONDS = 5.0
 
 
 class Home(Protocol):
-    """Where the checkpoints of a run are."""
+    """What finds the checkpoints of a run, and drives it from one of them on."""
 
-    async def find_own(self, checkpoint: str | CheckpointInfo, run_id: RunId) -> object:
-        """Raise unless the checkpoint is there and of this run."""
+    async def check(self, checkpoint: str | CheckpointInfo, run_id: RunId) -> None:
+        """Raise unless the run can go on from there."""
         ...
 
     async def runner_at(self, checkpoint: str | CheckpointInfo, run_id: RunId, log: EventLog) -> Runner:
@@ -75,6 +75,7 @@ class Run:
         self._runner = runner
         self._log = log
         self._home = home
+        self._going_back: asyncio.Future[None] | None = None
         self._status = RunStatus.RUNNING
         self._error: BaseException | None = None
         self._leaving: RunStatus | None = None
@@ -121,6 +122,7 @@ class Run:
             await self._come_to_rest(RunStatus.STOPPED)
             raise
         except Exception as error:
+            self._error = error
             await self._come_to_rest(RunStatus.FAILED, error)
             raise
 
@@ -188,6 +190,10 @@ class Run:
                 f"responses are a dict of request ids and answers, not a {type(responses).__name__}"
             )
         status = RunStatus.COMPLETED if self._runner.finished and self._runner.resumed else self._status
+        if self._going_back is not None:
+            raise RunEnded(
+                f"run {self._run_id} is going back to an earlier checkpoint; respond when it is there"
+            )
         resting = self._resting is not None and self._leaving is not None
         if status.ended or resting:
             stored = self._runner.recorder is not None
@@ -203,6 +209,7 @@ class Run:
 
     async def wait_for_completion(self) -> RunResult:
         """Wait until the run waits or is over; raises what it failed with."""
+        await self._settled()
         self.begin()
         if self._rest is not None:
             await asyncio.wait([self._rest])
@@ -226,16 +233,22 @@ class Run:
             raise InvalidArgument(
                 f"run {self._run_id} has no storage, so there is no checkpoint to go back to"
             )
-        await self._home.find_own(checkpoint, self._run_id)  # before the run is stopped for it
-        if self._status is RunStatus.RUNNING:
-            await self._leave(RunStatus.STOPPED, grace)
-        runner = await self._home.runner_at(checkpoint, self._run_id, self._log)
-        self._runner = runner
-        self._error = None
-        self._status = RunStatus.RUNNING
-        self._log.reopen()
-        await self.open()
-        self._move()
+        if self._going_back is not None:
+            raise InvalidArgument(f"run {self._run_id} is going back to a checkpoint already")
+        self._going_back = asyncio.get_running_loop().create_future()
+        try:
+            await self._home.check(checkpoint, self._run_id)  # before the run is stopped for it
+            if self._status is RunStatus.RUNNING:
+                await self._leave_now(RunStatus.STOPPED, grace)
+            self._runner = await self._home.runner_at(checkpoint, self._run_id, self._log)
+            self._error = None
+            self._status = RunStatus.RUNNING
+            self._log.reopen()
+            await self.open()
+            self._move()
+        finally:
+            self._going_back.set_result(None)
+            self._going_back = None
 
     async def cancel(self, grace: float = GRACE_SECONDS) -> None:
         """End the run as CANCELLED; what its current superstep did is discarded.
@@ -247,10 +260,20 @@ class Run:
 
     async def close(self, grace: float = GRACE_SECONDS) -> None:
         """Leave the run: if it still goes on it ends as STOPPED. A run that waits goes on waiting."""
+        await self._settled()
         if self._status is not RunStatus.WAITING:
             await self._leave(RunStatus.STOPPED, grace)
 
+    async def _settled(self) -> None:
+        """Wait while the run goes back to another checkpoint."""
+        while self._going_back is not None:
+            await asyncio.wait([self._going_back])
+
     async def _leave(self, status: RunStatus, grace: float) -> None:
+        await self._settled()
+        await self._leave_now(status, grace)
+
+    async def _leave_now(self, status: RunStatus, grace: float) -> None:
         if not grace >= 0:
             raise InvalidArgument(f"grace={grace!r}: must be 0 or more seconds")
         if self._status.ended:
@@ -296,19 +319,24 @@ class Run:
         if self._leaving is not None:
             await self._come_to_rest(self._leaving)
             return
-        if self.snapshot.superstep == 0 and not self._runner.resumed:
+        runner = self._runner
+        if self.snapshot.superstep == 0 and not runner.resumed:
             self._emit(WorkflowStartedEvent(self._workflow_name))
         self._emit(WorkflowStatusEvent(self._status))
         try:
-            self._runner.emit(self._runner.again())
-            await self._runner.drive()
+            runner.emit(runner.again())
+            await runner.drive()
         except asyncio.CancelledError:
+            if runner is not self._runner:  # it was left behind, and the run went back to another checkpoint
+                return
             await self._come_to_rest(self._left())
             if self._leaving is None:
                 raise
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
             raise
         except BaseException as error:
+            if runner is not self._runner:
+                return
             self._error = error if not self._status.ended else None
             await self._come_to_rest(RunStatus.FAILED, error)
         else:
@@ -320,13 +348,10 @@ class Run:
     async def _come_to_rest(self, status: RunStatus, error: BaseException | None = None) -> None:
         """Let the store know how the run stands, then everyone else.
 
-        What was committed counts: a run whose end is stored is complete, and one that is left when it waits goes on
-        waiting.
+        What was committed counts, so the store has the last word on it.
         """
-        if self._runner.recorder is not None:
-            status = self._runner.recorder.standing(status)
         if self._runner.recorder is not None and not self._status.ended:
-            await self._runner.recorder.rest(status, error)
+            status = await self._runner.recorder.rest(status, error)
         if error is not None:
             self._end(status, WorkflowErrorEvent(error))
         elif status is RunStatus.COMPLETED:

@@ -42,7 +42,7 @@ from holdfast.runtime.events import (
     WorkflowOutputEvent,
     WorkflowWarningEvent,
 )
-from holdfast.runtime.leases import Holder, check_free, regain, take
+from holdfast.runtime.leases import Activity, Holder, check_free, regain, take
 from holdfast.runtime.placed import Placed
 from holdfast.runtime.turns import Finished, Turns
 
@@ -88,6 +88,7 @@ class Runner:
         self._responses: dict[RequestId, Value] = {}
         self._answerers: list[asyncio.Future[bool]] = []
         self._holders: dict[str, Holder] = {}
+        self._activity = Activity()
         self._nested: dict[str, list[ExecutorId]] = {}
         self._executors = dict(shared)
         if resumed:
@@ -125,7 +126,9 @@ class Runner:
         instance = located.spec.create()
         used_before = False
         if located.spec.shared_instance is not None and not instance.shareable:
-            holder = self._holders.setdefault(located.path, Holder(self._run_id, located.path))
+            holder = self._holders.setdefault(
+                located.path, Holder(self._run_id, located.path, self._activity)
+            )
             used_before = take(instance, address, holder)
         placed = self._executors[address] = Placed(address, located, instance)
         placed.to_reset = used_before
@@ -151,7 +154,7 @@ class Runner:
         """A handler goes on though the run is over: nothing is heard of it, and it keeps its instances."""
         self.left_behind = True
         for holder in self._holders.values():
-            holder.free, holder.stuck = False, True
+            holder.free = False
 
     def stop(self, task: asyncio.Task[None]) -> None:
         """Cancel the superstep under way and the task that drives it."""
@@ -258,6 +261,13 @@ class Runner:
 
     async def drive(self) -> None:
         """Take supersteps until there is nothing to deliver; raises where one fails."""
+        self._activity.busy = True
+        try:
+            await self._drive()
+        finally:
+            self._activity.busy = False
+
+    async def _drive(self) -> None:
         self._turns.stopping = False
         await self.open()
         driver = asyncio.current_task()
@@ -271,6 +281,7 @@ class Runner:
             turns = plan(self._graph, self.snapshot)
             if not turns:
                 if self.recorder is not None:
+                    self.emit(self.recorder.news())
                     await self.recorder.rest(status_at_rest(self.snapshot), None)
                     if self._responses:  # they came while that was stored
                         continue
