@@ -1,6 +1,7 @@
 """SqliteStore: what may lie at its path, and what it says of everything else."""
 
 import asyncio
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -214,3 +215,24 @@ def test_a_damaged_database_is_told(path: Path) -> None:
         await store.close()
 
     asyncio.run(look())
+
+
+@pytest.mark.parametrize("replaced", [False, True], ids=["removed", "replaced"])
+async def test_a_file_that_is_gone_is_noticed(path: Path, replaced: bool) -> None:
+    """What is written to a file without a name is lost, and nobody must think that it is stored."""
+    store = SqliteStore(path)
+    head = await begin(store, "r")
+    assert await store.head(RunId("r")) == head
+    aside = path.with_name("aside.db")
+    os.rename(path, aside)
+    if replaced:
+        other = SqliteStore(path)
+        await begin(other, "other")
+        await other.close()
+    for use in (store.head(RunId("r")), store.commit(first_commit("s")), store.open()):
+        with pytest.raises(StorageError, match="was removed or replaced while it was in use"):
+            await use
+    if not replaced:  # the other one has taken the log that belongs to it
+        os.rename(aside, path)
+        assert await store.head(RunId("r")) == head
+    await store.close()

@@ -35,6 +35,8 @@ class Place:
     """How often a COMMIT failed; connections of an earlier epoch are not used again."""
     fenced: int = 0
     """The epoch whose doubtful commit, if any, can no longer appear."""
+    identity: tuple[int, int] | None = None
+    """Which file it was when it was first opened: device and number."""
 
 
 class Handle:
@@ -58,6 +60,7 @@ class Handle:
 
     def connection(self) -> sqlite3.Connection:
         """The connection, opened if it is not; raises ``StorageError``."""
+        _check_same(self._place)
         if self._connection is not None and self._epoch == self._place.epoch:
             return self._connection
         self.drop()
@@ -75,6 +78,7 @@ class Handle:
         except (sqlite3.Error, OSError) as error:
             raise storage_error(error, place.path, "opening", place.busy_seconds) from error
         self._connection = connection
+        place.identity = place.identity or _identity(place.path)
         return connection
 
     def _prepare(self, connection: sqlite3.Connection) -> StoreInfo:
@@ -103,6 +107,23 @@ class Handle:
                 connection.close()
             except sqlite3.Error:
                 pass  # what could still fail is the copying of the log, which the next to open it does again
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _check_same(place: Place) -> None:
+    """Raise if the file was removed or replaced: what is written to one without a name is lost."""
+    if place.identity is not None and _identity(place.path) != place.identity:
+        raise StorageError(
+            f"{str(place.path)!r} was removed or replaced while it was in use, so nothing more can be stored there; "
+            "put the file back, or close this storage and open a new one"
+        )
 
 
 def _make_file(path: Path) -> None:
