@@ -78,7 +78,8 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.verify import Problem, VerifyReport
     from holdfast.checkpoint.views import CheckpointSummary
     from holdfast.runtime.result import RunResult
-    from holdfast.runtime.run import Run, RunStream
+    from holdfast.runtime.run import Run
+    from holdfast.runtime.streams import RunStream
     from holdfast.stores.storages import (
         FileCheckpointStorage,
         InMemoryCheckpointStorage,
@@ -192,7 +193,7 @@ _LATER = {
     "Run": "runtime.run",
     "RunInfo": "checkpoint.storage",
     "RunResult": "runtime.result",
-    "RunStream": "runtime.run",
+    "RunStream": "runtime.streams",
     "SqliteCheckpointStorage": "stores.storages",
     "Store": "checkpoint.store",
     "VerifyReport": "checkpoint.verify",

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from holdfast.runtime.event_log import EventLog
     from holdfast.runtime.recorder import Recorder
     from holdfast.runtime.result import RunResult
-    from holdfast.runtime.run import Answers, Run, RunStream
+    from holdfast.runtime.run import Answers, Run
     from holdfast.runtime.runner import Runner
+    from holdfast.runtime.streams import RunStream
 
 
 class Workflow:
@@ -182,7 +183,7 @@ class Workflow:
         self, message: Any, run_id: str | None = None, storage: CheckpointStorage | None = None
     ) -> RunStream:
         """Run and yield events as they happen; leaving the stream stops the run."""
-        from holdfast.runtime.run import RunStream
+        from holdfast.runtime.streams import RunStream
 
         return RunStream(self._new_run(message, run_id, storage))
 
@@ -193,7 +194,7 @@ class Workflow:
         responses: Answers | None = None,
     ) -> RunStream:
         """Resume and yield events as they happen; leaving the stream stops the run."""
-        from holdfast.runtime.run import RunStream
+        from holdfast.runtime.streams import RunStream
 
         return RunStream(None, lambda: self._resumed(checkpoint_id, responses, checkpoint_storage))
 

@@ -19,8 +19,6 @@ from tests.support.going_on import ONE_BY_ONE, TOGETHER, Story, compare, lived
 from tests.support.living import Living, answer, inputs, livings
 from tests.support.new_processes import DIED, Continued, Job
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="the children that die are forked")
-
 SEEDS = range(max(settings().max_examples // 100, 1))
 STORAGES = ["sqlite", "file"]
 MOST_LEGS = 60

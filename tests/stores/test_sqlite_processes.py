@@ -1,7 +1,6 @@
 """SqliteStore: several processes, forks, and processes that are killed."""
 
 import asyncio
-import os
 import random
 import sqlite3
 from pathlib import Path
@@ -107,7 +106,6 @@ def test_a_store_that_is_dropped_ends_its_threads_and_connections(path: Path) ->
     assert finish(start("drop", path)) == "4\n['runs.db']\n"
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 @pytest.mark.parametrize(
     ("program", "printed", "runs"), [("fork", "0\n0\n0\n", 123), ("fork_while_busy", "0\n", 21)]
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from enum import Enum, Flag
 from typing import Any, ClassVar
@@ -20,7 +21,7 @@ _NONE: dict[str, Any] = {}
 _UNKEPT = frozenset({"__orig_class__"})  # which type arguments a generic class was called with
 
 
-class Shape:
+class Shape(ABC):
     """How instances of one class are stored.
 
     ``taken`` gives the extension code and the plain data of an instance, ``built`` an instance of such data, and
@@ -34,17 +35,17 @@ class Shape:
         self.cls: Any = cls
         self.name = name
 
+    @abstractmethod
     def taken(self, value: Any) -> tuple[int, list[Any]]:
         """The extension code and plain data of an instance."""
-        raise NotImplementedError
 
+    @abstractmethod
     def built(self, code: int, data: list[Any]) -> Any:
         """An instance of what ``taken`` gave."""
-        raise NotImplementedError
 
+    @abstractmethod
     def parts(self, value: Any) -> Iterator[tuple[str, Any]]:
         """The parts of an instance with their paths."""
-        raise NotImplementedError
 
     def mismatch(self, code: int) -> Unknown:
         """The error for data of another kind of class."""
@@ -74,17 +75,17 @@ class RecordShape(Shape):
         self.known = self.evolution.fields
         self.version = self.evolution.mark.version
 
+    @abstractmethod
     def names(self) -> tuple[str, ...]:
         """The names of the fields that the class has."""
-        raise NotImplementedError
 
+    @abstractmethod
     def contents(self, value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """The fields of an instance in the order of the class, and what it holds beside them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def made(self, fields: dict[str, Any], attributes: dict[str, Any]) -> Any:
         """An instance with these fields and attributes."""
-        raise NotImplementedError
 
     def default(self, name: str) -> Any:
         """The default of a field; ``LookupError`` if it has none."""
