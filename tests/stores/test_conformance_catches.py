@@ -4,19 +4,38 @@ import asyncio
 import hashlib
 import unicodedata
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.store import Blob, Commit, Depth, Expected, Head, Record, RunQuery, Store, StoreInfo
+from holdfast.checkpoint.store import (
+    Blob,
+    Commit,
+    Depth,
+    Expected,
+    Head,
+    Left,
+    Letter,
+    Note,
+    Record,
+    RunQuery,
+    Store,
+    StoreInfo,
+)
 from holdfast.errors import HeadMoved, StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.conformance import DurableStoreConformance, StoreConformance
+from holdfast.testing.store_suite.elsewhere import Elsewhere
+from tests.stores import planted_arrivals, planted_elsewhere, planted_inbox, planted_journal, planted_kept
+from tests.stores.planted_elsewhere import Filed
+from tests.stores.planted_kept import Kept
 
 TESTS = sorted(name for name in dir(StoreConformance) if name.startswith("test_"))
+PROCESS_TESTS = sorted(name for name in dir(Elsewhere) if name.startswith("test_"))
 DURABLE_TESTS = sorted(
-    {name for name in dir(DurableStoreConformance) if name.startswith("test_")} - set(TESTS)
+    {name for name in dir(DurableStoreConformance) if name.startswith("test_")} - {*TESTS, *PROCESS_TESTS}
 )
 
 
@@ -37,76 +56,78 @@ async def failing(make: Callable[[], Store], tests: Sequence[str] = TESTS) -> li
 
 
 class IgnoresTheToken(MemoryStore):
-    async def commit(self, commit: Commit) -> None:
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
         there = self._heads.get(commit.head.run_id)
         if there is not None and commit.expected is not None:
             commit = commit._replace(expected=commit.expected._replace(token=there.token))
-        await super().commit(commit)
+        return await super().commit(commit)
 
 
 class IgnoresTheCheckpoint(MemoryStore):
-    async def commit(self, commit: Commit) -> None:
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
         there = self._heads.get(commit.head.run_id)
         if there is not None and commit.expected is not None:
             commit = commit._replace(expected=commit.expected._replace(checkpoint_id=there.checkpoint_id))
-        await super().commit(commit)
+        return await super().commit(commit)
 
 
 class LetsARunBeginAgain(MemoryStore):
-    async def commit(self, commit: Commit) -> None:
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
         if commit.expected is None:
             self._heads.pop(commit.head.run_id, None)
-        await super().commit(commit)
+        return await super().commit(commit)
 
 
 class LetsAMissingRunGoOn(MemoryStore):
-    async def commit(self, commit: Commit) -> None:
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
         if commit.head.run_id not in self._heads:
             commit = commit._replace(expected=None)
-        await super().commit(commit)
+        return await super().commit(commit)
 
 
 class WritesRecordsBeforeItCompares(MemoryStore):
-    async def commit(self, commit: Commit) -> None:
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
         for record in commit.records:
             self._add(record)
-        await super().commit(commit)
+        return await super().commit(commit)
 
 
 class IndexesIdsBeforeItCompares(MemoryStore):
-    async def commit(self, commit: Commit) -> None:
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
         for record in commit.records:
             self._places.setdefault(record.checkpoint_id, (record.run_id, record.seq))
-        await super().commit(commit)
+        return await super().commit(commit)
 
 
 class ReplacesBlobsBeforeItCompares(MemoryStore):
-    async def commit(self, commit: Commit) -> None:
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
         for blob in commit.blobs:
             self._blobs[commit.head.family, blob.digest] = blob.data
-        await super().commit(commit)
+        return await super().commit(commit)
 
 
 class ShowsTheHeadBeforeTheRecords(MemoryStore):
-    async def commit(self, commit: Commit) -> None:
-        await super().commit(commit._replace(records=(), blobs=()))
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        waiting = await super().commit(commit._replace(records=(), blobs=()))
         await asyncio.sleep(0)
         for record in commit.records:
             self._add(record)
         for blob in commit.blobs:
             self._blobs.setdefault((commit.head.family, blob.digest), blob.data)
+        return waiting
 
 
 class ShowsTheHeadBeforeTheBlobs(MemoryStore):
-    async def commit(self, commit: Commit) -> None:
-        await super().commit(commit._replace(blobs=()))
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        waiting = await super().commit(commit._replace(blobs=()))
         await asyncio.sleep(0)
         for blob in commit.blobs:
             self._blobs.setdefault((commit.head.family, blob.digest), blob.data)
+        return waiting
 
 
 class StopsHalfwayWhenCancelled(MemoryStore):
-    async def commit(self, commit: Commit) -> None:
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
         there = self._heads.get(commit.head.run_id)
         place = Expected(there.checkpoint_id, there.token) if there is not None else None
         if place != commit.expected:
@@ -117,100 +138,105 @@ class StopsHalfwayWhenCancelled(MemoryStore):
             self._add(record)
         for blob in commit.blobs:
             self._blobs.setdefault((commit.head.family, blob.digest), blob.data)
+        return ()
 
 
 class ComparesTooEarly(MemoryStore):
-    async def commit(self, commit: Commit) -> None:
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
         there = self._heads.get(commit.head.run_id)
         place = Expected(there.checkpoint_id, there.token) if there is not None else None
         await asyncio.sleep(0)
         if place == commit.expected and (there := self._heads.get(commit.head.run_id)) is not None:
             commit = commit._replace(expected=Expected(there.checkpoint_id, there.token))
-        await super().commit(commit)
+        return await super().commit(commit)
 
 
 class RefusesAllForOne(MemoryStore):
     """A group commit in which one refusal fails the whole group."""
 
-    async def commit(self, commit: Commit) -> None:
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
         there = self._heads.get(commit.head.run_id)
         group = self.__dict__.setdefault("_group", [])
         group.append(commit.expected == (there and Expected(there.checkpoint_id, there.token)))
         await asyncio.sleep(0)
         if not all(group):
             raise HeadMoved(f"{commit.head.run_id}: one of the group moved")
-        await super().commit(commit)
+        waiting = await super().commit(commit)
         group.clear()
+        return waiting
 
 
 class KeepsOnlyTheLastRecord(MemoryStore):
-    async def commit(self, commit: Commit) -> None:
-        await super().commit(commit._replace(records=commit.records[-1:]))
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        return await super().commit(commit._replace(records=commit.records[-1:]))
 
 
 class BelongsToOneLoop(MemoryStore):
-    async def commit(self, commit: Commit) -> None:
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
         loop = self.__dict__.setdefault("_loop", asyncio.get_running_loop())
         if loop is not asyncio.get_running_loop():
             raise RuntimeError("attached to a different loop")
-        await super().commit(commit)
+        return await super().commit(commit)
 
 
 class SaysNotWhichRunMoved(MemoryStore):
-    async def commit(self, commit: Commit) -> None:
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
         try:
-            await super().commit(commit)
+            return await super().commit(commit)
         except HeadMoved:
             raise HeadMoved("moved") from None
 
 
 class NeedsRecords(MemoryStore):
-    async def commit(self, commit: Commit) -> None:
-        if commit.records:
-            await super().commit(commit)
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        return await super().commit(commit) if commit.records else ()
 
 
 class KeepsOneCommit(MemoryStore):
-    async def commit(self, commit: Commit) -> None:
-        await super().commit(commit)
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        waiting = await super().commit(commit)
         seqs = self._seqs.get(commit.head.run_id, [])
         seqs[:] = [record.seq for record in commit.records] or seqs
+        return waiting
 
 
 class LocksARefusedRun(MemoryStore):
-    async def commit(self, commit: Commit) -> None:
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
         refused = self.__dict__.setdefault("_refused", set())
         if commit.head.run_id in refused:
             raise HeadMoved(f"{commit.head.run_id} is locked")
         try:
-            await super().commit(commit)
+            return await super().commit(commit)
         except HeadMoved:
             refused.add(commit.head.run_id)
             raise
 
 
 class TouchesOtherRuns(MemoryStore):
-    async def commit(self, commit: Commit) -> None:
-        await super().commit(commit)
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        waiting = await super().commit(commit)
         for run, head in self._heads.items():
             if run != commit.head.run_id:
                 self._heads[run] = head._replace(updated=head.updated + 1)
+        return waiting
 
 
 class HoldsSixtyRuns(MemoryStore):
-    async def commit(self, commit: Commit) -> None:
-        await super().commit(commit)
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        waiting = await super().commit(commit)
         if len(self._heads) > 60:
             del self._heads[next(iter(self._heads))]
+        return waiting
 
 
 class AnswersTooEarly(MemoryStore):
-    async def commit(self, commit: Commit) -> None:
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
         there = self._heads.get(commit.head.run_id)
-        await super().commit(commit)
+        waiting = await super().commit(commit)
         if there is None:
             del self._heads[commit.head.run_id]
             asyncio.get_running_loop().call_soon(self._heads.setdefault, commit.head.run_id, commit.head)
+        return waiting
 
 
 # ---------------------------------------------------------------- bugs of heads and of open
@@ -246,11 +272,12 @@ class StatusIsText(MemoryStore):
 
 
 class KeepsOldFields(MemoryStore):
-    async def commit(self, commit: Commit) -> None:
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
         there = self._heads.get(commit.head.run_id)
-        await super().commit(commit)
+        waiting = await super().commit(commit)
         if there is not None:
             self._heads[there.run_id] = commit.head._replace(reason=commit.head.reason or there.reason)
+        return waiting
 
 
 class IsAnotherStoreEachTime(MemoryStore):
@@ -399,10 +426,11 @@ class BlobsOf(MemoryStore):
     def name(self, family: RunId, digest: Digest) -> tuple[RunId, Digest]:
         return family, digest
 
-    async def commit(self, commit: Commit) -> None:
-        await super().commit(commit._replace(blobs=()))
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        waiting = await super().commit(commit._replace(blobs=()))
         for blob in commit.blobs:
             self._blobs.setdefault(self.name(commit.head.family, blob.digest), blob.data)
+        return waiting
 
     async def blobs(self, family: RunId, digests: Sequence[Digest]) -> Mapping[Digest, bytes]:
         names = {digest: self.name(family, digest) for digest in digests}
@@ -420,17 +448,19 @@ class NamesBlobsByPrefix(BlobsOf):
 
 
 class BlobsBelongToRuns(MemoryStore):
-    async def commit(self, commit: Commit) -> None:
-        await super().commit(commit._replace(blobs=()))
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        waiting = await super().commit(commit._replace(blobs=()))
         for blob in commit.blobs:
             self._blobs.setdefault((commit.head.run_id, blob.digest), blob.data)
+        return waiting
 
 
 class ReplacesBlobs(MemoryStore):
-    async def commit(self, commit: Commit) -> None:
-        await super().commit(commit)
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        waiting = await super().commit(commit)
         for blob in commit.blobs:
             self._blobs[commit.head.family, blob.digest] = blob.data
+        return waiting
 
 
 class LosesEmptyBlobs(MemoryStore):
@@ -449,10 +479,10 @@ class HasNoRoomForLargeBlobs(MemoryStore):
 
 
 class RefusesABlobTwice(MemoryStore):
-    async def commit(self, commit: Commit) -> None:
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
         if len({blob.digest for blob in commit.blobs}) < len(commit.blobs):
             raise StorageError("twice")
-        await super().commit(commit)
+        return await super().commit(commit)
 
 
 class NeedsTheRunOfAFamily(MemoryStore):
@@ -466,9 +496,9 @@ class GivesAllBlobs(MemoryStore):
 
 
 class ComputesNames(MemoryStore):
-    async def commit(self, commit: Commit) -> None:
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
         blobs = tuple(Blob(Digest(hashlib.sha256(blob.data).digest()), blob.data) for blob in commit.blobs)
-        await super().commit(commit._replace(blobs=blobs))
+        return await super().commit(commit._replace(blobs=blobs))
 
 
 # ---------------------------------------------------------------- bugs of runs and of ids
@@ -567,9 +597,10 @@ class LimitsBeforeItFilters(Listing):
 
 
 class RemembersTheFirstStatus(Listing):
-    async def commit(self, commit: Commit) -> None:
-        await super().commit(commit)
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        waiting = await super().commit(commit)
         self.__dict__.setdefault("_first", {}).setdefault(commit.head.run_id, commit.head.status)
+        return waiting
 
     def matches(self, head: Head, query: RunQuery) -> bool:
         return super().matches(head._replace(status=self.__dict__["_first"][head.run_id]), query)
@@ -610,13 +641,22 @@ class Renaming(MemoryStore):
     def name(self, run_id: RunId) -> RunId:
         return run_id
 
-    async def commit(self, commit: Commit) -> None:
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
         name = self.name(commit.head.run_id)
         records = tuple(record._replace(run_id=name) for record in commit.records)
-        await super().commit(commit._replace(head=commit.head._replace(run_id=name), records=records))
+        return await super().commit(commit._replace(head=commit.head._replace(run_id=name), records=records))
 
     async def head(self, run_id: RunId) -> Head | None:
         return await super().head(self.name(run_id))
+
+    async def notes(self, run_id: RunId) -> Sequence[Note]:
+        return await super().notes(self.name(run_id))
+
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+        return await super().leave(self.name(run_id), since, letters)
+
+    async def inbox(self, run_id: RunId) -> Sequence[Letter]:
+        return await super().inbox(self.name(run_id))
 
 
 class IgnoresCase(Renaming):
@@ -731,6 +771,10 @@ BUGS: list[tuple[type[MemoryStore], str]] = [
     (NormalizesLetters, "test_odd_ids_are_taken_and_are_apart"),
     (CutsLongIds, "test_odd_ids_are_taken_and_are_apart"),
     (StripsIds, "test_odd_ids_are_taken_and_are_apart"),
+    (IgnoresCase, "test_odd_ids_have_journals_and_inboxes_of_their_own"),
+    *planted_journal.BUGS,
+    *planted_inbox.BUGS,
+    *planted_arrivals.BUGS,
 ]
 
 
@@ -739,29 +783,18 @@ async def test_a_planted_bug_is_caught(store: type[MemoryStore], test: str) -> N
     assert await failing(store, [test]) == [test]
 
 
-@pytest.mark.parametrize("store", [MemoryStore, Listing, BlobsOf, RecordsOf, Renaming])
+@pytest.mark.parametrize(
+    "store",
+    [
+        *(MemoryStore, Listing, BlobsOf, RecordsOf, Renaming),
+        *(planted_journal.NotesOf, planted_journal.KeysOf, planted_inbox.LettersOf),
+    ],
+)
 async def test_what_the_bugs_are_planted_in_is_sound(store: type[MemoryStore]) -> None:
     assert await failing(store) == []
 
 
 # ---------------------------------------------------------------- stores that outlive their object
-
-
-class Kept(MemoryStore):
-    """A store whose dicts lie in a place that other objects share."""
-
-    def __init__(self, place: dict[str, MemoryStore], namespace: str = "") -> None:
-        super().__init__(namespace)
-        kept = place.setdefault(self.room(namespace), MemoryStore(namespace))
-        self._info = place.setdefault("info", MemoryStore())._info
-        self.adopt(kept)
-
-    def room(self, namespace: str) -> str:
-        return f"namespace {namespace}"
-
-    def adopt(self, kept: MemoryStore) -> None:
-        for name in ("_heads", "_records", "_seqs", "_places", "_blobs"):
-            setattr(self, name, getattr(kept, name))
 
 
 class ForgetsBlobs(Kept):
@@ -796,13 +829,14 @@ class ComparesWithWhatItSaw(Kept):
 
 
 class ChecksWithoutTheOthers(Kept):
-    async def commit(self, commit: Commit) -> None:
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
         there = self._heads.get(commit.head.run_id)
         mine = self.__dict__.setdefault("_mine", {})
         if mine.get(commit.head.run_id) == commit.expected and there is not None:
             commit = commit._replace(expected=Expected(there.checkpoint_id, there.token))
-        await super().commit(commit)
+        waiting = await super().commit(commit)
         mine[commit.head.run_id] = Expected(commit.head.checkpoint_id, commit.head.token)
+        return waiting
 
 
 class MixesNamespaces(Kept):
@@ -836,10 +870,10 @@ class ClosesTheOthers(Kept):
         await super().close()
         self._heads["closed"] = None  # type: ignore[index, assignment]
 
-    async def commit(self, commit: Commit) -> None:
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
         if "closed" in self._heads:
             raise StorageError("closed")
-        await super().commit(commit)
+        return await super().commit(commit)
 
 
 async def failing_kept(kind: type[Kept], tests: Sequence[str] = DURABLE_TESTS) -> list[str]:
@@ -871,6 +905,8 @@ DURABLE_BUGS: list[tuple[type[Kept], str]] = [
     (MustBeOpened, "test_every_method_opens_a_store_by_itself"),
     (DrawsAnIdPerObject, "test_objects_may_begin_at_the_same_time"),
     (ClosesTheOthers, "test_closing_one_object_leaves_the_others_alone"),
+    *planted_kept.BUGS,
+    *planted_arrivals.DURABLE_BUGS,
 ]
 
 
@@ -885,6 +921,42 @@ async def test_what_the_durable_bugs_are_planted_in_is_sound() -> None:
     assert await failing_kept(Kept) == []
 
 
+# ---------------------------------------------------------------- stores that other processes use
+
+
+class Impatient(DurableStoreConformance):
+    patience = 0.1
+
+
+async def failing_filed(kind: type[Filed], path: Path, tests: Sequence[str]) -> list[str]:
+    failed = []
+    for name in tests:
+        place = path / name
+
+        async def reopen(namespace: str = "", place: Path = place) -> Store:
+            return kind(place, namespace)
+
+        if not await passes(getattr(Impatient(), name)(kind(place), reopen)):
+            failed.append(name)
+    return failed
+
+
+@pytest.mark.parametrize(
+    ("store", "test"),
+    planted_elsewhere.BUGS,
+    ids=[f"{store.__name__}-{test}" for store, test in planted_elsewhere.BUGS],
+)
+async def test_a_planted_bug_of_a_store_of_many_processes_is_caught(
+    store: type[Filed], test: str, tmp_path: Path
+) -> None:
+    assert await failing_filed(store, tmp_path, [test]) == [test]
+
+
+async def test_what_the_bugs_of_many_processes_are_planted_in_is_sound(tmp_path: Path) -> None:
+    assert await failing_filed(Filed, tmp_path, PROCESS_TESTS) == []
+
+
 def test_every_test_can_fail() -> None:
     assert {test for _, test in BUGS} == set(TESTS)
     assert {test for _, test in DURABLE_BUGS} == set(DURABLE_TESTS)
+    assert {test for _, test in planted_elsewhere.BUGS} == set(PROCESS_TESTS)

@@ -27,6 +27,7 @@ from tests.stores.file_commits import (
     failing,
     head,
     record,
+    recorded_reads,
     seqs,
     step,
     tree,
@@ -243,16 +244,7 @@ async def test_a_checkpoint_id_is_no_way_out(store, path) -> None:
 
 @pytest.fixture
 def reads(monkeypatch):
-    """The names of the files that were read."""
-    names: list[str] = []
-    original = Path.read_bytes
-
-    def read_bytes(self):
-        names.append(f"{self.parent.name}/{self.name}")
-        return original(self)
-
-    monkeypatch.setattr(Path, "read_bytes", read_bytes)
-    return names
+    return recorded_reads(monkeypatch)
 
 
 async def test_a_listing_reads_the_newest_file_of_each_run(store, path, reads) -> None:

@@ -177,8 +177,8 @@ async def race(stores: list[FileStore], rounds: int) -> None:
     for seq in range(1, rounds + 1):
         commits = [store.commit(step(RUN, seq, owner=str(n))) for n, store in enumerate(stores)]
         outcomes = await asyncio.gather(*commits, return_exceptions=True)
-        (winner,) = [str(n) for n, outcome in enumerate(outcomes) if outcome is None]
-        assert all(isinstance(outcome, HeadMoved) for outcome in outcomes if outcome is not None)
+        (winner,) = [str(n) for n, outcome in enumerate(outcomes) if outcome == []]
+        assert all(isinstance(outcome, HeadMoved) for outcome in outcomes if outcome != [])
         assert {await store.head(RUN) for store in stores} == {head(RUN, seq, owner=winner)}
     assert await seqs(stores[0], RUN) == list(range(1, rounds + 1))
 

@@ -3,8 +3,6 @@
 import asyncio
 import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,7 @@ from holdfast.checkpoint.store import Blob, Depth
 from holdfast.errors import HeadMoved
 from holdfast.ids import Digest, RunId
 from holdfast.stores.file import FileStore
-from tests.stores.file_commits import EVERYTHING, ROOT, RUN, checkpoint_id, record, seqs, step
+from tests.stores.file_commits import EVERYTHING, RUN, checkpoint_id, child, record, seqs, step
 
 
 @pytest.fixture
@@ -26,11 +24,6 @@ async def store(path):
     store = FileStore(path)
     yield store
     await store.close()
-
-
-def child(function: str, *args: object) -> "subprocess.Popen[str]":
-    code = f"from tests.stores.test_file_processes import {function}; {function}(*{args!r})"
-    return subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=subprocess.PIPE, text=True)
 
 
 def contend(path: str, owner: str, run: str, goal: int) -> None:
@@ -54,8 +47,8 @@ def contend(path: str, owner: str, run: str, goal: int) -> None:
 
 
 async def test_processes_on_one_run_and_on_one_directory(path) -> None:
-    processes = [child("contend", str(path), f"p{n}", "shared", 60) for n in range(3)]
-    processes.append(child("contend", str(path), "p3", "own", 60))
+    processes = [child("test_file_processes", "contend", str(path), f"p{n}", "shared", 60) for n in range(3)]
+    processes.append(child("test_file_processes", "contend", str(path), "p3", "own", 60))
     outputs = [process.communicate(timeout=150)[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * 4
     wins = [[int(line) for line in output.split()] for output in outputs]
@@ -80,7 +73,7 @@ def use_after_fork(path: str) -> None:
 
 
 async def test_a_fork_can_use_the_store(store, path) -> None:
-    process = child("use_after_fork", str(path))
+    process = child("test_file_processes", "use_after_fork", str(path))
     assert process.communicate(timeout=150)[0] == "0\n"
     assert await seqs(store, RUN) == [1, 2]
 
@@ -105,7 +98,7 @@ async def test_killed_at_any_moment(path) -> None:
     chance = random.Random()
     last = 0
     for _ in range(10):
-        process = child("acknowledge", str(path))
+        process = child("test_file_processes", "acknowledge", str(path))
         assert process.stdout is not None
         for _ in range(chance.randint(1, 30)):
             last = int(process.stdout.readline())

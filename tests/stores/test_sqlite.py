@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.store import Commit, Depth
+from holdfast.checkpoint.store import Commit, Depth, Letter
 from holdfast.errors import HeadMoved, StorageError
 from holdfast.ids import RunId
 from holdfast.stores.sqlite import SqliteStore, handle
@@ -77,7 +77,7 @@ async def test_a_commit_that_cannot_be_stored_fails_alone(store: SqliteStore) ->
     }
     commits = [unfit.get(number, first_commit(f"r{number}")) for number in range(12)]
     outcomes = await asyncio.gather(*(store.commit(commit) for commit in commits), return_exceptions=True)
-    assert {number for number, outcome in enumerate(outcomes) if outcome is not None} == unfit.keys()
+    assert {number for number, outcome in enumerate(outcomes) if outcome != []} == unfit.keys()
     for number in range(12):
         if number in unfit:
             outcome = outcomes[number]
@@ -134,6 +134,10 @@ async def test_a_failed_commit_poisons_its_connection(path: Path, monkeypatch: p
     await move_on(store, moved)
     assert await store.head(RunId("moved")) is not None
     made, transactions = FailingConnection.made, store.transactions
+    FailingConnection.fails = True
+    with pytest.raises(StorageError, match=r"The letters may be there or not: leave them again"):
+        await store.leave(RunId("moved"), 1, [Letter("k", b"")])
+    assert (await store.leave(RunId("moved"), 1, [Letter("k", b"")])).refused == ()
     FailingConnection.fails = True
     late = next_commit(moved)._replace(expected=None)
     commits = [first_commit("a"), first_commit("b"), late]

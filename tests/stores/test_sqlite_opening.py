@@ -3,12 +3,12 @@
 import asyncio
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint.store import Depth
+from holdfast.checkpoint.store import Depth, Letter
 from holdfast.errors import InvalidArgument, StorageError
 from holdfast.ids import RunId
 from holdfast.stores.sqlite import SqliteStore
@@ -41,11 +41,16 @@ def refusal(path: Path) -> str:
 
 async def _refusals(path: Path) -> set[str]:
     store = SqliteStore(path, big_blob=100)
-    uses = [
+    uses: list[Awaitable[object]] = [
         store.open(),
         store.head(RunId("r")),
         store.commit(first_commit("r")),
         store.commit(first_commit("r", [sample_blob(LARGE)])),
+        store.notes(RunId("r")),
+        store.inbox(RunId("r")),
+        store.leave(RunId("r"), 1, [Letter("k", b"")]),
+        store.join(),
+        store.lives("host:1:1"),
     ]
     messages = set()
     for use in uses:

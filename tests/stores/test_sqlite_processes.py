@@ -97,6 +97,7 @@ async def test_what_was_acknowledged_survives_a_kill(path: Path) -> None:
 
 async def test_a_store_that_is_left_open_does_not_hold_the_process(path: Path) -> None:
     assert finish(start("leave_open", path)) == "True\n"
+    assert not path.with_name("runs.db-owners").exists()
     store = SqliteStore(path)
     assert await store.head(RunId("r")) == sample_head("r")
     await store.close()

@@ -1,11 +1,95 @@
-"""Which process a run belongs to, and whether it still lives."""
+"""Who drives a run: a process, and in it one of its claims."""
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import os
 import socket
+import weakref
 from functools import lru_cache
 from pathlib import Path
+
+
+class Claim:
+    """What drives a run holds one as long as it does; its name is the owner in the head of the run.
+
+    >>> claim = Claim()
+    >>> is_held(claim.name)
+    True
+    >>> claim.release()
+    >>> is_held(claim.name)
+    False
+    """
+
+    def __init__(self) -> None:
+        self.name = f"{this_process()}#{next(_numbers)}"
+        self.holder: object = None
+        """What holds it, for those who look for it by the name of its claim."""
+        self.take()
+
+    def take(self) -> None:
+        """Hold it, again if it was released."""
+        try:
+            self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            self._loop = None
+        _held[self.name] = self
+        self.held = True
+        self.leaving = False
+        """Whether what holds it is about to release it."""
+
+    def release(self) -> None:
+        """Hold it no longer."""
+        self.held = False
+        _held.pop(self.name, None)
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether its event loop is closed: what held it can never go on."""
+        return self._loop is not None and self._loop.is_closed()
+
+
+_numbers = itertools.count(1)
+_held: weakref.WeakValueDictionary[str, Claim] = weakref.WeakValueDictionary()
+
+
+def holder_of(owner: str) -> object:
+    """What holds the claim with that name in this event loop, and will go on to; None if nothing does."""
+    claim = _held.get(owner)
+    if claim is None or claim.leaving or claim._loop is not asyncio.get_running_loop():
+        return None
+    return claim.holder
+
+
+def is_held(owner: str) -> bool:
+    """Whether a claim of this process with that name is held."""
+    claim = _held.get(owner)
+    return claim is not None and not claim.abandoned
+
+
+async def let_go(owner: str) -> bool:
+    """Whether a claim of this process is not held any more; one that is about to be released is waited for."""
+    for _ in range(_CHANCES):  # what was just dropped has yet to be told that it is to end
+        if not is_held(owner):
+            return True
+        await asyncio.sleep(0)
+    for _ in range(_PATIENCE):
+        claim = _held.get(owner)
+        if claim is None or not claim.leaving or claim.abandoned:
+            break
+        await asyncio.sleep(0.001)  # it may be in another event loop
+    return not is_held(owner)
+
+
+_CHANCES = 5
+# In milliseconds: somewhat longer than handlers have to clean up.
+_PATIENCE = 6_000
+
+
+def process_of(owner: str) -> str:
+    """The process in the name of an owner."""
+    return owner.partition("#")[0]
 
 
 def this_process() -> str:
@@ -27,10 +111,17 @@ def is_gone(owner: str) -> bool:
 
 @lru_cache(maxsize=1)
 def _host() -> str:
-    try:  # unlike the name of a host, it differs between containers, and after a restart
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip() + "/" + socket.gethostname()
+    """Where the ids of processes mean the same: a host since it started, and there a container."""
+    parts = [socket.gethostname()]
+    try:
+        parts.append(os.readlink("/proc/self/ns/pid").strip("pid:[]"))
+    except (OSError, AttributeError):  # no Linux, or no links
+        pass
+    try:  # unlike the name of a host, it differs after a restart
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
     except OSError:
-        return socket.gethostname()
+        pass
+    return "/".join(reversed(parts))
 
 
 def _began(pid: int) -> str:

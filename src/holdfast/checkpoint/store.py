@@ -1,4 +1,4 @@
-"""The port that backends implement: where records, heads and blobs live.
+"""The port that backends implement: where records, heads, blobs, journals and inboxes live.
 
 What it means to be a store is said here, once; ``holdfast.testing.StoreConformance`` checks it.
 """
@@ -82,13 +82,44 @@ class Blob(NamedTuple):
     data: bytes
 
 
+class Note(NamedTuple):
+    """An entry of the journal: what a superstep that has not committed yet did already. Its key is any text."""
+
+    key: str
+    data: bytes
+
+
+class Letter(NamedTuple):
+    """Something that others leave in the inbox of a run; its key is used once in the life of the run."""
+
+    key: str
+    data: bytes
+
+
+class Left(NamedTuple):
+    """What came of leaving letters."""
+
+    head: Head | None
+    """Where the run stood when they were left; None if there is no such run."""
+    refused: tuple[str, ...] = ()
+    """The keys that were used before; if there are any, no letter was left."""
+
+
 class Commit(NamedTuple):
-    """What becomes durable together, or not at all. ``expected`` is None for the first commit of a run."""
+    """What becomes durable together, or not at all. ``expected`` is None for the first commit of a run.
+
+    ``notes`` come into the journal of the checkpoint that ``head`` names, ``taken`` are the keys of letters that are
+    used up. ``letters`` are left in the inbox; only the first commit of a run has any, when the run comes from
+    another store.
+    """
 
     head: Head
     expected: Expected | None
     records: tuple[Record, ...] = ()
     blobs: tuple[Blob, ...] = ()
+    notes: tuple[Note, ...] = ()
+    taken: tuple[str, ...] = ()
+    letters: tuple[Letter, ...] = ()
 
 
 class Depth(IntEnum):
@@ -156,14 +187,27 @@ class Store(Protocol):
         """
         ...
 
-    async def commit(self, commit: Commit) -> None:
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
         """Make a commit durable: all of it or nothing, also across a crash or a power cut, before it returns.
+
+        Returns what is left in the inbox of the run, oldest first: every letter that was left before the commit and
+        that neither it nor an earlier one took. The journal belongs to the checkpoint on which the run stands: a
+        commit that moves the head to another checkpoint empties it, then adds its own notes; one that leaves the
+        checkpoint as it is only adds. A note with a key that is there already replaces it in its place.
 
         Raises ``HeadMoved`` if the run's head is not the expected one (same checkpoint, same token), or if one is
         there and none is expected; then nothing changed. Blobs may be durable before the rest, also when it fails;
         a blob that is there already is left as it is. After a ``StorageError`` the commit may have happened or not:
         ``head`` tells. Commits of different runs may be made durable together, but each fails alone. A caller that
         is cancelled while it waits leaves the commit to happen or not.
+        """
+        ...
+
+    async def add_blobs(self, family: RunId, blobs: Sequence[Blob]) -> None:
+        """Make blobs of a family durable before any commit names them; one that is there already is left as it is.
+
+        For a run that comes from another store, whose blobs together are too much for one commit. No run can be seen
+        by it, nor does one have to be there.
         """
         ...
 
@@ -189,6 +233,34 @@ class Store(Protocol):
 
     async def blobs(self, family: RunId, digests: Sequence[Digest]) -> Mapping[Digest, bytes]:
         """The blobs of a family that are there, as they were given."""
+        ...
+
+    async def notes(self, run_id: RunId) -> Sequence[Note]:
+        """The journal of the run: what was noted since it stands on its checkpoint, in order; empty without a run."""
+        ...
+
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+        """Leave letters for whoever drives the run, all or none, durably; needs no token and moves no head.
+
+        A key can be left once in the life of a run, whether it was taken since or not. ``since`` is the seq of a
+        checkpoint on which the run stood when the sender knew that the keys were unused: a store need not look at
+        what was taken earlier.
+        """
+        ...
+
+    async def inbox(self, run_id: RunId) -> Sequence[Letter]:
+        """The letters that were left and not taken, oldest first; empty without a run."""
+        ...
+
+    async def join(self) -> None:
+        """Let other processes see that this one lives, until it dies or closes the store; more than once is fine."""
+        ...
+
+    async def lives(self, process: str) -> bool:
+        """Whether a process that joined is to be waited for: it did not die, close the store, or stop for long.
+
+        ``process`` is what ``owner.this_process`` says there. False for one that never joined.
+        """
         ...
 
     async def close(self) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,19 +32,27 @@ class Disk:
 
     def write(self, data: bytes) -> Path:
         """Make a durable file in ``temp``, to be published or removed."""
+        return self.write_all([data])
+
+    def write_all(self, pieces: Iterable[bytes]) -> Path:
+        """Make a durable file of pieces that come one by one, as ``write`` does."""
         path = self.temp / f"{secrets.token_hex(8)}.tmp"
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), _FILE_MODE)
         try:
             try:
-                rest = memoryview(data)
-                while rest:
-                    rest = rest[os.write(handle, rest) :]
+                for piece in pieces:
+                    rest = memoryview(piece)
+                    while rest:
+                        rest = rest[os.write(handle, rest) :]
                 self._sync(handle)
             finally:
                 os.close(handle)
         except OSError as error:
             self.remove(path)
             error.filename = error.filename or str(path)
+            raise
+        except BaseException:  # of whoever makes the pieces
+            self.remove(path)
             raise
         return path
 
@@ -106,13 +115,25 @@ class Disk:
         finally:
             os.close(handle)
 
+    def sync_file(self, path: Path) -> None:
+        """Make durable what another wrote to a file, which nobody may use meanwhile."""
+        handle = os.open(path, os.O_RDWR)
+        try:
+            self._sync(handle)
+        finally:
+            os.close(handle)
+
     def sweep(self) -> None:
-        """Remove temporary files that a crash left behind; a day old, nobody can be writing them."""
+        """Remove temporary files and folders that a crash left behind; a day old, nobody can be writing them."""
         oldest = time.time() - _LEFT_BEHIND
         with os.scandir(self.temp) as entries:
             for entry in entries:
                 try:
-                    if entry.stat(follow_symlinks=False).st_mtime < oldest:
+                    if entry.stat(follow_symlinks=False).st_mtime >= oldest:
+                        continue
+                    if entry.is_dir(follow_symlinks=False):
+                        shutil.rmtree(entry.path)
+                    else:
                         os.unlink(entry.path)
                 except OSError:  # another process sweeps too
                     pass

@@ -6,15 +6,20 @@ import secrets
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Mapping, Sequence
 
+from holdfast.checkpoint.owner import this_process
 from holdfast.checkpoint.store import (
     FEATURES,
     FORMAT_MAJOR,
     FORMAT_MINOR,
+    Blob,
     Commit,
     Damage,
     Depth,
     Expected,
     Head,
+    Left,
+    Letter,
+    Note,
     Record,
     RunQuery,
     StoreInfo,
@@ -36,18 +41,21 @@ class MemoryStore:
     def __init__(self, namespace: str = "") -> None:
         self.namespace = namespace
         self._info = StoreInfo(secrets.token_hex(16), FORMAT_MAJOR, FORMAT_MINOR, FEATURES)
-        self._closed = False
+        self._closed = self._joined = False
         self._heads: dict[RunId, Head] = {}
         self._records: dict[tuple[RunId, int], Record] = {}
         self._seqs: dict[RunId, list[int]] = {}
         self._places: dict[CheckpointId, tuple[RunId, int]] = {}
         self._blobs: dict[tuple[RunId, Digest], bytes] = {}
+        self._notes: dict[RunId, dict[str, Note]] = {}
+        self._letters: dict[RunId, dict[str, Letter | None]] = {}
+        """By their keys; None where a letter was taken."""
 
     async def open(self) -> StoreInfo:
         self._check_open()
         return self._info
 
-    async def commit(self, commit: Commit) -> None:
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
         self._check_open()
         head = commit.head
         there = self._heads.get(head.run_id)
@@ -57,6 +65,19 @@ class MemoryStore:
         for record in commit.records:
             self._add(record)
         self._heads[head.run_id] = head
+        if there is None or there.checkpoint_id != head.checkpoint_id:
+            self._notes.pop(head.run_id, None)
+        if commit.notes:
+            self._notes.setdefault(head.run_id, {}).update({note.key: note for note in commit.notes})
+        if commit.letters:
+            self._letters.setdefault(head.run_id, {}).update({sent.key: sent for sent in commit.letters})
+        if (known := self._letters.get(head.run_id)) is None:
+            return ()
+        known.update({key: None for key in commit.taken if key in known})
+        return self._waiting(head.run_id)
+
+    def _waiting(self, run_id: RunId) -> list[Letter]:
+        return [letter for letter in self._letters.get(run_id, {}).values() if letter is not None]
 
     def _add(self, record: Record) -> None:
         place = record.run_id, record.seq
@@ -64,6 +85,11 @@ class MemoryStore:
             insort(self._seqs.setdefault(record.run_id, []), record.seq)
         self._records[place] = record
         self._places[record.checkpoint_id] = place
+
+    async def add_blobs(self, family: RunId, blobs: Sequence[Blob]) -> None:
+        self._check_open()
+        for blob in blobs:
+            self._blobs.setdefault((family, blob.digest), blob.data)
 
     async def head(self, run_id: RunId) -> Head | None:
         self._check_open()
@@ -90,6 +116,33 @@ class MemoryStore:
     async def blobs(self, family: RunId, digests: Sequence[Digest]) -> Mapping[Digest, bytes]:
         self._check_open()
         return {digest: self._blobs[family, digest] for digest in digests if (family, digest) in self._blobs}
+
+    async def notes(self, run_id: RunId) -> Sequence[Note]:
+        self._check_open()
+        return list(self._notes.get(run_id, {}).values())
+
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+        self._check_open()
+        head = self._heads.get(run_id)
+        if head is None:
+            return Left(None)
+        known = self._letters.setdefault(run_id, {})
+        refused = tuple(letter.key for letter in letters if letter.key in known)
+        if not refused:
+            known.update({letter.key: letter for letter in letters})
+        return Left(head, refused)
+
+    async def inbox(self, run_id: RunId) -> Sequence[Letter]:
+        self._check_open()
+        return self._waiting(run_id)
+
+    async def join(self) -> None:
+        self._check_open()
+        self._joined = True
+
+    async def lives(self, process: str) -> bool:
+        self._check_open()
+        return self._joined and process == this_process()
 
     async def close(self) -> None:
         self._closed = True

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from urllib.parse import unquote, urlsplit
 
+from holdfast.checkpoint.steps import Progress
 from holdfast.checkpoint.storage import CheckpointStorage
 from holdfast.errors import InvalidArgument
 
@@ -50,7 +51,16 @@ class SqliteCheckpointStorage(CheckpointStorage):
     def __init__(self, path: str | os.PathLike[str]) -> None:
         from holdfast.stores.sqlite import SqliteStore
 
-        super().__init__(SqliteStore(path))
+        self._database = SqliteStore(path)
+        super().__init__(self._database)
+
+    async def backup(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
+        """Copy the whole storage, large values included, to a new file while runs go on; it can be opened as one.
+
+        The copy is that of one moment, and gets its name when it is complete. Nobody drives a run in it: those that
+        are RUNNING can be resumed there. ``progress`` is called with how many bytes are copied, and of how many.
+        """
+        await self._database.backup(path, progress)
 
 
 def _path(url: str) -> str:

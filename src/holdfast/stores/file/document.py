@@ -1,15 +1,15 @@
 """What stands in a commit file.
 
-``{"head": {...}, "expected": {...}, "records": [...]}``. The parts of a record that are MessagePack stand there as
-JSON (see ``readable``) if that gives back the same bytes, in base64 otherwise. Keys that begin with ``#`` are for
-people: nothing reads them.
+``{"head": {...}, "expected": {...}, "records": [...], "notes": [...], "letters": [...], "taken": [...]}``, the last
+three only where there are any. What is MessagePack stands there as JSON (see ``readable``) if that gives back the same
+bytes, in base64 otherwise. Keys that begin with ``#`` are for people: nothing reads them.
 """
 
 from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,7 +17,7 @@ import zstandard
 
 from holdfast.checkpoint.info import moment
 from holdfast.checkpoint.record import COMPRESSED, ELSEWHERE, RAW, plain_form
-from holdfast.checkpoint.store import Commit, Depth, Head, Keyframe, Record
+from holdfast.checkpoint.store import Commit, Depth, Head, Keyframe, Letter, Note, Record
 from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import CheckpointId, RunId
@@ -30,43 +30,70 @@ _DIGEST_BYTES = 32
 _LARGEST_SHOWN = 256 * 1024
 
 
+class Outline(NamedTuple):
+    """What a commit file says, but for the content of records and notes."""
+
+    head: Head
+    moved: bool
+    """Whether it moved the head to another checkpoint, and so began a journal."""
+    last_seq: int
+    """The greatest seq of its records; 0 without any."""
+    letters: tuple[Letter, ...] = ()
+    """All that wait after it, oldest first."""
+    taken: tuple[str, ...] = ()
+    """The keys that were taken by it, and by the commits without records right before it: they may be emptied."""
+    noted: bool = False
+    """Whether it has notes."""
+
+
 class CommitFile(NamedTuple):
-    """What was read from a commit file; its records are still JSON, because rarely all of each is needed."""
+    """What was read from a commit file; records and notes are still JSON, because rarely all of each is needed."""
 
     path: Path
-    head: Head
+    outline: Outline
     records: list[dict[str, Any]]
+    noted: list[dict[str, Any]]
+
+    @property
+    def head(self) -> Head:
+        """Where the run stood after it."""
+        return self.outline.head
 
     def record(self, document: dict[str, Any], depth: Depth) -> Record:
         """One of the records, as much of it as asked for; raises ``CheckpointCorrupt``."""
         return _checked(self.path, lambda: _record_from(document, self.head.run_id, depth))
 
-    @property
-    def last_seq(self) -> int:
-        """The greatest seq of its records; 0 without any."""
-        return max((document["seq"] for document in self.records), default=0)
+    def notes(self) -> list[Note]:
+        """The notes; raises ``CheckpointCorrupt``."""
+        return _checked(self.path, lambda: [Note(*_keyed_from(document)) for document in self.noted])
 
 
-def written(commit: Commit) -> bytes:
-    """The content of a commit file."""
+def written(commit: Commit, letters: Sequence[Letter] = (), taken: Sequence[str] = ()) -> bytes:
+    """The content of a commit file; ``letters`` and ``taken`` are those of its ``Outline``."""
     expected = commit.expected
-    return laid_out(
-        {
-            "head": _head_document(commit.head),
-            "expected": expected._asdict() if expected is not None else None,
-            "records": [_record_document(record) for record in commit.records],
-        }
-    )
-
-
-def read(path: Path) -> CommitFile:
-    """What stands in a commit file; raises ``CheckpointCorrupt``, or ``OSError``."""
-    return parsed(path, path.read_bytes())
+    document: dict[str, Any] = {
+        "head": _head_document(commit.head),
+        "expected": expected._asdict() if expected is not None else None,
+        "records": [_record_document(record) for record in commit.records],
+    }
+    if commit.notes:
+        document["notes"] = [_keyed_document(*note) for note in commit.notes]
+    if letters:
+        document["letters"] = [_keyed_document(*letter) for letter in letters]
+    if taken:
+        document["taken"] = [_text_document(key) for key in taken]
+    return laid_out(document)
 
 
 def parsed(path: Path, content: bytes) -> CommitFile:
     """What the content of a commit file says; raises ``CheckpointCorrupt``."""
-    return _checked(path, lambda: _commit_file(path, json.loads(content)))
+    return _checked(path, lambda: _commit_file(path, _json(content)))
+
+
+def _json(content: bytes) -> Any:
+    if not content:
+        raise ValueError("it is empty")
+    return json.loads(content)
 
 
 def _checked(path: Path, reading: Callable[[], _T]) -> _T:
@@ -86,7 +113,24 @@ def _commit_file(path: Path, document: Any) -> CommitFile:
     for record in records:
         if not isinstance(record["seq"], int) or not isinstance(record["checkpoint_id"], str):
             raise ValueError("a record has no seq or no checkpoint_id")
-    return CommitFile(path, _head_from(document["head"]), records)
+    head, expected = _head_from(document["head"]), document["expected"]
+    noted = _items(document, "notes")
+    outline = Outline(
+        head,
+        expected is None or expected["checkpoint_id"] != head.checkpoint_id,
+        max((record["seq"] for record in records), default=0),
+        tuple(Letter(*_keyed_from(letter)) for letter in _items(document, "letters")),
+        tuple(map(_text_from, _items(document, "taken"))),
+        bool(noted),
+    )
+    return CommitFile(path, outline, records, noted)
+
+
+def _items(document: Any, name: str) -> list[Any]:
+    items = document.get(name, [])
+    if not isinstance(items, list):
+        raise ValueError(f"{name} is no list")
+    return items
 
 
 def _head_document(head: Head) -> dict[str, Any]:
@@ -192,6 +236,40 @@ def _part(document: dict[str, Any], name: str) -> bytes:
     if blob is not None:
         return ELSEWHERE + bytes.fromhex(blob)
     return b64decode(document.get(f"{name}_base64", ""), validate=True)
+
+
+def _keyed_document(key: str, data: bytes) -> dict[str, Any]:
+    """A note or a letter."""
+    document: dict[str, Any] = {"key": _text_document(key)}
+    if data[:1] not in (RAW, COMPRESSED, ELSEWHERE):
+        try:
+            document["data_packed"] = shown(data)
+            return document
+        except Unreadable:
+            pass
+    _put_part(document, "data", data)
+    return document
+
+
+def _keyed_from(document: dict[str, Any]) -> tuple[str, bytes]:
+    packed = "data_packed" in document
+    return _text_from(document["key"]), packed_from(document["data_packed"]) if packed else _part(
+        document, "data"
+    )
+
+
+def _text_document(text: str) -> str | dict[str, str]:
+    try:
+        text.encode()
+        return text
+    except UnicodeEncodeError:  # JSON would make one character of two halves that came apart
+        return {"base64": b64encode(text.encode("utf-8", "surrogatepass")).decode()}
+
+
+def _text_from(document: Any) -> str:
+    if isinstance(document, str):
+        return document
+    return b64decode(document["base64"], validate=True).decode("utf-8", "surrogatepass")
 
 
 def quoted(text: str) -> bytes:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from holdfast.checkpoint.store import Commit, Damage, Head, RunQuery, StoreInfo
+from holdfast.checkpoint.store import Blob, Commit, Damage, Head, Left, Letter, RunQuery, StoreInfo
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import CheckpointId, RunId
 from holdfast.stores.disk import Disk
@@ -18,6 +18,7 @@ from holdfast.stores.file.hints import Hints
 from holdfast.stores.file.run_folder import Misplaced, RunFolder
 from holdfast.stores.listing import asked_for
 from holdfast.stores.names import safe_name
+from holdfast.stores.presence import Presence
 
 # Where so many runs stand is remembered; the others are looked up again.
 _REMEMBERED = 10_000
@@ -30,6 +31,7 @@ class Folders:
         self._root = root
         base = root / "namespaces" / safe_name(namespace) if namespace else root
         self.disk = Disk(root / marker.TEMP)
+        self.presence = Presence(root / marker.OWNERS)
         self.blobs = Blobs(base / "blobs", self.disk)
         self._runs = base / "runs"
         self._hints = Hints(base / "ids")
@@ -45,10 +47,20 @@ class Folders:
                 self._info = marker.open_store(self._root, self.disk)
             return self._info
 
-    def commit(self, commit: Commit) -> None:
-        """Make a commit durable, its blobs first."""
+    def commit(self, commit: Commit) -> list[Letter]:
+        """Make a commit durable, its blobs first; returns the letters that wait."""
         self._get_ready()
-        self.run(commit.head.run_id).commit(commit, self.blobs, self._hints)
+        return self.run(commit.head.run_id).commit(commit, self.blobs, self._hints)
+
+    def add_blobs(self, family: RunId, blobs: Sequence[Blob]) -> None:
+        """Make blobs durable."""
+        self._get_ready()
+        self.blobs.add(family, blobs)
+
+    def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+        """Leave letters for a run, durably."""
+        self._get_ready()
+        return self.run(run_id).leave(since, letters, self._hints)
 
     def _get_ready(self) -> None:
         """What the first commit does besides: sweep up what writers left behind."""

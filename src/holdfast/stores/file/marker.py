@@ -15,6 +15,7 @@ from holdfast.stores.file.layout import laid_out
 
 NAME = "store.json"
 TEMP = "temp"
+OWNERS = "owners"
 # What may lie in a directory that becomes a store: what another process is making there, or a fresh volume has.
 _HARMLESS = {NAME, TEMP, ".lock", "lost+found"}
 
@@ -22,9 +23,13 @@ _ABOUT = [
     "This directory is a Holdfast file store; change nothing in it while a process uses it.",
     "runs/<run>/<seq>-<n>.json: one file for each commit; the last one says where the run stands (head).",
     "<seq> is the least seq of the records in it; <n> counts commits without records before it.",
+    "notes in a commit: what the superstep that is under way did already; they count until a later commit has another",
+    "checkpoint_id in its head. letters: what others left for the run and it did not take yet, in every commit again.",
+    "An empty file, but never the last one, is a commit without records whose notes and letters nobody needs any more.",
     "blobs/<run>/<digest>: large values, shared by the run and its forks.",
     "ids/: links from checkpoint ids to commits; made again where they are missing.",
-    "temp/: files that are being written. namespaces/<name>/: the same again for each namespace.",
+    "temp/: files that are being written. owners/: a locked file for each process that drives runs now.",
+    "namespaces/<name>/: runs, blobs and ids again for each namespace.",
 ]
 
 

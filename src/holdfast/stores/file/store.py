@@ -4,16 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from holdfast.checkpoint.store import Commit, Damage, Depth, Head, Record, RunQuery, StoreInfo
+from holdfast.checkpoint.store import (
+    Blob,
+    Commit,
+    Damage,
+    Depth,
+    Head,
+    Left,
+    Letter,
+    Note,
+    Record,
+    RunQuery,
+    StoreInfo,
+)
 from holdfast.errors import StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.disk import explain
 from holdfast.stores.file.folders import Folders
+from holdfast.stores.presence import Presence
 
 _T = TypeVar("_T")
 # They wait for the disk nearly all the time.
@@ -39,6 +54,7 @@ class FileStore:
         self._threads: ThreadPoolExecutor | None = None
         self._process = os.getpid()
         self._closed = False
+        self._finalizer: weakref.finalize[..., FileStore] | None = None
 
     def __repr__(self) -> str:
         return f"FileStore({str(self.path)!r}, namespace={self.namespace!r})"
@@ -51,8 +67,11 @@ class FileStore:
     async def open(self) -> StoreInfo:
         return await self._do("open it", lambda: self._folders.open())
 
-    async def commit(self, commit: Commit) -> None:
-        await self._do(f"commit to run {commit.head.run_id!r}", lambda: self._folders.commit(commit))
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        return await self._do(f"commit to run {commit.head.run_id!r}", lambda: self._folders.commit(commit))
+
+    async def add_blobs(self, family: RunId, blobs: Sequence[Blob]) -> None:
+        await self._do(f"add blobs to run {family!r}", lambda: self._folders.add_blobs(family, blobs))
 
     async def head(self, run_id: RunId) -> Head | None:
         return await self._do(f"read the head of run {run_id!r}", lambda: self._folders.run(run_id).head())
@@ -77,10 +96,43 @@ class FileStore:
             f"read blobs of run {family!r}", lambda: self._folders.blobs.read(family, digests)
         )
 
+    async def notes(self, run_id: RunId) -> Sequence[Note]:
+        return await self._do(
+            f"read the journal of run {run_id!r}", lambda: self._folders.run(run_id).notes()
+        )
+
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+        return await self._do(
+            f"leave letters for run {run_id!r}", lambda: self._folders.leave(run_id, since, letters)
+        )
+
+    async def inbox(self, run_id: RunId) -> Sequence[Letter]:
+        return await self._do(f"read the inbox of run {run_id!r}", lambda: self._folders.run(run_id).inbox())
+
+    async def join(self) -> None:
+        await self._do("let others see this process", lambda: self._folders.presence.join())
+        if self._finalizer is None:
+            self._finalizer = weakref.finalize(self, _leave, self._folders.presence, os.getpid())
+            self._finalizer.atexit = False  # then the presence sees to it itself
+
+    async def lives(self, process: str) -> bool:
+        return await self._do(
+            f"tell whether {process!r} lives", lambda: self._folders.presence.lives(process)
+        )
+
     async def close(self) -> None:
         self._closed = True
+        if self._finalizer is not None:
+            self._finalizer.detach()
         if self._threads is not None and self._process == os.getpid():
-            await asyncio.to_thread(self._threads.shutdown)
+            await asyncio.to_thread(self._end, self._threads)
+
+    def _end(self, threads: ThreadPoolExecutor) -> None:
+        threads.shutdown()
+        try:
+            self._folders.presence.leave()
+        except OSError as error:
+            raise StorageError(f"file store {self.path}: cannot leave it: {explain(error)}") from error
 
     async def _do(self, doing: str, work: Callable[[], _T]) -> _T:
         """Work in a thread. A caller that is cancelled leaves it: what has begun goes on to its end."""
@@ -88,6 +140,7 @@ class FileStore:
             raise StorageError(f"file store {self.path} is closed; open another one on the same directory")
         if self._process != os.getpid():  # a fork takes neither threads nor the state of locks along
             self._folders, self._threads = Folders(self.path, self.namespace), None
+            self._finalizer = None
             self._process = os.getpid()
         if self._threads is None:
             self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-file")
@@ -99,3 +152,9 @@ class FileStore:
             return work()
         except OSError as error:
             raise StorageError(f"file store {self.path}: cannot {doing}: {explain(error)}") from error
+
+
+def _leave(presence: Presence, process: int) -> None:
+    """A store was dropped without being closed: in a thread, for whoever was interrupted may hold what this needs."""
+    if process == os.getpid():
+        threading.Thread(target=presence.leave, daemon=True).start()

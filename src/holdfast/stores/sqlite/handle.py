@@ -92,6 +92,8 @@ class Handle:
             place.fenced = self._epoch
         if self._reads_only:
             connection.execute("PRAGMA query_only = ON")
+        else:
+            patiently(lambda: schema.add_missing(connection), place.busy_seconds)
         return info
 
     def close(self) -> None:

@@ -115,9 +115,11 @@ class Lane(Generic[Task]):
                 settle(wanted)
             # Whoever waits for the next calls must not keep the last ones alive.
             del calls, wanted
-        self._finish()
-        if self._end is not None:
-            settle([self._end])
+        try:
+            self._finish()
+        finally:
+            if self._end is not None:
+                settle([self._end])
 
     def _waiting(self) -> list[Call[Task] | None]:
         """All calls that are there, at least one; None is the last of all."""

@@ -47,6 +47,18 @@ TABLES = (
     "CREATE INDEX blobs_by_digest ON blobs (family, find)",
 )
 
+# Databases of the first days lack these, which are added when somebody writes. A letter without data was taken; what
+# waits has an index of its own, because every commit asks for it and a run may have taken thousands.
+MAIL_TABLES = (
+    """CREATE TABLE IF NOT EXISTS notes (
+        id INTEGER PRIMARY KEY, run INTEGER NOT NULL, key BLOB NOT NULL, data BLOB NOT NULL)""",
+    "CREATE UNIQUE INDEX IF NOT EXISTS notes_by_key ON notes (run, key)",
+    """CREATE TABLE IF NOT EXISTS letters (
+        id INTEGER PRIMARY KEY, run INTEGER NOT NULL, key BLOB NOT NULL, data BLOB)""",
+    "CREATE UNIQUE INDEX IF NOT EXISTS letters_by_key ON letters (run, key)",
+    "CREATE INDEX IF NOT EXISTS letters_waiting ON letters (run) WHERE data IS NOT NULL",
+)
+
 
 def is_empty(connection: sqlite3.Connection) -> bool:
     """Whether nothing was ever put into the database."""
@@ -61,11 +73,26 @@ def create(connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
         if is_empty(connection):
-            for statement in TABLES:
+            for statement in (*TABLES, *MAIL_TABLES):
                 connection.execute(statement)
             connection.executemany("INSERT INTO meta VALUES (?, ?)", _new_meta().items())
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {FORMAT_MAJOR}")
+        connection.execute("COMMIT")
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+def add_missing(connection: sqlite3.Connection) -> None:
+    """Make the tables that the database does not have yet."""
+    # The last one that is made: with it all of them are there.
+    if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'letters_waiting'").fetchone():
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for statement in MAIL_TABLES:
+            connection.execute(statement)
         connection.execute("COMMIT")
     finally:
         if connection.in_transaction:

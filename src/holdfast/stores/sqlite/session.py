@@ -6,20 +6,27 @@ import os
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from holdfast.checkpoint.store import Commit
 from holdfast.stores.blob_files import BlobFiles
+from holdfast.stores.presence import Presence
 from holdfast.stores.sqlite.failures import patiently, storage_error
 from holdfast.stores.sqlite.handle import Handle, Place
 from holdfast.stores.sqlite.lane import Call, Lane, settle
-from holdfast.stores.sqlite.writing import Writer
+from holdfast.stores.sqlite.writer import Task, Writer
 
 Query = Callable[[sqlite3.Connection], Any]
 
 
+class Job(NamedTuple):
+    """Something to do with the files beside the database; ``doing`` is what an error says of it."""
+
+    doing: str
+    call: Callable[[], Any]
+
+
 class Session:
-    """One thread that writes, one that reads, and one for large files; nothing here knows the store object."""
+    """One thread that writes, one that reads, and one for other files; nothing here knows the store object."""
 
     def __init__(self, path: Path, namespace: str, busy_seconds: float, big_blob: int) -> None:
         self.pid = os.getpid()
@@ -28,9 +35,10 @@ class Session:
         self.reader = Handle(place, reads_only=True)
         write_handle = Handle(place, reads_only=False)
         self.writer = Writer(place, write_handle, namespace, big_blob)
-        self.files: Lane[Callable[[], None]] = Lane("holdfast-sqlite-files", self._write_files)
+        self.presence = Presence(path.with_name(path.name + "-owners"))
+        self.files: Lane[Job] = Lane("holdfast-sqlite-files", self._do_jobs, self.presence.leave)
         self.reads: Lane[Query] = Lane("holdfast-sqlite-reads", self._read, self.reader.close)
-        self.writes: Lane[Commit] = Lane("holdfast-sqlite-writes", self.writer.work, write_handle.close)
+        self.writes: Lane[Task] = Lane("holdfast-sqlite-writes", self.writer.work, write_handle.close)
 
     def _read(self, calls: list[Call[Query]]) -> None:
         for call in calls:
@@ -45,21 +53,24 @@ class Session:
         connection = self.reader.connection()
         return patiently(lambda: query(connection), self._place.busy_seconds)
 
-    def _write_files(self, calls: list[Call[Callable[[], None]]]) -> None:
+    def _do_jobs(self, calls: list[Call[Job]]) -> None:
         for call in calls:
             try:
-                call.task()
+                call.result = call.task.call()
             except Exception as error:
-                call.error = storage_error(error, self._place.path, "writing large values of", 0)
+                call.error = storage_error(error, self._place.path, call.task.doing, 0)
             settle([call])
 
     async def close(self) -> None:
-        """End the threads; the writer is last, so that it leaves one file behind."""
-        for lane in (self.files, self.reads, self.writes):
+        """End the threads: the writer after the reader, so that it leaves one file behind.
+
+        The last one lets others see that this process is gone, when it has nothing more to write.
+        """
+        for lane in (self.reads, self.writes, self.files):
             await lane.close()
 
     def stop(self) -> None:
         """Let the threads end by themselves."""
         if self.pid == os.getpid():
-            for lane in (self.files, self.reads, self.writes):
+            for lane in (self.reads, self.writes, self.files):
                 lane.stop()

@@ -10,11 +10,27 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from holdfast.checkpoint.store import Commit, Damage, Depth, Head, Record, RunQuery, StoreInfo
+from holdfast.checkpoint.steps import Progress, watched
+from holdfast.checkpoint.store import (
+    Blob,
+    Commit,
+    Damage,
+    Depth,
+    Head,
+    Left,
+    Letter,
+    Note,
+    Record,
+    RunQuery,
+    StoreInfo,
+)
 from holdfast.errors import InvalidArgument, StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
-from holdfast.stores.sqlite import reading
-from holdfast.stores.sqlite.session import Session
+from holdfast.stores.sqlite import mail, reading
+from holdfast.stores.sqlite.backup import back_up
+from holdfast.stores.sqlite.handle import Place
+from holdfast.stores.sqlite.session import Job, Session
+from holdfast.stores.sqlite.writer import Blobs, Mail
 from holdfast.stores.sqlite.writing import is_big
 
 Result = TypeVar("Result")
@@ -68,12 +84,23 @@ class SqliteStore:
         info: StoreInfo = await session.reads.call(lambda _: session.reader.info)
         return info
 
-    async def commit(self, commit: Commit) -> None:
-        session = self._current()
-        if commit.blobs and (big := [blob for blob in commit.blobs if is_big(blob, self._big_blob)]):
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        if commit.blobs:
+            await self._write_big(commit.head.family, commit.blobs)
+        waiting: list[Letter] = await self._current().writes.call(commit)
+        return waiting
+
+    async def add_blobs(self, family: RunId, blobs: Sequence[Blob]) -> None:
+        await self._write_big(family, blobs)
+        await self._current().writes.call(Blobs(family, tuple(blobs)))
+
+    async def _write_big(self, family: RunId, blobs: Sequence[Blob]) -> None:
+        """Make the files of those that are big."""
+        if big := [blob for blob in blobs if is_big(blob, self._big_blob)]:
             await self.open()  # so that nothing is put beside a file that is no store
-            await session.files.call(partial(session.blob_files.write, commit.head.family, big))
-        await session.writes.call(commit)
+            session = self._current()
+            write = partial(session.blob_files.write, family, big)
+            await session.files.call(Job("writing large values of", write))
 
     async def head(self, run_id: RunId) -> Head | None:
         return await self._read(lambda connection: reading.read_head(connection, self.namespace, run_id))
@@ -99,6 +126,35 @@ class SqliteStore:
         return await self._read(
             lambda connection: reading.read_blobs(connection, self.namespace, files, family, digests)
         )
+
+    async def notes(self, run_id: RunId) -> Sequence[Note]:
+        return await self._read(lambda connection: mail.read_notes(connection, self.namespace, run_id))
+
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+        left: Left = await self._current().writes.call(Mail(run_id, tuple(letters)))
+        return left
+
+    async def inbox(self, run_id: RunId) -> Sequence[Letter]:
+        return await self._read(lambda connection: mail.read_inbox(connection, self.namespace, run_id))
+
+    async def join(self) -> None:
+        await self.open()  # so that nothing is put beside a file that is no store
+        session = self._current()
+        await session.files.call(Job("joining those who use", session.presence.join))
+
+    async def lives(self, process: str) -> bool:
+        await self.open()
+        session = self._current()
+        lives: bool = await session.files.call(
+            Job("looking who uses", partial(session.presence.lives, process))
+        )
+        return lives
+
+    async def backup(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
+        """Copy the store, with all its namespaces, to a new file while it is in use."""
+        await self.open()
+        source, target = Place(self.path, self._busy_seconds), Path(os.path.abspath(path))  # noqa: ASYNC240
+        await watched(partial(back_up, source, target), progress)
 
     async def _read(self, query: Callable[[sqlite3.Connection], Result]) -> Result:
         result: Result = await self._current().reads.call(query)

@@ -1,16 +1,14 @@
-"""Commits become rows: those of many runs in one transaction."""
+"""Commits become rows."""
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 
-from holdfast.checkpoint.store import Blob, Commit, Expected, Head, Record
-from holdfast.errors import HeadMoved, StorageError
-from holdfast.ids import CheckpointId
+from holdfast.checkpoint.store import Blob, Commit, Expected, Head, Letter, Record
+from holdfast.ids import CheckpointId, RunId
 from holdfast.stores.compare import check_head
-from holdfast.stores.sqlite.failures import patiently, storage_error
-from holdfast.stores.sqlite.handle import Handle, Place
-from holdfast.stores.sqlite.lane import Call, settle
+from holdfast.stores.sqlite import mail
 
 _FIND_RUN = "SELECT id, checkpoint, token, created FROM runs WHERE namespace = ? AND run = ?"
 _ADD_RUN = (
@@ -33,75 +31,19 @@ _ADD_FAMILY = "INSERT INTO families (namespace, family) VALUES (?, ?)"
 _HAS_BLOB = "SELECT 1 FROM blobs WHERE family = ? AND find = ? AND digest = ?"
 _ADD_BLOB = "INSERT INTO blobs (family, find, digest, size, data) VALUES (?, ?, ?, ?, ?)"
 
-_DOUBT = ". The commit may have happened or not: read the head again before anything else"
-
 
 def prefix(name: bytes) -> int:
     """The first 8 bytes of a digest as SQLite's kind of integer."""
     return int.from_bytes(name[:8], "big", signed=True)
 
 
-class Writer:
-    """Writes what waits, in one transaction if it can."""
+def write_commit(
+    connection: sqlite3.Connection, namespace: str, commit: Commit, big_blob: int
+) -> list[Letter]:
+    """Write the rows of a commit in the transaction that is open, and say which letters wait for the run.
 
-    def __init__(self, place: Place, handle: Handle, namespace: str, big_blob: int) -> None:
-        self.transactions = 0
-        self._place = place
-        self._handle = handle
-        self._namespace = namespace
-        self._big_blob = big_blob
-
-    def work(self, calls: list[Call[Commit]]) -> None:
-        """Write commits and tell those who wait for them."""
-        with self._handle.gate:
-            self._write(calls)
-        settle(calls)
-
-    def _write(self, calls: list[Call[Commit]]) -> None:
-        try:
-            connection = self._handle.connection()
-            patiently(lambda: connection.execute("BEGIN IMMEDIATE"), self._place.busy_seconds)
-        except (sqlite3.Error, StorageError) as error:
-            self._fail(calls, error, "writing to")
-            return
-        try:
-            for call in calls:
-                self._apply(connection, call)
-        except Exception as error:
-            self._handle.drop()
-            if len(calls) == 1:
-                self._fail(calls, error, "writing to")
-            else:  # one of them cannot be written: each alone, so that the others can
-                for call in calls:
-                    self._write([call])
-            return
-        self._finish(connection, calls)
-
-    def _apply(self, connection: sqlite3.Connection, call: Call[Commit]) -> None:
-        call.error = None
-        try:
-            write_commit(connection, self._namespace, call.task, self._big_blob)
-        except HeadMoved as error:  # before anything of it was written
-            call.error = error
-
-    def _finish(self, connection: sqlite3.Connection, calls: list[Call[Commit]]) -> None:
-        try:
-            connection.execute("COMMIT")
-        except sqlite3.Error as error:
-            # After a failed sync nobody knows what is on the disk, and a second try would not find out.
-            self._place.epoch += 1
-            self._handle.drop()
-            self._fail([call for call in calls if call.error is None], error, "committing to", _DOUBT)
-        else:
-            self.transactions += 1
-
-    def _fail(self, calls: list[Call[Commit]], error: BaseException, doing: str, doubt: str = "") -> None:
-        for call in calls:
-            call.error = storage_error(error, self._place.path, doing, self._place.busy_seconds, doubt)
-
-
-def write_commit(connection: sqlite3.Connection, namespace: str, commit: Commit, big_blob: int) -> None:
-    """Write the rows of a commit in the transaction that is open; raises ``HeadMoved`` before it writes any."""
+    Raises ``HeadMoved`` before it writes any.
+    """
     head = commit.head
     row = connection.execute(_FIND_RUN, (namespace, head.run_id)).fetchone()
     if row is None:
@@ -114,10 +56,19 @@ def write_commit(connection: sqlite3.Connection, namespace: str, commit: Commit,
         connection.execute(_MOVE_RUN, (*_moving(head), run))
         if created != head.created:
             connection.execute(_SET_CREATED, (head.created, run))
+        if checkpoint.hex() != head.checkpoint_id:
+            mail.clear_notes(connection, run)
     for record in commit.records:
         _add_record(connection, run, record)
     if commit.blobs:
-        _add_blobs(connection, namespace, commit, big_blob)
+        add_blobs(connection, namespace, head.family, commit.blobs, big_blob)
+    if commit.notes:
+        mail.add_notes(connection, run, commit.notes)
+    if commit.letters:
+        mail.leave_letters(connection, run, commit.letters)
+    if commit.taken:
+        mail.take_letters(connection, run, commit.taken)
+    return mail.waiting_letters(connection, run)
 
 
 def _moving(head: Head) -> tuple[object, ...]:
@@ -156,12 +107,14 @@ def _add_record(connection: sqlite3.Connection, run: int, record: Record) -> Non
         connection.execute(_ADD_KEYFRAME, (added.lastrowid, keyframe.cut, keyframe.changes, keyframe.values))
 
 
-def _add_blobs(connection: sqlite3.Connection, namespace: str, commit: Commit, big_blob: int) -> None:
-    name = namespace, commit.head.family
-    row = connection.execute(FIND_FAMILY, name).fetchone()
-    family = row[0] if row is not None else connection.execute(_ADD_FAMILY, name).lastrowid
-    for blob in commit.blobs:
-        key = family, prefix(blob.digest), blob.digest
+def add_blobs(
+    connection: sqlite3.Connection, namespace: str, family: RunId, blobs: Sequence[Blob], big_blob: int
+) -> None:
+    """Write the rows of blobs in the transaction that is open; the files of those that are big are there."""
+    row = connection.execute(FIND_FAMILY, (namespace, family)).fetchone()
+    number = row[0] if row is not None else connection.execute(_ADD_FAMILY, (namespace, family)).lastrowid
+    for blob in blobs:
+        key = number, prefix(blob.digest), blob.digest
         if connection.execute(_HAS_BLOB, key).fetchone() is None:
             connection.execute(
                 _ADD_BLOB, (*key, len(blob.data), None if is_big(blob, big_blob) else blob.data)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 from holdfast.checkpoint.store import Commit, Depth, RunQuery, Store
-from holdfast.errors import HeadMoved
 from holdfast.ids import RunId
 from holdfast.testing.store_suite.samples import (
     ANYTHING,
@@ -20,15 +19,8 @@ from holdfast.testing.store_suite.samples import (
     sample_blob,
     sample_head,
     sample_record,
+    wins,
 )
-
-
-async def _wins(store: Store, commit: Commit) -> bool:
-    try:
-        await store.commit(commit)
-    except HeadMoved:
-        return False
-    return True
 
 
 class Concurrency:
@@ -53,7 +45,7 @@ class Concurrency:
         head = await begin(store, "r")
         for round_number in range(5):
             rivals = [rival_commit(head, (round_number, writer)) for writer in range(20)]
-            won = await asyncio.gather(*(_wins(store, rival) for rival in rivals))
+            won = await asyncio.gather(*(wins(store, rival) for rival in rivals))
             assert sum(won) == 1
             winner = rivals[won.index(True)]
             there, records = await all_of(store, "r")
@@ -67,7 +59,7 @@ class Concurrency:
     async def test_one_of_twenty_beginners_of_a_run_wins(self, store: Store) -> None:
         origin = sample_head("r", 0)
         rivals = [rival_commit(origin, writer)._replace(expected=None) for writer in range(20)]
-        won = await asyncio.gather(*(_wins(store, rival) for rival in rivals))
+        won = await asyncio.gather(*(wins(store, rival) for rival in rivals))
         assert sum(won) == 1
         winner = rivals[won.index(True)]
         assert await all_of(store, "r") == (winner.head, list(winner.records))
@@ -77,7 +69,7 @@ class Concurrency:
         moved = await move_on(store, heads[5])
         commits = [next_commit(head, [sample_blob(LARGE)]) for head in heads]
         commits[5] = rival_commit(heads[5], "late")
-        outcomes = await asyncio.gather(*(_wins(store, commit) for commit in commits))
+        outcomes = await asyncio.gather(*(wins(store, commit) for commit in commits))
         assert outcomes == [number != 5 for number in range(10)]
         expected = [commit.head for commit in commits]
         expected[5] = moved
@@ -127,7 +119,7 @@ class Concurrency:
 
     async def _happened_or_not(self, store: Store, commit: Commit) -> None:
         """Whoever tries it again tells: it is taken if it had not happened, refused if it had; and it is whole."""
-        won = await _wins(store, commit)
+        won = await wins(store, commit)
         head, records = await all_of(store, commit.head.run_id)
         assert head == commit.head
         assert records == [sample_record(commit.head.run_id, 1), *commit.records]

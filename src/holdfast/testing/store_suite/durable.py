@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from holdfast.checkpoint.store import Depth, RunQuery, Store
+from holdfast.checkpoint.store import Depth, Left, RunQuery, Store
 from holdfast.errors import HeadMoved
 from holdfast.ids import RunId
 from holdfast.testing.store_suite.samples import (
@@ -23,7 +23,10 @@ from holdfast.testing.store_suite.samples import (
     sample_head,
     sample_id,
     sample_keyframe,
+    sample_letters,
+    sample_notes,
     sample_record,
+    staying_commit,
 )
 
 
@@ -54,14 +57,22 @@ class Durable:
         assert await other.open() == info
 
     async def test_every_method_opens_a_store_by_itself(self, store: Store, reopen: Reopen) -> None:
-        blob = sample_blob(b"data")
+        blob, notes = sample_blob(b"data"), sample_notes("a")
         await begin(store, "r", [blob])
         assert await (await reopen()).head(RunId("r")) == sample_head("r")
         assert await names_of_runs(await reopen(), RunQuery()) == ["r"]
         assert await (await reopen()).find(sample_id("r", 1)) == ("r", 1)
         assert len(await (await reopen()).records(RunId("r"), *ANYTHING, Depth.ALL)) == 1
         assert await (await reopen()).blobs(RunId("r"), [blob.digest]) == {blob.digest: b"data"}
+        letters = sample_letters("a")
+        assert await (await reopen()).leave(RunId("r"), 1, letters) == Left(sample_head("r"))
+        assert tuple(await (await reopen()).inbox(RunId("r"))) == letters
+        assert tuple(await (await reopen()).commit(staying_commit(sample_head("r"), notes))) == letters
+        assert tuple(await (await reopen()).notes(RunId("r"))) == notes
         await move_on(await reopen(), sample_head("r"))
+        await (await reopen()).add_blobs(RunId("r"), [blob])
+        assert not await (await reopen()).lives("nobody")
+        await (await reopen()).join()
         await (await reopen()).close()
 
     async def test_what_one_object_commits_the_other_sees_at_once(self, store: Store, reopen: Reopen) -> None:
@@ -85,7 +96,8 @@ class Durable:
                 return_exceptions=True,
             )
             assert [type(outcome) for outcome in outcomes].count(HeadMoved) == 8
-            head = rivals[outcomes.index(None)].head
+            won = [not isinstance(outcome, BaseException) for outcome in outcomes]
+            head = rivals[won.index(True)].head
             for one in objects:
                 assert await one.head(RunId("r")) == head
         assert len(await store.records(RunId("r"), *ANYTHING, Depth.HEADERS)) == 6

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from holdfast.checkpoint.store import RunQuery, Store
+from holdfast.checkpoint.store import Left, Letter, Note, RunQuery, Store
 from holdfast.ids import RunId, complaint_about_id
 from holdfast.testing.store_suite.samples import (
     LARGE,
     ODD_IDS,
     all_of,
     begin,
+    first_commit,
     move_on,
     names_of_runs,
     sample_blob,
+    sample_head,
     sample_id,
+    sample_letters,
+    sample_notes,
     sample_record,
+    staying_commit,
 )
 
 
@@ -40,6 +45,20 @@ class Names:
             mark = run.encode()
             there = await store.blobs(RunId(run), [small.digest, large.digest])
             assert there == {small.digest: mark, large.digest: LARGE + mark}
+
+    async def test_odd_ids_have_journals_and_inboxes_of_their_own(self, store: Store) -> None:
+        for run in ODD_IDS:
+            # The same key for every run, each with content of its own.
+            note, letter = Note("same", run.encode()), Letter("same", run.encode())
+            await store.commit(first_commit(run)._replace(notes=(note, *sample_notes(run))))
+            left = await store.leave(RunId(run), 1, [letter, *sample_letters(f"{run} too")])
+            assert left == Left(sample_head(run))
+        for run in ODD_IDS[::5]:
+            await store.commit(staying_commit(sample_head(run), [Note("same", b"again")], ["same"]))
+        for number, run in enumerate(ODD_IDS):
+            data, letters = (run.encode(), [Letter("same", run.encode())]) if number % 5 else (b"again", [])
+            assert list(await store.notes(RunId(run))) == [Note("same", data), *sample_notes(run)]
+            assert list(await store.inbox(RunId(run))) == [*letters, *sample_letters(f"{run} too")]
 
     async def test_pages_hold_odd_ids_once(self, store: Store) -> None:
         for run in ODD_IDS:

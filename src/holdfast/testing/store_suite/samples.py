@@ -6,7 +6,19 @@ import hashlib
 from collections.abc import Awaitable, Sequence
 from typing import Any
 
-from holdfast.checkpoint.store import Blob, Commit, Depth, Expected, Head, Keyframe, Record, RunQuery, Store
+from holdfast.checkpoint.store import (
+    Blob,
+    Commit,
+    Depth,
+    Expected,
+    Head,
+    Keyframe,
+    Letter,
+    Note,
+    Record,
+    RunQuery,
+    Store,
+)
 from holdfast.engine.status import RunStatus
 from holdfast.errors import HeadMoved
 from holdfast.ids import CheckpointId, Digest, RunId
@@ -59,6 +71,30 @@ ODD_IDS = [
     *("\u00e9", "e\u0301", "ß", "SS", "ss", "İ", "i", "\u212a", "k"),
     *("😀", "日本語", "😀" * 200, "x" * 200, "x" * 199, "X" * 200),
 ]
+ODD_KEYS = [
+    *ODD_IDS,
+    *(
+        "",
+        "/",
+        "//",
+        "a/b",
+        "../../a",
+        "a/",
+        "\n",
+        "a\r\nb",
+        "\t",
+        "\x1b[0m",
+        "\x7f",
+        "\u2028",
+        "\u202e",
+        "\ufeff",
+    ),
+    *("\x00", "\x00\x00", "a\x00", "a\x00b", "a\x00B"),
+    # Halves of a character, and two that are not the character that they would make.
+    *("\udc80", "\ud83d", "\ud83d\ude00", "a\udfff"),
+    *("x" * 1000, "X" * 1000, "x" * 1001, "😀" * 1000, "\x00" * 1000),
+]
+"""Keys of notes and letters: unlike ids they are any text."""
 
 
 def sample_id(*parts: object) -> CheckpointId:
@@ -131,6 +167,24 @@ def rival_commit(after: Head, rival: object) -> Commit:
     )
 
 
+def staying_commit(
+    at: Head, notes: Sequence[Note] = (), taken: Sequence[str] = (), **head_fields: Any
+) -> Commit:
+    """A commit that leaves a run on its checkpoint."""
+    expected = Expected(at.checkpoint_id, at.token)
+    return Commit(at._replace(**head_fields), expected, notes=tuple(notes), taken=tuple(taken))
+
+
+def sample_notes(*keys: str) -> tuple[Note, ...]:
+    """A note for each key."""
+    return tuple(Note(key, b"note " + repr(key).encode()) for key in keys)
+
+
+def sample_letters(*keys: str) -> tuple[Letter, ...]:
+    """A letter for each key."""
+    return tuple(Letter(key, b"letter " + repr(key).encode()) for key in keys)
+
+
 async def begin(store: Store, run: str, blobs: Sequence[Blob] = (), **head_fields: Any) -> Head:
     """Begin a run."""
     commit = first_commit(run, blobs, **head_fields)
@@ -155,7 +209,16 @@ async def names_of_runs(store: Store, query: RunQuery) -> list[str]:
     return [head.run_id for head in await store.runs(query)]
 
 
-async def refusal(commit: Awaitable[None]) -> HeadMoved:
+async def wins(store: Store, commit: Commit) -> bool:
+    """Whether a commit is taken, not refused."""
+    try:
+        await store.commit(commit)
+    except HeadMoved:
+        return False
+    return True
+
+
+async def refusal(commit: Awaitable[object]) -> HeadMoved:
     """What a commit is refused with; it must be."""
     try:
         await commit

@@ -1,0 +1,94 @@
+"""What is known of a run from its commit files, read in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from holdfast.checkpoint.store import Commit, Expected, Head, Letter
+from holdfast.stores.file.document import Outline
+from holdfast.stores.file.place import FIRST, Place, full
+
+
+class Standing:
+    """Where a run stands after the newest file that was read, and where the next commit goes.
+
+    >>> from holdfast.engine.status import RunStatus
+    >>> from holdfast.ids import CheckpointId, RunId
+    >>> head = Head(RunId("r"), "W", RunId("r"), CheckpointId("c"), 1, 1, RunStatus.RUNNING, 0, 0)
+    >>> standing = Standing()
+    >>> standing.follow(FIRST, Outline(head, True, 1, (Letter("k", b"hello"),)))
+    >>> standing.next, list(standing.letters), standing.used_of(["k", "other"])
+    (Place(seq=2, round=0), ['k'], ['k'])
+    """
+
+    def __init__(self) -> None:
+        self.head: Head | None = None
+        self.newest: Place | None = None
+        self.next = FIRST
+        self.letters: dict[str, Letter] = {}
+        """Those that wait."""
+        self.noted: list[Place] | None = []
+        """The files with the journal; None where it is not known when the head came to its checkpoint."""
+        self.known_from = FIRST.seq
+        """All keys that were taken in files from this seq on are known."""
+        self.full: tuple[Place, ...] = ()
+        """The last files with records, at most two: the rounds before each may still be to be emptied."""
+        self._taken: tuple[str, ...] = ()
+        """What was taken since the last file with records: the next file says it again."""
+        self._used: set[str] = set()
+
+    @classmethod
+    def before(cls, places: Sequence[Place]) -> Standing:
+        """What names alone tell, for whoever begins with the last of them."""
+        standing = cls()
+        if places:
+            standing.noted = None
+            standing.known_from = places[-1].seq
+            standing.full = tuple(full(places)[-2:])
+        return standing
+
+    @property
+    def expected(self) -> Expected | None:
+        """What a commit must expect."""
+        return Expected(self.head.checkpoint_id, self.head.token) if self.head is not None else None
+
+    def outline(self, commit: Commit, left: Iterable[Letter] = ()) -> Outline:
+        """What the file of a commit says that comes next, or of one that leaves letters."""
+        waiting = {**self.letters, **{letter.key: letter for letter in (*commit.letters, *left)}}
+        taken = [key for key in commit.taken if waiting.pop(key, None) is not None]
+        return Outline(
+            commit.head,
+            commit.expected is None or commit.expected.checkpoint_id != commit.head.checkpoint_id,
+            max((record.seq for record in commit.records), default=0),
+            tuple(waiting.values()),
+            (*self._taken, *taken),
+            bool(commit.notes),
+        )
+
+    def follow(self, place: Place, file: Outline) -> None:
+        """Take in the next file."""
+        self.newest, self.head, self.next = place, file.head, place.after(file.last_seq)
+        self.letters = {letter.key: letter for letter in file.letters}
+        self._used.update(file.taken)
+        if file.moved:
+            self.noted = []
+        if file.noted and self.noted is not None:
+            self.noted.append(place)
+        if self.next.seq > place.seq:
+            self.full = (*self.full, place)[-2:]
+            self._taken = ()
+        else:
+            self._taken = file.taken
+
+    def pass_over(self, place: Place) -> None:
+        """Go behind a file that was emptied; those that follow say again what matters of it."""
+        self.newest, self.next = place, place.next_round
+
+    def learn(self, since: int, taken: Iterable[str]) -> None:
+        """Take in all keys that were taken in files from seq ``since`` on."""
+        self._used.update(taken)
+        self.known_from = since
+
+    def used_of(self, keys: Iterable[str]) -> list[str]:
+        """Those of the keys that wait or were taken, as far as is known."""
+        return [key for key in keys if key in self.letters or key in self._used]

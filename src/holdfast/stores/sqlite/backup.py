@@ -1,0 +1,244 @@
+"""A copy of a database that is in use, with its large values: complete, or not there. Everything here blocks.
+
+The database is copied first, as it stands at one moment, then the files of the large values that this copy names: so
+no record of the copy misses one. Large values never change. Whoever removes one removes its row before its file, so a
+file that is missing though the copy names it was removed since; then all begins anew.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+from holdfast.errors import CheckpointCorrupt, StorageError
+from holdfast.ids import Digest, RunId
+from holdfast.stores.blob_files import BlobFiles
+from holdfast.stores.disk import Disk
+from holdfast.stores.sqlite.failures import patiently, storage_error
+from holdfast.stores.sqlite.handle import Handle, Place
+
+Report: TypeAlias = Callable[[int, int], None]
+"""Is told how many bytes are copied, of how many; what it raises ends the work."""
+
+# In pages: 2 MB. Between two steps whoever waits hears of it, and can put an end to it.
+_STEP = 1024
+_CHUNK = 1 << 20
+_MOST_TRIES = 5
+_BESIDE = ("-wal", "-shm", "-journal")
+
+_BIG = (
+    "SELECT namespace, families.family, digest, size FROM blobs JOIN families ON families.id = blobs.family "
+    "WHERE data IS NULL"
+)
+_IS_BIG = _BIG + " AND namespace = ? AND families.family = ? AND digest = ?"
+
+
+class Big(NamedTuple):
+    """A large value: a file beside the database."""
+
+    namespace: str
+    family: RunId
+    digest: Digest
+    size: int
+
+    def path(self, database: Path) -> Path:
+        """Where it lies."""
+        return BlobFiles(_blobs_of(database), self.namespace).path(self.family, self.digest)
+
+
+class _Removed(Exception):
+    """A large value is no longer there."""
+
+
+def back_up(source: Place, target: Path, report: Report) -> None:
+    """Copy a database to a path where nothing is; it gets its name when all of the copy is durable."""
+    handle = Handle(source, reads_only=True)
+    try:
+        _check_free(target)
+        _Copy(handle, source, target, report).make()
+    except (sqlite3.Error, OSError) as error:
+        doing = f"backing up {str(source.path)!r} to"
+        raise storage_error(error, target, doing, source.busy_seconds) from error
+    finally:
+        handle.close()
+
+
+def _check_free(target: Path) -> None:
+    for path in (target, *(target.with_name(target.name + end) for end in _BESIDE)):
+        if os.path.lexists(path):
+            raise StorageError(
+                f"there is something at {str(path)!r} already, which is not written over; remove it, or choose another "
+                f"path for the backup"
+            )
+
+
+def _blobs_of(database: Path) -> Path:
+    return database.with_name(database.name + "-blobs")
+
+
+class _Copy:
+    """One backup. What is on its way lies in the folder for large values, where a later one sweeps it up."""
+
+    def __init__(self, handle: Handle, source: Place, target: Path, report: Report) -> None:
+        self._handle = handle
+        self._source = source
+        self._target = target
+        self._folder = _blobs_of(target)
+        self._disk = Disk(self._folder / ".temp")
+        self._report = report
+        self._done = self._total = 0
+
+    def make(self) -> None:
+        """Make it; where it fails, nothing new stays."""
+        began_here = not self._folder.exists()
+        self._disk.make_folder(self._disk.temp)
+        self._disk.sweep()
+        try:
+            self._publish(self._whole())
+        except BaseException:
+            if began_here:
+                shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+        _remove_if_empty(self._disk.temp)
+        _remove_if_empty(self._folder)
+        self._report(self._total, self._total)
+
+    def _whole(self) -> Path:
+        """A durable database under a name that nobody reads, when the files of all large values are in their place."""
+        for _ in range(_MOST_TRIES):
+            temp = self._disk.temp / f"{secrets.token_hex(8)}.tmp"
+            try:
+                with self._handle.gate:
+                    big = self._copy_database(temp)
+                self._copy_big(big)
+                self._disk.sync_file(temp)
+            except _Removed:
+                _remove(temp)
+            except BaseException:
+                _remove(temp)
+                raise
+            else:
+                return temp
+        raise StorageError(
+            f"{str(self._source.path)!r} was pruned {_MOST_TRIES} times while it was copied to {str(self._target)!r}; "
+            f"back it up again when nobody prunes it"
+        )
+
+    def _publish(self, temp: Path) -> None:
+        try:
+            self._disk.publish(temp, self._target)
+        except FileExistsError:
+            _check_free(self._target)
+            raise
+        finally:
+            _remove(temp)
+        self._disk.sync_folder(self._target.parent)
+
+    # The database.
+
+    def _copy_database(self, temp: Path) -> list[Big]:
+        """Copy the database as it stands at one moment; says which large values it names then."""
+        source = self._handle.connection()
+        os.close(os.open(temp, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+        copy = sqlite3.connect(temp, isolation_level=None)
+        try:
+            # What this transaction reads is what there was when it began, though others write: without it the copy
+            # would begin anew with each of their commits.
+            source.execute("BEGIN")
+            try:
+                big = [
+                    Big(*row)
+                    for row in patiently(lambda: source.execute(_BIG).fetchall(), self._source.busy_seconds)
+                ]
+                (page,) = source.execute("PRAGMA page_size").fetchone()
+                (pages,) = source.execute("PRAGMA page_count").fetchone()
+                self._done, self._total = 0, page * pages + sum(one.size for one in big)
+
+                def tell(_: int, remaining: int, pages: int) -> None:
+                    self._tell(page * (pages - remaining))
+
+                source.backup(copy, pages=_STEP, progress=tell)
+            finally:
+                source.execute("ROLLBACK")
+            self._done = page * pages
+            _settle(copy)
+        finally:
+            copy.close()
+        return big
+
+    def _tell(self, done: int) -> None:
+        if done < self._total:  # that all is done is said when it is
+            self._report(done, self._total)
+
+    # The large values.
+
+    def _copy_big(self, big: list[Big]) -> None:
+        folders = set()
+        for one in big:
+            place = one.path(self._target)
+            if place.parent not in folders:
+                self._disk.make_folder(place.parent)
+                folders.add(place.parent)
+            self._copy_one(one, place)
+        for folder in folders:
+            self._disk.sync_folder(folder)
+
+    def _copy_one(self, one: Big, place: Path) -> None:
+        if place.exists() and place.stat().st_size == one.size:  # from a backup that was interrupted
+            self._done += one.size
+            return
+        temp = self._disk.write_all(self._content(one))
+        try:
+            if temp.stat().st_size != one.size:
+                raise self._damaged(one, f"has {temp.stat().st_size} bytes, not {one.size}")
+            os.replace(temp, place)
+        finally:
+            self._disk.remove(temp)
+
+    def _content(self, one: Big) -> Iterator[bytes]:
+        try:
+            with open(one.path(self._source.path), "rb") as file:
+                while data := file.read(_CHUNK):
+                    yield data
+                    self._done += len(data)
+                    self._tell(self._done)
+        except FileNotFoundError:
+            self._check_removed(one)
+            raise _Removed from None
+
+    def _check_removed(self, one: Big) -> None:
+        """Raise unless the database no longer names the value."""
+        with self._handle.gate:
+            query = self._handle.connection().execute(_IS_BIG, (one.namespace, one.family, one.digest))
+            if query.fetchone() is not None:
+                raise self._damaged(one, "is missing")
+
+    def _damaged(self, one: Big, what: str) -> CheckpointCorrupt:
+        return CheckpointCorrupt(
+            f"the file {str(one.path(self._source.path))!r} of a large value {what}, so {str(self._source.path)!r} "
+            f"cannot be backed up: 'await storage.verify()' lists what is affected"
+        )
+
+
+def _settle(copy: sqlite3.Connection) -> None:
+    """Make one file of the copy. Nobody drives its runs: those that are RUNNING are interrupted there."""
+    copy.execute("PRAGMA synchronous = FULL")
+    copy.execute("UPDATE runs SET owner = '' WHERE owner <> ''")
+    copy.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+def _remove(temp: Path) -> None:
+    for path in (temp, *(temp.with_name(temp.name + end) for end in _BESIDE)):
+        path.unlink(missing_ok=True)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError:
+        pass

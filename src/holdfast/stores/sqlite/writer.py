@@ -1,0 +1,115 @@
+"""What waits to be written, in one transaction: commits, letters and blobs of many runs."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import NamedTuple, TypeAlias
+
+from holdfast.checkpoint.store import Blob, Commit, Left, Letter
+from holdfast.errors import CheckpointCorrupt, HeadMoved, StorageError
+from holdfast.ids import RunId
+from holdfast.stores.sqlite import mail
+from holdfast.stores.sqlite.failures import patiently, storage_error
+from holdfast.stores.sqlite.handle import Handle, Place
+from holdfast.stores.sqlite.lane import Call, settle
+from holdfast.stores.sqlite.reading import read_head
+from holdfast.stores.sqlite.writing import add_blobs, write_commit
+
+_DOUBTFUL_COMMIT = ". The commit may have happened or not: read the head again before anything else"
+_DOUBTFUL_MAIL = ". The letters may be there or not: leave them again, and keys that are refused were left"
+
+
+class Mail(NamedTuple):
+    """Letters for a run."""
+
+    run_id: RunId
+    letters: tuple[Letter, ...]
+
+
+class Blobs(NamedTuple):
+    """Blobs that no commit names yet."""
+
+    family: RunId
+    blobs: tuple[Blob, ...]
+
+
+Task: TypeAlias = Commit | Mail | Blobs
+
+
+_DOUBTS = {Commit: _DOUBTFUL_COMMIT, Mail: _DOUBTFUL_MAIL, Blobs: ""}
+
+
+class Writer:
+    """Writes what waits, in one transaction if it can."""
+
+    def __init__(self, place: Place, handle: Handle, namespace: str, big_blob: int) -> None:
+        self.transactions = 0
+        self._place = place
+        self._handle = handle
+        self._namespace = namespace
+        self._big_blob = big_blob
+
+    def work(self, calls: list[Call[Task]]) -> None:
+        """Write, and tell those who wait for it."""
+        with self._handle.gate:
+            self._write(calls)
+        settle(calls)
+
+    def _write(self, calls: list[Call[Task]]) -> None:
+        try:
+            connection = self._handle.connection()
+            patiently(lambda: connection.execute("BEGIN IMMEDIATE"), self._place.busy_seconds)
+        except (sqlite3.Error, StorageError) as error:
+            self._fail(calls, error, "writing to")
+            return
+        try:
+            for call in calls:
+                self._apply(connection, call)
+        except Exception as error:
+            self._handle.drop()
+            if len(calls) == 1:
+                self._fail(calls, error, "writing to")
+            else:  # one of them cannot be written: each alone, so that the others can
+                for call in calls:
+                    self._write([call])
+            return
+        self._finish(connection, calls)
+
+    def _apply(self, connection: sqlite3.Connection, call: Call[Task]) -> None:
+        call.error = None
+        task = call.task
+        try:
+            if isinstance(task, Commit):
+                call.result = write_commit(connection, self._namespace, task, self._big_blob)
+            elif isinstance(task, Mail):
+                call.result = _leave(connection, self._namespace, task)
+            else:
+                add_blobs(connection, self._namespace, task.family, task.blobs, self._big_blob)
+        except (HeadMoved, CheckpointCorrupt) as error:  # before anything of it was written
+            call.error = error
+
+    def _finish(self, connection: sqlite3.Connection, calls: list[Call[Task]]) -> None:
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            # After a failed sync nobody knows what is on the disk, and a second try would not find out.
+            self._place.epoch += 1
+            self._handle.drop()
+            for call in calls:
+                if call.error is None:
+                    self._fail([call], error, "committing to", _DOUBTS[type(call.task)])
+        else:
+            self.transactions += 1
+
+    def _fail(self, calls: list[Call[Task]], error: BaseException, doing: str, doubt: str = "") -> None:
+        for call in calls:
+            call.error = storage_error(error, self._place.path, doing, self._place.busy_seconds, doubt)
+
+
+def _leave(connection: sqlite3.Connection, namespace: str, task: Mail) -> Left:
+    """Leave letters in the transaction that is open; raises ``CheckpointCorrupt`` before it writes any."""
+    head = read_head(connection, namespace, task.run_id)
+    run = mail.find_run(connection, namespace, task.run_id)
+    if head is None or run is None:
+        return Left(None)
+    return Left(head, mail.leave_letters(connection, run, task.letters))

@@ -1,0 +1,183 @@
+"""A store that several processes use, with bugs that take another process to see."""
+
+import fcntl
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from holdfast.checkpoint.owner import is_gone, this_process
+from holdfast.checkpoint.store import (
+    Commit,
+    Depth,
+    Head,
+    Left,
+    Letter,
+    Note,
+    Record,
+    RunQuery,
+    StoreInfo,
+)
+from holdfast.ids import CheckpointId, Digest, RunId
+from holdfast.stores.memory import MemoryStore
+
+FIELDS = ("_heads", "_records", "_seqs", "_places", "_blobs", "_notes", "_letters")
+
+
+class Filed(MemoryStore):
+    """A store whose dicts lie in a file, which is read before everything and written after it."""
+
+    fields: tuple[str, ...] = FIELDS
+
+    def __init__(self, path: Path, namespace: str = "") -> None:
+        super().__init__(namespace)
+        self._path = path
+        self._joined_as = f"{this_process()} {id(self)}"
+
+    @contextmanager
+    def _filed(self) -> Iterator[list[str]]:
+        """All that processes share, while no other uses it; gives who joined."""
+        self._check_open()
+        self._path.mkdir(exist_ok=True)
+        with (self._path / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            file = self._path / "state"
+            state = pickle.loads(file.read_bytes()) if file.exists() else {"present": []}
+            self._info = state.setdefault("info", self._info)
+            mine = state.setdefault(self.namespace, {})
+            self.__dict__.update(mine)
+            yield state["present"]
+            mine.update({name: getattr(self, name) for name in self.fields})
+            file.write_bytes(pickle.dumps(state))
+
+    async def open(self) -> StoreInfo:
+        with self._filed():
+            return await super().open()
+
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        with self._filed():
+            return await super().commit(commit)
+
+    async def head(self, run_id: RunId) -> Head | None:
+        with self._filed():
+            return await super().head(run_id)
+
+    async def runs(self, query: RunQuery) -> Sequence[Head]:
+        with self._filed():
+            return await super().runs(query)
+
+    async def find(self, checkpoint_id: CheckpointId) -> tuple[RunId, int] | None:
+        with self._filed():
+            return await super().find(checkpoint_id)
+
+    async def records(self, run_id: RunId, first: int, last: int, depth: Depth) -> Sequence[Record]:
+        with self._filed():
+            return await super().records(run_id, first, last, depth)
+
+    async def blobs(self, family: RunId, digests: Sequence[Digest]) -> Mapping[Digest, bytes]:
+        with self._filed():
+            return await super().blobs(family, digests)
+
+    async def notes(self, run_id: RunId) -> Sequence[Note]:
+        with self._filed():
+            return await super().notes(run_id)
+
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+        with self._filed():
+            return await super().leave(run_id, since, letters)
+
+    async def inbox(self, run_id: RunId) -> Sequence[Letter]:
+        with self._filed():
+            return await super().inbox(run_id)
+
+    async def join(self) -> None:
+        with self._filed() as present:
+            present.append(self._joined_as)
+
+    async def lives(self, process: str) -> bool:
+        with self._filed() as present:
+            return process in {one.rpartition(" ")[0] for one in present} and not is_gone(process)
+
+    async def close(self) -> None:
+        if not self._closed:
+            with self._filed() as present:
+                self.withdraw(present)
+        await super().close()
+
+    def withdraw(self, present: list[str]) -> None:
+        present[:] = [one for one in present if one != self._joined_as]
+
+
+class SeesOnlyThisProcess(Filed):
+    async def lives(self, process: str) -> bool:
+        return process == this_process() and await super().lives(process)
+
+
+class TakesEveryProcessForThisOne(Filed):
+    async def lives(self, process: str) -> bool:
+        with self._filed() as present:
+            return bool(present) and not is_gone(process)
+
+
+class BelievesTheDead(Filed):
+    async def lives(self, process: str) -> bool:
+        with self._filed() as present:
+            return process in {one.rpartition(" ")[0] for one in present}
+
+
+class BelievesWhoeverLives(Filed):
+    """Looks at processes, not at who joined."""
+
+    async def lives(self, process: str) -> bool:
+        return not is_gone(process)
+
+
+class StaysWhenItCloses(Filed):
+    def withdraw(self, present: list[str]) -> None:
+        pass
+
+
+class KeepsLettersInMemory(Filed):
+    fields = tuple(name for name in FIELDS if name != "_letters")
+
+
+class KeepsNotesInMemory(Filed):
+    fields = tuple(name for name in FIELDS if name != "_notes")
+
+
+class ForgetsWhatWasTaken(Filed):
+    """What is taken is known to the process that took it, and not in the file."""
+
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        with self._filed():
+            waiting = await MemoryStore.commit(self, commit)
+            for letters in self._letters.values():
+                for key in commit.taken:
+                    letters.pop(key, None)
+            return waiting
+
+
+class KnowsOnlyItsOwnKeys(Filed):
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+        mine: set[str] = self.__dict__.setdefault("_mine", set())
+        with self._filed():
+            for letter in letters:
+                if letter.key not in mine:
+                    self._letters.get(run_id, {}).pop(letter.key, None)
+                    mine.add(letter.key)
+            return await MemoryStore.leave(self, run_id, since, letters)
+
+
+BUGS: list[tuple[type[Filed], str]] = [
+    (SeesOnlyThisProcess, "test_another_process_lives_until_it_dies"),
+    (TakesEveryProcessForThisOne, "test_another_process_lives_until_it_dies"),
+    (BelievesTheDead, "test_another_process_lives_until_it_dies"),
+    (BelievesWhoeverLives, "test_another_process_lives_until_it_closes_the_store"),
+    (StaysWhenItCloses, "test_another_process_lives_until_it_closes_the_store"),
+    (KeepsLettersInMemory, "test_what_another_process_notes_and_leaves_is_there_after_its_death"),
+    (KeepsNotesInMemory, "test_what_another_process_notes_and_leaves_is_there_after_its_death"),
+    (ForgetsWhatWasTaken, "test_what_another_process_notes_and_leaves_is_there_after_its_death"),
+    (KeepsLettersInMemory, "test_the_next_commit_returns_what_another_process_left"),
+    (ForgetsWhatWasTaken, "test_the_next_commit_returns_what_another_process_left"),
+    (KnowsOnlyItsOwnKeys, "test_of_processes_that_leave_the_same_key_one_wins"),
+]

@@ -1,0 +1,194 @@
+"""Stores that outlive their object, with bugs that take a second object to see, for the conformance suite to catch."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.checkpoint.owner import this_process
+from holdfast.checkpoint.store import Commit, Expected, Left, Letter, Note
+from holdfast.ids import RunId
+from holdfast.stores.memory import MemoryStore
+
+
+class Kept(MemoryStore):
+    """A store whose dicts lie in a place that other objects share."""
+
+    def __init__(self, place: dict[str, Any], namespace: str = "") -> None:
+        super().__init__(namespace)
+        kept = place.setdefault(self.room(namespace), MemoryStore(namespace))
+        self._info = place.setdefault("info", MemoryStore())._info
+        self._present: list[MemoryStore] = place.setdefault("present", [])
+        self.adopt(kept)
+
+    def room(self, namespace: str) -> str:
+        return f"namespace {namespace}"
+
+    def adopt(self, kept: MemoryStore) -> None:
+        for name in ("_heads", "_records", "_seqs", "_places", "_blobs", "_notes", "_letters"):
+            setattr(self, name, getattr(kept, name))
+
+    async def join(self) -> None:
+        await super().join()
+        self._present.append(self)
+
+    async def lives(self, process: str) -> bool:
+        self._check_open()
+        return any(not one._closed for one in self._present) and process == this_process()
+
+
+class ForgetsNotes(Kept):
+    def adopt(self, kept: MemoryStore) -> None:
+        super().adopt(kept)
+        self._notes = {}
+
+
+class ForgetsLetters(Kept):
+    def adopt(self, kept: MemoryStore) -> None:
+        super().adopt(kept)
+        self._letters = {}
+
+
+class ForgetsWhatWasTakenWhenItCloses(Kept):
+    async def close(self) -> None:
+        await super().close()
+        for letters in self._letters.values():
+            for key in [key for key, letter in letters.items() if letter is None]:
+                del letters[key]
+
+
+class RemembersNotes(Kept):
+    """Reads a journal once."""
+
+    async def notes(self, run_id: RunId) -> Sequence[Note]:
+        read: dict[RunId, Sequence[Note]] = self.__dict__.setdefault("_read", {})
+        if run_id not in read:
+            read[run_id] = await super().notes(run_id)
+        return read[run_id]
+
+
+class NotesWithoutTheOthers(Kept):
+    """Notes and takes before it looks whether others have moved the head."""
+
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        there = self._heads.get(commit.head.run_id)
+        if there is not None and commit.expected != Expected(there.checkpoint_id, there.token):
+            self._notes.setdefault(there.run_id, {}).update({note.key: note for note in commit.notes})
+        return await super().commit(commit)
+
+
+class TakesWithoutTheOthers(Kept):
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        self._letters.get(commit.head.run_id, {}).update(dict.fromkeys(commit.taken, None))
+        return await super().commit(commit)
+
+
+class ReturnsOnlyItsOwnLetters(Kept):
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+        left = await super().leave(run_id, since, letters)
+        self.__dict__.setdefault("_mine", set()).update(letters)
+        return left
+
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        mine = self.__dict__.get("_mine", set())
+        return [letter for letter in await super().commit(commit) if letter in mine]
+
+
+class KnowsOnlyKeysThatItSaw(Kept):
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+        seen: set[str] = self.__dict__.setdefault("_seen", set())
+        for letter in letters:
+            if letter.key not in seen:
+                self._letters.get(run_id, {}).pop(letter.key, None)
+                seen.add(letter.key)
+        return await super().leave(run_id, since, letters)
+
+
+class LooksBeforeOthersLeave(Kept):
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+        left = await super().leave(run_id, since, [])
+        known = self._letters.setdefault(run_id, {})
+        refused = tuple(letter.key for letter in letters if letter.key in known)
+        await asyncio.sleep(0)
+        if not refused:
+            known.update({letter.key: letter for letter in letters})
+        return left._replace(refused=refused)
+
+
+class TakesWhatOthersLeaveMeanwhile(Kept):
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        known = self._letters.setdefault(commit.head.run_id, {})
+        await asyncio.sleep(0)
+        waiting = await super().commit(commit)
+        await asyncio.sleep(0)
+        for key in known:
+            if commit.taken and key not in {letter.key for letter in waiting}:
+                known[key] = None
+        return waiting
+
+
+class MixesNotesOfNamespaces(Kept):
+    def __init__(self, place: dict[str, Any], namespace: str = "") -> None:
+        super().__init__(place, namespace)
+        self._notes = place.setdefault("notes", {})
+
+
+class MixesLettersOfNamespaces(Kept):
+    def __init__(self, place: dict[str, Any], namespace: str = "") -> None:
+        super().__init__(place, namespace)
+        self._letters = place.setdefault("letters", {})
+
+
+class SeesOnlyItself(Kept):
+    async def lives(self, process: str) -> bool:
+        return await MemoryStore.lives(self, process)
+
+
+class LivesOnWhenItIsClosed(Kept):
+    async def lives(self, process: str) -> bool:
+        return bool(self._present) and process == this_process()
+
+
+class ClosesForAll(Kept):
+    async def close(self) -> None:
+        await super().close()
+        self._present.clear()
+
+
+class ClosesForAllWhoJoined(Kept):
+    """As a lock of a process that is given up with the first of its files to be closed."""
+
+    async def close(self) -> None:
+        await super().close()
+        if self in self._present:
+            self._present.clear()
+
+
+class JoinsOnceForAll(Kept):
+    """Only the first object of a process counts."""
+
+    async def join(self) -> None:
+        if not any(self._present):
+            await super().join()
+
+
+BUGS: list[tuple[type[Kept], str]] = [
+    (ForgetsNotes, "test_another_object_finds_the_journal"),
+    (ForgetsNotes, "test_every_method_opens_a_store_by_itself"),
+    (ForgetsLetters, "test_another_object_finds_the_inbox"),
+    (ForgetsWhatWasTakenWhenItCloses, "test_another_object_finds_the_inbox"),
+    (ForgetsLetters, "test_every_method_opens_a_store_by_itself"),
+    (RemembersNotes, "test_what_one_object_notes_the_other_sees_at_once"),
+    (NotesWithoutTheOthers, "test_an_object_that_missed_a_commit_notes_and_takes_nothing"),
+    (TakesWithoutTheOthers, "test_an_object_that_missed_a_commit_notes_and_takes_nothing"),
+    (ReturnsOnlyItsOwnLetters, "test_what_one_object_leaves_the_next_commit_of_the_other_returns"),
+    (KnowsOnlyKeysThatItSaw, "test_of_objects_that_leave_the_same_key_one_wins"),
+    (LooksBeforeOthersLeave, "test_of_objects_that_leave_the_same_key_one_wins"),
+    (TakesWhatOthersLeaveMeanwhile, "test_no_letter_of_another_object_is_lost"),
+    (MixesNotesOfNamespaces, "test_journals_and_inboxes_of_namespaces_are_apart"),
+    (MixesLettersOfNamespaces, "test_journals_and_inboxes_of_namespaces_are_apart"),
+    (SeesOnlyItself, "test_another_object_sees_that_this_process_lives"),
+    (LivesOnWhenItIsClosed, "test_a_process_lives_until_it_closes_the_store"),
+    (ClosesForAll, "test_a_process_lives_until_it_closes_the_last_object"),
+    (ClosesForAllWhoJoined, "test_a_process_lives_until_it_closes_the_last_object"),
+    (JoinsOnceForAll, "test_a_process_lives_until_it_closes_the_last_object"),
+]
