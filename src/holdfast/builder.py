@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.engine.limits import Limits
 from holdfast.errors import GraphError, LimitExceeded
+from holdfast.graph.alias import check_aliases
 from holdfast.graph.edge import (
     Condition,
     Direct,
@@ -21,9 +22,10 @@ from holdfast.graph.edge import (
     Switch,
     SwitchCase,
 )
-from holdfast.graph.executor import Executor, FunctionExecutor, Recipe
+from holdfast.graph.executor import Executor
 from holdfast.graph.graph import Graph
 from holdfast.graph.nested import WorkflowExecutor
+from holdfast.graph.placeable import Placeable, id_hint, spec_of_placeable
 from holdfast.graph.spec import ExecutorSpec, spec_of
 from holdfast.graph.state_key import MergeRule, merge_rule
 from holdfast.graph.validate import validate
@@ -35,9 +37,6 @@ if TYPE_CHECKING:
 
 # The workflows whose factories are being called, outermost first.
 _REGISTERING: ContextVar[tuple[str, ...]] = ContextVar("registering", default=())
-
-Placeable: TypeAlias = type[Executor] | Recipe | Executor | str
-"""What may stand in an edge: a class, a recipe, an instance, a decorated function or an id."""
 
 
 class Case(NamedTuple):
@@ -95,6 +94,7 @@ class WorkflowBuilder:
         self._edges: list[Edge] = []
         self._output_from: frozenset[ExecutorId] | None = None
         self._merges: dict[tuple[str, str | None], MergeRule] = {}
+        self._aliases: dict[ExecutorId, ExecutorId] = {}
         self._storage: CheckpointStorage | None = None
 
     def register_executor(self, factory: Callable[[], Executor], name: str) -> WorkflowBuilder:
@@ -218,6 +218,29 @@ class WorkflowBuilder:
         self._merges[(scope_name, key)] = merge_rule(merge, f"with_state_merge({scope_name!r}, {key!r})")
         return self
 
+    def with_alias(self, old_id: str, executor: Placeable) -> WorkflowBuilder:
+        """Say that checkpoints may still call this executor ``old_id``: it was renamed since they were made.
+
+        What they hold for the old id is the executor's then. The fingerprint does not depend on aliases.
+
+        >>> from holdfast import WorkflowBuilder, executor
+        >>> @executor
+        ... def triage(text: str) -> str:
+        ...     return text
+        >>> workflow = WorkflowBuilder(name="Triage").set_start_executor(triage).with_alias("Sort", triage).build()
+        >>> workflow.graph.aliases
+        {'Sort': 'triage'}
+        """
+        if complaint := complaint_about_id(old_id):
+            raise GraphError(f"with_alias({old_id!r}, ...): the old id {complaint}")
+        old, new = ExecutorId(old_id), self._id_of(executor)
+        if old in self._aliases:
+            raise GraphError(
+                f"with_alias({old_id!r}, ...) was said twice, for {self._aliases[old]!r} and for {new!r}; remove one"
+            )
+        self._aliases[old] = new
+        return self
+
     def build(self) -> Workflow:
         """The workflow; raises ``GraphError`` if something is wrong with it."""
         if self._start is None:
@@ -231,9 +254,15 @@ class WorkflowBuilder:
                 f"register_executor(..., name={self._start!r}) or pass the executor itself"
             )
         graph = Graph(
-            self._start, self._in_order(), tuple(self._edges), self._output_from, dict(self._merges)
+            self._start,
+            self._in_order(),
+            tuple(self._edges),
+            self._output_from,
+            dict(self._merges),
+            dict(self._aliases),
         )
         validate(graph)
+        check_aliases(graph)
         name = self._name or f"{self._start}-{graph.fingerprint[:8]}"
         return Workflow(
             graph, name, max_iterations=self._max_iterations, limits=self._limits, storage=self._storage
@@ -259,13 +288,7 @@ class WorkflowBuilder:
         """The id of ``executor``; it is in the workflow from now on."""
         if isinstance(executor, str):
             return self._checked(executor)
-        if not isinstance(executor, Recipe | Executor) and not _is_executor_class(executor):
-            raise GraphError(_why_not_placeable(executor))
-        if isinstance(executor, Recipe) and issubclass(executor.executor_class, WorkflowExecutor):
-            raise GraphError(
-                f"{executor!r}: nest a workflow with WorkflowExecutor(workflow, id='...') itself"
-            )
-        spec = spec_of(executor)
+        spec = spec_of_placeable(executor)
         if isinstance(executor, WorkflowExecutor):
             spec = self._nesting(spec, executor)
         executor_id = self._checked(spec.id)
@@ -276,9 +299,13 @@ class WorkflowBuilder:
         elif there is not executor and there != executor:
             raise GraphError(
                 f"two executors have the id {executor_id!r}: {there!r} and {executor!r}; "
-                f"give one of them another id, like {_id_hint(executor)}"
+                f"give one of them another id, like {id_hint(executor)}"
             )
         return executor_id
+
+    def _id_of(self, executor: Placeable) -> ExecutorId:
+        """The id of ``executor``, which need not be in the workflow."""
+        return self._checked(executor if isinstance(executor, str) else spec_of_placeable(executor).id)
 
     def _nesting(self, spec: ExecutorSpec, nested: WorkflowExecutor) -> ExecutorSpec:
         """The spec of a nested workflow, if it is not this one and not too deep."""
@@ -318,30 +345,3 @@ class WorkflowBuilder:
         if complaint := complaint_about_id(text):
             raise GraphError(f"executor id {text!r} {complaint}")
         return ExecutorId(text)
-
-
-def _is_executor_class(thing: object) -> bool:
-    return isinstance(thing, type) and issubclass(thing, Executor)
-
-
-def _id_hint(executor: object) -> str:
-    if isinstance(executor, FunctionExecutor):
-        return "@executor(id='...')"
-    cls = executor if isinstance(executor, type) else type(executor)
-    if isinstance(executor, Recipe):
-        cls = executor.executor_class
-    return f"{cls.__name__}.bind(id='...')"
-
-
-def _why_not_placeable(thing: object) -> str:
-    if isinstance(thing, Workflow):
-        return f"{thing!r} cannot stand in an edge itself; nest it with WorkflowExecutor(workflow, id='...')"
-    if isinstance(thing, type):
-        return f"class {thing.__name__} is not an Executor; derive it from Executor"
-    if callable(thing):
-        name = getattr(thing, "__name__", repr(thing))
-        return f"function {name!r} is not an executor; decorate it with @executor"
-    return (
-        f"{thing!r} cannot stand in an edge; use an Executor class, Class.bind(...), an instance, "
-        f"a function decorated with @executor, or an id"
-    )

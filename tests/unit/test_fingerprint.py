@@ -1,12 +1,26 @@
 """The fingerprint: the same for what a refactoring changes, another for what a stored run depends on."""
 
+import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Optional
 
 import pytest
 
-from holdfast import Case, Default, Executor, Workflow, WorkflowBuilder, WorkflowContext, executor, handler
+from holdfast import (
+    Case,
+    Default,
+    Executor,
+    Workflow,
+    WorkflowBuilder,
+    WorkflowContext,
+    WorkflowExecutor,
+    executor,
+    handler,
+    response_handler,
+)
+from holdfast.graph.description import description_text
 
 
 @dataclass
@@ -66,6 +80,103 @@ def test_fingerprint_is_stable() -> None:
 
 
 STABLE = "a405a6df2695daca43b7435d3bea13d0a8ab079282f072a7def0b14914c03dcc"
+
+
+def every_kind() -> Workflow:
+    """Every kind of edge, a response handler, and workflows nested two deep, one of them twice."""
+
+    class Asks(Executor):
+        @handler
+        async def work(self, message: str, ctx: WorkflowContext[str, str]) -> None: ...
+
+        @response_handler
+        async def answered(self, request: str, response: bool, ctx: WorkflowContext[str, str]) -> None: ...
+
+    @executor(id="join")
+    async def join(texts: list[str]) -> str:
+        return ", ".join(texts)
+
+    inner = WorkflowBuilder(name="Inner").set_start_executor(Asks).build()
+    middle = (
+        WorkflowBuilder(name="Middle").set_start_executor(WorkflowExecutor(inner, id="innermost")).build()
+    )
+    a, b, c = Asks.bind(id="a"), WorkflowExecutor(middle, id="b"), WorkflowExecutor(inner, id="c")
+    builder = (
+        WorkflowBuilder(name="All").set_start_executor(a).add_edge(a, b, condition=long, label="\udfff ü")
+    )
+    builder.add_fan_out_edges(a, [b, c]).add_fan_in_edges([b, c], join)
+    builder.add_switch_case_edge_group(b, [Case(long, a, "P0"), Default(c)])
+    return builder.add_multi_selection_edge_group(c, [a, b], lambda message, ids: ids).build()
+
+
+def test_fingerprint_of_nested_workflows_is_stable() -> None:
+    assert every_kind().fingerprint == STABLE_NESTED
+
+
+STABLE_NESTED = "95482ec076e413d164715b1e37bdb32635bbd3cdfefb44058220c32c333fc740"
+
+
+# -- the description -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("build", [sample, every_kind])
+def test_the_fingerprint_is_a_digest_of_the_description(build: Callable[[], Workflow]) -> None:
+    workflow = build()
+    own = {key: value for key, value in workflow.graph.description.items() if key != "workflows"}
+    text = json.dumps(own, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    assert hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() == workflow.fingerprint
+
+
+def test_description() -> None:
+    inner = {
+        "id": "Asks",
+        "accepts": ["str"],
+        "sends": ["str"],
+        "yields": ["str"],
+        "answers": [["str", "bool"]],
+    }
+    description = every_kind().graph.description
+    a, b, c, join = description["executors"]
+    assert a == {**inner, "id": "a"}
+    assert join == {"id": "join", "accepts": ["list[str]"], "sends": ["str"], "yields": []}
+    assert [b["id"], c["id"]] == ["b", "c"]
+    assert description["start"] == "a"
+    assert description["edges"] == [
+        ["direct", "a", "b", True, "\udfff ü"],
+        ["fan-out", "a", ["b", "c"]],
+        ["fan-in", ["b", "c"], "join"],
+        ["switch", "b", [["a", True, "P0"], ["c", False, None]]],
+        ["multi-selection", "c", ["a", "b"]],
+    ]
+    middle = description["workflows"][b["nested"]]
+    assert middle["start"] == "innermost"
+    assert middle["executors"][0]["nested"] == c["nested"]
+    assert description["workflows"][c["nested"]] == {"start": "Asks", "executors": [inner], "edges": []}
+    assert len(description["workflows"]) == 2
+
+
+def test_a_description_without_nested_workflows_says_nothing_of_them() -> None:
+    assert sorted(sample().graph.description) == ["edges", "executors", "start"]
+
+
+@pytest.mark.parametrize("build", [sample, every_kind])
+def test_the_text_of_a_description_says_all_of_it(build: Callable[[], Workflow]) -> None:
+    text = description_text(build().graph)
+    assert text.isascii()
+    assert json.loads(text) == build().graph.description
+    assert text == description_text(build().graph)
+    assert text == json.dumps(json.loads(text), sort_keys=True, separators=(",", ":"))
+
+
+def test_a_description_belongs_to_its_reader() -> None:
+    graph = every_kind().graph
+    graph.description["executors"].clear()
+    graph.description["workflows"].clear()
+    assert len(graph.description["executors"]) == 4
+    assert len(graph.description["workflows"]) == 2
+
+
+# -- what changes the fingerprint ------------------------------------------------------------------
 
 
 def other_condition() -> Callable[[str], bool]:

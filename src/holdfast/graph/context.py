@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, overload
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from typing_extensions import TypeVar
 
     from holdfast.graph.state_key import StateKey
@@ -76,6 +78,32 @@ class WorkflowContext(Protocol[T_Out, T_Final]):
     @property
     def attempt(self) -> int:
         """The number of this attempt at the turn, from 1."""
+        ...
+
+    @property
+    def idempotency_key(self) -> str:
+        """A key for effects outside, the same each time that this message is handled after a crash or in a retry.
+
+        It derives from the checkpoint at the start of the superstep, the executor and the message; after going back
+        to a checkpoint, and in a fork, it is another. Give it to services that take one, with a name behind it where a
+        message has several effects: ``f"{ctx.idempotency_key} refund"``.
+        """
+        ...
+
+    @overload
+    async def once(
+        self, name: str, function: Callable[..., Awaitable[T]], /, *args: Any, **kwargs: Any
+    ) -> T: ...
+    @overload
+    async def once(self, name: str, function: Callable[..., T], /, *args: Any, **kwargs: Any) -> T: ...
+    async def once(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call a function that has an effect outside, and give what it gave; its result is journaled.
+
+        When the turn runs again, after a crash, a failure or for a retry, the journaled result is given and the
+        function is not called. A crash before the result is journaled calls it again, so hand it
+        ``idempotency_key`` where the service takes one. Names are unique for a message. Functions that are not async
+        run in a thread.
+        """
         ...
 
     async def send_message(self, value: T_Out, target_id: str | None = None) -> None:

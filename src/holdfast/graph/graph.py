@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from holdfast.graph.edge import Direct, Edge, FanIn, FanOut, MultiSelection, Switch
+from holdfast.graph.description import described, description_text, fingerprint_of, own_description
+from holdfast.graph.edge import Direct, Edge, FanIn
 from holdfast.graph.spec import ExecutorSpec
 from holdfast.graph.state_key import MergeRule
-from holdfast.graph.types import TypeForm, type_name
+from holdfast.graph.types import TypeForm
 from holdfast.ids import ExecutorId
 
 
@@ -56,6 +57,8 @@ class Graph:
     edges: tuple[Edge, ...]
     output_from: frozenset[ExecutorId] | None = None
     merges: Mapping[tuple[str, str | None], MergeRule] = field(default_factory=dict)
+    aliases: Mapping[ExecutorId, ExecutorId] = field(default_factory=dict)
+    """What checkpoints may still call executors, and which they are now; no part of the fingerprint."""
 
     @cached_property
     def order(self) -> dict[ExecutorId, int]:
@@ -96,21 +99,28 @@ class Graph:
         return any(spec.nested is not None for spec in self.executors.values())
 
     @cached_property
+    def has_aliases(self) -> bool:
+        """Whether any executor, also in nested workflows, may be called otherwise in checkpoints."""
+        nested = [spec.nested for spec in self.executors.values() if spec.nested is not None]
+        return bool(self.aliases) or any(graph.has_aliases for graph in nested)
+
+    @cached_property
     def depth(self) -> int:
         """How deep workflows are nested here; 1 without any."""
         return 1 + max((spec.nested.depth for spec in self.executors.values() if spec.nested), default=0)
 
     def at(self, path: str) -> Graph:
-        """The graph at a path: this one, or a nested one."""
+        """The graph at a path: this one, or a nested one; raises ``KeyError`` if there is none."""
         graph = self
         for segment in path.split("/")[:-1]:
             nested = graph.executors[ExecutorId(segment.partition("#")[0])].nested
-            assert nested is not None, f"{path}: {segment} nests nothing"
+            if nested is None:
+                raise KeyError(f"{path}: {segment} nests nothing")
             graph = nested
         return graph
 
     def locate(self, address: str) -> Located:
-        """Where the executor with this address stands."""
+        """Where the executor with this address stands; raises ``KeyError`` if there is none."""
         path = path_of(address)
         graph = self.at(path)
         return Located(graph, path, graph.executors[ExecutorId(address[len(path) :])])
@@ -146,53 +156,24 @@ class Graph:
 
         Names of lambdas, bytecode, modules and the Python version do not enter it.
         """
-        # Imported here because most programs never ask.
-        import hashlib
-        import json
+        return fingerprint_of(self)
 
-        described = {
-            "start": self.start,
-            "executors": [_executor_described(spec) for spec in self.executors.values()],
-            "edges": [_edge_described(edge) for edge in self.edges],
-        }
-        text = json.dumps(described, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    @cached_property
+    def own_description(self) -> dict[str, Any]:
+        """What the graph looks like, as plain data, without those that it nests."""
+        return own_description(self)
 
+    @property
+    def description(self) -> dict[str, Any]:
+        """What the graph looks like, as plain data that two graphs can be compared by (see ``described``)."""
+        import copy
 
-def _executor_described(spec: ExecutorSpec) -> dict[str, Any]:
-    described: dict[str, Any] = {
-        "id": spec.id,
-        "accepts": _names(spec.accepts),
-        "sends": _names(spec.sends()),
-        "yields": _names(spec.yields()),
-    }
-    if spec.answerers:
-        described["answers"] = sorted(
-            [type_name(handler.signed.request), type_name(handler.signed.accepts)]
-            for handler in spec.answerers
-        )
-    if spec.nested is not None:
-        described["nested"] = spec.nested.fingerprint
-    return described
+        return copy.deepcopy(described(self))
 
-
-def _names(forms: tuple[TypeForm, ...]) -> list[str]:
-    return sorted(type_name(form) for form in forms)
-
-
-def _edge_described(edge: Edge) -> list[Any]:
-    match edge:
-        case Direct():
-            return ["direct", edge.source, edge.target, edge.condition is not None, edge.label]
-        case FanOut():
-            return ["fan-out", edge.source, edge.targets]
-        case FanIn():
-            return ["fan-in", edge.sources, edge.target]
-        case Switch():
-            cases = [[case.target, case.condition is not None, case.label] for case in edge.cases]
-            return ["switch", edge.source, cases]
-        case MultiSelection():
-            return ["multi-selection", edge.source, edge.targets]
+    @cached_property
+    def description_text(self) -> str:
+        """The description as JSON (see ``description_text``)."""
+        return description_text(self)
 
 
 def ancestors(path: str) -> Iterator[str]:

@@ -56,6 +56,7 @@ class StateKey(Generic[T]):
         """Accept the name of a merge for the merge."""
         if self.merge is not None:
             object.__setattr__(self, "merge", merge_rule(self.merge, f"StateKey({self.name!r})"))
+            _merges[self.scope_name, self.name] = self.merge
 
     def check(self, value: object) -> None:
         """Raise ``WrongType`` unless ``value``, queued for this key, is of the declared type.
@@ -77,6 +78,19 @@ class StateKey(Generic[T]):
             f"state key {self.name!r}{scope} is declared as {type_name(self.type)}, "
             f"but a value was {how} that does not fit: {misfit(value, form)}"
         )
+
+
+_merges: dict[tuple[str | None, str], MergeRule | None] = {}
+
+
+def declared_merge(scope_name: str | None, name: str) -> MergeRule | None:
+    """The merge of the ``StateKey`` for such a key that was made last, of those that have one.
+
+    >>> key = StateKey("total", int, scope_name="Doc example", merge=Merge.ADD)
+    >>> declared_merge("Doc example", "total")
+    <Merge.ADD: 'add'>
+    """
+    return _merges.get((scope_name, name))
 
 
 def merge_rule(merge: object, place: str) -> MergeRule:

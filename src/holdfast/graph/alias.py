@@ -1,0 +1,102 @@
+"""What checkpoints call an executor that was renamed since they were made."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from holdfast.errors import GraphError
+from holdfast.graph.graph import Graph
+from holdfast.ids import ExecutorId
+
+# A name as ``repr`` writes it in the key of a buffer.
+_QUOTED = re.compile(r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\"""")
+
+
+def check_aliases(graph: Graph) -> None:
+    """Raise ``GraphError`` for an alias that cannot be meant."""
+    for old, new in graph.aliases.items():
+        if new not in graph.executors:
+            known = ", ".join(repr(str(executor_id)) for executor_id in graph.executors)
+            raise GraphError(
+                f"with_alias({old!r}, ...) names the executor {new!r}, which is not in the workflow; known are {known}"
+            )
+        if old in graph.executors:
+            raise GraphError(
+                f"with_alias({old!r}, ...): {old!r} is an executor of the workflow, so what checkpoints hold for it is "
+                f"its own; remove the alias, or give that executor another id"
+            )
+
+
+def renamed(graph: Graph, address: str) -> str:
+    """The address under which the executor that a checkpoint calls ``address`` stands in ``graph`` now.
+
+    Each segment that is an alias where it stands is replaced; what is unknown stays as it is.
+
+    >>> from holdfast import WorkflowBuilder, WorkflowExecutor, executor
+    >>> @executor
+    ... def draft(text: str) -> str:
+    ...     return text
+    >>> inner = WorkflowBuilder(name="Inner").set_start_executor(draft).with_alias("write", draft).build()
+    >>> legal = WorkflowExecutor(inner, id="legal")
+    >>> graph = WorkflowBuilder(name="Outer").set_start_executor(legal).with_alias("review", legal).build().graph
+    >>> renamed(graph, "review#2/write"), renamed(graph, "legal#2/draft"), renamed(graph, "write")
+    ('legal#2/draft', 'legal#2/draft', 'write')
+    """
+    here: Graph | None = graph
+    segments: list[str] = []
+    for segment in address.split("/"):
+        name, mark, number = segment.partition("#")
+        if here is not None:
+            name = here.aliases.get(ExecutorId(name), name)
+            spec = here.executors.get(ExecutorId(name))
+            here = spec.nested if spec is not None else None
+        segments.append(name + mark + number)
+    return "/".join(segments)
+
+
+def renamed_path(graph: Graph, path: str) -> str:
+    """The path at which the nested graph stands now that a checkpoint has at ``path``; "" is the outermost.
+
+    >>> from holdfast import WorkflowBuilder, WorkflowExecutor, executor
+    >>> @executor
+    ... def draft(text: str) -> str:
+    ...     return text
+    >>> inner = WorkflowBuilder(name="Inner").set_start_executor(draft).build()
+    >>> legal = WorkflowExecutor(inner, id="legal")
+    >>> graph = WorkflowBuilder(name="Outer").set_start_executor(legal).with_alias("review", legal).build().graph
+    >>> renamed_path(graph, "review#2/"), renamed_path(graph, "")
+    ('legal#2/', '')
+    """
+    # What stands behind the last slash is empty, and nothing is called that.
+    return renamed(graph, path)
+
+
+def renamed_source(graph: Graph, path: str, source: str) -> str:
+    """What a source of a fan-in is called now, in the graph that a checkpoint has at ``path``."""
+    return _aliases_at(graph, path).get(ExecutorId(source), source)
+
+
+def renamed_buffer(graph: Graph, path: str, fan_in: str) -> str:
+    """The key of a fan-in's buffer with the names of now, in the graph that a checkpoint has at ``path``.
+
+    >>> from holdfast import WorkflowBuilder, executor
+    >>> @executor
+    ... def read(text: str) -> str:
+    ...     return text
+    >>> @executor
+    ... def join(texts: list[str]) -> str:
+    ...     return ", ".join(texts)
+    >>> builder = WorkflowBuilder(name="Join").set_start_executor(read).add_fan_in_edges([read], join)
+    >>> renamed_buffer(builder.with_alias("fetch", read).build().graph, "", "'fetch' -> 'join'")
+    "'read' -> 'join'"
+    """
+    names = {repr(str(old)): repr(str(new)) for old, new in _aliases_at(graph, path).items()}
+    return _QUOTED.sub(lambda quoted: names.get(quoted[0], quoted[0]), fan_in) if names else fan_in
+
+
+def _aliases_at(graph: Graph, path: str) -> Mapping[ExecutorId, ExecutorId]:
+    try:
+        return graph.at(renamed_path(graph, path)).aliases
+    except KeyError:  # there is no such graph
+        return {}

@@ -1,0 +1,112 @@
+"""What a graph looks like, as plain data: its fingerprint is a digest of it, and people can compare it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.graph.edge import Direct, Edge, FanIn, FanOut, MultiSelection, Switch
+from holdfast.graph.types import TypeForm, type_name
+
+if TYPE_CHECKING:
+    from holdfast.graph.graph import Graph
+    from holdfast.graph.spec import ExecutorSpec
+
+
+def described(graph: Graph) -> dict[str, Any]:
+    """The graph as plain data: executors, edges, declared types and labels; nothing that a refactoring changes.
+
+    An executor that nests a workflow has its fingerprint as ``nested``; ``workflows`` has the description of each
+    of them by that fingerprint, also of those in deeper ones. So one that is nested in many places is described once.
+
+    >>> from holdfast import WorkflowBuilder, executor
+    >>> @executor
+    ... def double(number: int) -> int:
+    ...     return number * 2
+    >>> graph = WorkflowBuilder(name="Double").set_start_executor(double).build().graph
+    >>> described(graph)["executors"]
+    [{'id': 'double', 'accepts': ['int'], 'sends': ['int'], 'yields': []}]
+    """
+    description = dict(graph.own_description)
+    if graph.nests:
+        found: dict[str, Any] = {}
+        _collect(graph, found)
+        description["workflows"] = found
+    return description
+
+
+def description_text(graph: Graph) -> str:
+    """The description as JSON: compact, with sorted keys and in ASCII, so the same text for the same graph.
+
+    >>> from holdfast import WorkflowBuilder, executor
+    >>> @executor
+    ... def double(number: int) -> int:
+    ...     return number * 2
+    >>> description_text(WorkflowBuilder(name="Double").set_start_executor(double).build().graph)
+    '{"edges":[],"executors":[{"accepts":["int"],"id":"double","sends":["int"],"yields":[]}],"start":"double"}'
+    """
+    import json
+
+    # ASCII, because a label may hold half of a surrogate pair, which no encoding takes.
+    return json.dumps(described(graph), sort_keys=True, separators=(",", ":"))
+
+
+def fingerprint_of(graph: Graph) -> str:
+    """The digest of the graph's description, with those it nests as their own digests."""
+    # Imported here because most programs never ask.
+    import hashlib
+    import json
+
+    text = json.dumps(graph.own_description, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def own_description(graph: Graph) -> dict[str, Any]:
+    """What enters the fingerprint: any change here makes stored runs strangers to their workflows."""
+    return {
+        "start": graph.start,
+        "executors": [_executor(spec) for spec in graph.executors.values()],
+        "edges": [_edge(edge) for edge in graph.edges],
+    }
+
+
+def _collect(graph: Graph, found: dict[str, Any]) -> None:
+    for spec in graph.executors.values():
+        if spec.nested is not None and spec.nested.fingerprint not in found:
+            found[spec.nested.fingerprint] = spec.nested.own_description
+            _collect(spec.nested, found)
+
+
+def _executor(spec: ExecutorSpec) -> dict[str, Any]:
+    description: dict[str, Any] = {
+        "id": spec.id,
+        "accepts": _names(spec.accepts),
+        "sends": _names(spec.sends()),
+        "yields": _names(spec.yields()),
+    }
+    if spec.answerers:
+        description["answers"] = sorted(
+            [type_name(handler.signed.request), type_name(handler.signed.accepts)]
+            for handler in spec.answerers
+        )
+    if spec.nested is not None:
+        description["nested"] = spec.nested.fingerprint
+    return description
+
+
+def _names(forms: tuple[TypeForm, ...]) -> list[str]:
+    return sorted(type_name(form) for form in forms)
+
+
+def _edge(edge: Edge) -> list[Any]:
+    match edge:
+        case Direct():
+            return ["direct", edge.source, edge.target, edge.condition is not None, edge.label]
+        case FanOut():
+            return ["fan-out", edge.source, list(edge.targets)]
+        case FanIn():
+            return ["fan-in", list(edge.sources), edge.target]
+        case Switch():
+            cases = [[case.target, case.condition is not None, case.label] for case in edge.cases]
+            return ["switch", edge.source, cases]
+        case MultiSelection():
+            return ["multi-selection", edge.source, list(edge.targets)]

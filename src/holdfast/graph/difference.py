@@ -1,0 +1,239 @@
+"""The difference between two graphs, in words for the person whose run does not go on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from holdfast.graph.edge_difference import edge_lines, moved
+from holdfast.graph.reading import TYPES, ReadEdge, ReadExecutor, ReadGraph, read
+from holdfast.ids import ExecutorId
+
+if TYPE_CHECKING:
+    from holdfast.graph.graph import Graph
+
+_VERBS = dict(zip(TYPES, ("takes", "sends", "yields"), strict=True))
+_INSIDE = "in nested workflow "
+UNNAMED = "the graphs differ in something that this version of Holdfast cannot name"
+
+
+def difference(before: Mapping[str, Any], after: Mapping[str, Any], graph: Graph | None = None) -> list[str]:
+    """What happened to a graph between two descriptions of it, a line for each thing; none if nothing did.
+
+    With ``graph``, the one that ``after`` describes, what its aliases say was renamed is not told as removed and
+    added. Where they say nothing, a rename is guessed, and told as a guess. Lines after that use the new name.
+
+    >>> one = {"start": "a", "executors": [{"id": "a", "accepts": ["str"]}], "edges": []}
+    >>> two = {"start": "a", "executors": [{"id": "a", "accepts": ["bytes", "str"]}, {"id": "b"}], "edges": []}
+    >>> difference(one, two)
+    ["executor 'b' was added", "executor 'a' now takes bytes or str (was str)"]
+    """
+    try:
+        lines = list(_Comparison().lines(read(before), read(after), graph))
+        return lines or ([] if _fingerprinted(before) == _fingerprinted(after) else [UNNAMED])
+    except RecursionError:  # of values that no version ever wrote
+        return [UNNAMED]
+
+
+def _fingerprinted(description: object) -> object:
+    """What enters the fingerprint: of nested workflows, their own."""
+    if not isinstance(description, Mapping):
+        return description
+    return {key: value for key, value in description.items() if key != "workflows"}
+
+
+class _Comparison:
+    """Compares two graphs and those that they nest; tells each pair of nested ones once."""
+
+    def __init__(self) -> None:
+        self._told: dict[tuple[str, str, int], str] = {}
+
+    def lines(self, old: ReadGraph, new: ReadGraph, graph: Graph | None, path: str = "") -> Iterator[str]:
+        names: dict[str, str] = {}
+        if old.executors is not None and new.executors is not None:
+            names = _declared(old.executors, new.executors, graph)
+            yield from (f"executor {was!r} is called {now!r} now (its alias)" for was, now in names.items())
+            guessed = guess(_called(old, names), new)
+            yield from (
+                f"executor {was!r} may be called {now!r} now: say so with .with_alias({was!r}, {now!r})"
+                for was, now in guessed.items()
+            )
+            names |= guessed
+        old = _called(old, names)
+        if old.executors is not None and new.executors is not None:
+            yield from _executor_lines(old.executors, new.executors)
+        if None not in (old.start, new.start) and old.start != new.start:
+            yield f"the start executor is now {new.start!r} (was {old.start!r})"
+        if old.edges is not None and new.edges is not None:
+            yield from edge_lines(old.edges, new.edges)
+        yield from _other_lines("the graph", old.others, new.others)
+        for was, now in _shared(old.executors or {}, new.executors or {}):
+            if was.nested is not None and now.nested is not None and was.nested != now.nested:
+                inner = graph.executors.get(ExecutorId(now.id)) if graph is not None else None
+                host = f"{path}/{now.id}" if path else now.id
+                fingerprints = (was.nested, now.nested)
+                yield from self._nested(fingerprints, old, new, inner.nested if inner else None, host)
+
+    def _nested(
+        self, fingerprints: tuple[str, str], old: ReadGraph, new: ReadGraph, graph: Graph | None, path: str
+    ) -> Iterator[str]:
+        """What happened inside an executor that nests a workflow."""
+        key = (*fingerprints, id(graph))
+        if key in self._told:
+            yield f"{_INSIDE}{path!r}: the same changes as in {self._told[key]!r}"
+            return
+        self._told[key] = path
+        inside = [
+            read(of.workflows.get(name), of.workflows)
+            for of, name in zip((old, new), fingerprints, strict=True)
+        ]
+        lines = self.lines(inside[0], inside[1], graph, path)
+        first = next(lines, "it changed, but its description does not say how")
+        for line in chain([first], lines):
+            yield line if line.startswith(_INSIDE) else f"{_INSIDE}{path!r}: {line}"
+
+
+def _called(graph: ReadGraph, names: Mapping[str, str]) -> ReadGraph:
+    """The graph with executors called by their new names."""
+    if not names:
+        return graph
+    executors = {
+        names.get(executor.id, executor.id): executor._replace(id=names.get(executor.id, executor.id))
+        for executor in (graph.executors or {}).values()
+    }
+    return graph._replace(
+        start=graph.start if graph.start is None else names.get(graph.start, graph.start),
+        executors=executors,
+        edges=graph.edges and tuple(edge.renamed(names) for edge in graph.edges),
+    )
+
+
+# -- executors -------------------------------------------------------------------------------------
+
+
+def _executor_lines(old: Mapping[str, ReadExecutor], new: Mapping[str, ReadExecutor]) -> Iterator[str]:
+    yield from (f"executor {name!r} was removed" for name in old if name not in new)
+    yield from (f"executor {name!r} was added" for name in new if name not in old)
+    for was, now in _shared(old, new):
+        yield from _type_lines(was, now)
+        if (was.nested is None) != (now.nested is None):
+            what = "is a nested workflow now" if now.nested else "is no longer a nested workflow"
+            yield f"executor {now.id!r} {what}"
+        yield from _other_lines(f"executor {now.id!r}", was.others, now.others)
+    places = {name: place for place, name in enumerate(new)}
+    pairs = [(place, places[name]) for place, name in enumerate(old) if name in new]
+    yield from moved(pairs, [f"executor {name!r}" for name in new])
+
+
+def _shared(
+    old: Mapping[str, ReadExecutor], new: Mapping[str, ReadExecutor]
+) -> list[tuple[ReadExecutor, ReadExecutor]]:
+    return [(old[name], executor) for name, executor in new.items() if name in old]
+
+
+def _type_lines(was: ReadExecutor, now: ReadExecutor) -> Iterator[str]:
+    for key, verb in _VERBS.items():
+        if key in was.types and key in now.types and was.types[key] != now.types[key]:
+            yield f"executor {now.id!r} now {verb} {_types(now.types[key])} (was {_types(was.types[key])})"
+    for request, response in sorted(was.answers - now.answers):
+        yield f"executor {now.id!r} no longer handles {response} in response to {request}"
+    for request, response in sorted(now.answers - was.answers):
+        yield f"executor {now.id!r} now handles {response} in response to {request}"
+
+
+def _types(names: tuple[str, ...]) -> str:
+    return " or ".join(names) or "nothing"
+
+
+def _other_lines(whose: str, old: Mapping[str, str], new: Mapping[str, str]) -> Iterator[str]:
+    for key in sorted({*old, *new}):
+        if old.get(key) != new.get(key):
+            yield f"{whose}: {key!r} is now {new.get(key, 'not said')} (was {old.get(key, 'not said')})"
+
+
+# -- renames ---------------------------------------------------------------------------------------
+
+
+def _declared(
+    old: Mapping[str, ReadExecutor], new: Mapping[str, ReadExecutor], graph: Graph | None
+) -> dict[str, str]:
+    """What the aliases of the graph rename; not two into one."""
+    found: dict[str, str] = {}
+    for was, now in graph.aliases.items() if graph is not None else ():
+        if was in old and now in new and now not in old and now not in found.values():
+            found[was] = now
+    return found
+
+
+def guess(old: ReadGraph, new: ReadGraph) -> dict[str, str]:
+    """Which removed executors stand in the new graph under another name, as far as only one can be meant.
+
+    That is one with the same types and corresponding edges. Once one is found, the edges of its neighbours say
+    more, so this goes on until nothing new is found.
+    """
+    if old.executors is None or new.executors is None or old.edges is None or new.edges is None:
+        return {}
+    found: dict[str, str] = {}
+    while more := _guessed_at_once(_called(old, found), new):
+        found |= more
+    # Neighbours of which nothing was known may have turned out to be others.
+    while wrong := [name for name in found if not _corresponds(name, found, old, new)]:
+        found = {was: now for was, now in found.items() if was not in wrong}
+    return {name: found[name] for name in old.executors if name in found}
+
+
+def _guessed_at_once(old: ReadGraph, new: ReadGraph) -> dict[str, str]:
+    there, here = old.executors or {}, new.executors or {}
+    known = there.keys() & here.keys()
+    gone = _by_signature([there[name] for name in there if name not in known], old, known)
+    come = _by_signature([here[name] for name in here if name not in known], new, known)
+    return {
+        gone[signature][0]: come[signature][0]
+        for signature in gone.keys() & come.keys()
+        if len(gone[signature]) == len(come[signature]) == 1
+    }
+
+
+def _corresponds(name: str, names: Mapping[str, str], old: ReadGraph, new: ReadGraph) -> bool:
+    before = [edge.renamed(names) for edge in _touching(name, old)]
+    return Counter(before) == Counter(_touching(names[name], new))
+
+
+def _touching(name: str, graph: ReadGraph) -> list[ReadEdge]:
+    return [edge for edge in graph.edges or () if name in edge.sources or name in edge.targets]
+
+
+class _Signature(NamedTuple):
+    """What tells executors apart but for their names."""
+
+    types: tuple[tuple[str, ...], ...]
+    answers: frozenset[tuple[str, str]]
+    nests: bool
+    starts: bool
+    edges: tuple[ReadEdge, ...]
+
+
+def _by_signature(
+    executors: Iterable[ReadExecutor], graph: ReadGraph, known: Iterable[str]
+) -> dict[_Signature, list[str]]:
+    found: dict[_Signature, list[str]] = {}
+    for executor in executors:
+        if len(executor.types) == len(TYPES):  # else too little is known
+            found.setdefault(_signature(executor, graph, frozenset(known)), []).append(executor.id)
+    return found
+
+
+def _signature(executor: ReadExecutor, graph: ReadGraph, known: frozenset[str]) -> _Signature:
+    touching = _touching(executor.id, graph)
+    # Neighbours that may be renamed themselves say nothing but that they are there.
+    others = {name: "?" for edge in touching for name in (*edge.sources, *edge.targets) if name not in known}
+    edges = [edge.renamed({**others, executor.id: "!"}) for edge in touching]
+    return _Signature(
+        tuple(executor.types[key] for key in TYPES),
+        executor.answers,
+        executor.nested is not None,
+        graph.start == executor.id,
+        tuple(sorted(edges, key=repr)),
+    )

@@ -1,0 +1,196 @@
+"""What became of the edges between two graphs, in words."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from holdfast.graph.reading import ReadEdge, Way
+
+T = TypeVar("T")
+Pair = tuple[int, int]
+"""The positions of the same thing before and after."""
+
+UNNAMED = "changed in something that this version of Holdfast cannot name"
+
+
+def edge_lines(before: Sequence[ReadEdge], after: Sequence[ReadEdge]) -> Iterator[str]:
+    """What was removed, what changed, what was added and what comes in another order.
+
+    >>> a, b = ReadEdge("direct", ("a",), (Way("b"),)), ReadEdge("direct", ("a",), (Way("b", label="P0"),))
+    >>> list(edge_lines([a], [b])), list(edge_lines([a], []))
+    (["edge 'a' -> 'b' is labelled 'P0' now"], ["edge 'a' -> 'b' was removed"])
+    """
+    pairs = paired(before, after, _kinship)
+    there, here = {old for old, _ in pairs}, {new for _, new in pairs}
+    yield from (f"{text_of(edge)} was removed" for old, edge in enumerate(before) if old not in there)
+    for old, new in pairs:
+        if before[old] != after[new]:
+            yield from _changes(before[old], after[new])
+    yield from (f"{text_of(edge)} was added" for new, edge in enumerate(after) if new not in here)
+    yield from moved(pairs, [text_of(edge) for edge in after])
+
+
+def text_of(edge: ReadEdge) -> str:
+    """An edge as people name it.
+
+    >>> text_of(ReadEdge("switch", ("a",), (Way("b", True, "P0"), Way("c"))))
+    "switch 'a' -> 'b' ('P0'), 'c' (default)"
+    """
+    if not edge.kind:
+        return f"edge {edge.rest}, of a kind that this version of Holdfast does not know,"
+    name = "edge" if edge.kind == "direct" else edge.kind
+    ways = ", ".join(_way_text(way, edge.kind) for way in edge.ways)
+    return f"{name} {listed(edge.sources)} -> {ways}"
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names as messages show them."""
+    return ", ".join(map(repr, names))
+
+
+def _way_text(way: Way, kind: str) -> str:
+    marks = [] if way.label is None else [repr(way.label)]
+    if kind == "direct" and way.conditional:
+        marks.append("condition")
+    if kind == "switch" and not way.conditional:
+        marks.append("default")
+    return f"{way.target!r} ({', '.join(marks)})" if marks else repr(way.target)
+
+
+# -- which edge is which ---------------------------------------------------------------------------
+
+
+def paired(before: Sequence[T], after: Sequence[T], kinship: Callable[[T, T], int]) -> list[Pair]:
+    """Which of those before is which of those after: the equal ones, then the closest ones that are akin at all."""
+    places: dict[T, list[int]] = {}
+    for new, thing in enumerate(after):
+        places.setdefault(thing, []).append(new)
+    pairs = [(old, places[thing].pop(0)) for old, thing in enumerate(before) if places.get(thing)]
+    there, here = {old for old, _ in pairs}, {new for _, new in pairs}
+    akin = [
+        (-closeness, old, new)
+        for old, thing in enumerate(before)
+        if old not in there
+        for new, other in enumerate(after)
+        if new not in here and (closeness := kinship(thing, other))
+    ]
+    for _, old, new in sorted(akin):
+        if old not in there and new not in here:
+            there.add(old)
+            here.add(new)
+            pairs.append((old, new))
+    return sorted(pairs)
+
+
+def _kinship(old: ReadEdge, new: ReadEdge) -> int:
+    """How much two different edges are still the same one; 0 if they are not."""
+    if old.kind != new.kind:
+        return 0
+    if old.kind == "fan-in":
+        shared = len(set(old.sources) & set(new.sources))
+        return shared if old.targets == new.targets or old.sources == new.sources else 0
+    if old.sources != new.sources:
+        return 0
+    if old.kind == "direct":
+        (was,), (way,) = old.ways, new.ways
+        return (was.target == way.target) * (
+            1 + (was.label == way.label) + (was.conditional == way.conditional)
+        )
+    shared = len(set(old.targets) & set(new.targets))
+    return shared + (old.kind == "switch")
+
+
+def moved(pairs: Sequence[Pair], names: Sequence[str]) -> Iterator[str]:
+    """What comes in another order: as few as possible, each with what it comes after now."""
+    order = [new for _, new in pairs]
+    staying = set(_longest_rise(order))
+    following = sorted(order)
+    for position, new in enumerate(following):
+        if new not in staying:
+            place = f"after {names[following[position - 1]]}" if position else "first"
+            yield f"{names[new]} comes {place} now"
+
+
+def _longest_rise(numbers: Sequence[int]) -> list[int]:
+    """The longest part of distinct numbers that rises.
+
+    >>> _longest_rise([3, 0, 1, 2])
+    [0, 1, 2]
+    """
+    ends: list[int] = []  # the smallest end of a rise of each length
+    before: dict[int, int | None] = {}
+    for number in numbers:
+        length = bisect_left(ends, number)
+        before[number] = ends[length - 1] if length else None
+        ends[length : length + 1] = [number]
+    rise: list[int] = []
+    last = ends[-1] if ends else None
+    while last is not None:
+        rise.append(last)
+        last = before[last]
+    return rise[::-1]
+
+
+# -- how an edge changed ---------------------------------------------------------------------------
+
+
+def _changes(old: ReadEdge, new: ReadEdge) -> Iterator[str]:
+    if old.kind == "switch":
+        yield from _switch_changes(old, new)
+        return
+    if old.kind in ("fan-out", "multi-selection"):
+        said = [*_list_changes(old.targets, new.targets, "leads to")]
+    else:
+        said = [
+            *_list_changes(old.sources, new.sources, "waits for"),
+            *_way_changes(old.ways[0], new.ways[0]),
+        ]
+    yield f"{text_of(old)} {' and '.join(said) or UNNAMED}"
+
+
+def _way_changes(old: Way, new: Way) -> Iterator[str]:
+    if old.target != new.target:
+        yield f"leads to {new.target!r} now"
+    if old.label != new.label:
+        yield "has no label any more" if new.label is None else f"is labelled {new.label!r} now"
+    if old.conditional != new.conditional:
+        yield "has a condition now" if new.conditional else "has no condition any more"
+
+
+def _list_changes(old: Sequence[str], new: Sequence[str], verb: str) -> Iterator[str]:
+    gone, come = [name for name in old if name not in new], [name for name in new if name not in old]
+    if gone:
+        yield f"no longer {verb} {listed(gone)}"
+    if come:
+        yield f"{verb} {listed(come)} too now"
+    if [name for name in old if name in new] != [name for name in new if name in old]:
+        yield f"{verb} {listed(new)} in this order now"
+
+
+def _switch_changes(old: ReadEdge, new: ReadEdge) -> Iterator[str]:
+    head = f"switch from {old.sources[0]!r}"
+    pairs = paired(old.ways, new.ways, _case_kinship)
+    there, here = {was for was, _ in pairs}, {now for _, now in pairs}
+    said = [f"{_case(way)} was removed" for was, way in enumerate(old.ways) if was not in there]
+    for was, now in pairs:
+        if old.ways[was] != new.ways[now]:
+            changes = " and ".join(_way_changes(old.ways[was], new.ways[now])) or UNNAMED
+            said.append(f"{_case(old.ways[was])} {changes}")
+    said += [f"{_case(way)} was added" for now, way in enumerate(new.ways) if now not in here]
+    said += moved(pairs, [_case(way) for way in new.ways])
+    yield from (f"{head}: {line}" for line in said or [UNNAMED])
+
+
+def _case(way: Way) -> str:
+    kind = "case" if way.conditional else "default"
+    return f"{kind} {f'{way.label!r} ' if way.label is not None else ''}-> {way.target!r}"
+
+
+def _case_kinship(old: Way, new: Way) -> int:
+    """A label says more than a target about which case it is; a default is never a case."""
+    if old.conditional != new.conditional:
+        return 0
+    same_label = old.label is not None and old.label == new.label
+    return (not old.conditional) + 2 * same_label + (old.target == new.target)

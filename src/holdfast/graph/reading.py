@@ -1,0 +1,154 @@
+"""Reading the description of a graph, whichever version of Holdfast wrote it.
+
+What is missing is not known; what this version does not know is kept as it is, so that two can be compared. Nothing
+here raises because of what a description says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeGuard
+
+from holdfast.graph.matching import shown
+
+TYPES = ("accepts", "sends", "yields")
+_EXECUTOR_KEYS = frozenset({"id", *TYPES, "answers", "nested"})
+_GRAPH_KEYS = frozenset({"start", "executors", "edges", "workflows"})
+_LONGEST = 120
+
+
+class Way(NamedTuple):
+    """Where an edge leads: to one target, for messages that meet its condition if it has one."""
+
+    target: str
+    conditional: bool = False
+    label: str | None = None
+    rest: str = ""
+
+
+class ReadEdge(NamedTuple):
+    """An edge of any kind; one of an unknown kind has none, and only ``rest``."""
+
+    kind: str
+    sources: tuple[str, ...] = ()
+    ways: tuple[Way, ...] = ()
+    rest: str = ""
+    """What this version does not know, as text."""
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        return tuple(way.target for way in self.ways)
+
+    def renamed(self, names: Mapping[str, str]) -> ReadEdge:
+        """The edge between the executors as they are called in ``names``."""
+        sources = tuple(names.get(source, source) for source in self.sources)
+        ways = tuple(way._replace(target=names.get(way.target, way.target)) for way in self.ways)
+        return self._replace(sources=sources, ways=ways)
+
+
+class ReadExecutor(NamedTuple):
+    """An executor: its types as far as they are known, the fingerprint of what it nests, and unknown keys."""
+
+    id: str
+    types: Mapping[str, tuple[str, ...]]
+    answers: frozenset[tuple[str, str]]
+    nested: str | None
+    others: Mapping[str, str]
+
+
+class ReadGraph(NamedTuple):
+    """A graph; None is what the description does not say. ``workflows`` are those of the outermost graph."""
+
+    start: str | None
+    executors: Mapping[str, ReadExecutor] | None
+    edges: tuple[ReadEdge, ...] | None
+    workflows: Mapping[str, object]
+    others: Mapping[str, str]
+
+
+def read(description: object, workflows: Mapping[str, object] | None = None) -> ReadGraph:
+    """A description as it can be compared; that of a nested workflow is given the ``workflows`` around it.
+
+    >>> read({"start": "a", "executors": [{"id": "a", "accepts": ["str"]}, "?"]}).executors["a"].types
+    {'accepts': ('str',)}
+    """
+    said = description if isinstance(description, Mapping) else {}
+    start, executors, edges = said.get("start"), said.get("executors"), said.get("edges")
+    found = [_executor(executor) for executor in executors] if _is_list(executors) else None
+    if workflows is None:
+        inner = said.get("workflows")
+        workflows = inner if isinstance(inner, Mapping) else {}
+    return ReadGraph(
+        start if isinstance(start, str) else None,
+        None if found is None else {executor.id: executor for executor in found if executor is not None},
+        tuple(_edge(edge) for edge in edges) if _is_list(edges) else None,
+        workflows,
+        _unknown(said, _GRAPH_KEYS),
+    )
+
+
+def _executor(said: object) -> ReadExecutor | None:
+    if not isinstance(said, Mapping) or not isinstance(said.get("id"), str):
+        return None
+    answers = said.get("answers")
+    nested = said.get("nested")
+    return ReadExecutor(
+        said["id"],
+        {key: tuple(map(_name, said[key])) for key in TYPES if _is_list(said.get(key))},
+        frozenset(_answer(pair) for pair in answers) if _is_list(answers) else frozenset(),
+        None if nested is None else _name(nested),
+        _unknown(said, _EXECUTOR_KEYS),
+    )
+
+
+def _answer(said: object) -> tuple[str, str]:
+    match said:
+        case [request, response]:
+            return _name(request), _name(response)
+    return "?", shown(said, _LONGEST)
+
+
+def _edge(said: object) -> ReadEdge:
+    match said:
+        case ["direct", str(source), str(target), *rest]:
+            return ReadEdge("direct", (source,), (_way([target, *rest]),))
+        case ["fan-out" | "multi-selection" as kind, str(source), targets, *rest] if _is_names(targets):
+            return ReadEdge(kind, (source,), tuple(map(Way, targets)), _rest(rest))
+        case ["fan-in", sources, str(target), *rest] if _is_names(sources):
+            return ReadEdge("fan-in", tuple(sources), (Way(target),), _rest(rest))
+        case ["switch", str(source), cases, *rest] if _is_list(cases):
+            ways = tuple(_way(case) for case in cases)
+            return ReadEdge("switch", (source,), ways, _rest(rest))
+    return ReadEdge("", rest=shown(said, _LONGEST))
+
+
+def _way(said: object) -> Way:
+    match said:
+        case [str(target), *rest]:
+            conditional, label, *more = [*rest, None, None] if len(rest) < 2 else rest
+            text = label if label is None or isinstance(label, str) else shown(label, _LONGEST)
+            return Way(target, bool(conditional), text, _rest(more))
+    return Way("?", rest=shown(said, _LONGEST))
+
+
+def _rest(said: Sequence[object]) -> str:
+    known = [part for part in said if part is not None]
+    return shown(known, _LONGEST) if known else ""
+
+
+def _unknown(said: Mapping[Any, object], known: frozenset[str]) -> dict[str, str]:
+    found = {_name(key): shown(value, _LONGEST) for key, value in said.items() if key not in known}
+    return dict(sorted(found.items()))
+
+
+def _is_list(said: object) -> TypeGuard[Sequence[Any]]:
+    return isinstance(said, list | tuple)
+
+
+def _is_names(said: object) -> TypeGuard[Sequence[str]]:
+    return _is_list(said) and all(isinstance(part, str) for part in said)
+
+
+def _name(said: object) -> str:
+    """A text of one line that a terminal can show."""
+    return said if isinstance(said, str) and said.isprintable() else shown(said, _LONGEST)
