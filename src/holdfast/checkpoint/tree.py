@@ -1,0 +1,298 @@
+"""Drawing the lineage of checkpoints as a tree of text."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from holdfast.checkpoint.info import Cause, CheckpointInfo
+from holdfast.engine.status import RunStatus
+from holdfast.ids import CheckpointId, RunId
+
+# A stretch of fewer checkpoints than this is drawn out.
+_FEWEST_FOLDED = 4
+# Branches of branches are indented up to here; deeper ones are drawn below, so that lines stay short.
+_DEEPEST = 16
+
+
+class Branch(NamedTuple):
+    """A line of checkpoints of one run, oldest first: each is the parent of the next."""
+
+    checkpoints: tuple[CheckpointInfo, ...]
+    parent: CheckpointInfo | None = None
+    """The checkpoint that it goes off from, of the same run or of another; None if that is not among those given."""
+
+    @property
+    def run_id(self) -> RunId:
+        """The run that its checkpoints belong to."""
+        return self.checkpoints[0].run_id
+
+
+def branches(checkpoints: Iterable[CheckpointInfo]) -> list[Branch]:
+    """The checkpoints as lines, oldest first; each checkpoint is in one of them.
+
+    From where a run went back, its line goes on to what it did last; what it left there is a branch of its own. The
+    first checkpoint of a fork always begins one.
+
+    >>> import asyncio
+    >>> from holdfast import InMemoryCheckpointStorage, WorkflowBuilder, executor
+    >>> @executor
+    ... def double(number: int) -> int:
+    ...     return number * 2
+    >>> storage = InMemoryCheckpointStorage()
+    >>> workflow = WorkflowBuilder(name="Double").set_start_executor(double).with_checkpointing(storage).build()
+    >>> async def main():
+    ...     run = await workflow.start(21)
+    ...     await run.wait_for_completion()
+    ...     await run.restore_checkpoint(run.checkpoints[0])
+    ...     await run.wait_for_completion()
+    ...     for branch in branches(await storage.list_checkpoints()):
+    ...         print([made.seq for made in branch.checkpoints], branch.parent)
+    >>> asyncio.run(main())  # doctest: +ELLIPSIS
+    [1, 3, 4] None
+    [2] <Checkpoint ...: start of superstep 1, running>
+    """
+    known = {made.checkpoint_id: made for made in checkpoints}
+    followers = _followers(known)
+    found = []
+    for made in known.values():
+        parent = None if made.parent_id is None else known.get(made.parent_id)
+        if parent is None or followers.get(parent.checkpoint_id) is not made:
+            found.append(Branch(tuple(_line(made, followers)), parent))
+    return sorted(found, key=_by_birth)
+
+
+def drawn(
+    checkpoints: Iterable[CheckpointInfo],
+    heads: Mapping[CheckpointId, RunStatus] | None = None,
+    ascii: bool = False,
+) -> str:
+    """The checkpoints as a tree: of one run with its branches, or of runs with their forks.
+
+    ``heads`` says where runs stand, and how; without it a run stands on its newest checkpoint. Straight down goes the
+    line that leads to there. Stretches in which nothing but supersteps happened are folded into one line. ``ascii``
+    draws without box characters, and writes what else is not ASCII as escapes.
+
+    >>> import asyncio
+    >>> from holdfast import InMemoryCheckpointStorage, WorkflowBuilder, WorkflowContext, executor
+    >>> @executor
+    ... async def count(number: int, ctx: WorkflowContext[int, int]) -> None:
+    ...     await (ctx.send_message(number + 1) if number < 30 else ctx.yield_output(number))
+    >>> storage = InMemoryCheckpointStorage()
+    >>> builder = WorkflowBuilder(name="Count").set_start_executor(count).add_edge(count, count)
+    >>> workflow = builder.with_checkpointing(storage).build()
+    >>> async def main():
+    ...     run = await workflow.start(1, run_id="counting")
+    ...     await run.wait_for_completion()
+    ...     await (await workflow.fork(run.checkpoints[57], run_id="fork")).wait_for_completion()
+    ...     return await storage.list_checkpoints()
+    >>> print(drawn(asyncio.run(main())))
+    ● 1 start 1, input, run counting
+    ┆ 2 to 57, supersteps 1 to 29, 56 checkpoints
+    ● 58 end 29
+    ├─● 1 end 29, fork, run fork
+    │ ● 2 start 30
+    │ ◉ 3 end 30, head, completed
+    ● 59 start 30
+    ◉ 60 end 30, head, completed
+    """
+    known = list({made.checkpoint_id: made for made in checkpoints}.values())
+    drawing = _Drawing(branches(known), _newest(known) if heads is None else heads, _ASCII if ascii else _BOX)
+    text = "\n".join(drawing.lines())
+    return text.encode("ascii", "backslashreplace").decode("ascii") if ascii else text
+
+
+def _followers(known: Mapping[CheckpointId, CheckpointInfo]) -> dict[CheckpointId, CheckpointInfo]:
+    """What a line goes on with behind each checkpoint: of those in the same run the one with the newest descendant."""
+    newest: dict[CheckpointId, int] = {}
+    followers: dict[CheckpointId, CheckpointInfo] = {}
+    # Newest first: whatever descends from a checkpoint within its run has a greater seq.
+    for made in sorted(known.values(), key=lambda made: made.seq, reverse=True):
+        parent = None if made.parent_id is None else known.get(made.parent_id)
+        if parent is not None and parent.run_id == made.run_id:
+            reached = newest.get(made.checkpoint_id, made.seq)
+            if reached > newest.get(parent.checkpoint_id, 0):
+                newest[parent.checkpoint_id] = reached
+                followers[parent.checkpoint_id] = made
+    return followers
+
+
+def _line(
+    first: CheckpointInfo, followers: Mapping[CheckpointId, CheckpointInfo]
+) -> Iterator[CheckpointInfo]:
+    made: CheckpointInfo | None = first
+    while made is not None:
+        yield made
+        made = followers.get(made.checkpoint_id)
+
+
+def _by_birth(branch: Branch) -> tuple[object, ...]:
+    first = branch.checkpoints[0]
+    return first.timestamp, first.run_id, first.seq
+
+
+def _newest(checkpoints: Iterable[CheckpointInfo]) -> dict[CheckpointId, RunStatus]:
+    newest: dict[RunId, CheckpointInfo] = {}
+    for made in checkpoints:
+        if made.run_id not in newest or newest[made.run_id].seq < made.seq:
+            newest[made.run_id] = made
+    return {made.checkpoint_id: made.status for made in newest.values()}
+
+
+class _Pen(NamedTuple):
+    """The characters of a drawing."""
+
+    made: str
+    head: str
+    folded: str
+    below: str
+    off: str
+    last_off: str
+    beside: str
+    nothing: str = "  "
+
+
+_BOX = _Pen("●", "◉", "┆", "▸", "├─", "└─", "│ ")
+_ASCII = _Pen("*", "@", ":", ">", "|-", "`-", "| ")
+
+
+class _Row(NamedTuple):
+    """A line of text, and the checkpoint whose branches come beneath it."""
+
+    text: str
+    made: CheckpointInfo | None = None
+
+
+class _Part(NamedTuple):
+    """The rest of a branch that is still to be drawn, and what stands before its lines."""
+
+    rows: Sequence[_Row]
+    place: int
+    lead: str
+    """Before its first line."""
+    indent: str
+    """Before the others."""
+    depth: int
+
+
+class _Drawing:
+    """Draws branches; with a stack of its own, because they may lie deeper than Python calls."""
+
+    def __init__(self, found: Sequence[Branch], heads: Mapping[CheckpointId, RunStatus], pen: _Pen) -> None:
+        self._heads = heads
+        self._pen = pen
+        self._trunks = deque(branch for branch in found if branch.parent is None)
+        self._off: dict[CheckpointId, list[Branch]] = {}
+        for branch in found:
+            if branch.parent is not None:
+                self._off.setdefault(branch.parent.checkpoint_id, []).append(branch)
+
+    def lines(self) -> Iterator[str]:
+        """The lines of the drawing."""
+        gap: list[str] = []
+        while self._trunks:
+            yield from gap
+            parts = [_Part(self._rows(self._trunks.popleft(), trunk=True), 0, "", "", 0)]
+            while parts:
+                yield from self._until_branches(parts.pop(), parts)
+            gap = [""]
+
+    def _until_branches(self, part: _Part, parts: list[_Part]) -> Iterator[str]:
+        """Draw to the next checkpoint with branches; these, and what follows, are the next parts."""
+        for place in range(part.place, len(part.rows)):
+            row = part.rows[place]
+            yield (part.indent if place else part.lead) + row.text
+            off = [] if row.made is None else self._off.get(row.made.checkpoint_id, [])
+            if off:
+                goes_on = place + 1 < len(part.rows)
+                if goes_on:
+                    parts.append(part._replace(place=place + 1))
+                last = None if goes_on else off[-1]
+                parts += [self._part(branch, part, branch is last) for branch in reversed(off)]
+                self._trunks += [branch for branch in off if part.depth >= _DEEPEST]
+                return
+
+    def _part(self, branch: Branch, beside: _Part, last: bool) -> _Part:
+        pen = self._pen
+        lead = beside.indent + (pen.last_off if last else pen.off)
+        indent = beside.indent + (pen.nothing if last else pen.beside)
+        if beside.depth < _DEEPEST:
+            return _Part(self._rows(branch), 0, lead, indent, beside.depth + 1)
+        stub = _Row(f"{pen.below} {self._first(branch)}, drawn below")
+        return _Part([stub], 0, lead, indent, 0)
+
+    def _rows(self, branch: Branch, trunk: bool = False) -> list[_Row]:
+        first, *others = branch.checkpoints
+        rows = [_Row(f"{self._mark(first)} {self._first(branch, trunk)}", first)]
+        folded: list[CheckpointInfo] = []
+        for made in others:
+            if made is others[-1] or self._matters(made):
+                rows += self._stretch(folded)
+                rows.append(_Row(f"{self._mark(made)} {_place(made)}{self._remarks(made)}", made))
+                folded = []
+            else:
+                folded.append(made)
+        return rows
+
+    def _matters(self, made: CheckpointInfo) -> bool:
+        return (
+            made.cause is not Cause.SUPERSTEP
+            or made.status is not RunStatus.RUNNING
+            or bool(made.tags)
+            or made.checkpoint_id in self._heads
+            or made.checkpoint_id in self._off
+        )
+
+    def _stretch(self, folded: Sequence[CheckpointInfo]) -> list[_Row]:
+        if len(folded) < _FEWEST_FOLDED:
+            return [_Row(f"{self._pen.made} {_place(made)}") for made in folded]
+        first, last = folded[0], folded[-1]
+        steps = (
+            f"superstep {first.superstep}"
+            if first.superstep == last.superstep
+            else f"supersteps {first.superstep} to {last.superstep}"
+        )
+        return [_Row(f"{self._pen.folded} {first.seq} to {last.seq}, {steps}, {len(folded)} checkpoints")]
+
+    def _mark(self, made: CheckpointInfo) -> str:
+        return self._pen.head if made.checkpoint_id in self._heads else self._pen.made
+
+    def _first(self, branch: Branch, trunk: bool = False) -> str:
+        """The first checkpoint of a branch: it names the run, unless that is the run of what it stands beside."""
+        first, parent = branch.checkpoints[0], branch.parent
+        remarks = self._remarks(first)
+        if trunk or parent is None or parent.run_id != first.run_id:
+            remarks += f", run {_in_line(first.run_id)}"
+        if trunk:
+            remarks += _follows(first, parent)
+        return _place(first) + remarks
+
+    def _remarks(self, made: CheckpointInfo) -> str:
+        """All that is not usual about a checkpoint."""
+        words: list[str] = [] if made.cause is Cause.SUPERSTEP else [made.cause]
+        if made.checkpoint_id in self._heads:
+            words += ["head", self._heads[made.checkpoint_id]]
+        elif made.status is not RunStatus.RUNNING:
+            words.append(made.status)
+        words += [f"tagged {_in_line(tag)}" for tag in made.tags]
+        return "".join(f", {word}" for word in words)
+
+
+def _place(made: CheckpointInfo) -> str:
+    return f"{made.seq} {made.phase} {made.superstep}"
+
+
+def _follows(made: CheckpointInfo, parent: CheckpointInfo | None) -> str:
+    """What a branch follows that is not drawn beside it."""
+    if made.parent_id is None:
+        return ""
+    if parent is None:
+        return ", follows a checkpoint that is not here"
+    of_run = "" if parent.run_id == made.run_id else f" of run {_in_line(parent.run_id)}"
+    return f", follows {parent.seq}{of_run}"
+
+
+def _in_line(text: str) -> str:
+    """A text of users as a part of one line."""
+    return text if text.isprintable() else repr(text)
