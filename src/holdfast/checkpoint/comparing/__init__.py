@@ -1,0 +1,1 @@
+"""Two checkpoints, compared by content: values as trees that need no classes."""

@@ -1,0 +1,226 @@
+"""Encoded values as trees of plain data that need no classes: what the bytes say, and no code of anyone's.
+
+A node is None, a bool, int, float, str, bytes, a list of nodes, a dict of nodes by str, or an ``Extension``. A class
+that is not declared here is an extension like any other, so its fields can be told apart all the same.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from ormsgpack import unpackb
+
+from holdfast.checkpoint.codec import wire
+from holdfast.checkpoint.codec.nesting import nesting
+from holdfast.checkpoint.codec.registry import TypeRegistry
+from holdfast.checkpoint.codec.standard import FROM_BYTES, TAKEN
+from holdfast.checkpoint.codec.writer import Takers, Writer
+
+Node: TypeAlias = Any
+
+
+class Extension:
+    """A value that MessagePack has no type for: its code, and its bytes as they were stored."""
+
+    __slots__ = ("code", "payload")
+
+    def __init__(self, code: int, payload: bytes) -> None:
+        self.code = code
+        self.payload = payload
+
+    def opened(self) -> Node:
+        """What is packed in the payload."""
+        return unpackb(self.payload, ext_hook=_extension)
+
+
+# Ints and texts that MessagePack cannot hold; whoever looks at them need not know.
+_AT_ONCE = frozenset({wire.BIG_INT, wire.SURROGATES})
+
+
+def _extension(code: int, payload: bytes) -> Node:
+    return FROM_BYTES[code](payload) if code in _AT_ONCE else Extension(code, payload)
+
+
+class Unreadable(Exception):
+    """These bytes are no tree."""
+
+
+def tree_of(data: bytes) -> Node:
+    """The tree of an encoded value; raises ``Unreadable``.
+
+    >>> tree_of(b"\\x82\\xa1a\\x01\\xa1b\\xc0")
+    {'a': 1, 'b': None}
+    """
+    try:
+        if len(data) > wire.MAX_NESTING and nesting(data) > wire.MAX_NESTING:
+            raise ValueError("it is nested too deeply")
+        return unpackb(data, ext_hook=_extension)
+    except Exception as error:  # whatever broken bytes raise
+        raise Unreadable(str(error)) from error
+
+
+_TYPES = TypeRegistry()
+_TAKERS: Takers = {**TAKEN, Extension: lambda node: (node.code, node.payload)}
+
+
+def bytes_of(node: Node) -> bytes:
+    """The encoding of a node, as it stood in the value.
+
+    >>> bytes_of({"a": [1, -0.0]}) == bytes_of(tree_of(bytes_of({"a": [1, -0.0]})))
+    True
+    """
+    return Writer(_TYPES, _TAKERS).pack(node)
+
+
+def same(one: Node, other: Node) -> bool:
+    """Whether two nodes are the same to the last bit: 1 is not True, 0.0 not -0.0, a NaN is itself.
+
+    >>> same([1], [1]), same(1, True), same(0.0, -0.0), same(float("nan"), float("nan"))
+    (True, False, False, True)
+    """
+    waiting = [(one, other)]
+    while waiting:
+        left, right = waiting.pop()
+        kind = type(left)
+        if kind is not type(right):
+            return False
+        if kind is list:
+            if len(left) != len(right):
+                return False
+            waiting += zip(left, right, strict=True)
+        elif kind is dict:
+            if list(left) != list(right):
+                return False
+            waiting += zip(left.values(), right.values(), strict=True)
+        elif kind is float:
+            if struct.pack(">d", left) != struct.pack(">d", right):
+                return False
+        elif kind is Extension:
+            if left.code != right.code or left.payload != right.payload:
+                return False
+        elif left != right:
+            return False
+    return True
+
+
+class Items(NamedTuple):
+    """A value as items in order; only those with the same head can be compared item by item."""
+
+    head: Node
+    items: Sequence[Node]
+
+
+class Pairs(NamedTuple):
+    """A value as keys with their values, in order."""
+
+    head: Node
+    pairs: Sequence[tuple[Node, Node]]
+
+
+class Fields(NamedTuple):
+    """A value as fields of an instance."""
+
+    head: Node
+    fields: Mapping[str, Node]
+
+
+class Members(NamedTuple):
+    """A value as members of a set."""
+
+    head: Node
+    members: Sequence[Node]
+
+
+View: TypeAlias = Items | Pairs | Fields | Members
+
+
+def viewed(node: Node) -> View | None:
+    """What a value consists of; None for one that is not taken apart.
+
+    >>> viewed([1, 2]), viewed(3)
+    (Items(head=None, items=[1, 2]), None)
+    """
+    if type(node) is list:
+        return Items(None, node)
+    if type(node) is dict:
+        return Pairs(None, list(node.items()))
+    if type(node) is not Extension or node.code not in _VIEWS:
+        return None
+    try:
+        view = _VIEWS[node.code](node.opened())
+    except Exception:  # whatever broken bytes raise
+        return None
+    # A dict is a dict whatever its keys are, so both forms of it have the same head.
+    return view if node.code == wire.DICT else view._replace(head=[node.code, view.head])
+
+
+def _items(data: Node) -> Items:
+    return Items(None, _list(data))
+
+
+def _deque(data: Node) -> Items:
+    longest, items = data
+    return Items(longest, _list(items))
+
+
+def _members(data: Node) -> Members:
+    return Members(None, _list(data))
+
+
+def _pairs(data: Node) -> Pairs:
+    keys, values = data
+    return Pairs(None, list(zip(_list(keys), _list(values), strict=True)))
+
+
+def _default_dict(data: Node) -> Pairs:
+    factory, *rest = data
+    return Pairs(factory, _pairs(rest).pairs)
+
+
+def _record(data: Node) -> Fields:
+    name, version, *held = data
+    return Fields(name, _merged({"(version)": version}, *held))
+
+
+def _model(data: Node) -> Fields:
+    name, version, fields, attributes, given, extra, private = data
+    own = {"(version)": version, "(fields that were set)": given}
+    return Fields(name, _merged(own, fields, attributes, extra or {}, private or {}))
+
+
+def _error(data: Node) -> Fields:
+    name, *_, args, attributes = data
+    return Fields(name, _merged({"args": args}, attributes))
+
+
+def _merged(*held: dict[str, Node]) -> dict[str, Node]:
+    """All fields; one whose name stands twice is told apart by the place where it stands."""
+    merged: dict[str, Node] = {}
+    for place, fields in enumerate(held):
+        for name, node in fields.items():
+            merged[name if name not in merged else f"{name} ({place})"] = node
+    return merged
+
+
+def _list(node: Node) -> list[Node]:
+    if type(node) is not list:
+        raise TypeError("this is no list")
+    return node
+
+
+_VIEWS: Mapping[int, Callable[[Node], View]] = {
+    wire.TUPLE: _items,
+    wire.DEQUE: _deque,
+    wire.SET: _members,
+    wire.FROZENSET: _members,
+    wire.DICT: _pairs,
+    wire.ORDERED_DICT: _pairs,
+    wire.COUNTER: _pairs,
+    wire.DEFAULT_DICT: _default_dict,
+    wire.RECORD: _record,
+    wire.MODEL: _model,
+    wire.STANDARD_ERROR: _error,
+    wire.ERROR: _error,
+}
