@@ -1,0 +1,151 @@
+"""What stands in the frames of an export: heads, records, notes and letters as MessagePack, and back.
+
+What comes from a file is believed in nothing: whatever is not as it should be raises ``TypeError`` or ``ValueError``.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+from holdfast.checkpoint.store import Head, Keyframe, Letter, Note, Record
+from holdfast.engine.status import RunStatus
+from holdfast.ids import CheckpointId, RunId, complaint_about_id
+
+DIGEST = 32
+# What every store can hold as a number.
+_GREATEST = 2**63 - 1
+# No run has so many checkpoints; what a file says must not make anyone count to 2^63.
+_MOST_CHECKPOINTS = 10**9
+
+
+class Kind(IntEnum):
+    """What a frame holds, in the order in which frames come; the end is the last of all."""
+
+    END = 0
+    RUN = 1
+    RECORD = 2
+    NOTE = 3
+    LETTER = 4
+    BLOB = 5
+
+
+class Counts(NamedTuple):
+    """How many frames of each kind there are."""
+
+    records: int = 0
+    notes: int = 0
+    letters: int = 0
+    blobs: int = 0
+
+
+def packed_record(record: Record) -> list[Any]:
+    """A record as the content of a frame."""
+    keyframe = record.keyframe
+    return [
+        bytes.fromhex(record.checkpoint_id),
+        record.seq,
+        record.new_bytes,
+        record.header,
+        record.changes,
+        record.values,
+        None if keyframe is None else [keyframe.cut, keyframe.changes, keyframe.values],
+    ]
+
+
+def read_record(fields: Any, head: Head, before: int) -> Record:
+    """A record of the run with this head that comes behind the seq ``before``."""
+    checkpoint, seq, new_bytes, header, changes, values, keyframe, *_ = fields
+    if not before < _whole_number(seq) <= head.seq:
+        raise ValueError(f"number {seq} of a checkpoint stands behind {before}")
+    framed = None
+    if keyframe is not None:
+        cut, key_changes, key_values, *_ = keyframe
+        framed = Keyframe(_bytes(key_changes), _bytes(key_values), bool(cut))
+    return Record(
+        CheckpointId(_bytes(checkpoint, DIGEST).hex()),
+        head.run_id,
+        seq,
+        _bytes(header),
+        _bytes(changes),
+        _bytes(values),
+        _whole_number(new_bytes),
+        framed,
+    )
+
+
+def packed_mail(mail: Note | Letter) -> list[Any]:
+    """A note or letter as the content of a frame."""
+    return [_packed_text(mail.key), mail.data]
+
+
+def read_mail(fields: Any) -> tuple[str, bytes]:
+    """The key and the data of a note or letter."""
+    key, data, *_ = fields
+    return _read_text(key), _bytes(data)
+
+
+def packed_head(head: Head) -> dict[str, Any]:
+    """A head as the content of a frame."""
+    return {
+        "run": head.run_id,
+        "workflow": head.workflow_name,
+        "family": head.family,
+        "checkpoint": bytes.fromhex(head.checkpoint_id),
+        "seq": head.seq,
+        "token": head.token,
+        "status": head.status.value,
+        "created": head.created,
+        "updated": head.updated,
+        "wake_at": head.wake_at,
+        "takeovers": head.takeovers,
+        "reason": _packed_text(head.reason),
+    }
+
+
+def read_head(fields: Any) -> Head:
+    """A head."""
+    for name in ("run", "family"):
+        if complaint := complaint_about_id(fields[name]):
+            raise ValueError(f"its {name} {fields[name]!r} {complaint}")
+    if not isinstance(fields["workflow"], str):
+        raise TypeError(f"its workflow is {fields['workflow']!r}")
+    for name in ("seq", "token", "created", "updated", "takeovers"):
+        _whole_number(fields[name])
+    if fields["seq"] > _MOST_CHECKPOINTS:
+        raise ValueError(f"it claims {fields['seq']} checkpoints")
+    return Head(
+        RunId(fields["run"]),
+        fields["workflow"],
+        RunId(fields["family"]),
+        CheckpointId(_bytes(fields["checkpoint"], DIGEST).hex()),
+        fields["seq"],
+        fields["token"],
+        RunStatus(fields["status"]),
+        fields["created"],
+        fields["updated"],
+        wake_at=None if fields["wake_at"] is None else _whole_number(fields["wake_at"]),
+        takeovers=fields["takeovers"],
+        reason=_read_text(fields["reason"]),
+    )
+
+
+def _packed_text(text: str) -> bytes:
+    """Text that may hold half a character, which is no text to MessagePack."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _read_text(packed: Any) -> str:
+    return _bytes(packed).decode("utf-8", "surrogatepass")
+
+
+def _bytes(value: Any, size: int | None = None) -> bytes:
+    if not isinstance(value, bytes) or (size is not None and len(value) != size):
+        raise TypeError(f"where bytes are to be there is {value!r:.50}")
+    return value
+
+
+def _whole_number(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= _GREATEST:
+        raise ValueError(f"where a number is to be there is {value!r:.50}")
+    return value
