@@ -28,6 +28,8 @@ from holdfast.errors import (
     RunEnded,
     RunExists,
     RunNotFound,
+    RunPoisoned,
+    RunTaken,
     StateConflict,
     StorageError,
     StubbornHandler,
@@ -72,8 +74,11 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.codec import Codec
     from holdfast.checkpoint.codec.registry import checkpointable
     from holdfast.checkpoint.counters import Counters
+    from holdfast.checkpoint.difference import CheckpointDiff, Difference, DiffValue
     from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase
-    from holdfast.checkpoint.storage import CheckpointStorage, RunInfo
+    from holdfast.checkpoint.run_info import RunInfo
+    from holdfast.checkpoint.statistics import StorageStatistics, StorageUsage
+    from holdfast.checkpoint.storage import CheckpointStorage
     from holdfast.checkpoint.store import Store
     from holdfast.checkpoint.verify import Problem, VerifyReport
     from holdfast.checkpoint.views import CheckpointSummary
@@ -93,6 +98,7 @@ __all__ = [
     "ChangedAfterCapture",
     "Checkpoint",
     "CheckpointCorrupt",
+    "CheckpointDiff",
     "CheckpointInfo",
     "CheckpointNotFound",
     "CheckpointSavedEvent",
@@ -102,6 +108,8 @@ __all__ = [
     "ConditionFailed",
     "Counters",
     "Default",
+    "DiffValue",
+    "Difference",
     "Executor",
     "ExecutorCompletedEvent",
     "ExecutorFailed",
@@ -138,13 +146,17 @@ __all__ = [
     "RunExists",
     "RunInfo",
     "RunNotFound",
+    "RunPoisoned",
     "RunResult",
     "RunStatus",
     "RunStream",
+    "RunTaken",
     "SqliteCheckpointStorage",
     "StateConflict",
     "StateKey",
     "StorageError",
+    "StorageStatistics",
+    "StorageUsage",
     "Store",
     "StubbornHandler",
     "SuperStepCompletedEvent",
@@ -181,20 +193,25 @@ __all__ = [
 _LATER = {
     "Cause": "checkpoint.info",
     "Checkpoint": "checkpoint.checkpoint",
+    "CheckpointDiff": "checkpoint.difference",
     "CheckpointInfo": "checkpoint.info",
     "CheckpointStorage": "checkpoint.storage",
     "CheckpointSummary": "checkpoint.views",
     "Codec": "checkpoint.codec",
     "Counters": "checkpoint.counters",
+    "DiffValue": "checkpoint.difference",
+    "Difference": "checkpoint.difference",
     "FileCheckpointStorage": "stores.storages",
     "InMemoryCheckpointStorage": "stores.storages",
     "Phase": "checkpoint.info",
     "Problem": "checkpoint.verify",
     "Run": "runtime.run",
-    "RunInfo": "checkpoint.storage",
+    "RunInfo": "checkpoint.run_info",
     "RunResult": "runtime.result",
     "RunStream": "runtime.streams",
     "SqliteCheckpointStorage": "stores.storages",
+    "StorageStatistics": "checkpoint.statistics",
+    "StorageUsage": "checkpoint.statistics",
     "Store": "checkpoint.store",
     "VerifyReport": "checkpoint.verify",
     "checkpointable": "checkpoint.codec.registry",

@@ -23,6 +23,8 @@
     ├── GraphChanged          a checkpoint was made by a workflow with another graph
     ├── RunNotFound           the storage has no such run
     ├── RunExists             the storage has a run with this id already
+    ├── RunTaken              another process drives the run, or took it over
+    ├── RunPoisoned           every process that went on with the run died before its next checkpoint
     ├── CheckpointNotFound    the storage has no such checkpoint
     ├── NotLoaded             a value of a listed checkpoint was asked for, but listing reads no values
     └── StorageError          the storage cannot do what it was asked; the run failed before anything later happened
@@ -253,6 +255,22 @@ class RunExists(HoldfastError):
     """The storage has a run with this id already.
 
     >>> issubclass(RunExists, HoldfastError)
+    True
+    """
+
+
+class RunTaken(HoldfastError):
+    """Another process drives the run, or took it over while this one drove it; nothing of this one counts.
+
+    >>> issubclass(RunTaken, HoldfastError)
+    True
+    """
+
+
+class RunPoisoned(HoldfastError):
+    """Each process that went on with the run died before its next checkpoint, so the run was set to FAILED.
+
+    >>> issubclass(RunPoisoned, HoldfastError)
     True
     """
 

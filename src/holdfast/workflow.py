@@ -133,13 +133,15 @@ class Workflow:
         allow_graph_change: bool = False,
         *,
         run_id: str | None = None,
+        take_over: bool = False,
     ) -> Run:
         """Go on with a run that is in the storage, from where it stands or from an earlier checkpoint.
 
         Give a checkpoint, its id, or ``run_id``. The run goes on from there in place; what followed an earlier
-        checkpoint stays readable. ``responses`` answer pending requests.
+        checkpoint stays readable. ``responses`` answer pending requests. A run that another process drives raises
+        ``RunTaken``; with ``take_over`` it is taken away from there, and what that process does no longer counts.
         """
-        run = await self._resumed(checkpoint, responses, storage, allow_graph_change, run_id)
+        run = await self._resumed(checkpoint, responses, storage, allow_graph_change, run_id, take_over)
         await run.open()
         run.begin()
         return run
@@ -237,6 +239,7 @@ class Workflow:
         storage: CheckpointStorage | None = None,
         allow_graph_change: bool = False,
         run_id: str | None = None,
+        take_over: bool = False,
     ) -> Run:
         if (checkpoint is None) == (run_id is None):
             given = "nothing" if checkpoint is None else "both"
@@ -244,7 +247,7 @@ class Workflow:
                 f"a run is resumed by a checkpoint (or its id), or by run_id=...; {given} was given"
             )
         durable = self._durable(self._needed(storage))
-        run = await durable.resumed_run(checkpoint, run_id, allow_graph_change)
+        run = await durable.resumed_run(checkpoint, run_id, allow_graph_change, take_over)
         if responses is not None and responses != {}:
             run.take(responses)
         return run
@@ -253,7 +256,7 @@ class Workflow:
         durable = self._durable(self._needed(storage))
         if not await durable.has_same_input(message, run_id):
             return None
-        return await self.resume(run_id=run_id, storage=storage)
+        return await durable.driven_here(run_id) or await self.resume(run_id=run_id, storage=storage)
 
     def _needed(self, storage: CheckpointStorage | None) -> CheckpointStorage:
         found = self._storage if storage is None else storage

@@ -31,7 +31,7 @@ from holdfast.checkpoint.manifest import (
 from holdfast.checkpoint.packing import Entry
 from holdfast.checkpoint.record import Header, elsewhere, id_of, packed_header, plain_form, stored_form
 from holdfast.checkpoint.restoring import snapshot_of
-from holdfast.checkpoint.store import Commit, Depth, Record
+from holdfast.checkpoint.store import Commit, Depth, Letter, Record
 from holdfast.checkpoint.values import BlobSource, Encoder, restored
 from holdfast.engine import state
 from holdfast.engine.chain import Chain
@@ -75,7 +75,7 @@ def refs(draw: Callable[[Any], Any], depth: int = 2) -> Ref:
 def all_changes(draw: Callable[[Any], Any]) -> Changes:
     """Changes of every kind; some values are named more than once."""
     pool = st.sampled_from(draw(st.lists(refs(), min_size=1, max_size=5)))
-    asked = st.builds(Asked, KEYS, IDS, pool, st.binary(max_size=4))
+    asked = st.builds(Asked, KEYS, IDS, pool, st.binary(max_size=4), st.integers(0, 2**40))
     part = st.builds(Part, st.booleans(), pool)
     written = st.one_of(
         st.builds(Put, pool),
@@ -418,9 +418,10 @@ class Recording:
         self._inner = store
         self.commits: list[Commit] = []
 
-    async def commit(self, commit: Commit) -> None:
-        await self._inner.commit(commit)
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        waiting: Sequence[Letter] = await self._inner.commit(commit)
         self.commits.append(commit)
+        return waiting
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)

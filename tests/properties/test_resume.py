@@ -25,7 +25,7 @@ from holdfast import (
 from holdfast.checkpoint import manifest
 from holdfast.checkpoint.manifest import Changes, Grow, Manifest
 from holdfast.errors import HoldfastError
-from holdfast.runtime import recorder, runner
+from holdfast.runtime import cast, recorder
 from holdfast.testing import assert_resumable
 from tests.support.going_on import AT_ONCE, ONE_BY_ONE, TOGETHER, assert_goes_on
 from tests.support.graphs import Description, descriptions
@@ -129,14 +129,16 @@ Patch = pytest.MonkeyPatch
 
 def _folding(patch: Patch, bent: Callable[[Changes], Changes]) -> None:
     straight = Manifest.fold
-    patch.setattr(Manifest, "fold", lambda self, changes, is_end: straight(self, bent(changes), is_end))
+    patch.setattr(
+        Manifest, "fold", lambda self, changes, is_end, seq=0: straight(self, bent(changes), is_end, seq)
+    )
 
 
 def _forgetting(patch: Patch, forget: Callable[[Manifest], Any]) -> None:
     straight = Manifest.fold
 
-    def fold(self: Manifest, changes: Changes, is_end: bool) -> None:
-        straight(self, changes, is_end)
+    def fold(self: Manifest, changes: Changes, is_end: bool, seq: int = 0) -> None:
+        straight(self, changes, is_end, seq)
         forget(self)
 
     patch.setattr(Manifest, "fold", fold)
@@ -169,7 +171,7 @@ BUGS: dict[str, Callable[[Patch], Any]] = {
     "what is appended is lost": _without_tails,
     "a start is committed without its responses": _answers_without_responses,
     "private fields are not restored": lambda patch: patch.setattr(
-        runner, "keeps_something", lambda snapshot, address: False
+        cast, "keeps_something", lambda snapshot, address: False
     ),
 }
 

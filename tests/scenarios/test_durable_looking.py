@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import ormsgpack
 import pytest
 
 from holdfast import (
@@ -33,6 +34,9 @@ from holdfast import (
     open_storage,
     response_handler,
 )
+from holdfast.checkpoint.record import plain_form, stored_form
+from holdfast.checkpoint.store import Commit, Expected
+from holdfast.ids import RunId
 from tests.support.durable import KINDS, ON_DISK, Place, outputs_of, storage_at
 from tests.support.durable_damage import FileDamage, SqliteDamage, damage_of
 from tests.support.runs import soon
@@ -758,3 +762,43 @@ async def test_planted_check_that_trusts_ids(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(loading, "id_of", lambda header, changes, values: ids[6])
     with pytest.raises((AssertionError, BaseExceptionGroup)):
         await check_damage("sqlite", tmp_path, listed, affected=set(range(6, 13)), named={6})
+
+
+async def test_verify_looks_at_journals(storage: CheckpointStorage) -> None:
+    """A note that cannot be read, and one whose blob is gone, are told."""
+    broken = True
+
+    class Branch(Executor):
+        @handler
+        async def work(self, text: str, ctx: WorkflowContext[str]) -> None:
+            await ctx.queue_state_update(self.id, "x" * 10_000 + self.id, scope_name="Big")
+            if self.id == "right" and broken:
+                raise ValueError("not yet")
+
+    @executor
+    async def split(text: str) -> str:
+        return text
+
+    branches = [Branch.bind(id="left"), Branch.bind(id="right")]
+    builder = WorkflowBuilder(name="Noted").set_start_executor(split).add_fan_out_edges(split, branches)
+    workflow = builder.with_checkpointing(storage).build()
+    with pytest.raises(ExecutorFailed):
+        await workflow.run("go", run_id="noted")
+    assert (await storage.verify()).ok
+    store = storage.store
+    head = await store.head(RunId("noted"))
+    assert head is not None
+    expected = Expected(head.checkpoint_id, head.token)
+    (note,) = await store.notes(head.run_id)
+    await store.commit(Commit(head, expected, notes=(note._replace(data=b"\x00\xc1"),)))
+    (problem,) = (await storage.verify()).problems
+    assert "journal" in str(problem)
+    document = ormsgpack.unpackb(plain_form(note.data))
+    assert any(len(entry) == 3 for entry in document["values"]), "the value is in a blob"
+    document["values"] = [
+        [*entry[:2], bytes(32)] if len(entry) == 3 else entry for entry in document["values"]
+    ]
+    gone = note._replace(data=stored_form(ormsgpack.packb(document)))
+    await store.commit(Commit(head, expected, notes=(gone,)))
+    (problem,) = (await storage.verify()).problems
+    assert "is missing" in str(problem)

@@ -1,7 +1,7 @@
 """Going back in place, and new runs that begin where another stood."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -28,7 +28,7 @@ from holdfast import (
     open_storage,
     response_handler,
 )
-from holdfast.checkpoint.store import Commit
+from holdfast.checkpoint.store import Commit, Letter
 from holdfast.stores.memory import MemoryStore
 
 LIMIT = StateKey("limit", int, scope_name="Settings")
@@ -264,10 +264,11 @@ class Gated(MemoryStore):
         self.gate.set()
         self.waiting = asyncio.Event()
 
-    async def commit(self, commit: Commit) -> None:
-        await super().commit(commit)
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        waiting = await super().commit(commit)
         self.waiting.set()
         await self.gate.wait()
+        return waiting
 
 
 async def test_a_stubborn_handler_does_not_end_the_run_that_went_back() -> None:
@@ -356,6 +357,7 @@ async def test_two_who_attach_at_once_have_one_run() -> None:
         *(asking().start("?", run_id="x", storage=storage, if_exists="attach") for _ in range(3))
     )
     assert {run.run_id for run in runs} == {"x"}
+    assert len(set(map(id, runs))) == 1, "in one process there is one object that drives a run"
     assert len(await storage.list_runs()) == 1
 
 
@@ -375,7 +377,7 @@ async def test_an_instance_that_works_is_not_reset_by_a_resume() -> None:
     run = await workflow.start(1, storage=storage)
     await entered.wait()
     with pytest.raises(ExecutorShared):
-        await workflow.resume(run_id=run.run_id, storage=storage)
+        await workflow.resume(run_id=run.run_id, storage=storage, take_over=True)
     go_on.set()
     assert await outputs_of(run) == WHOLE
 

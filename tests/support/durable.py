@@ -4,7 +4,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from holdfast import (
     StorageError,
     WorkflowEvent,
 )
-from holdfast.checkpoint.store import Commit, Head, Store
+from holdfast.checkpoint.store import Commit, Head, Letter, Store
 from holdfast.ids import RunId
 from tests.support.runs import soon
 
@@ -103,8 +103,8 @@ class Wrapped:
     def __init__(self, inner: Store) -> None:
         self.inner = inner
 
-    async def commit(self, commit: Commit) -> None:
-        await self.inner.commit(commit)
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        return await self.inner.commit(commit)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -119,11 +119,10 @@ class Failing(Wrapped):
         self.happens = happens
         self.commits = 0
 
-    async def commit(self, commit: Commit) -> None:
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
         self.commits += 1
         if self.commits not in self.failing:
-            await self.inner.commit(commit)
-            return
+            return await self.inner.commit(commit)
         if self.happens:
             await self.inner.commit(commit)
         raise StorageError(f"the disk failed at commit {self.commits}")
@@ -136,12 +135,13 @@ class Slow(Wrapped):
         super().__init__(inner)
         self.before, self.after = before, after
 
-    async def commit(self, commit: Commit) -> None:
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
         for _ in range(self.before):
             await asyncio.sleep(0)
-        await self.inner.commit(commit)
+        waiting = await self.inner.commit(commit)
         for _ in range(self.after):
             await asyncio.sleep(0)
+        return waiting
 
 
 class Gate(Wrapped):
@@ -154,12 +154,12 @@ class Gate(Wrapped):
         self.reached = asyncio.Event()
         self.opened = asyncio.Event()
 
-    async def commit(self, commit: Commit) -> None:
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
         self.commits += 1
         if self.commits == self.nth:
             self.reached.set()
             await self.opened.wait()
-        await self.inner.commit(commit)
+        return await self.inner.commit(commit)
 
 
 def wrapped(storage: CheckpointStorage, wrap: Callable[[Store], Any]) -> CheckpointStorage:

@@ -8,7 +8,7 @@ import asyncio
 import os
 import pickle
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from holdfast import (
     RunNotFound,
     SqliteCheckpointStorage,
 )
-from holdfast.checkpoint.store import Commit, Store
+from holdfast.checkpoint.store import Commit, Letter, Store
 from tests.support.going_on import Story, lived, matches_the_store
 from tests.support.living import Living, answer
 
@@ -55,17 +55,19 @@ class Continued(NamedTuple):
 
 
 class Deadly:
-    """A store with which the whole process ends, right after a number of commits."""
+    """A store with which the whole process ends, right after a number of commits, or of those that move the run."""
 
-    def __init__(self, store: Store, commits: int) -> None:
+    def __init__(self, store: Store, commits: int, moving: bool = False) -> None:
         self._inner = store
         self._left = commits
+        self._moving = moving
 
-    async def commit(self, commit: Commit) -> None:
-        await self._inner.commit(commit)
-        self._left -= 1
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        waiting = await self._inner.commit(commit)
+        self._left -= bool(commit.records) or not self._moving
         if not self._left:
             os._exit(DIED)
+        return waiting
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -145,7 +147,8 @@ def resume(folder: Path) -> None:
 async def go_on(job: Job, folder: Path, commits: int) -> Continued:
     """Start or go on with a run."""
     async with job.storage(folder, "relay") as storage:
-        storage._store = Deadly(storage._store, commits)
+        # Taking the run over is a commit too; who dies right after it has not taken the run any further.
+        storage._store = Deadly(storage._store, commits, moving=True)
         workflow = job.living.build()
         try:
             run = await workflow.resume(run_id=RUN, storage=storage)

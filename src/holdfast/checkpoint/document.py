@@ -21,6 +21,7 @@ from holdfast.checkpoint.manifest import (
     Part,
     Put,
     Ref,
+    Renames,
     Written,
 )
 from holdfast.engine.snapshot import BufferKey
@@ -32,7 +33,7 @@ _PUT, _GROW, _DROP = 0, 1, 2
 Document: TypeAlias = Mapping[str, Any]
 
 
-class _Table:
+class Table:
     """The values that a document names, each once."""
 
     def __init__(self) -> None:
@@ -62,7 +63,7 @@ def packed(changes: Changes) -> tuple[bytes, bytes]:
     """The two documents of a checkpoint or keyframe; empty where nothing changed."""
     if changes is NOTHING:
         return b"", b""
-    table = _Table()
+    table = Table()
     document: dict[str, Any] = {}
     for part, (name, pack) in zip(changes, _PACKED.items(), strict=True):
         if part or (part is not None and name in ("deliveries", "since_input")):
@@ -80,13 +81,14 @@ def unpacked(changes: bytes, values: bytes | None) -> Changes:
         return Changes()
     document: Document = ormsgpack.unpackb(changes)
     content = None if values is None else list(ormsgpack.unpackb(values)) if values else []
-    refs = _refs(document.get("values", ()), content)
+    refs = refs_of(document.get("values", ()), content)
     return Changes(
         **{name: unpack(document[name], refs) for name, unpack in _UNPACKED.items() if name in document}
     )
 
 
-def _refs(entries: Sequence[Sequence[Any]], content: list[bytes] | None) -> list[Ref]:
+def refs_of(entries: Sequence[Sequence[Any]], content: list[bytes] | None) -> list[Ref]:
+    """The values of a table; without ``content`` small ones have none."""
     refs: list[Ref] = []
     inline = iter(content) if content is not None else None
     for label, size, *where in entries:
@@ -125,12 +127,13 @@ def _unpack_deliveries(document: list[Any], refs: list[Ref]) -> list[Delivered]:
 
 
 def _pack_asked(asked: Asked, add: _Add) -> list[Any]:
-    return [asked.request_id, asked.executor_id, add(asked.data), asked.form]
+    entry = [asked.request_id, asked.executor_id, add(asked.data), asked.form]
+    return [*entry, asked.seq] if asked.seq else entry
 
 
 def _unpack_asked(document: list[Any], refs: list[Ref]) -> Asked:
-    request_id, executor_id, number, form = document
-    return Asked(RequestId(request_id), ExecutorId(executor_id), refs[number], form)
+    request_id, executor_id, number, form, *seq = document
+    return Asked(RequestId(request_id), ExecutorId(executor_id), refs[number], form, *seq)
 
 
 def _pack_writes(writes: Sequence[tuple[Scope, str, Written]], add: _Add) -> list[Any]:
@@ -227,6 +230,11 @@ def _unpack_happened(document: list[Any], refs: list[Ref]) -> list[Happened]:
     ]
 
 
+def _unpack_renames(document: list[Any], _: object) -> Renames:
+    names, fan_ins = document
+    return Renames(names, {(path, fan_in): new for path, fan_in, new in fan_ins})
+
+
 def _as_it_is(part: Any, _: object) -> Any:
     return part
 
@@ -244,6 +252,11 @@ _PACKED: Mapping[str, Callable[[Any, _Add], Any]] = {
     "since_input": _as_it_is,
     "fingerprint": lambda fingerprint, _: bytes.fromhex(fingerprint),
     "happened": _pack_happened,
+    "graph": lambda ref, add: add(ref),
+    "renames": lambda renames, _: [
+        dict(renames.names),
+        [[*old, new] for old, new in renames.fan_ins.items()],
+    ],
 }
 
 _UNPACKED: Mapping[str, Callable[[Any, list[Ref]], Any]] = {
@@ -259,4 +272,6 @@ _UNPACKED: Mapping[str, Callable[[Any, list[Ref]], Any]] = {
     "since_input": _as_it_is,
     "fingerprint": lambda fingerprint, _: fingerprint.hex(),
     "happened": _unpack_happened,
+    "graph": lambda number, refs: refs[number],
+    "renames": _unpack_renames,
 }

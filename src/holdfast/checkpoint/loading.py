@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.document import unpacked
-from holdfast.checkpoint.info import CheckpointInfo, Phase
+from holdfast.checkpoint.folding import take_in
+from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.log import VALUE_WEIGHT, Replay
 from holdfast.checkpoint.manifest import Changes, Manifest
 from holdfast.checkpoint.record import (
@@ -155,7 +156,7 @@ def fold_one(manifest: Manifest, record: Record, depth: Depth) -> None:
     """Fold one record into the manifest of its parent."""
     header = read_header(record)
     try:
-        manifest.fold(changes_of(record, depth), header.phase is Phase.END and header.cause == "superstep")
+        take_in(manifest, changes_of(record, depth), header.phase, header.cause, header.seq)
     except (KeyError, TypeError, AttributeError) as error:
         raise corrupt(record.checkpoint_id, f"it does not fit to its parent: {error!r}") from error
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
 
+from holdfast.checkpoint.bundles import bundled
 from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.document import packed
-from holdfast.checkpoint.info import CheckpointInfo, Phase
+from holdfast.checkpoint.folding import take_in
+from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.manifest import Changes, Manifest
-from holdfast.checkpoint.owner import this_process
+from holdfast.checkpoint.owner import Claim
 from holdfast.checkpoint.packing import Entry, Packer
 from holdfast.checkpoint.record import (
     ELSEWHERE,
@@ -21,12 +23,25 @@ from holdfast.checkpoint.record import (
     sealed,
     stored_form,
 )
-from holdfast.checkpoint.store import Blob, Commit, Expected, Head, Keyframe, Record, Store
+from holdfast.checkpoint.store import (
+    Blob,
+    Commit,
+    Expected,
+    Head,
+    Keyframe,
+    Left,
+    Letter,
+    Note,
+    Record,
+    Store,
+)
 from holdfast.checkpoint.values import Encoder
 from holdfast.engine.status import RunStatus
-from holdfast.engine.value import NotAtHand
+from holdfast.engine.value import NotAtHand, Value
 from holdfast.errors import HeadMoved, StorageError
-from holdfast.ids import CheckpointId, RunId
+from holdfast.ids import CheckpointId, Digest, RequestId, RunId
+
+T = TypeVar("T")
 
 # Values of more than this are encoded, hashed and compressed in a thread.
 _HEAVY = 64 * 1024
@@ -43,6 +58,13 @@ class Outside(NamedTuple):
 
     now: Callable[[], int]
     salt: Callable[[], bytes]
+
+
+class Draft(NamedTuple):
+    """A note that is made when it is needed: most supersteps end before anything of them is noted."""
+
+    values: Sequence[Value]
+    make: Callable[[Packer], Note]
 
 
 class Replay(NamedTuple):
@@ -79,6 +101,13 @@ class RunLog:
         self._last_time = last_time
         self._parent: CheckpointId | None = head.checkpoint_id or None
         self._acquired = False
+        self._noted: set[Digest] = set()
+        self._ahead = False
+        """Whether the manifest holds what could not be committed: nothing more can be named by it."""
+        self.claim = Claim()
+        """What makes this process the owner of the run while it moves."""
+        self.letters: Sequence[Letter] = ()
+        """What others left for the run, as of the last commit."""
 
     @property
     def run_id(self) -> RunId:
@@ -99,18 +128,28 @@ class RunLog:
         """Supersteps since the last input, as the newest checkpoint has it."""
         return self._manifest.since_input
 
+    def asked_by(self, request_id: RequestId) -> int | None:
+        """The seq of the checkpoint that asked a pending request."""
+        asked = self._manifest.requests.get(request_id)
+        return None if asked is None else asked.seq
+
     def stand_on(self, checkpoint_id: CheckpointId) -> None:
         """Let the next record follow the checkpoint that was loaded instead of the head."""
         self._parent = checkpoint_id
 
-    async def append(self, entries: Sequence[Entry]) -> list[CheckpointInfo]:
+    async def append(
+        self, entries: Sequence[Entry], taken: Sequence[str] = (), drafts: Sequence[Draft] = ()
+    ) -> list[CheckpointInfo]:
         """Make checkpoints durable, all or none; then they are what the run stands on.
 
-        Raises ``HeadMoved`` if another writer took the run, ``StorageError`` if it cannot be stored.
+        ``taken`` are the keys of letters that they use up, ``drafts`` what is noted at the last of them. Raises
+        ``HeadMoved`` if another writer took the run, ``StorageError`` if it cannot be stored.
         """
         packer, changes = await self._changes(entries)
+        notes = _noted_by(drafts, packer)
         made: list[CheckpointInfo] = []
         records: list[Record] = []
+        self._ahead = True
         for entry, changed in zip(entries, changes, strict=True):
             last = entry is entries[-1]
             record, info = self._record(entry, changed, packer, last, len(records))
@@ -118,36 +157,95 @@ class RunLog:
             made.append(info)
         blobs = tuple(Blob(digest, data) for digest, data in packer.blobs.items())
         newest = records[-1]
-        await self._commit(newest.checkpoint_id, newest.seq, entries[-1].status, "", tuple(records), blobs)
+        head = self._next_head(entries[-1].status)._replace(
+            checkpoint_id=newest.checkpoint_id, seq=newest.seq, takeovers=0
+        )
+        await self._commit(head, tuple(records), blobs, notes, tuple(taken))
+        if not drafts:
+            self._noted = set()
+        self._ahead = False
         self._counters.checkpoints += len(records)
         self._counters.new_bytes += sum(record.new_bytes for record in records)
         self._counters.blobs_written += len(blobs)
         return made
 
-    async def set_status(self, status: RunStatus, reason: str = "") -> None:
-        """Change only what the head says of the run."""
+    async def set_status(
+        self, status: RunStatus, reason: str = "", drafts: Sequence[Draft] = (), taken: Sequence[str] = ()
+    ) -> None:
+        """Change only what the head says of the run, and note what the superstep under way did already."""
+        notes, blobs = await self._notes(drafts)
         self._last_time = max(self._outside.now(), self._last_time + 1)
-        await self._commit(self.head.checkpoint_id, self.head.seq, status, reason)
+        head = self._next_head(status)._replace(reason=reason, takeovers=0)
+        await self._commit(head, (), blobs, notes, tuple(taken))
+
+    async def acquire(self) -> None:
+        """Become the owner of a run that is RUNNING but whose owner does not drive it any more."""
+        self._last_time = max(self._outside.now(), self._last_time + 1)
+        head = self._next_head(RunStatus.RUNNING)
+        await self._commit(head._replace(takeovers=self.head.takeovers + 1))
+
+    async def note(self, drafts: Sequence[Draft]) -> None:
+        """Make notes durable in the journal of the checkpoint that the run stands on."""
+        notes, blobs = await self._notes(drafts)
+        await self._commit(self._next_head(self.head.status)._replace(takeovers=0), (), blobs, notes)
+        self._noted |= {blob.digest for blob in blobs}
+
+    async def join(self) -> None:
+        """Let others see that this process lives."""
+        await self._store.join()
+
+    @property
+    def ahead(self) -> bool:
+        """Whether what is known here is more than what was committed: then the log is of no more use."""
+        return self._ahead
+
+    @property
+    def store(self) -> Store:
+        """Where the records go."""
+        return self._store
+
+    async def newest(self) -> Head:
+        """The head as the store has it; that of this log if the run was removed."""
+        return await self._store.head(self.run_id) or self.head
+
+    async def leave(self, letters: Sequence[Letter]) -> Left:
+        """Leave letters for whoever drives the run."""
+        return await self._store.leave(self.run_id, self.head.seq, letters)
+
+    async def read_letters(self) -> None:
+        """Read what others left for the run, without a commit."""
+        self.letters = await self._store.inbox(self.run_id)
+
+    async def _notes(self, drafts: Sequence[Draft]) -> tuple[tuple[Note, ...], tuple[Blob, ...]]:
+        if not drafts or self._ahead:
+            return (), ()
+        packer = self._packer()
+        values = [value for draft in drafts for value in draft.values]
+        notes = await _packed_by(lambda: _noted_by(drafts, packer), values)
+        return notes, tuple(Blob(digest, data) for digest, data in packer.blobs.items())
+
+    def knows(self, digests: Iterable[Digest]) -> None:
+        """The journal of the checkpoint names these blobs: they are stored already."""
+        self._noted |= set(digests)
+
+    def _packer(self) -> Packer:
+        return Packer(self._manifest, self._encoder, self._noted)
 
     async def _changes(self, entries: Sequence[Entry]) -> tuple[Packer, list[Changes]]:
-        heavy = any(getattr(value, "size_hint", 0) > _HEAVY for entry in entries for value in entry.values())
-        while True:
-            try:
-                return await asyncio.to_thread(self._packed, entries) if heavy else self._packed(entries)
-            except NotAtHand as absent:
-                await absent.fetch()
+        values = [value for entry in entries for value in entry.values()]
+        return await _packed_by(lambda: self._packed(entries), values)
 
     def _packed(self, entries: Sequence[Entry]) -> tuple[Packer, list[Changes]]:
-        packer = Packer(self._manifest, self._encoder)
+        packer = self._packer()
         return packer, [packer.changes(entry) for entry in entries]
 
     def _record(
         self, entry: Entry, changed: Changes, packer: Packer, last: bool, before: int
     ) -> tuple[Record, CheckpointInfo]:
         manifest = self._manifest
-        manifest.fold(changed, entry.phase is Phase.END and entry.delta is not None)
-        plain = packed(changed)
         seq = self.head.seq + 1 + before
+        take_in(manifest, changed, entry.phase, entry.cause, seq)
+        plain = packed(changed)
         weight = self._replay.weight + len(plain[0]) + len(plain[1]) / VALUE_WEIGHT
         wanted = entry.keyframe or (last and weight >= max(_KEYFRAME_BYTES, self._replay.keyframe))
         self._replay = Replay(seq) if wanted else self._replay._replace(weight=weight)
@@ -194,49 +292,67 @@ class RunLog:
         stored = stored_form(plain)
         return stored if len(stored) <= _LARGEST_PART else ELSEWHERE + packer.blob(plain)
 
+    def _next_head(self, status: RunStatus) -> Head:
+        current = self.head
+        return current._replace(
+            token=current.token + (not self._acquired),
+            status=status,
+            updated=self._last_time,
+            owner=self.claim.name if status is RunStatus.RUNNING else "",
+            reason="",
+        )
+
     async def _commit(
         self,
-        checkpoint_id: CheckpointId,
-        seq: int,
-        status: RunStatus,
-        reason: str,
+        head: Head,
         records: tuple[Record, ...] = (),
         blobs: tuple[Blob, ...] = (),
+        notes: tuple[Note, ...] = (),
+        taken: tuple[str, ...] = (),
     ) -> None:
         current = self.head
-        head = Head(
-            current.run_id,
-            current.workflow_name,
-            current.family,
-            checkpoint_id,
-            seq,
-            current.token + (not self._acquired),
-            status,
-            current.created,
-            self._last_time,
-            this_process() if status is RunStatus.RUNNING else "",
-            reason=reason,
-        )
         expected = Expected(current.checkpoint_id, current.token) if current.checkpoint_id else None
+        claims = bool(head.owner) and not self.claim.held
+        if claims:
+            self.claim.take()  # before anyone can see its name in the head
         try:
-            await self._store.commit(Commit(head, expected, records, blobs))
-        except HeadMoved:
+            try:
+                self.letters = await self._store.commit(Commit(head, expected, records, blobs, notes, taken))
+            except HeadMoved:
+                raise
+            except StorageError as error:
+                await self._reread(head, error, notes)
+        except BaseException:
+            if claims:
+                self.claim.release()
             raise
-        except StorageError as error:
-            await self._reread(head, error)
         self._counters.commits += 1
         self.head = head
         self._acquired = True
 
-    async def _reread(self, head: Head, error: StorageError) -> None:
-        """After a commit that may have happened or not: the head tells."""
+    async def _reread(self, head: Head, error: StorageError, notes: tuple[Note, ...]) -> None:
+        """After a commit that may have happened or not: the head tells, and the journal."""
         try:
             there = await self._store.head(self.run_id)
+            noted = await self._store.notes(self.run_id) if notes else ()
+            self.letters = await self._store.inbox(self.run_id)
         except StorageError:
             raise error from None
-        if there is None or (there.checkpoint_id, there.token, there.status) != (
-            head.checkpoint_id,
-            head.token,
-            head.status,
-        ):
+        if there != head:
             raise error
+        if not set(notes) <= set(noted):
+            raise error
+
+
+def _noted_by(drafts: Sequence[Draft], packer: Packer) -> tuple[Note, ...]:
+    return bundled([draft.make(packer) for draft in drafts], packer)
+
+
+async def _packed_by(pack: Callable[[], T], values: Iterable[Value]) -> T:
+    """What ``pack`` gives: in a thread if any of the values is big, and again where one had to be fetched."""
+    heavy = any(getattr(value, "size_hint", 0) > _HEAVY for value in values)
+    while True:
+        try:
+            return await asyncio.to_thread(pack) if heavy else pack()
+        except NotAtHand as absent:
+            await absent.fetch()

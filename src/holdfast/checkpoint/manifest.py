@@ -7,7 +7,7 @@ changes again: what is loaded is what was there when it was written.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from holdfast.engine.snapshot import BufferKey
@@ -68,6 +68,8 @@ class Asked(NamedTuple):
     executor_id: ExecutorId
     data: Ref
     form: bytes
+    seq: int = 0
+    """The checkpoint that asked, known once it is folded in; going back to a checkpoint asks again."""
 
 
 class Delivered(NamedTuple):
@@ -107,6 +109,15 @@ class Happened(NamedTuple):
     warning: tuple[str, str] | None = None
 
 
+class Renames(NamedTuple):
+    """Executors that are called otherwise from now on."""
+
+    names: Mapping[str, str]
+    """Addresses of executors and paths of nested workflows, as they were and as they are."""
+    fan_ins: Mapping[tuple[str, str], str]
+    """By the path and the name that a fan-in had."""
+
+
 class Changes(NamedTuple):
     """What a checkpoint changed; a keyframe is what changed since nothing was there.
 
@@ -128,6 +139,9 @@ class Changes(NamedTuple):
     fingerprint: str | None = None
     """Said where it is not what it was."""
     happened: Sequence[Happened] = ()
+    graph: Ref | None = None
+    """The description of the graph, said with its fingerprint."""
+    renames: Renames | None = None
 
 
 NOTHING = Changes()
@@ -143,6 +157,7 @@ class Manifest:
         "deliveries",
         "digests",
         "fingerprint",
+        "graph",
         "happened",
         "instances",
         "outputs",
@@ -161,12 +176,13 @@ class Manifest:
         self.instances: dict[ExecutorId, int] = {}
         self.since_input = 0
         self.fingerprint = ""
+        self.graph: Ref | None = None
         self.happened: list[Happened] = []
         self.digests: Counter[Digest] = Counter()
         """How often each blob is named here: those may be named again without being stored again."""
 
-    def fold(self, changes: Changes, is_end: bool) -> None:
-        """Take in what a checkpoint changed; one at the end of a superstep counts as a superstep."""
+    def fold(self, changes: Changes, is_end: bool, seq: int = 0) -> None:
+        """Take in what the checkpoint ``seq`` changed; one at the end of a superstep counts as a superstep."""
         self.since_input += is_end
         if changes is NOTHING:
             self.happened = []
@@ -175,8 +191,12 @@ class Manifest:
             self.since_input = changes.since_input
         if changes.fingerprint is not None:
             self.fingerprint = changes.fingerprint
+        if changes.graph is not None:
+            self._hold([changes.graph])
+            self._forget([self.graph] if self.graph is not None else ())
+            self.graph = changes.graph
         self.happened = list(changes.happened)
-        self._fold_messages(changes)
+        self._fold_messages(changes, seq)
         for scope, key, written in changes.writes:
             self._write(scope, key, written)
         for scope in changes.dropped:
@@ -186,9 +206,20 @@ class Manifest:
             if count:
                 self.instances[host] = count
 
-    def _fold_messages(self, changes: Changes) -> None:
+    def copy(self) -> Manifest:
+        """Another one with the same names; values that grow would grow in both."""
+        other = Manifest()
+        for name in self.__slots__:
+            setattr(other, name, getattr(self, name))
+        return other
+
+    def ask_again(self, seq: int) -> None:
+        """The run stands here anew, by the checkpoint ``seq``: answers that were meant for earlier do not count."""
+        self.requests = {key: asked._replace(seq=seq) for key, asked in self.requests.items()}
+
+    def _fold_messages(self, changes: Changes, seq: int) -> None:
         for asked in changes.requests:
-            self.requests[asked.request_id] = asked
+            self.requests[asked.request_id] = asked._replace(seq=asked.seq or seq)
             self._hold([asked.data])
         if changes.deliveries is not None:
             # Those that replace are held first, so that a blob named by both is never unknown in between.
@@ -262,6 +293,7 @@ class Manifest:
             since_input=self.since_input,
             fingerprint=self.fingerprint,
             happened=self.happened,
+            graph=self.graph,
         )
 
 

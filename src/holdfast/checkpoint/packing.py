@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from holdfast.checkpoint import slices
@@ -19,6 +19,7 @@ from holdfast.checkpoint.manifest import (
     Part,
     Put,
     Ref,
+    Renames,
     Written,
 )
 from holdfast.checkpoint.record import digest_of, stored_form
@@ -51,6 +52,9 @@ class Entry(NamedTuple):
     given: Snapshot | None = None
     since_input: int | None = None
     fingerprint: str | None = None
+    graph: Value | None = None
+    """The description of the graph, with its fingerprint."""
+    renames: Renames | None = None
     edits: Mapping[state.Place, state.Put] | None = None
     happened: Sequence[tuple[ExecutorId | None, Value | tuple[str, str]]] = ()
     keyframe: bool = False
@@ -77,7 +81,8 @@ class Entry(NamedTuple):
 class Packer:
     """Names the values of one commit, and collects the blobs that it has to store."""
 
-    def __init__(self, manifest: Manifest, encoder: Encoder) -> None:
+    def __init__(self, manifest: Manifest, encoder: Encoder, noted: Container[Digest] = ()) -> None:
+        self._noted = noted
         self.blobs: dict[Digest, bytes] = {}
         self._told = 0
         self._manifest = manifest
@@ -103,6 +108,7 @@ class Packer:
                 instances=list(given.instances.items()),
                 since_input=given.since_input,
                 fingerprint=entry.fingerprint,
+                graph=None if entry.graph is None else self.ref(entry.graph),
             )
         told = (entry.responses, entry.since_input, entry.fingerprint, entry.edits)
         if told == (None, None, None, None):
@@ -114,6 +120,8 @@ class Packer:
             answers=[(request_id, self.ref(value)) for request_id, value in (entry.responses or {}).items()],
             since_input=entry.since_input,
             fingerprint=entry.fingerprint,
+            graph=None if entry.graph is None else self.ref(entry.graph),
+            renames=entry.renames,
         )
 
     def _ended(
@@ -221,7 +229,7 @@ class Packer:
         if isinstance(value, Joined):
             return self._joined(value)
         assert isinstance(value, Encoded), f"{value!r} was not captured by the encoder of a storage"
-        if value.ref is not None and (value.ref.digest is None or value.ref.digest in self._manifest.digests):
+        if value.ref is not None and (value.ref.digest is None or self._has(value.ref.digest)):
             return value.ref
         value.ref = self.named(value.label, value.data)
         return value.ref
@@ -246,9 +254,13 @@ class Packer:
     def blob(self, data: bytes) -> Digest:
         """Store ``data`` as a blob, unless the run has it already."""
         digest = digest_of(data)
-        if digest not in self._manifest.digests and digest not in self.blobs:
+        if not self._has(digest):
             self.blobs[digest] = stored_form(data)
         return digest
+
+    def _has(self, digest: Digest) -> bool:
+        """Whether the run has a blob: named by its checkpoint, by its journal, or in this commit."""
+        return digest in self._manifest.digests or digest in self._noted or digest in self.blobs
 
     def new_blob_bytes(self) -> int:
         """The size of the blobs that came since this was last asked."""

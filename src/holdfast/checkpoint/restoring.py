@@ -18,8 +18,7 @@ def snapshot_of(manifest: Manifest, superstep: int, encoder: Encoder, source: Bl
         return restored(ref, encoder, source)
 
     def request(asked: Asked) -> Request:
-        form = encoder.codec.decode_form(asked.form)
-        return Request(asked.request_id, asked.executor_id, value(asked.data), form)
+        return request_of(asked, encoder, source)
 
     def delivery(delivered: Delivered) -> Delivery:
         target, sender, ref, asked = delivered
@@ -46,3 +45,9 @@ def snapshot_of(manifest: Manifest, superstep: int, encoder: Encoder, source: Bl
         answered=Layered(dict(manifest.answered)),
         instances=Layered(dict(manifest.instances)),
     )
+
+
+def request_of(asked: Asked, encoder: Encoder, source: BlobSource) -> Request:
+    """A request; raises ``UnknownType`` where the type of its answer is not declared here."""
+    form = encoder.codec.decode_form(asked.form)
+    return Request(asked.request_id, asked.executor_id, restored(asked.data, encoder, source), form)

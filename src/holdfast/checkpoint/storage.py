@@ -2,52 +2,39 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping
 from heapq import merge
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.checkpoint.checkpoint import Checkpoint, Material, with_values
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.counters import Counters
-from holdfast.checkpoint.info import CheckpointInfo, moment
+from holdfast.checkpoint.driving import cancel, leave_answers
+from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.listing import Listing
-from holdfast.checkpoint.loading import Blobs, Loaded, load, whole
+from holdfast.checkpoint.loading import Blobs, Loaded, changes_of, load, whole
 from holdfast.checkpoint.log import Outside, RunLog
-from holdfast.checkpoint.manifest import Manifest
-from holdfast.checkpoint.owner import is_gone
+from holdfast.checkpoint.manifest import Manifest, Renames
 from holdfast.checkpoint.record import corrupt, info_of, read_header
+from holdfast.checkpoint.run_info import RunInfo, run_info
+from holdfast.checkpoint.steps import Progress
 from holdfast.checkpoint.store import Depth, Head, Record, RunQuery, Store
+from holdfast.checkpoint.transfer import export_run, import_run
+from holdfast.checkpoint.tree import drawn
 from holdfast.checkpoint.values import Encoder
 from holdfast.checkpoint.verify import Problem, VerifyReport, verified
 from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointCorrupt, CheckpointNotFound, InvalidArgument, RunNotFound, WrongType
 from holdfast.ids import CheckpointId, RunId, complaint_about_id
 
+if TYPE_CHECKING:
+    from holdfast.checkpoint.comparing.checkpoints import Side
+    from holdfast.checkpoint.difference import CheckpointDiff
+    from holdfast.checkpoint.statistics import StorageStatistics
+
 _ANY_SIZE = 1 << 62
-
-
-@dataclass(frozen=True)
-class RunInfo:
-    """A run as a storage lists it.
-
-    >>> from holdfast import RunStatus
-    >>> RunInfo("r1", "Triage", RunStatus.WAITING, "ab12", 4, None, None).status
-    <RunStatus.WAITING: 'waiting'>
-    """
-
-    run_id: str
-    workflow_name: str
-    status: RunStatus
-    checkpoint_id: str
-    """The checkpoint that it stands on."""
-    seq: int
-    created: Any
-    updated: Any
-    interrupted: bool = False
-    """Whether it says that it is running, but its process lives no longer."""
-    reason: str = ""
-    """Why it failed."""
 
 
 class CheckpointStorage:
@@ -151,6 +138,11 @@ class CheckpointStorage:
         """What is known of a checkpoint of a run without reading any value."""
         return info_of(await self._record(head, seq))
 
+    async def renames(self, head: Head, seq: int) -> Renames | None:
+        """The executors that a checkpoint renamed, if it did."""
+        (record,) = await self._store.records(head.run_id, seq, seq, Depth.CHANGES)
+        return changes_of(await whole(record, self.blobs(head.family)), Depth.CHANGES).renames
+
     async def _record(self, head: Head, seq: int) -> Record:
         records = await self._store.records(head.run_id, seq, seq, Depth.HEADERS)
         if not records:
@@ -184,9 +176,10 @@ class CheckpointStorage:
         while True:
             wanted = None if limit is None else limit - len(found)
             page = await self._store.runs(RunQuery(workflow_name, statuses, wanted, cursor))
-            found += [
-                run for run in map(_run_info, page) if interrupted is None or run.interrupted is interrupted
-            ]
+            for head in page:
+                run = await run_info(self._store, head)
+                if interrupted is None or run.interrupted is interrupted:
+                    found.append(run)
             if wanted is None or len(page) < wanted or len(found) >= (limit or 0):
                 return found
             cursor = page[-1].run_id
@@ -300,6 +293,98 @@ class CheckpointStorage:
         report.problems += [Problem(run, None, what) for run, what in await self._store.damaged()]
         return report
 
+    async def draw_tree(self, run_id: str, ascii: bool = False) -> str:
+        """The checkpoints of a run as a tree of text, with the run that it was forked from and all forks of these.
+
+        Where nothing but supersteps happened, many checkpoints are one line. ``ascii`` draws without box characters.
+        """
+        asked = await self.head(run_id)
+        runs = await self._store.runs(RunQuery(asked.workflow_name))
+        heads = [head for head in runs if head.family == asked.family]
+        checkpoints = [made for head in heads for made in await self._listed(head)]
+        return drawn(checkpoints, {head.checkpoint_id: head.status for head in heads}, ascii)
+
+    async def diff(
+        self, checkpoint_a: str | CheckpointInfo, checkpoint_b: str | CheckpointInfo
+    ) -> CheckpointDiff:
+        """What is different between two checkpoints, of any runs and branches.
+
+        Values that both have are not read, however big they are. The result is data, and text by ``str``.
+        """
+        from holdfast.checkpoint.comparing.checkpoints import difference_of
+
+        return await difference_of(await self._side(checkpoint_a), await self._side(checkpoint_b))
+
+    async def statistics(
+        self, progress: Progress | None = None, *, measure_blobs: bool = False
+    ) -> StorageStatistics:
+        """What takes the room: by workflow, by run, and by scope of what runs hold where they stand.
+
+        Reads records, page by page, and no blobs. ``measure_blobs`` reads those too, to say what they take as stored.
+        ``progress`` is called with how many checkpoints are done, and of how many.
+        """
+        from holdfast.checkpoint.counting import counted
+
+        return await counted(self._store, self.blobs, progress, measure_blobs)
+
+    async def _side(self, checkpoint: str | CheckpointInfo) -> Side:
+        from holdfast.checkpoint.comparing.checkpoints import Side
+
+        head, seq = await self.find(id_of_checkpoint(checkpoint))
+        blobs = self.blobs(head.family)
+        loaded = await load(self._store, blobs, head, seq, Depth.ALL)
+        return Side(loaded.info, loaded.manifest, self.codec_for(head.workflow_name), head.family, blobs)
+
+    # What those who do not drive a run ask of it.
+
+    async def respond(self, run_id: str, responses: Mapping[str, Any]) -> RunInfo:
+        """Answer pending requests of a run, all or none, from any process; they are durable when this returns.
+
+        Whoever drives the run takes the answers at its next checkpoint. If nobody does, they wait until the run is
+        resumed: what this returns says how it stands. Raises ``RequestAlreadyAnswered`` if someone was faster.
+        """
+        if not isinstance(responses, Mapping):
+            raise WrongType(
+                f"responses are a dict of request ids and answers, not a {type(responses).__name__}"
+            )
+        if not responses:
+            raise InvalidArgument(f"no response was given to run {run_id}; pass {{request_id: answer}}")
+        head = await self.head(run_id)
+        encoder = self.encoder(self.codec_for(head.workflow_name))
+        return await run_info(
+            self._store, await leave_answers(self._store, head, self.blobs(head.family), encoder, responses)
+        )
+
+    async def cancel(self, run_id: str) -> RunInfo:
+        """Cancel a run from any process: at once if nobody drives it, else whoever does ends it soon.
+
+        A run that is over stays as it is.
+        """
+        return await run_info(self._store, await cancel(self._store, await self.head(run_id)))
+
+    # Runs on their way to other storages.
+
+    async def export_run(
+        self, run_id: str, path: str | os.PathLike[str], progress: Progress | None = None
+    ) -> RunInfo:
+        """Write a run to one new file, with its whole history, its journal and the letters that wait for it.
+
+        The run may move meanwhile: the file has it as it stood at one moment, which is what this returns. The file
+        gets its name when it is complete. ``progress`` is called with how much is done, and of how much.
+        """
+        return await run_info(self._store, await export_run(self._store, _run_id(run_id), path, progress))
+
+    async def import_run(
+        self, path: str | os.PathLike[str], run_id: str | None = None, progress: Progress | None = None
+    ) -> RunInfo:
+        """Bring in a run from a file that ``export_run`` made: all of it, or nothing where anything is wrong with it.
+
+        It has the same ids here, and is not driven: one that was RUNNING is STOPPED. ``run_id`` makes sure that the
+        file holds that run; a run cannot get another id. Raises ``RunExists``, unless all that the file holds is here.
+        """
+        wanted = None if run_id is None else _run_id(run_id)
+        return await run_info(self._store, await import_run(self._store, path, wanted, progress))
+
     async def close(self) -> None:
         """Let go of files and threads; what was committed stays."""
         await self._store.close()
@@ -316,20 +401,6 @@ class CheckpointStorage:
 
 def _checkpoint(info: CheckpointInfo, material: Material) -> Checkpoint:
     return Checkpoint(**vars(info), material=material)
-
-
-def _run_info(head: Head) -> RunInfo:
-    return RunInfo(
-        head.run_id,
-        head.workflow_name,
-        head.status,
-        head.checkpoint_id,
-        head.seq,
-        moment(head.created),
-        moment(head.updated),
-        head.status is RunStatus.RUNNING and is_gone(head.owner),
-        head.reason,
-    )
 
 
 def id_of_checkpoint(checkpoint: str | CheckpointInfo) -> CheckpointId:

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from holdfast.checkpoint import slices
+from holdfast.checkpoint.bundles import unbundled
+from holdfast.checkpoint.journal import digests_in
 from holdfast.checkpoint.loading import Blobs, changes_of, fold_one, folded, keyframe_of, lineage, whole
 from holdfast.checkpoint.manifest import Changes, Grow, Manifest, Part, Put, Ref, digests_of
 from holdfast.checkpoint.record import read_header
-from holdfast.checkpoint.store import Depth, Head, Record, Store
+from holdfast.checkpoint.store import Depth, Head, Note, Record, Store
 from holdfast.errors import HoldfastError
 from holdfast.ids import CheckpointId, Digest, RunId
 
@@ -65,6 +67,7 @@ async def verified(store: Store, heads: Sequence[Head], blobs_of: Callable[[RunI
                 for record in await store.records(head.run_id, first, last, Depth.ALL):
                     await run.record(record)
             run.head()
+            await run.journal(await store.notes(head.run_id))
         except HoldfastError as error:
             run.wrong(None, str(error))
     return report
@@ -106,6 +109,18 @@ class _RunCheck:
             await self._check_keyframe(record)
         except HoldfastError as error:
             self.wrong(checkpoint_id, str(error))
+
+    async def journal(self, notes: Sequence[Note]) -> None:
+        """Check what is noted of the superstep under way."""
+        for note in (await unbundled(notes, self._blobs)).notes:
+            try:
+                digests = digests_in(note)
+            except Exception as error:
+                self.wrong(
+                    self._head.checkpoint_id, f"the note {note.key} in its journal cannot be read: {error!r}"
+                )
+            else:
+                await self._check_named(self._head.checkpoint_id, digests)
 
     async def _differ(self, framed: Manifest, replayed: Manifest) -> bool:
         """Whether any value that grew has other content in the keyframe, where it may be cut otherwise."""
@@ -158,7 +173,10 @@ class _RunCheck:
         self._last = (record.checkpoint_id, manifest)
 
     async def _check_blobs(self, checkpoint_id: CheckpointId, changes: Changes) -> None:
-        for digest in {d for ref in _refs(changes) for d in digests_of(ref)} - self._checked:
+        await self._check_named(checkpoint_id, {d for ref in _refs(changes) for d in digests_of(ref)})
+
+    async def _check_named(self, checkpoint_id: CheckpointId, digests: set[Digest]) -> None:
+        for digest in digests - self._checked:
             try:
                 await self._blobs.read([digest])
                 self._checked.add(digest)
@@ -190,6 +208,7 @@ def _same(framed: Manifest, replayed: Manifest) -> bool:
         and framed.instances == replayed.instances
         and framed.since_input == replayed.since_input
         and framed.fingerprint == replayed.fingerprint
+        and framed.graph == replayed.graph
         and _sizes(framed) == _sizes(replayed)
     )
 
@@ -203,11 +222,16 @@ def _sizes(manifest: Manifest) -> dict[object, object]:
 
 
 def _refs(changes: Changes) -> Iterable[Ref]:
-    yield from (delivered.value for delivered in changes.deliveries or ())
+    for delivered in changes.deliveries or ():
+        yield delivered.value
+        if delivered.request is not None:
+            yield delivered.request.data
     yield from (ref for _, ref in changes.outputs)
     yield from (ref for _, ref in changes.answers)
     yield from (asked.data for asked in changes.requests)
     yield from (event.event for event in changes.happened if event.event is not None)
+    if changes.graph is not None:
+        yield changes.graph
     for _, extended in changes.buffers:
         yield from (ref for _, refs in extended or () for ref in refs)
     for _, _, written in changes.writes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from itertools import islice
 
 from holdfast.engine.snapshot import Snapshot
@@ -15,6 +15,13 @@ from holdfast.ids import RequestId
 _LISTED = 20
 
 
+def already_answered(request_ids: Sequence[str]) -> RequestAlreadyAnswered:
+    """The error for answers that came too late."""
+    listed = ", ".join(repr(str(request_id)) for request_id in request_ids)
+    which = f"request {listed} was" if len(request_ids) == 1 else f"requests {listed} were"
+    return RequestAlreadyAnswered(f"{which} answered before; only the first answer counts")
+
+
 def checked_answer(
     snapshot: Snapshot, request_id: str, answer: object, capture: Captor, taken: Container[RequestId] = ()
 ) -> Value:
@@ -22,9 +29,7 @@ def checked_answer(
     key = RequestId(request_id)
     request = snapshot.requests.get(key)
     if key in taken or (request is None and key in snapshot.answered):
-        raise RequestAlreadyAnswered(
-            f"request {request_id!r} was answered before; only the first answer counts"
-        )
+        raise already_answered([request_id])
     if request is None:
         known = [repr(str(known)) for known in islice(snapshot.requests, _LISTED)]
         more = snapshot.requests.size - len(known)

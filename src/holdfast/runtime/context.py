@@ -13,13 +13,22 @@ from holdfast.engine.staging import Staging
 from holdfast.engine.state import NO_CHANGES, Scope
 from holdfast.engine.superstep import Outcome
 from holdfast.engine.value import Captor, NotAtHand, Value
-from holdfast.errors import ChangedAfterCapture, GraphError, InvalidArgument, TurnOver, WrongType
+from holdfast.errors import (
+    ChangedAfterCapture,
+    GraphError,
+    InvalidArgument,
+    NotCheckpointable,
+    TurnOver,
+    WrongType,
+)
 from holdfast.graph.context import DEFAULT_SHARED_SCOPE, PassOn, WorkflowContext
 from holdfast.graph.state_key import MergeRule, StateKey
 from holdfast.graph.types import TypeForm, type_name
 from holdfast.ids import ExecutorId, RequestId, RunId, complaint_about_id
 from holdfast.runtime.events import WorkflowEvent, WorkflowWarningEvent
+from holdfast.runtime.journal import Journal
 from holdfast.runtime.placed import Placed
+from holdfast.runtime.threads import called
 
 _OWN_STATE = "state"
 _FIELDS = "fields"
@@ -35,8 +44,14 @@ class Surroundings(NamedTuple):
     capture: Captor
     run_id: RunId
     emit: Callable[[Sequence[WorkflowEvent]], None]
+    journal: Journal
     durable: bool = False
     """Whether events are stored."""
+    begun: Callable[[ExecutorId], tuple[str, str]] = lambda address: ("", address)
+    """The id of the checkpoint at which the superstep under way began, and what an executor was called there.
+
+    The id is empty where nothing is stored.
+    """
 
 
 class TurnContext(WorkflowContext[Any, Any]):
@@ -50,6 +65,9 @@ class TurnContext(WorkflowContext[Any, Any]):
     events: list[WorkflowEvent] | tuple[()] = ()
     """What is shown when the turn is over."""
     _over = False
+    _names: set[str] | None = None
+    message_number = 0
+    """Which message of the turn is handled, from 1."""
 
     def __init__(self, around: Surroundings, placed: Placed, snapshot: Snapshot, attempt: int) -> None:
         self._around = around
@@ -182,7 +200,77 @@ class TurnContext(WorkflowContext[Any, Any]):
 
     @property
     def attempt(self) -> int:
-        return self._attempt
+        return self._attempt or 1
+
+    @property
+    def idempotency_key(self) -> str:
+        from hashlib import blake2b  # here because few turns ever ask
+
+        start, address = self._around.begun(self._placed.address)
+        start = start or f"{self._around.run_id}/{self.superstep}"
+        text = "\0".join((start, address, str(self.message_number)))
+        return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+    async def once(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        kept_as = self._name_of_effect(name)
+        if not callable(function):
+            raise WrongType(
+                f"executor {self.executor_id!r}: once({name!r}, ...) takes a function and its arguments, not a "
+                f"{type(function).__name__}"
+            )
+        journal, address, superstep = self._around.journal, self._placed.address, self.superstep
+        kept = journal.result(superstep, address, kept_as)
+        if kept is None:
+            try:
+                result = await called(function, args, kwargs)
+            except BaseException:
+                self._effects().discard(kept_as)  # nothing of it is kept: the handler may try again
+                raise
+            self._check_open()  # what outlives its turn must not be noted as part of another
+            kept = self._captured_result(name, result)
+            await journal.keep(superstep, address, kept_as, kept)
+        else:  # an attempt before may have been cut while this was on its way
+            await journal.settled()
+        while True:
+            try:
+                return kept.load()
+            except NotAtHand as absent:
+                await absent.fetch()
+
+    def _captured_result(self, name: str, result: object) -> Value:
+        try:
+            return self._around.capture(result, f"result of once({name!r})")
+        except NotCheckpointable as error:
+            raise NotCheckpointable(
+                f"{error}. The effect has happened, and will happen again when the turn is run again: let its function "
+                f"return plain data, or declare the type with @checkpointable"
+            ) from error
+
+    def _effects(self) -> set[str]:
+        self._names = self._names if self._names is not None else set()
+        return self._names
+
+    def _name_of_effect(self, name: str) -> str:
+        """What an effect is noted as; used twice for one message, the second would silently not happen."""
+        self._check_open()
+        if callable(name):
+            raise InvalidArgument("the name of an effect comes first: once('pay', pay, ...)")
+        if type(name) is not str or not name:
+            raise InvalidArgument(f"once({name!r}, ...): the name of an effect is a str that is not empty")
+        if not self._attempt:
+            raise GraphError(
+                f"on_checkpoint_restored of executor {self.executor_id!r} used once({name!r}, ...); it may only read"
+            )
+        _check_text(name, "name of once")
+        # A turn may handle several messages, each of which has effects of its own.
+        kept_as = name if self.message_number <= 1 else f"{name}\x1f{self.message_number}"
+        if kept_as in self._effects():
+            raise InvalidArgument(
+                f"executor {self.executor_id!r} used once({name!r}, ...) twice for one message in superstep "
+                f"{self.superstep}; give each effect a name of its own, say with a number: once('{name} 2', ...)"
+            )
+        self._effects().add(kept_as)
+        return kept_as
 
     async def send_message(self, value: Any, target_id: str | None = None) -> None:
         captured = self._capture(value, "message")
@@ -300,6 +388,7 @@ class TurnContext(WorkflowContext[Any, Any]):
             return
         if self._around.durable:
             self._around.capture(event, "event")  # fails here if it cannot be stored
+            event = copy.deepcopy(event)  # what is stored is what it was now, whatever is done to it later
         self.tell(event)
 
     def _scope(self, scope_name: str | None) -> Scope:

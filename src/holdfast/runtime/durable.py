@@ -5,28 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
+from holdfast.checkpoint.bundles import unbundled
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase, microseconds
+from holdfast.checkpoint.journal import Contents, read_journal
 from holdfast.checkpoint.loading import Blobs, Loaded
 from holdfast.checkpoint.log import Outside
+from holdfast.checkpoint.manifest import Renames
+from holdfast.checkpoint.owner import holder_of
 from holdfast.checkpoint.packing import Entry
+from holdfast.checkpoint.renaming import rename, renames_of
 from holdfast.checkpoint.restoring import snapshot_of
 from holdfast.checkpoint.storage import CheckpointStorage, id_of_checkpoint
 from holdfast.checkpoint.store import Head
 from holdfast.engine.limits import Limits
-from holdfast.engine.snapshot import BufferKey, Snapshot, status_at_rest
+from holdfast.engine.snapshot import Snapshot, status_at_rest
 from holdfast.engine.state import Place, Put, Scope, write
 from holdfast.engine.status import RunStatus
 from holdfast.engine.superstep import begin
 from holdfast.engine.value import NotAtHand, Value, missing_of
-from holdfast.errors import GraphChanged, GraphError, InvalidArgument, RunExists
+from holdfast.errors import GraphError, InvalidArgument, RunExists, WrongType
 from holdfast.graph.context import DEFAULT_SHARED_SCOPE
 from holdfast.graph.graph import Graph
-from holdfast.graph.state_key import StateKey
+from holdfast.graph.state_key import MergeRule, StateKey, declared_merge
 from holdfast.ids import RunId
 from holdfast.runtime.environment import Environment
 from holdfast.runtime.event_log import EventLog
-from holdfast.runtime.recorder import Recorder
+from holdfast.runtime.graph_change import check_homes, check_journal, graph_changed, namer_of
+from holdfast.runtime.ownership import free_to_drive
+from holdfast.runtime.recorder import Beginning, Recorder
 from holdfast.runtime.run import Run
 from holdfast.runtime.runner import Runner
 
@@ -76,8 +83,22 @@ class Durable:
             RunStatus.RUNNING,
             given=snapshot,
             fingerprint=self._graph.fingerprint,
+            graph=self._description(),
         )
-        return self._run(run_id, Standing(snapshot, Recorder(log, [given]), False))
+        return self._run(run_id, Standing(snapshot, Recorder(log, self._merge_for, [given]), False))
+
+    def _description(self) -> Value:
+        return self._encoder(self._graph.description_text, "graph")
+
+    def _merge_for(self, scope: Scope, key: str) -> MergeRule | None:
+        """The merge that is declared for a key of shared state, by the workflow or by a ``StateKey``."""
+        if scope.owner is not None:
+            return None
+        try:
+            rule = self._graph.at(scope.path).merge_for(scope.name, key)
+        except KeyError:
+            rule = None
+        return rule or declared_merge(scope.name, key)
 
     async def has_same_input(self, message: Any, run_id: str) -> bool:
         """Whether there is such a run, with this input; raises ``RunExists`` if its input is another."""
@@ -88,15 +109,25 @@ class Durable:
         _, first, blobs = await self._storage.load_log(head, self._encoder, self._outside, 1)
         stored = snapshot_of(first.manifest, 0, self._encoder, blobs)
         await _at_hand([delivery.value for delivery in stored.deliveries])
-        if [d.value.data for d in given.deliveries] != [d.value.data for d in stored.deliveries]:  # type: ignore[attr-defined]
+        if _messages(given) != _messages(stored):
             raise RunExists(
                 f"run {run_id!r} is in this storage already, with another input; choose another id, or go on with that "
                 f"run by 'workflow.resume(run_id=...)'"
             )
         return True
 
+    async def driven_here(self, run_id: str) -> Run | None:
+        """The object of this process that drives a run, if there is one."""
+        head = await self._storage.head_or_none(run_id)
+        driver = None if head is None or head.status is not RunStatus.RUNNING else holder_of(head.owner)
+        return driver if isinstance(driver, Run) else None
+
     async def resumed_run(
-        self, checkpoint: str | CheckpointInfo | None, run_id: str | None, allow_graph_change: bool
+        self,
+        checkpoint: str | CheckpointInfo | None,
+        run_id: str | None,
+        allow_graph_change: bool,
+        take_over: bool = False,
     ) -> Run:
         """A run that goes on from where it stands, or from a checkpoint of it."""
         if checkpoint is None:
@@ -106,6 +137,10 @@ class Durable:
         else:
             head, seq = await self._storage.find(id_of_checkpoint(checkpoint))
         self._graph_may_change = allow_graph_change
+        self._check_name(head)
+        at_head = seq == head.seq and checkpoint is None
+        head = await free_to_drive(self._storage.store, head, take_over)
+        seq = head.seq if at_head else seq
         standing = await self._standing(head, seq, allow_graph_change)
         return self._run(head.run_id, standing)
 
@@ -118,6 +153,7 @@ class Durable:
 
     async def runner_at(self, checkpoint: str | CheckpointInfo, run_id: RunId, log: EventLog) -> Runner:
         """What drives a run from another checkpoint of it on."""
+        await free_to_drive(self._storage.store, await self._storage.head(run_id), False)
         standing = await self._own(checkpoint, run_id)
         return self._runner(run_id, standing.snapshot, self._encoder, log, standing.recorder, True)
 
@@ -132,50 +168,106 @@ class Durable:
                 f"checkpoint {id_of_checkpoint(checkpoint)} belongs to run {head.run_id}, not to {run_id}; begin a new "
                 f"run there with 'workflow.fork(checkpoint)'"
             )
-        return await self._standing(head, seq, self._graph_may_change)
+        return await self._standing(head, seq, self._graph_may_change, again=True)
 
-    async def _standing(self, head: Head, seq: int, allow_graph_change: bool) -> Standing:
-        """Where a run goes on, and the checkpoints that have to be made for that."""
-        self._check_name(head)
+    async def _standing(
+        self, head: Head, seq: int, allow_graph_change: bool, again: bool = False
+    ) -> Standing:
+        """Where a run goes on, and the checkpoints that have to be made for that.
+
+        With ``again`` it stands there anew, also where it stands already: what its journal holds is discarded.
+        """
         log, loaded, blobs = await self._storage.load_log(head, self._encoder, self._outside, seq)
-        if seq != head.seq and await self._follows_at_once(head, loaded):
+        if not again and seq != head.seq and await self._follows_at_once(head, loaded):
             log, loaded, blobs = await self._storage.load_log(head, self._encoder, self._outside, head.seq)
-        snapshot = await self._snapshot(loaded, blobs, allow_graph_change)
+        snapshot, new = await self._snapshot(loaded, blobs, allow_graph_change)
         first: list[Entry] = []
-        changed = loaded.manifest.fingerprint != self._graph.fingerprint
+        back = again or loaded.checkpoint_id != head.checkpoint_id
         finished = not snapshot.deliveries and not snapshot.requests
-        if loaded.checkpoint_id != head.checkpoint_id or (changed and not finished):
+        if back or (new.changed and not finished):
             log.stand_on(loaded.checkpoint_id)
-            first = _standing_again(
-                Cause.RESTORE, loaded, snapshot, self._graph.fingerprint if changed else None
-            )
-        return Standing(snapshot, Recorder(log, first, loaded.info), True)
+            first = _standing_again(Cause.RESTORE if back else Cause.EDIT, loaded, snapshot, new)
 
-    async def _snapshot(self, loaded: Loaded, blobs: Blobs, allow_graph_change: bool) -> Snapshot:
-        self._check_graph(loaded, allow_graph_change)
-        header = loaded.header
+        async def journal() -> Contents:
+            notes, digests = await unbundled(await self._storage.store.notes(head.run_id), blobs)
+            contents = read_journal(notes, self._encoder, blobs, self._merge_for, namer_of(self._graph).named)
+            contents = contents._replace(digests=contents.digests | digests)
+            await _at_hand([value for turn in contents.turns.values() for value in turn.sent()])
+            if new.changed:
+                check_journal(self._graph, self._name, contents)
+            return contents
+
+        began = await self._began(head, loaded.info, new.renames) if not back else None
+        recorder = Recorder(log, self._merge_for, first, loaded.info, journal, not back, began)
+        return Standing(snapshot, recorder, True)
+
+    async def _began(self, head: Head, info: CheckpointInfo, now: Renames | None) -> Beginning | None:
+        """Where the superstep to come began, before others went on with it, with other graphs."""
+        if info.phase is not Phase.START:
+            return None
+        renamings = [now]
+        while info.cause is Cause.EDIT and info.parent_id is not None:
+            found = await self._storage.store.find(info.parent_id)
+            if found is None or found[0] != head.run_id:
+                break
+            parent = await self._storage.info(head, found[1])
+            if parent.phase is not Phase.START:
+                break
+            renamings.append(await self._storage.renames(head, info.seq))
+            info = parent
+        names: dict[str, str] = {}
+        for renames in reversed(renamings):
+            known = dict(names)
+            for old, new in renames.names.items() if renames is not None else ():
+                names.pop(old, None)
+                names[new] = known.get(old, old)
+        return Beginning(info.checkpoint_id, names)
+
+    async def _snapshot(
+        self, loaded: Loaded, blobs: Blobs, allow_graph_change: bool
+    ) -> tuple[Snapshot, _Graph]:
+        manifest, header = loaded.manifest, loaded.header
+        new = _Graph()
+        if manifest.fingerprint != self._graph.fingerprint:
+            if not allow_graph_change:
+                raise await graph_changed(self._graph, self._name, loaded, self._encoder, blobs)
+            finished = not manifest.deliveries and not manifest.requests
+            renames = None if finished else renames_of(manifest, namer_of(self._graph))
+            new = _Graph(True, self._graph.fingerprint, self._description(), renames)
+            if renames is not None:
+                manifest = (
+                    manifest.copy()
+                )  # that of the log gets the new names with the record that says them
+                rename(manifest, renames)
         superstep = header.superstep - (header.phase is Phase.START)
-        snapshot = snapshot_of(loaded.manifest, superstep, self._encoder, blobs)
+        snapshot = snapshot_of(manifest, superstep, self._encoder, blobs)
         await _at_hand(_needed_soon(snapshot))
-        if loaded.manifest.fingerprint != self._graph.fingerprint:
-            self._check_homes(snapshot)
-        return snapshot._replace(since_input=0)
+        if new.changed and (snapshot.deliveries or snapshot.requests):
+            check_homes(self._graph, self._name, snapshot)
+        return snapshot._replace(since_input=0), new
 
     async def forked_run(
         self, checkpoint: str | CheckpointInfo, edits: Edits, run_id: RunId, allow_graph_change: bool
     ) -> Run:
         """A new run that begins where another one stood, with some of its state changed."""
+        if not isinstance(edits, Mapping):
+            raise WrongType(
+                f"edits are a dict like {{('scope', 'key'): value}}, not a {type(edits).__name__}"
+            )
         head, seq = await self._storage.find(id_of_checkpoint(checkpoint))
         self._check_name(head)
         _, loaded, blobs = await self._storage.load_log(head, self._encoder, self._outside, seq)
-        snapshot = await self._snapshot(loaded, blobs, allow_graph_change)
-        first = _standing_again(Cause.FORK, loaded, snapshot, self._graph.fingerprint)
+        snapshot, new = await self._snapshot(loaded, blobs, allow_graph_change)
+        first = _standing_again(Cause.FORK, loaded, snapshot, new)
         if edits:
             writes = {_place(key): Put(self._edited(key, value)) for key, value in edits.items()}
             snapshot = snapshot._replace(state=write(snapshot.state, writes))
-            first[1:1] = [first[0]._replace(cause=Cause.EDIT, edits=writes, keyframe=False, fingerprint=None)]
+            edit = Entry(
+                first[0].phase, first[0].superstep, Cause.EDIT, first[0].status, since_input=0, edits=writes
+            )
+            first[1:1] = [edit]
         log = self._storage.forked_log(run_id, head, loaded, self._encoder, self._outside)
-        return self._run(run_id, Standing(snapshot, Recorder(log, first, None), True))
+        return self._run(run_id, Standing(snapshot, Recorder(log, self._merge_for, first), True))
 
     def _edited(self, key: EditKey, value: Any) -> Value:
         if isinstance(key, StateKey):
@@ -198,48 +290,6 @@ class Durable:
                 f"that workflow, and give workflows a name so that it stays the same"
             )
 
-    def _check_graph(self, loaded: Loaded, allow_graph_change: bool) -> None:
-        if loaded.manifest.fingerprint != self._graph.fingerprint and not allow_graph_change:
-            raise GraphChanged(
-                f"checkpoint {loaded.checkpoint_id} of run {loaded.header.run_id} was made by another graph of "
-                f"workflow {self._name!r} (fingerprint {loaded.manifest.fingerprint[:8]}, now "
-                f"{self._graph.fingerprint[:8]}); build the graph as it was, or say allow_graph_change=True"
-            )
-
-    def _check_homes(self, snapshot: Snapshot) -> None:
-        """Raise ``GraphChanged`` if something that the run holds has no place in the graph as it is now."""
-        homeless = [f"a message to {d.target!r}" for d in snapshot.deliveries if not self._has(d.target)]
-        homeless += [
-            f"request {request.request_id!r} of {request.executor_id!r}"
-            for request in snapshot.requests.values()
-            if not self._has(request.executor_id)
-        ]
-        homeless += [
-            f"the state of executor {scope.owner!r}"
-            for scope in snapshot.state
-            if scope.owner is not None and not self._has(scope.owner)
-        ]
-        homeless += [f"what fan-in {key.fan_in} holds" for key in snapshot.buffers if not self._joins(key)]
-        if homeless:
-            raise GraphChanged(
-                f"workflow {self._name!r} cannot go on with another graph: in it there is no place for "
-                f"{', '.join(dict.fromkeys(homeless))}; keep these executors and edges, or go on from a checkpoint "
-                f"at which nothing of them is left"
-            )
-
-    def _has(self, address: str) -> bool:
-        try:
-            self._graph.locate(address)
-        except (KeyError, AssertionError):
-            return False
-        return True
-
-    def _joins(self, key: BufferKey) -> bool:
-        try:
-            return key.fan_in in {edge.buffer_key for edge in self._graph.at(key.path).fan_ins}
-        except (KeyError, AssertionError):
-            return False
-
 
 def _place(key: EditKey) -> Place:
     """The key of shared state that an edit names."""
@@ -256,7 +306,16 @@ def _place(key: EditKey) -> Place:
     )
 
 
-def _standing_again(cause: Cause, loaded: Loaded, snapshot: Snapshot, fingerprint: str | None) -> list[Entry]:
+class _Graph(NamedTuple):
+    """What a checkpoint has to say of a graph that is not the one before."""
+
+    changed: bool = False
+    fingerprint: str | None = None
+    description: Value | None = None
+    renames: Renames | None = None
+
+
+def _standing_again(cause: Cause, loaded: Loaded, snapshot: Snapshot, new: _Graph) -> list[Entry]:
     """The checkpoints with which a run stands where one stood before: back, with another graph, or as a fork."""
     header = loaded.header
     moves = bool(snapshot.deliveries)
@@ -267,12 +326,18 @@ def _standing_again(cause: Cause, loaded: Loaded, snapshot: Snapshot, fingerprin
         cause,
         status,
         since_input=0,
-        fingerprint=fingerprint,
+        fingerprint=new.fingerprint,
+        graph=new.description,
+        renames=new.renames,
         keyframe=True,
     )
     if header.phase is Phase.END and moves:
         return [back, Entry(Phase.START, header.superstep + 1, Cause.SUPERSTEP, RunStatus.RUNNING)]
     return [back]
+
+
+def _messages(snapshot: Snapshot) -> list[tuple[object, ...]]:
+    return [(d.target, d.source, d.value.data) for d in snapshot.deliveries]  # type: ignore[attr-defined]
 
 
 def _needed_soon(snapshot: Snapshot) -> list[Value]:

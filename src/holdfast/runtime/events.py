@@ -192,6 +192,8 @@ class ExecutorCompletedEvent(WorkflowEvent):
     """
 
     executor_id: ExecutorId
+    replayed: bool = False
+    """Whether it finished before the run was resumed, and did not run again."""
 
 
 @dataclass(slots=True)

@@ -3,33 +3,69 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from holdfast.checkpoint.driving import leave_answers
+from holdfast.checkpoint.inbox import Answer, Cancel, answer_letter, asks_to_cancel, read_letter
 from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase
-from holdfast.checkpoint.log import RunLog
+from holdfast.checkpoint.journal import Contents, Journaled, MergeFor, result_draft, turn_draft
+from holdfast.checkpoint.loading import Blobs
+from holdfast.checkpoint.log import Draft, RunLog
 from holdfast.checkpoint.packing import Entry
+from holdfast.engine.answers import already_answered
 from holdfast.engine.snapshot import Snapshot, status_at_rest
 from holdfast.engine.status import RunStatus
 from holdfast.engine.superstep import Applied
 from holdfast.engine.value import Value
-from holdfast.errors import HeadMoved, HoldfastError, RunExists
-from holdfast.ids import ExecutorId, RequestId
+from holdfast.errors import HeadMoved, HoldfastError, RunExists, RunTaken
+from holdfast.ids import CheckpointId, ExecutorId, RequestId
 from holdfast.runtime.events import CheckpointSavedEvent, WorkflowEvent, WorkflowWarningEvent
+from holdfast.runtime.journal import StoredJournal
+
+if TYPE_CHECKING:
+    from holdfast.runtime.turns import Finished
 
 T = TypeVar("T")
 
 
+class Beginning(NamedTuple):
+    """The checkpoint at which a superstep began, and what executors that were renamed since were called there."""
+
+    checkpoint_id: CheckpointId
+    names: Mapping[str, str]
+
+
 class Recorder:
-    """Makes the checkpoints of one run.
+    """Makes the checkpoints of one run, notes in its journal what comes between them, and reads its inbox.
 
     ``first`` are the checkpoints to make before anything else: the input of a new run, or the place to which an old
-    one is restored. ``head`` is the checkpoint that a resumed run stands on.
+    one is restored. ``head`` is the checkpoint that a resumed run stands on. ``before`` reads the journal of a
+    resumed run; with ``carries`` it is still worth something behind ``first``. ``began`` is where the superstep to come
+    began: with another graph the run stands there anew, but nothing of it begins anew.
     """
 
-    def __init__(self, log: RunLog, first: Sequence[Entry] = (), head: CheckpointInfo | None = None) -> None:
+    def __init__(
+        self,
+        log: RunLog,
+        merge_for: MergeFor,
+        first: Sequence[Entry] = (),
+        head: CheckpointInfo | None = None,
+        before: Callable[[], Awaitable[Contents]] | None = None,
+        carries: bool = False,
+        began: Beginning | None = None,
+    ) -> None:
         self.log = log
+        self._merge_for = merge_for
+        self._before = before
+        self._carries = carries
+        self._began = began
+        self.journal = StoredJournal(self._note, self._draft, result_draft)
+        self._letters: dict[RequestId, str] = {}
+        """The keys of the letters in which answers came."""
+        self._void: set[str] = set()
+        """The keys of letters that are of no use, which the next commit takes."""
         self.checkpoints: list[CheckpointInfo] = [head] if head is not None else []
         self.started: CheckpointInfo | None = head if head is not None and head.phase is Phase.START else None
         """The checkpoint at the start of the superstep that comes next or is under way."""
@@ -47,36 +83,148 @@ class Recorder:
         """What the store says of the run."""
         return self.log.head.status
 
+    @property
+    def asks_again(self) -> bool:
+        """Whether it has yet to make a checkpoint that asks the pending requests again."""
+        return not self._opened and any(entry.cause in (Cause.RESTORE, Cause.FORK) for entry in self._first)
+
     def news(self, most: int | None = None) -> list[WorkflowEvent]:
         """The events for checkpoints that were made and not told yet."""
         told = self._news[:most]
         self._news = self._news[len(told) :]
         return [CheckpointSavedEvent(info) for info in told]
 
-    async def open(self, moves: bool) -> None:
-        """Commit what comes before anything else, once; a run that ``moves`` is RUNNING from now on."""
+    async def open(self, moves: bool, superstep: int) -> None:
+        """Commit what comes before anything else, once; a run that ``moves`` is RUNNING from now on.
+
+        ``superstep`` is the one to come: what the journal holds belongs to it.
+        """
         if self._opened:
             return
         self._opened = True
-        self._stored = self._resumed and not self._first
-        if self._first:
-            try:
-                await self._append(self._first)
-                self._stored = True
-                return
-            except HeadMoved as error:
-                if self._resumed:
-                    raise
-                raise RunExists(
-                    f"run {self.log.run_id!r} is in this storage already; choose another id or leave it out, go on "
-                    f"with that run by 'workflow.resume(run_id=...)', or say if_exists='attach'"
-                ) from error
-        if moves and self.status is not RunStatus.RUNNING:
+        await self.log.join()
+        if not self._resumed:
+            await self._begin()
+            return
+        if self.status is RunStatus.RUNNING:
+            await self._shielded(self.log.acquire())
+        elif moves and not self._first:
             await self._shielded(self.log.set_status(RunStatus.RUNNING))
+        else:
+            await self.log.read_letters()
+        self._stored = not self._first
+        if self._before is not None and (self._carries or not self._first):
+            contents = await self._before()
+            self.log.knows(contents.digests)
+            self.journal.found(superstep, contents)
+        if self._first:
+            made = await self._append(self._first, self._carried())
+            self._stored = True
+            self._began = self._began if self._carries else _beginning(made)
+
+    async def _begin(self) -> None:
+        try:
+            self._began = _beginning(await self._append(self._first))
+            self._stored = True
+        except HeadMoved as error:
+            attach = ", or say if_exists='attach'" if self._first[0].cause is Cause.INPUT else ""
+            raise RunExists(
+                f"run {self.log.run_id!r} is in this storage already; choose another id or leave it out, or go on "
+                f"with that run by 'workflow.resume(run_id=...)'{attach}"
+            ) from error
+
+    def _carried(self) -> list[Draft]:
+        """The journal once more, for a checkpoint at which the run stands as it stood before."""
+        turns = [turn_draft(turn, self.log.encoder, self._merge_for) for turn in self.journal.turns.values()]
+        return turns + [result_draft(*key, result) for key, result in self.journal.results]
+
+    # The inbox.
+
+    async def leave(self, answers: Mapping[RequestId, Value]) -> None:
+        """Leave answers to pending requests, so that they are durable; raises ``RequestAlreadyAnswered``."""
+        letters = [
+            answer_letter(request_id, self._asked_by(request_id), value)  # type: ignore[arg-type]
+            for request_id, value in answers.items()
+        ]
+        left = await self._unless_taken(self.log.leave(letters))
+        if left.refused:
+            known = {letter.key: str(request_id) for letter, request_id in zip(letters, answers, strict=True)}
+            raise already_answered([known[key] for key in left.refused])
+        self._letters.update(zip(answers, (letter.key for letter in letters), strict=True))
+
+    async def moved_by_others(self) -> RunStatus | None:
+        """How a run stands that someone else moved on since it came to rest here; None if nobody did."""
+        head = await self.log.newest()
+        ours = (head.checkpoint_id, head.token) == (self.log.head.checkpoint_id, self.log.head.token)
+        return None if ours else head.status
+
+    async def respond_where_it_stands(self, responses: Mapping[Any, Any]) -> None:
+        """Answer requests of a run that someone else moved on, as those do who never had it."""
+        head, store = await self.log.newest(), self.log.store
+        blobs = Blobs(store, head.family, self.log.encoder.counters)
+        await leave_answers(store, head, blobs, self.log.encoder, responses)
+
+    async def look(self) -> None:
+        """Read the inbox now, and not only with the next commit; not while a commit is about to change what counts."""
+        await self._idle()
+        before, seen = self._committing, self.log.letters
+        await self.log.read_letters()
+        if self._committing is not before:
+            self.log.letters = seen
+
+    def _asked_by(self, request_id: RequestId) -> int:
+        asked_by = self.log.asked_by(request_id)
+        if asked_by is None:  # a commit under way delivers another answer
+            raise already_answered([request_id])
+        return asked_by
+
+    def wishes(self) -> tuple[dict[RequestId, Value], bool]:
+        """The answers that others left for pending requests, and whether the run is to be cancelled."""
+        answers: dict[RequestId, Value] = {}
+        cancelled = False
+        for letter in self.log.letters:
+            wish = read_letter(letter, self.log.encoder)
+            if isinstance(wish, Answer) and self.log.asked_by(wish.request_id) == wish.asked_by:
+                answers[wish.request_id] = wish.value
+                self._letters[wish.request_id] = letter.key
+            else:
+                cancelled = cancelled or isinstance(wish, Cancel)
+                self._void.add(letter.key)
+        return answers, cancelled
+
+    def _taken_by(self, responses: Iterable[RequestId]) -> list[str]:
+        """The letters that a commit with these responses uses up."""
+        if self.log.ahead:  # what could not be committed says nothing of what is void
+            return []
+        void, self._void = self._void, set()
+        return [*(self._letters[known] for known in responses if known in self._letters), *void]
+
+    # The journal.
+
+    def begun(self, address: ExecutorId) -> tuple[str, str]:
+        """The id of the checkpoint at which the superstep under way began, and what an executor was called there."""
+        if self._began is not None:
+            return self._began.checkpoint_id, self._began.names.get(address, address)
+        return "" if self.started is None else self.started.checkpoint_id, address
+
+    def _draft(self, turn: Finished) -> Draft:
+        assert turn.outcome is not None
+        events = [self._kept(event) for event in turn.events if not event.provisional]
+        journaled = Journaled(turn.outcome, events, turn.attempt)
+        return turn_draft(journaled, self.log.encoder, self._merge_for)
+
+    async def _note(self, drafts: Sequence[Draft], count: Callable[[], bool]) -> None:
+        await self._idle()
+        if count():  # else their superstep was committed meanwhile, and the journal is that of the next
+            await self._shielded(self.log.note(drafts))
+
+    # Checkpoints.
 
     async def answered(self, snapshot: Snapshot, responses: Mapping[RequestId, Value]) -> None:
         """Commit responses before anything acts on them."""
-        await self._append([_answers(snapshot, responses)])
+        self._began = None
+        self.journal.over = False
+        await self._append([_answers(snapshot, responses)], taken=self._taken_by(responses))
 
     async def superstep(
         self,
@@ -100,21 +248,24 @@ class Recorder:
             since_input=since_input,
             happened=[self._kept(event) for event in happened],
         )
+        entries = [end]
         if responses:
-            return await self._append([end, _answers(after, responses)])
-        if going_on:
-            return await self._append(
-                [end, Entry(Phase.START, after.superstep + 1, Cause.SUPERSTEP, RunStatus.RUNNING)]
-            )
-        return await self._append([end])
+            entries.append(_answers(after, responses))
+        elif going_on:
+            entries.append(Entry(Phase.START, after.superstep + 1, Cause.SUPERSTEP, RunStatus.RUNNING))
+        self.journal.clear()
+        self._began = None
+        return await self._append(entries, taken=self._taken_by(responses))
 
     def _kept(self, event: WorkflowEvent) -> tuple[ExecutorId | None, Value | tuple[str, str]]:
         if isinstance(event, WorkflowWarningEvent):
             return event.executor_id, (type(event.warning).__name__, str(event.warning))
         return None, self.log.encoder(event, "event")
 
-    async def _append(self, entries: Sequence[Entry]) -> list[CheckpointInfo]:
-        made = await self._shielded(self.log.append(entries))
+    async def _append(
+        self, entries: Sequence[Entry], drafts: Sequence[Draft] = (), taken: Sequence[str] = ()
+    ) -> list[CheckpointInfo]:
+        made = await self._shielded(self.log.append(entries, taken, drafts))
         self.checkpoints += made
         self._news += made
         last = made[-1]
@@ -137,14 +288,26 @@ class Recorder:
         """
         await self._idle()
         status = self._standing(status)
-        if not self._stored or status is self.status or isinstance(error, HeadMoved):
+        pending = self.journal.take_pending()
+        settled = status is self.status and not self._void
+        if not self._stored or settled or isinstance(error, HeadMoved | RunTaken):
             return status
         try:
-            await self._shielded(self.log.set_status(status, _reason(error)))
+            drafts, taken = [draft() for draft in pending], self._taken_by(())
+            await self._shielded(self.log.set_status(status, _reason(error), drafts, taken))
+            if status.ended:
+                await self._forget_cancels(status, _reason(error))
         except HoldfastError as problem:
             if error is not None:
                 error.add_note(f"that the run is {status} could not be stored: {problem}")
         return status
+
+    async def _forget_cancels(self, status: RunStatus, reason: str) -> None:
+        """A run that is over has no wish left that it be cancelled: one that is resumed should not find it."""
+        taken: set[str] = set()
+        while wishes := {w.key for w in self.log.letters if asks_to_cancel(w)} - taken:
+            taken |= wishes
+            await self._shielded(self.log.set_status(status, reason, taken=sorted(wishes)))
 
     async def _idle(self) -> None:
         """Wait for commits that are under way: a run may be left while it commits."""
@@ -160,7 +323,20 @@ class Recorder:
         task: asyncio.Task[T] = asyncio.ensure_future(commit)
         self._committing = task
         await self._over(task)
-        return task.result()
+        return await self._unless_taken(task)
+
+    async def _unless_taken(self, commit: Awaitable[T]) -> T:
+        """What a commit gives; one that another writer prevented raises ``RunTaken``."""
+        try:
+            return await commit
+        except HeadMoved as error:
+            if not self.log.head.checkpoint_id:
+                raise  # of a run that begins
+            raise RunTaken(
+                f"run {self.log.run_id} was taken over, or cancelled, by someone else; what was done here since its "
+                f"last checkpoint is not part of it. Let its new owner go on, or take it back with "
+                f"'workflow.resume(run_id=..., take_over=True)'"
+            ) from error
 
     async def _over(self, task: asyncio.Future[Any]) -> None:
         while not task.done():
@@ -177,6 +353,14 @@ class Recorder:
         cancelled, self._cancelled = self._cancelled, None
         if cancelled is not None:
             raise cancelled
+
+
+def _beginning(made: Sequence[CheckpointInfo]) -> Beginning | None:
+    """At which of the checkpoints that were made together a superstep begins: those behind it only edit it."""
+    for info in made:
+        if info.phase is Phase.START:
+            return Beginning(info.checkpoint_id, {})
+    return None
 
 
 def _ended(ended: asyncio.Future[None], _: object) -> None:

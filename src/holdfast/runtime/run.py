@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from holdfast.engine.snapshot import Snapshot, status_at_rest
 from holdfast.engine.status import RunStatus
-from holdfast.errors import InvalidArgument, RunEnded, StubbornHandler, WrongType
+from holdfast.errors import (
+    HoldfastError,
+    InvalidArgument,
+    RequestAlreadyAnswered,
+    RunEnded,
+    RunTaken,
+    StubbornHandler,
+    WrongType,
+)
 from holdfast.ids import RequestId, RunId
 from holdfast.runtime.event_log import EventLog
 from holdfast.runtime.events import (
@@ -32,6 +40,8 @@ Answers: TypeAlias = Mapping[RequestId, Any] | Mapping[str, Any]
 
 # How long handlers have to clean up after they were cancelled.
 GRACE_SECONDS = 5.0
+# How often a run that makes no checkpoint looks whether someone wants to cancel it.
+_LOOK_SECONDS = 1.0
 
 
 class Home(Protocol):
@@ -83,6 +93,10 @@ class Run:
         self._moving = False
         self._task: asyncio.Task[None] | None = None
         self._rest: asyncio.Future[None] | None = None
+        if runner.recorder is not None:
+            runner.recorder.log.claim.holder = self
+        self._look: asyncio.TimerHandle | None = None
+        self._looking: asyncio.Future[None] | None = None
 
     @property
     def run_id(self) -> RunId:
@@ -119,6 +133,9 @@ class Run:
         try:
             await self._runner.open()
         except asyncio.CancelledError:
+            await self._come_to_rest(RunStatus.STOPPED)
+            raise
+        except RequestAlreadyAnswered:  # the run is as well as it was
             await self._come_to_rest(RunStatus.STOPPED)
             raise
         except Exception as error:
@@ -164,27 +181,58 @@ class Run:
 
         The answer is brought to the type that the request asks for. It is delivered at the next barrier.
         """
+        if not isinstance(request_id, str | Response):
+            raise WrongType(
+                f"send_response takes the id of a request and an answer, not a {type(request_id).__name__}; for "
+                f"several answers there is 'run.respond({{request_id: answer}})'"
+            )
         response = request_id if isinstance(request_id, Response) else Response(RequestId(request_id), data)
         await self.respond({response.request_id: response.data})
 
     async def respond(self, responses: Answers) -> None:
-        """Answer several pending requests at once, all or none; if the run waits they are stored when this returns."""
+        """Answer several pending requests at once, all or none; with storage they are durable when this returns.
+
+        Raises ``RequestAlreadyAnswered`` if someone else was faster, here or in another process.
+        """
         if not responses:
             raise InvalidArgument(f"no response was given to run {self._run_id}; pass {{request_id: answer}}")
-        self.take(responses)
-        if self._status is RunStatus.WAITING:
-            self._log.reopen()
-            self._status = RunStatus.RUNNING
-            self._move()
-            if self._runner.recorder is not None and not await self._runner.answers_stored():
-                self._raise_failure()
-                raise RunEnded(
-                    f"run {self._run_id} came to rest ({self._status}) before the answers were stored; "
-                    f"resume it with them"
-                )
+        runner = self._runner
+        recorder = runner.recorder if self._status is RunStatus.WAITING else None
+        if recorder is not None and await recorder.moved_by_others() is not None:
+            await recorder.respond_where_it_stands(responses)
+            return
+        await runner.leave_answers(self.take(responses))
+        if self._may_go_on(runner):
+            self._go_on()
 
-    def take(self, responses: Answers) -> None:
-        """Take answers, which are delivered when the run moves."""
+    def _may_go_on(self, runner: Runner) -> bool:
+        """Whether the run waits, and nobody is about to leave it, or to go back with it."""
+        waits = self._status is RunStatus.WAITING and self._leaving is None
+        return waits and runner is self._runner and self._going_back is None
+
+    async def _go_on_with_letters(self, runner: Runner) -> None:
+        assert runner.recorder is not None
+        status = await runner.recorder.moved_by_others()
+        if status is None:
+            found = await runner.look_for_letters()
+            if found and self._may_go_on(runner):
+                self._go_on()
+        elif status is RunStatus.CANCELLED:
+            if self._may_go_on(runner):
+                self._end(status)
+        else:
+            raise RunTaken(
+                f"run {self._run_id} is {status}: someone else went on with it since this object saw it wait; get one "
+                f"that knows where it stands with 'workflow.resume(run_id=...)'"
+            )
+
+    def _go_on(self) -> None:
+        self._log.reopen()
+        self._status = RunStatus.RUNNING
+        self._move()
+
+    def take(self, responses: Answers) -> Sequence[RequestId]:
+        """Take answers, which are delivered when the run moves; gives the requests that they answer."""
         if not isinstance(responses, Mapping):
             raise WrongType(
                 f"responses are a dict of request ids and answers, not a {type(responses).__name__}"
@@ -205,12 +253,17 @@ class Run:
             raise RunEnded(
                 f"run {self._run_id} is {self._leaving if resting else status}; it takes no responses: {hint}"
             )
-        self._runner.respond(responses)
+        return self._runner.respond(responses)
 
     async def wait_for_completion(self) -> RunResult:
-        """Wait until the run waits or is over; raises what it failed with."""
+        """Wait until the run waits or is over; raises what it failed with.
+
+        One that waits goes on if an answer was left for it by ``storage.respond``.
+        """
         await self._settled()
         self.begin()
+        if self._status is RunStatus.WAITING and self._runner.recorder is not None:
+            await self._go_on_with_letters(self._runner)
         if self._rest is not None:
             await asyncio.wait([self._rest])
         self._raise_failure()
@@ -241,7 +294,9 @@ class Run:
             if self._status is RunStatus.RUNNING:
                 await self._leave_now(RunStatus.STOPPED, grace)
             self._runner = await self._home.runner_at(checkpoint, self._run_id, self._log)
-            self._error = None
+            if self._runner.recorder is not None:
+                self._runner.recorder.log.claim.holder = self
+            self._error = self._task = None  # a task that has just come to its end must not end this anew
             self._status = RunStatus.RUNNING
             self._log.reopen()
             await self.open()
@@ -251,7 +306,7 @@ class Run:
             self._going_back = None
 
     async def cancel(self, grace: float = GRACE_SECONDS) -> None:
-        """End the run as CANCELLED; what its current superstep did is discarded.
+        """End the run as CANCELLED; what its current superstep did reaches nobody, unless the run is resumed.
 
         Handlers get a ``CancelledError``. One that has not ended after ``grace`` seconds is left behind, with a
         ``StubbornHandler`` warning; nothing that it does counts. The same goes for sync functions in their threads.
@@ -282,7 +337,7 @@ class Run:
             await self._leave_at_rest(status)
             return
         if self._leaving is None:  # a second cancellation would only disturb the cleaning up
-            self._leaving = status
+            self._leave_with(status)
             if self._moving:  # else its task has yet to begin, and sees that it need not
                 self._runner.stop(self._task)
         rest = self._rest  # another once an answer lets the run go on
@@ -290,13 +345,23 @@ class Run:
         if not rest.done():
             await self._leave_behind(grace)
 
+    def _leave_with(self, status: RunStatus) -> None:
+        self._leaving = status
+        if self._runner.recorder is not None:
+            self._runner.recorder.log.claim.leaving = True
+
     async def _leave_at_rest(self, status: RunStatus) -> None:
         if self._runner.recorder is None:
             self._end(status)
             return
-        self._leaving = self._leaving or status
-        if self._resting is None:  # in a task of its own, so that whoever waits for it can be cancelled
-            self._resting = asyncio.ensure_future(self._come_to_rest(self._leaving))
+        self._leave_with(self._leaving or status)
+        assert self._leaving is not None
+        await self._rest_in_a_task(self._leaving)
+
+    async def _rest_in_a_task(self, status: RunStatus) -> None:
+        """Come to rest in a task of its own, so that whoever waits for it can be cancelled."""
+        if self._resting is None:
+            self._resting = asyncio.ensure_future(self._come_to_rest(status))
         try:
             await asyncio.shield(self._resting)
         except asyncio.CancelledError:
@@ -310,7 +375,7 @@ class Run:
         )
         assert self._leaving is not None
         self._emit(self._runner.warning(warning))
-        await self._come_to_rest(self._leaving)
+        await self._rest_in_a_task(self._leaving)
         self._runner.leave_behind()
 
     async def _drive(self) -> None:
@@ -323,6 +388,7 @@ class Run:
         if self.snapshot.superstep == 0 and not runner.resumed:
             self._emit(WorkflowStartedEvent(self._workflow_name))
         self._emit(WorkflowStatusEvent(self._status))
+        self._look_later()
         try:
             runner.emit(runner.again())
             await runner.drive()
@@ -340,7 +406,32 @@ class Run:
             self._error = error if not self._status.ended else None
             await self._come_to_rest(RunStatus.FAILED, error)
         else:
-            await self._come_to_rest(status_at_rest(self.snapshot))
+            await self._come_to_rest(
+                RunStatus.CANCELLED if runner.cancel_asked else status_at_rest(self.snapshot)
+            )
+
+    def _look_later(self) -> None:
+        """Look into the inbox now and then, for those who want to cancel a run in a long superstep."""
+        recorder = self._runner.recorder
+        if recorder is not None:
+            loop = asyncio.get_running_loop()
+            self._look = loop.call_later(_LOOK_SECONDS, self._look_now, self._runner, recorder.log.head.seq)
+
+    def _look_now(self, runner: Runner, seq: int) -> None:
+        assert runner.recorder is not None
+        if runner is not self._runner or self._status is not RunStatus.RUNNING or self._leaving is not None:
+            return
+        if runner.recorder.log.head.seq == seq:  # else a commit has looked since
+            self._looking = asyncio.ensure_future(self._look_into_inbox(runner))
+        self._look_later()
+
+    async def _look_into_inbox(self, runner: Runner) -> None:
+        try:
+            await runner.look_for_letters()
+        except HoldfastError:  # the next commit will tell
+            return
+        if runner.cancel_asked and runner is self._runner:
+            await self._leave(RunStatus.CANCELLED, GRACE_SECONDS)
 
     def _left(self) -> RunStatus:
         return self._leaving or RunStatus.STOPPED
@@ -366,6 +457,12 @@ class Run:
         if self._status.ended:
             return
         self._status = status
+        if not status.ended:
+            self._leaving = None  # what was committed counts: it waits, and can go on
+        if self._look is not None:
+            self._look.cancel()
+        if self._runner.recorder is not None:
+            self._runner.recorder.log.claim.release()
         self._runner.drop_answers()
         for event in (WorkflowStatusEvent(status), *events):
             self._emit(event)
@@ -373,7 +470,7 @@ class Run:
         if self._rest is not None and not self._rest.done():
             self._rest.set_result(None)
         if status.ended:
-            self._runner.let_go()
+            self._runner.cast.let_go()
 
     def _emit(self, event: WorkflowEvent) -> None:
         self._runner.emit([event])

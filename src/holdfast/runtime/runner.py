@@ -5,29 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.answers import checked_answer
 from holdfast.engine.limits import Limits
-from holdfast.engine.message import Request, Unrouted
-from holdfast.engine.routing import brief
 from holdfast.engine.snapshot import Snapshot, answered, status_at_rest
-from holdfast.engine.state import Scope
 from holdfast.engine.superstep import Applied, Outcome, Turn, WaitingJoin, apply, plan, waiting_joins
 from holdfast.engine.value import Captor, NotAtHand, Value
-from holdfast.errors import (
-    ExecutorFailed,
-    HoldfastError,
-    HoldfastWarning,
-    SuperstepLimit,
-    UnroutedMessage,
-    WaitingFanIn,
-)
-from holdfast.graph.graph import Graph, Located, path_of
-from holdfast.graph.matching import shown
+from holdfast.errors import ExecutorFailed, HoldfastError, HoldfastWarning, RunTaken
+from holdfast.graph.graph import Graph
 from holdfast.ids import ExecutorId, RequestId, RunId
-from holdfast.runtime.context import PRIVATE_SCOPES, Surroundings
+from holdfast.runtime.cast import Cast
+from holdfast.runtime.context import Surroundings
 from holdfast.runtime.environment import Environment
 from holdfast.runtime.event_log import EventLog, pause
 from holdfast.runtime.events import (
@@ -42,9 +32,18 @@ from holdfast.runtime.events import (
     WorkflowOutputEvent,
     WorkflowWarningEvent,
 )
-from holdfast.runtime.leases import Activity, Holder, check_free, regain, take
+from holdfast.runtime.journal import Journal
 from holdfast.runtime.placed import Placed
 from holdfast.runtime.turns import Finished, Turns
+from holdfast.runtime.wording import (
+    failure,
+    not_restored,
+    pending,
+    replayed,
+    too_many_supersteps,
+    unrouted_message,
+    waiting_fan_in,
+)
 
 if TYPE_CHECKING:
     from holdfast.runtime.recorder import Recorder
@@ -85,76 +84,28 @@ class Runner:
         self.recorder = recorder
         self.resumed = resumed
         self._said_again = False
+        self._restored = False
         self._responses: dict[RequestId, Value] = {}
-        self._answerers: list[asyncio.Future[bool]] = []
-        self._holders: dict[str, Holder] = {}
-        self._activity = Activity()
-        self._nested: dict[str, list[ExecutorId]] = {}
-        self._executors = dict(shared)
-        if resumed:
-            regain(graph, run_id)
-        try:
-            self._place_all(shared)
-        except BaseException:
-            self.let_go()
-            raise
-        around = Surroundings(limits, capture, run_id, self.emit, recorder is not None)
-        self._turns = Turns(around, self._placed, environment.chance)
-
-    # Executors
-
-    def _placed(self, address: ExecutorId) -> Placed:
-        return self._executors.get(address) or self._place(address, self._graph.locate(address))
-
-    def _place_all(self, shared: Mapping[ExecutorId, Placed]) -> None:
-        for spec in self._graph.executors.values():
-            if spec.nested is not None:
-                check_free(spec.nested, spec.id)
-            elif spec.id not in shared:
-                try:
-                    self._place(spec.id, self._graph.located[spec.id])
-                except HoldfastError:
-                    raise
-                except Exception as error:
-                    raise ExecutorFailed(
-                        f"executor {spec.id!r} could not be created for run {self._run_id}: {shown(error, 1_000)}",
-                        executor_id=spec.id,
-                        run_id=self._run_id,
-                    ) from error
-
-    def _place(self, address: ExecutorId, located: Located) -> Placed:
-        instance = located.spec.create()
-        used_before = False
-        if located.spec.shared_instance is not None and not instance.shareable:
-            holder = self._holders.setdefault(
-                located.path, Holder(self._run_id, located.path, self._activity)
-            )
-            used_before = take(instance, address, holder)
-        placed = self._executors[address] = Placed(address, located, instance)
-        placed.to_reset = used_before
-        placed.to_restore = self.resumed and keeps_something(self.snapshot, address)
-        if located.path:
-            self._nested.setdefault(located.path, []).append(address)
-        return placed
-
-    def _forget(self, finished: Iterable[str]) -> None:
-        """Let go of the executors of nested workflows that came to their end."""
-        for path in finished:
-            if path in self._holders:
-                self._holders.pop(path).free = True
-            for address in self._nested.pop(path, ()):
-                del self._executors[address]
-
-    def let_go(self) -> None:
-        """The run is over: its executor instances may serve another."""
-        for holder in self._holders.values():
-            holder.free = True
+        self._given: dict[RequestId, Value] = {}
+        """Answers that were given to a run that is stored, and are not in its inbox yet."""
+        self.cancel_asked = False
+        """Whether someone left the wish that the run be cancelled."""
+        self._replayed: dict[ExecutorId, Finished] = {}
+        self._driver: asyncio.Task[Any] | None = None
+        self._lost: RunTaken | None = None
+        self.cast = Cast(graph, run_id, shared, snapshot if resumed else None)
+        if recorder is None:
+            around = Surroundings(limits, capture, run_id, self.emit, Journal())
+            self._turns = Turns(around, self.cast.placed, environment.chance)
+        else:
+            around = Surroundings(limits, capture, run_id, self.emit, recorder.journal, True, recorder.begun)
+            self._turns = Turns(around, self.cast.placed, environment.chance, recorder.journal.add)
+            recorder.journal.lost = self._lose
 
     def leave_behind(self) -> None:
         """A handler goes on though the run is over: nothing is heard of it, and it keeps its instances."""
         self.left_behind = True
-        for holder in self._holders.values():
-            holder.free = False
+        self.cast.keep()
 
     def stop(self, task: asyncio.Task[None]) -> None:
         """Cancel the superstep under way and the task that drives it."""
@@ -166,18 +117,59 @@ class Runner:
     @property
     def pending(self) -> list[PendingRequest]:
         """The requests that wait for an answer."""
-        unanswered = [r for r in self.snapshot.requests.values() if r.request_id not in self._responses]
-        return [_pending(request) for request in unanswered]
+        taken = self._answers
+        return [pending(r) for r in self.snapshot.requests.values() if r.request_id not in taken]
 
-    def respond(self, responses: Mapping[RequestId, object] | Mapping[str, object]) -> None:
-        """Take answers, all or none; they are delivered at the next barrier."""
+    @property
+    def _answers(self) -> dict[RequestId, Value]:
+        return {**self._responses, **self._given} if self._given else self._responses
+
+    def respond(self, responses: Mapping[RequestId, object] | Mapping[str, object]) -> Sequence[RequestId]:
+        """Take answers, all or none; they are delivered at the next barrier.
+
+        Those for a run that is stored have to be left in its inbox by ``leave_answers``.
+        """
         checked = {
             RequestId(request_id): checked_answer(
-                self.snapshot, request_id, answer, self._capture, self._responses
+                self.snapshot, request_id, answer, self._capture, self._answers
             )
             for request_id, answer in responses.items()
         }
-        self._responses.update(checked)
+        (self._responses if self.recorder is None else self._given).update(checked)
+        return list(checked)
+
+    async def leave_answers(self, request_ids: Sequence[RequestId]) -> None:
+        """Leave answers that were given in the inbox: then they are durable; raises if others were faster."""
+        if not request_ids or self.recorder is None:
+            return
+        given = {request_id: self._given[request_id] for request_id in request_ids}
+        try:
+            await self.recorder.leave(given)
+        finally:
+            self._given = {known: v for known, v in self._given.items() if known not in given}
+        self._accept(given)
+
+    def _accept(self, answers: Mapping[RequestId, Value]) -> None:
+        """Take answers that are in the inbox, unless they were taken from there already."""
+        for request_id, value in answers.items():
+            if request_id in self.snapshot.requests:
+                self._responses.setdefault(request_id, value)
+
+    def take_letters(self) -> bool:
+        """Take what others left in the inbox; whether there is something to act on."""
+        assert self.recorder is not None
+        if not self.recorder.log.letters:
+            return False
+        answers, cancelled = self.recorder.wishes()
+        self._accept(answers)
+        self.cancel_asked = self.cancel_asked or cancelled
+        return bool(answers) or cancelled
+
+    async def look_for_letters(self) -> bool:
+        """The same, after reading the inbox now."""
+        assert self.recorder is not None
+        await self.recorder.look()
+        return self.take_letters()
 
     async def _deliver_responses(self) -> None:
         responses = dict(self._responses)  # others may come while these are stored
@@ -188,26 +180,10 @@ class Runner:
     def _deliver(self, responses: Mapping[RequestId, Value]) -> None:
         self.snapshot = answered(self.snapshot, responses)
         self._responses = {known: v for known, v in self._responses.items() if known not in responses}
-        self._tell_answerers(True)
-
-    async def answers_stored(self) -> bool:
-        """Wait until the answers that were taken are stored; whether they were, before the run came to rest."""
-        if not self._responses:
-            return True
-        stored: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._answerers.append(stored)
-        return await stored
 
     def drop_answers(self) -> None:
-        """The run came to rest: answers that were not delivered are void."""
+        """The run came to rest: answers that were not delivered are void, or wait in the inbox."""
         self._responses = {}
-        self._tell_answerers(False)
-
-    def _tell_answerers(self, done: bool) -> None:
-        for stored in self._answerers:
-            if not stored.done():
-                stored.set_result(done)
-        self._answerers = []
 
     # Supersteps
 
@@ -219,7 +195,7 @@ class Runner:
     @property
     def moves(self) -> bool:
         """Whether there is something to deliver."""
-        return bool(self.snapshot.deliveries or self._responses)
+        return bool(self.snapshot.deliveries or self._responses or self._given)
 
     def again(self) -> list[WorkflowEvent]:
         """What a resumed run says again, once: its outputs if it is finished, and the requests that are pending."""
@@ -232,49 +208,59 @@ class Runner:
                 WorkflowOutputEvent(value.load(), executor_id, True)
                 for executor_id, value in snapshot.outputs
             ]
-        return [RequestInfoEvent(pending) for pending in self.pending]
+        return [RequestInfoEvent(request) for request in self.pending]
 
     async def open(self) -> None:
         """Commit what must be durable before anything acts on it, and let executors be as they were; once."""
         recorder = self.recorder
         if recorder is None:
             return
-        # Responses are committed next, and with them that the run moves.
-        await recorder.open(bool(self.snapshot.deliveries) and not self._responses)
+        if not recorder.asks_again:  # an answer that comes too late must leave the run as it is
+            await self.leave_answers(list(self._given))
+        await recorder.open(bool(self.snapshot.deliveries), self.snapshot.superstep + 1)
         recorder.raise_if_cancelled()
-        if self.resumed and self.moves:
-            for placed in list(self._executors.values()):
-                if placed.to_restore:
-                    await self._restore(placed)
+        await self.leave_answers(list(self._given))
+        self.take_letters()
+        if self.resumed and not self._restored:
+            self._restored = True
+            self._replayed = {who: replayed(turn) for who, turn in recorder.journal.turns.items()}
+            if self.moves:
+                await self._restore()
 
-    async def _restore(self, placed: Placed) -> None:
-        try:
-            await self._turns.restore(placed, self.snapshot)
-        except Exception as error:
-            raise ExecutorFailed(
-                f"executor {placed.address!r} could not be restored in run {self._run_id}: {shown(error, 1_000)}",
-                executor_id=placed.address,
-                superstep=self.superstep,
-                run_id=self._run_id,
-                checkpoint=None if self.recorder is None else self.recorder.started,
-            ) from error
+    async def _restore(self) -> None:
+        """Let executors be as they were; one whose turn is over already will be as it was after that."""
+        for placed in self.cast.to_restore(but=self._replayed):
+            try:
+                await self._turns.restore(placed, self.snapshot)
+            except Exception as error:
+                started = None if self.recorder is None else self.recorder.started
+                raise not_restored(placed, error, self._run_id, self.superstep, started) from error
 
     async def drive(self) -> None:
         """Take supersteps until there is nothing to deliver; raises where one fails."""
-        self._activity.busy = True
-        try:
-            await self._drive()
-        finally:
-            self._activity.busy = False
+        with self.cast.at_work():
+            try:
+                await self._drive()
+            except asyncio.CancelledError:
+                if self._lost is not None:
+                    raise self._lost from self._lost.__cause__
+                raise
+
+    def _lose(self, error: RunTaken) -> None:
+        """Another process took the run: stop what goes on here."""
+        if self._lost is None and self._driver is not None:
+            self._lost = error
+            self.stop(self._driver)
 
     async def _drive(self) -> None:
         self._turns.stopping = False
         await self.open()
-        driver = asyncio.current_task()
+        driver = self._driver = asyncio.current_task()
         assert driver is not None
         stretch = time.monotonic()
-        while True:
-            if self._responses:
+        while not self.cancel_asked:
+            # With storage the end of a superstep takes them along, also of one that began before a resume.
+            if self._responses and (self.recorder is None or not self.snapshot.deliveries):
                 await self._deliver_responses()
             if self.recorder is not None:
                 self.recorder.raise_if_cancelled()
@@ -283,10 +269,13 @@ class Runner:
                 if self.recorder is not None:
                     self.emit(self.recorder.news())
                     await self.recorder.rest(status_at_rest(self.snapshot), None)
-                    if self._responses:  # they came while that was stored
+                    self.take_letters()
+                    if self._responses or self.cancel_asked:  # they came while that was stored
                         continue
                 break
             await self._superstep(turns, driver)
+            if self.recorder is not None and self.recorder.log.letters:
+                self.take_letters()
             holder = self._log.holder
             if holder is not None:
                 await pause()
@@ -295,22 +284,26 @@ class Runner:
             elif time.monotonic() - stretch > _LONGEST_STRETCH_SECONDS:
                 await pause()
                 stretch = time.monotonic()
-        if not self.snapshot.requests and self.snapshot.buffers:
+        if not self.cancel_asked and not self.snapshot.requests and self.snapshot.buffers:
             self.emit(self._warnings_of(waiting_joins(self._graph, self.snapshot, frozenset([""]))))
 
     async def _superstep(self, turns: Sequence[Turn], driver: asyncio.Task[Any]) -> None:
         snapshot = self.snapshot
         self.superstep = snapshot.superstep + 1
         if snapshot.since_input >= self._max_iterations:
-            raise self._too_many()
+            raise too_many_supersteps(snapshot, self._max_iterations)
         recorder = self.recorder
         started = None if recorder is None else recorder.started
         events: list[WorkflowEvent] = [] if recorder is None else recorder.news()
         events.append(SuperStepStartedEvent(started))
+        done, self._replayed = self._replayed, {}
         for executor_id, deliveries in turns:
-            events.append(ExecutorInvokedEvent(executor_id, len(deliveries)))
+            if executor_id not in done:
+                events.append(ExecutorInvokedEvent(executor_id, len(deliveries)))
         self.emit(events)
-        if len(turns) == 1:
+        if done:
+            finished, reported = await self._run_others(turns, snapshot, done), 0
+        elif len(turns) == 1:
             finished, reported = [await self._turns.run_one(turns[0], snapshot, driver.cancelling())], 0
         else:
             finished, reported = await self._turns.run_all(turns, snapshot, self._report)
@@ -321,7 +314,11 @@ class Runner:
                 outcomes.append(turn.outcome)
         if len(outcomes) < len(turns):
             self.emit(events)
-            raise self._failure([turn for turn in finished if turn.error is not None])
+            failed = [turn for turn in finished if turn.error is not None]
+            for turn in failed:
+                if isinstance(turn.error, RunTaken):
+                    raise turn.error
+            raise failure(failed, self._run_id, self.superstep, started)
         try:
             try:
                 applied = apply(self._graph, snapshot, outcomes, self._limits, self._capture)
@@ -329,6 +326,8 @@ class Runner:
                 applied = await self._applied_with(absent, snapshot, outcomes)
         except HoldfastError as error:
             self.emit(events)
+            if recorder is not None and len(turns) == 1:  # of several, each was noted when it was over
+                recorder.journal.add(finished[0])
             if isinstance(error, ExecutorFailed):
                 error.superstep, error.run_id = self.superstep, self._run_id
             error.add_note(f"at the end of superstep {self.superstep} of run {self._run_id}")
@@ -340,8 +339,19 @@ class Runner:
         else:
             self.snapshot = applied.snapshot
         if applied.finished:
-            self._forget(applied.finished)
+            self.cast.forget(applied.finished)
+        for executor_id in done:
+            self.cast.be_as_after(executor_id, self.snapshot)
         self.emit(events)
+
+    async def _run_others(
+        self, turns: Sequence[Turn], snapshot: Snapshot, done: Mapping[ExecutorId, Finished]
+    ) -> list[Finished]:
+        """Run the turns that the journal does not have; all of them are told together, in the order of the plan."""
+        others = [turn for turn in turns if turn.executor_id not in done]
+        ran, _ = await self._turns.run_all(others, snapshot, lambda _: None)
+        by_id = {**done, **{finished.turn.executor_id: finished for finished in ran}}
+        return [by_id[turn.executor_id]._replace(turn=turn) for turn in turns]
 
     async def _applied_with(
         self, absent: NotAtHand, snapshot: Snapshot, outcomes: Sequence[Outcome]
@@ -378,15 +388,6 @@ class Runner:
         if responses:
             self._deliver(responses)
 
-    def _too_many(self) -> SuperstepLimit:
-        targets = ", ".join(sorted({repr(str(d.target)) for d in self.snapshot.deliveries}))
-        return SuperstepLimit(
-            "max_iterations",
-            self._max_iterations,
-            f"the run took {self._max_iterations} supersteps since its last input and still has messages for "
-            f"{targets}; if this is no endless loop, allow more with WorkflowBuilder(max_iterations=...)",
-        )
-
     def _report(self, finished: Sequence[Finished]) -> None:
         """Emit the events of turns that are over, unless nothing counts any more."""
         if not self._turns.stopping:
@@ -395,76 +396,33 @@ class Runner:
     def _ends_of(self, finished: Sequence[Finished]) -> list[WorkflowEvent]:
         """The events of turns that are over: those that they added, then how they ended."""
         events: list[WorkflowEvent] = []
-        for (executor_id, _), _, error, added, attempt in finished:
+        for (executor_id, _), _, error, added, attempt, again in finished:
             for event in added:
                 if isinstance(event, WorkflowWarningEvent):
                     self.warnings.append(event.warning)
                 events.append(event)
             if error is None:
-                events.append(ExecutorCompletedEvent(executor_id))
+                events.append(ExecutorCompletedEvent(executor_id, again))
             else:
                 events.append(ExecutorFailedEvent(executor_id, error, attempt))
         return events
-
-    def _failure(self, failed: Sequence[Finished]) -> ExecutorFailed:
-        """The error of a superstep: that of the first turn that failed, with a note for each other."""
-        first = failed[0]
-        executor_id = first.turn.executor_id
-        tried = f", after {first.attempt} attempts" if first.attempt > 1 else ""
-        failure = ExecutorFailed(
-            f"executor {executor_id!r} failed in superstep {self.superstep} of run {self._run_id}{tried}: "
-            f"{shown(first.error, 1_000)}",
-            executor_id=executor_id,
-            superstep=self.superstep,
-            run_id=self._run_id,
-            checkpoint=None if self.recorder is None else self.recorder.started,
-        )
-        failure.__cause__ = first.error
-        for other in failed[1:]:
-            failure.add_note(f"executor {other.turn.executor_id!r} failed too: {shown(other.error, 1_000)}")
-        return failure
 
     def _conclude(self, applied: Applied, events: list[WorkflowEvent]) -> None:
         """Add to ``events`` what the superstep brought; its completion is the last."""
         after, delta, unrouted, finished, waiting = applied
         for message in unrouted:
-            events.append(self.warning(self._unrouted(message), message.source))
+            events.append(self.warning(unrouted_message(self._graph, message), message.source))
         for executor_id, value in delta.outputs:
             events.append(WorkflowOutputEvent(value.load(), executor_id))
         for request in delta.requests:
-            events.append(RequestInfoEvent(_pending(request)))
+            events.append(RequestInfoEvent(pending(request)))
         if finished:
             events += self._warnings_of(waiting)
-        pending = bool(delta.deliveries) or after.buffers.size > 0
-        events.append(SuperStepCompletedEvent(pending, after.requests.size > 0, bool(delta.writes)))
-
-    def _unrouted(self, message: Unrouted) -> UnroutedMessage:
-        value, only = message.sent
-        graph, _, spec = self._graph.locate(message.source)
-        targets = [target for edge in graph.outgoing[spec.id] for target in edge.targets]
-        tried = ", ".join(repr(str(target)) for target in dict.fromkeys(targets))
-        if only is not None:
-            reason = f"it was sent to {only!r}, but the edge there did not take it"
-        elif targets:
-            reason = f"none of its edges (to {tried}) took it"
-        else:
-            reason = "it has no outgoing edges"
-        return UnroutedMessage(
-            f"executor {message.source!r} sent {brief(value.peek())}, which reaches nobody: {reason}; "
-            f"add an edge to an executor that takes it, or yield_output it"
-        )
+        on_their_way = bool(delta.deliveries) or after.buffers.size > 0
+        events.append(SuperStepCompletedEvent(on_their_way, after.requests.size > 0, bool(delta.writes)))
 
     def _warnings_of(self, waiting: Sequence[WaitingJoin]) -> list[WorkflowEvent]:
-        events: list[WorkflowEvent] = []
-        for key, missing in waiting:
-            listed = ", ".join(repr(str(source)) for source in missing)
-            over = f"nested workflow {key.path[:-1]!r}" if key.path else "run"
-            warning = WaitingFanIn(
-                f"the {over} is over, but fan-in {key.fan_in} holds messages and still waits for {listed}; "
-                f"a fan-in delivers once each of its sources has sent something"
-            )
-            events.append(self.warning(warning))
-        return events
+        return [self.warning(waiting_fan_in(join)) for join in waiting]
 
     def warning(self, warning: HoldfastWarning, executor_id: ExecutorId | None = None) -> WorkflowEvent:
         """The event for a warning, which is remembered for the result too."""
@@ -481,13 +439,3 @@ class Runner:
             event.superstep = superstep
             event.timestamp = now
         self._log.emit(events)
-
-
-def _pending(request: Request) -> PendingRequest:
-    return PendingRequest(request.request_id, request.data.load(), request.response_type, request.executor_id)
-
-
-def keeps_something(snapshot: Snapshot, address: ExecutorId) -> bool:
-    """Whether an executor has anything in its private scopes."""
-    path = path_of(address)
-    return any(Scope(address, name, path) in snapshot.state for name in PRIVATE_SCOPES)

@@ -117,6 +117,7 @@ async def _held(
     opened: Callable[[], Awaitable[tuple[Run, Watcher]]],
 ) -> AsyncGenerator[WorkflowEvent, None]:
     run, watcher = await opened()
+    del opened  # it knows the stream, which may know this generator: dropping the one has to drop the other
     log = run._log
     log.hold(watcher)
     run.begin()

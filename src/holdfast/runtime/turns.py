@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -12,7 +11,7 @@ from holdfast.engine.message import Request
 from holdfast.engine.routing import brief
 from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.superstep import Outcome, Turn
-from holdfast.errors import ExecutorTimeout, GraphError, WrongType
+from holdfast.errors import ExecutorTimeout, GraphError, RunTaken, WrongType
 from holdfast.graph.executor import Executor
 from holdfast.graph.handler import Handler
 from holdfast.graph.types import type_name
@@ -21,6 +20,7 @@ from holdfast.runtime.context import Surroundings, TurnContext
 from holdfast.runtime.events import ExecutorFailedEvent, WorkflowEvent, WorkflowWarningEvent
 from holdfast.runtime.fields import copy_of_fields, put_back
 from holdfast.runtime.placed import Placed
+from holdfast.runtime.threads import in_thread
 
 
 class Finished(NamedTuple):
@@ -31,6 +31,8 @@ class Finished(NamedTuple):
     error: BaseException | None
     events: Sequence[WorkflowEvent]
     attempt: int = 1
+    replayed: bool = False
+    """Whether the journal had it: it was over before the run was resumed."""
 
 
 # What is meant for the whole program, or for the coroutine itself, not for one run.
@@ -40,15 +42,20 @@ RunOne: TypeAlias = Callable[[Turn, Snapshot], Coroutine[Any, Any, Finished]]
 
 
 class Turns:
-    """Runs turns for one run."""
+    """Runs turns for one run. ``over`` is told of each of several turns as soon as it has an outcome."""
 
     def __init__(
-        self, around: Surroundings, place: Callable[[ExecutorId], Placed], chance: Callable[[], float]
+        self,
+        around: Surroundings,
+        place: Callable[[ExecutorId], Placed],
+        chance: Callable[[], float],
+        over: Callable[[Finished], None] | None = None,
     ) -> None:
         self._around = around
         self._place = place
         self._chance = chance
         self._tasks: list[asyncio.Task[Finished]] = []
+        self._over = over
         self.stopping = False
 
     def stop(self) -> None:
@@ -67,7 +74,9 @@ class Turns:
         the others ended last, and what they ended with can be told together with what comes of it.
         """
         limit = self._around.limits.max_concurrent_turns
-        run_one = self.run_one if len(turns) <= limit else _limited(self.run_one, asyncio.Semaphore(limit))
+        run_one: RunOne = self.run_one if self._over is None else self._run_and_tell
+        if len(turns) > limit:
+            run_one = _limited(run_one, asyncio.Semaphore(limit))
         tasks = self._tasks = [asyncio.create_task(run_one(turn, snapshot)) for turn in turns]
         finished: list[Finished] = []
         reported = 0
@@ -81,6 +90,12 @@ class Turns:
             await _end(tasks)
             self._tasks = []
         return finished, reported
+
+    async def _run_and_tell(self, turn: Turn, snapshot: Snapshot) -> Finished:
+        finished = await self.run_one(turn, snapshot)
+        if finished.outcome is not None and self._over is not None:
+            self._over(finished)
+        return finished
 
     async def run_one(self, turn: Turn, snapshot: Snapshot, cancelled: int = 0) -> Finished:
         """Run a turn, again if its policy says so; before another attempt the executor is as it was.
@@ -104,6 +119,7 @@ class Turns:
             try:
                 noted = watch.note() if watch is not None else None
                 for delivery in turn.deliveries:
+                    context.message_number += 1
                     _, value, _, request = delivery
                     message = value.load()
                     handler = spec.dispatch.find(message) if request is None else None
@@ -150,7 +166,7 @@ class Turns:
     async def restore(self, placed: Placed, snapshot: Snapshot) -> None:
         """Before the first turn after a resume: let an executor be as it was at the last barrier."""
         placed.to_restore = False
-        context = TurnContext(self._around, placed, snapshot, 1)
+        context = TurnContext(self._around, placed, snapshot, 0)
         for name in await context.kept_fields():
             setattr(placed.instance, name, await context.kept_field(name))
         try:
@@ -162,7 +178,7 @@ class Turns:
 
     def _wait(self, handler: Handler | None, attempt: int, error: BaseException) -> float | None:
         """Seconds until the next attempt, or None if there is none."""
-        retry = handler.policy.retry if handler is not None else None
+        retry = handler.policy.retry if handler is not None and not isinstance(error, RunTaken) else None
         try:
             if retry is None or not isinstance(error, Exception) or not retry.allows(attempt, error):
                 return None
@@ -229,21 +245,10 @@ def _call(
     method: Callable[..., Awaitable[Any]] = getattr(instance, handler.name)
     signed = handler.signed
     if not signed.is_async:
-        return _in_thread(method, (message,) if request is None else (request.data.load(), message))
+        return in_thread(method, (message,) if request is None else (request.data.load(), message))
     if request is not None:
         method = partial(method, request.data.load())
     return method(message, context) if signed.takes_context else method(message)
-
-
-async def _in_thread(method: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    def call() -> Any:
-        try:
-            return method(*arguments)
-        except StopIteration as error:  # a future cannot carry it: waiting for it would never end
-            raise RuntimeError("the function raised StopIteration") from error
-
-    loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(None, contextvars.copy_context().run, call)
 
 
 async def _keep_fields(placed: Placed, context: TurnContext) -> None:

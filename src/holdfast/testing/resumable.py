@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from holdfast.checkpoint.checkpoint import Checkpoint
 from holdfast.checkpoint.storage import CheckpointStorage
-from holdfast.checkpoint.store import Commit, Store
+from holdfast.checkpoint.store import Commit, Letter, Store
 from holdfast.engine.copying import differs
 from holdfast.engine.status import RunStatus
 from holdfast.errors import StorageError
@@ -28,6 +28,7 @@ _NOT_DURABLE = (
     "WorkflowStatusEvent",
     "CheckpointSavedEvent",
     "WorkflowCompletedEvent",
+    "ExecutorInvokedEvent",  # a turn that the journal has is completed without being invoked again
 )
 
 
@@ -126,11 +127,12 @@ class _Mortal:
         self._left = commits
         self.death = StorageError("the store died, as the test wants it to")
 
-    async def commit(self, commit: Commit) -> None:
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
         if not self._left:
             raise self.death
-        await self._inner.commit(commit)
+        waiting = await self._inner.commit(commit)
         self._left -= 1
+        return waiting
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)

@@ -1,0 +1,107 @@
+"""What those who do not drive a run may do to it: see whether anyone does, leave answers, cancel it."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from time import time_ns
+from typing import Any
+
+from holdfast.checkpoint.inbox import answer_letter, asks_to_cancel, cancel_letter
+from holdfast.checkpoint.loading import Blobs, load
+from holdfast.checkpoint.manifest import Asked
+from holdfast.checkpoint.owner import is_held, process_of, this_process
+from holdfast.checkpoint.restoring import request_of
+from holdfast.checkpoint.store import Commit, Depth, Expected, Head, Store
+from holdfast.checkpoint.values import Encoder, restored
+from holdfast.engine.answers import already_answered, checked_answer
+from holdfast.engine.layered import Layered
+from holdfast.engine.message import Request
+from holdfast.engine.snapshot import Snapshot
+from holdfast.engine.status import RunStatus
+from holdfast.errors import HeadMoved, UnknownRequest, UnknownType
+from holdfast.ids import RequestId
+
+
+async def is_driven(store: Store, head: Head) -> bool:
+    """Whether a run is RUNNING and what drives it lives."""
+    if head.status is not RunStatus.RUNNING:
+        return False
+    process = process_of(head.owner)
+    return is_held(head.owner) if process == this_process() else await store.lives(process)
+
+
+async def leave_answers(
+    store: Store, head: Head, blobs: Blobs, encoder: Encoder, responses: Mapping[str, Any]
+) -> Head:
+    """Leave answers to pending requests of a run, all or none; gives where the run stood then."""
+    manifest = (await load(store, blobs, head, head.seq, Depth.ALL)).manifest
+    # Of the others only the names are needed: their types may not be known here.
+    requests = {
+        known: _asked_here(head, asked, encoder, blobs)
+        if known in responses
+        else Request(known, asked.executor_id, restored(asked.data, encoder, blobs), object)
+        for known, asked in manifest.requests.items()
+    }
+    snapshot = Snapshot(requests=Layered(requests), answered=Layered(dict(manifest.answered)))
+    values = {
+        RequestId(request_id): checked_answer(snapshot, request_id, answer, encoder)
+        for request_id, answer in responses.items()
+    }
+    letters = {
+        request_id: answer_letter(request_id, manifest.requests[request_id].seq, value)  # type: ignore[arg-type]
+        for request_id, value in values.items()
+    }
+    left = await store.leave(head.run_id, head.seq, list(letters.values()))
+    if left.refused:
+        raise already_answered([known for known, letter in letters.items() if letter.key in left.refused])
+    if left.head is None:
+        raise UnknownRequest(f"run {head.run_id} was removed while it was answered")
+    return left.head
+
+
+def _asked_here(head: Head, asked: Asked, encoder: Encoder, blobs: Blobs) -> Request:
+    try:
+        return request_of(asked, encoder, blobs)
+    except UnknownType as error:
+        raise UnknownType(
+            f"request {asked.request_id!r} of run {head.run_id} asks for a type that is not known here: build workflow "
+            f"{head.workflow_name!r} with this storage first, or declare the type with @checkpointable ({error})"
+        ) from error
+
+
+async def cancel(store: Store, head: Head) -> Head:
+    """Cancel a run: at once if nobody drives it, else its owner is asked to; gives where the run stood then."""
+    while not head.status.ended:
+        if await is_driven(store, head):
+            letter = cancel_letter(secrets.token_bytes(8))
+            left = (await store.leave(head.run_id, head.seq, [letter])).head
+            if left is None or left.status is RunStatus.RUNNING:
+                return left or head
+            head = left  # it came to rest before it could see the letter
+        else:
+            status = head._replace(
+                status=RunStatus.CANCELLED,
+                token=head.token + 1,
+                owner="",
+                takeovers=0,
+                reason="",
+                updated=max(time_ns() // 1_000, head.updated + 1),
+            )
+            if await _replaced(store, head, status):
+                return status
+            head = await store.head(head.run_id) or status
+    await _replaced(store, head, head)
+    return head
+
+
+async def _replaced(store: Store, head: Head, new: Head) -> bool:
+    """Let a run that is over stand as ``new`` says, with no wish left to cancel it; whether nobody was faster."""
+    wishes = tuple(letter.key for letter in await store.inbox(head.run_id) if asks_to_cancel(letter))
+    if new == head and not wishes:
+        return True
+    try:
+        await store.commit(Commit(new, Expected(head.checkpoint_id, head.token), taken=wishes))
+    except HeadMoved:
+        return False
+    return True

@@ -1,0 +1,16 @@
+"""Folding what a checkpoint changed into what the run held before: the same when it is written and when it is read."""
+
+from __future__ import annotations
+
+from holdfast.checkpoint.info import Cause, Phase
+from holdfast.checkpoint.manifest import Changes, Manifest
+from holdfast.checkpoint.renaming import rename
+
+
+def take_in(manifest: Manifest, changes: Changes, phase: Phase, cause: Cause, seq: int) -> None:
+    """Fold in what the checkpoint ``seq`` changed, as its header says."""
+    if changes.renames is not None:
+        rename(manifest, changes.renames)
+    manifest.fold(changes, phase is Phase.END and cause is Cause.SUPERSTEP, seq)
+    if cause in (Cause.RESTORE, Cause.FORK):
+        manifest.ask_again(seq)

@@ -1,0 +1,151 @@
+"""What the superstep under way did already, so that it is not done again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from holdfast.engine.value import Value
+from holdfast.errors import RunTaken
+from holdfast.ids import ExecutorId
+
+if TYPE_CHECKING:
+    from holdfast.checkpoint.journal import Contents, Journaled
+    from holdfast.checkpoint.log import Draft
+    from holdfast.runtime.turns import Finished
+
+# How long outcomes wait for others before they are made durable: most supersteps are over by then.
+_LAZY_SECONDS = 0.005
+# How long after a note could not be written it is tried again.
+_AGAIN_SECONDS = 1.0
+
+
+class Journal:
+    """The results of ``once`` in the superstep under way; without storage they last as long as the run."""
+
+    def __init__(self) -> None:
+        self._superstep = 0
+        self._results: dict[tuple[ExecutorId, str], Value] = {}
+
+    def result(self, superstep: int, executor_id: ExecutorId, name: str) -> Value | None:
+        """What was kept in this superstep under this name, or None."""
+        return self._results.get((executor_id, name)) if superstep == self._superstep else None
+
+    async def keep(self, superstep: int, executor_id: ExecutorId, name: str, result: Value) -> None:
+        """Keep a result: when this returns, it is durable if the run is."""
+        if superstep != self._superstep:
+            self._superstep, self._results = superstep, {}
+        self._results[executor_id, name] = result
+
+    async def settled(self) -> None:
+        """Wait until what was kept is durable, if the run is; raises if it cannot be."""
+
+
+class StoredJournal(Journal):
+    """The journal of a run that is stored.
+
+    ``commit`` makes notes durable, if they still count when it comes to that. Outcomes are noted when nobody waits for
+    it: some milliseconds later, or with the next thing that has to be durable at once.
+    """
+
+    def __init__(
+        self,
+        commit: Callable[[Sequence[Draft], Callable[[], bool]], Awaitable[None]],
+        draft_turn: Callable[[Finished], Draft],
+        draft_result: Callable[[ExecutorId, str, Value], Draft],
+    ) -> None:
+        super().__init__()
+        self.turns: Mapping[ExecutorId, Journaled] = {}
+        """Turns of the next superstep that are over already, as a resumed run finds them."""
+        self._commit = commit
+        self._draft_turn = draft_turn
+        self._draft_result = draft_result
+        self._pending: list[Callable[[], Draft]] = []
+        """What is to be noted; even the drafts are made only when it comes to that."""
+        self._cleared = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._writing: asyncio.Task[None] | None = None
+        self.over = False
+        """Whether the run came to rest: nothing more is noted of it."""
+        self.lost: Callable[[RunTaken], None] = lambda error: None
+        """Told when a note is refused because another process took the run: what goes on here is for nothing."""
+
+    @property
+    def results(self) -> Iterable[tuple[tuple[ExecutorId, str], Value]]:
+        """What ``once`` gave in this superstep, by executor and name."""
+        return self._results.items()
+
+    def found(self, superstep: int, contents: Contents) -> None:
+        """Go on with what the journal in the store holds."""
+        self.turns = contents.turns
+        self._superstep, self._results = superstep, dict(contents.results)
+
+    def add(self, turn: Finished) -> None:
+        """Take note of a turn that is over; it will be durable soon, unless the superstep is before that."""
+        self._pending.append(partial(self._draft_turn, turn))
+        if self._timer is None and not self.over:
+            self._timer = asyncio.get_running_loop().call_later(_LAZY_SECONDS, self._write)
+
+    async def keep(self, superstep: int, executor_id: ExecutorId, name: str, result: Value) -> None:
+        await super().keep(superstep, executor_id, name, result)
+        self._pending.append(partial(self._draft_result, executor_id, name, result))
+        await asyncio.shield(self._write())
+
+    async def settled(self) -> None:
+        if self._pending or (self._writing is not None and not self._writing.done()):
+            await asyncio.shield(self._write())
+
+    def _write(self) -> asyncio.Task[None]:
+        self._stop_timer()
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.ensure_future(self._write_pending())
+            self._writing.add_done_callback(_taken_note_of)
+        return self._writing
+
+    async def _write_pending(self) -> None:
+        while self._pending:
+            taken, self._pending = self._pending, []
+            cleared = self._cleared
+
+            def count() -> bool:
+                return self._cleared == cleared  # noqa: B023
+
+            try:
+                await self._commit([draft() for draft in taken], count)
+            except BaseException as error:
+                self._pending = taken + self._pending if count() else self._pending
+                if isinstance(error, RunTaken):
+                    self.lost(error)
+                elif self.over:
+                    self._pending = []
+                elif self._pending and self._timer is None:
+                    self._timer = asyncio.get_running_loop().call_later(_AGAIN_SECONDS, self._write)
+                raise
+
+    def take_pending(self) -> list[Callable[[], Draft]]:
+        """What is not durable yet, for a commit that is made anyway; it is not tried again."""
+        self._stop_timer()
+        self.over = True
+        taken, self._pending = self._pending, []
+        return taken
+
+    def clear(self) -> None:
+        """The superstep is about to be durable as a whole: nothing of it is needed any more."""
+        self._stop_timer()
+        self._cleared += 1
+        self._pending = []
+        self.turns = {}
+        self._results = {}
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _taken_note_of(task: asyncio.Task[None]) -> None:
+    """Whoever waited was told; what nobody waited for is told by the commit at the end of the superstep."""
+    if not task.cancelled():
+        task.exception()

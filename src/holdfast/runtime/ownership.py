@@ -1,0 +1,58 @@
+"""Who may go on with a run: one process at a time, and the store decides which."""
+
+from __future__ import annotations
+
+from holdfast.checkpoint.driving import is_driven
+from holdfast.checkpoint.owner import is_held, let_go, process_of, this_process
+from holdfast.checkpoint.store import Commit, Expected, Head, Store
+from holdfast.engine.status import RunStatus
+from holdfast.errors import HeadMoved, RunPoisoned, RunTaken
+
+MOST_TAKEOVERS = 5
+"""So many processes may die with a run, one after the other, none of them reaching its next checkpoint."""
+
+
+async def free_to_drive(store: Store, head: Head, take_over: bool) -> Head:
+    """Where the run stands when nobody drives it, or when ``take_over`` says that this does not matter.
+
+    Raises ``RunTaken`` if another goes on with the run, ``RunPoisoned`` if all who tried died.
+    """
+    if head.status is not RunStatus.RUNNING or take_over:
+        return head
+    if process_of(head.owner) == this_process() and is_held(head.owner) and await let_go(head.owner):
+        head = await store.head(head.run_id) or head
+    if await is_driven(store, head):
+        raise RunTaken(
+            f"run {head.run_id} is driven by {_shown(head.owner)}; wait until it is over, leave answers for it with "
+            f"'storage.respond', or take it away from there with 'workflow.resume(run_id=..., take_over=True)'"
+        )
+    if head.takeovers >= MOST_TAKEOVERS:
+        await _poison(store, head)
+    return head
+
+
+async def _poison(store: Store, head: Head) -> None:
+    reason = (
+        f"{head.takeovers} processes that took the run over died, or were killed, before its next checkpoint"
+    )
+    failed = head._replace(
+        status=RunStatus.FAILED, token=head.token + 1, owner="", takeovers=0, reason=f"RunPoisoned: {reason}"
+    )
+    try:
+        await store.commit(Commit(failed, Expected(head.checkpoint_id, head.token)))
+    except HeadMoved as error:
+        raise RunTaken(f"run {head.run_id} was taken, or given up, by another process just now") from error
+    raise RunPoisoned(
+        f"run {head.run_id} is FAILED now: {reason}, so its next superstep probably kills whoever runs it (too much "
+        f"memory, a crash in native code?). Find out why, then resume it once more, or from an earlier checkpoint"
+    )
+
+
+def _shown(owner: str) -> str:
+    process = process_of(owner)
+    if process == this_process():
+        return (
+            "another run object of this process ('workflow.start(..., if_exists=\"attach\")' gives that one)"
+        )
+    host, pid, _ = process.rsplit(":", 2) if process.count(":") >= 2 else (process, "?", "")
+    return f"process {pid} on {host.rpartition('/')[2] or host}"
