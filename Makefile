@@ -32,9 +32,19 @@ check: $(DEV) ## formatting, lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-faults: $(DEV) ## kill processes a thousand times on each store (a short form is in make test)
+faults: $(DEV) ## kill, stop and race processes on each store, a thousand times and more (a short form is in make test)
 	$(BIN)/python -m tests.faults.sigkill --store sqlite --kills 1000 $(ARGS)
 	$(BIN)/python -m tests.faults.sigkill --store file --kills 1000 $(ARGS)
+	$(BIN)/python -m tests.faults.journal --store sqlite --kills 200 $(ARGS)
+	$(BIN)/python -m tests.faults.journal --store file --kills 200 $(ARGS)
+	set -e; for store in sqlite file; do \
+	  $(BIN)/python -m tests.faults.hammer --store $$store --rounds 100; \
+	  $(BIN)/python -m tests.faults.answers --store $$store --rounds 100; \
+	  $(BIN)/python -m tests.faults.zombies --store $$store; \
+	  $(BIN)/python -m tests.faults.poison --store $$store; \
+	  $(BIN)/python -m tests.faults.letters --store $$store; \
+	  $(BIN)/python -m tests.faults.cancels --store $$store; \
+	done
 
 bench: $(DEV) ## measure
 	@$(BIN)/python -m bench $(ARGS)

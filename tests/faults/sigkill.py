@@ -9,25 +9,21 @@ child looks at what is stored. Chance comes from a seed, which is printed; the m
 
 import argparse
 import asyncio
-import importlib
 import json
-import os
 import random
-import select
-import signal
 import sys
 import tempfile
-import time
-import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from holdfast import (
     CheckpointSavedEvent,
     CheckpointStorage,
     Executor,
+    Run,
+    RunPoisoned,
     RunStatus,
     Workflow,
     WorkflowBuilder,
@@ -35,13 +31,12 @@ from holdfast import (
     executor,
     handler,
 )
-from holdfast.checkpoint.store import Commit, Store
+from holdfast.checkpoint.store import Commit, Letter, Store
 from tests.support.durable import Wrapped, storage_at
+from tests.support.fault_processes import Child, Doing, Parent, warm_up
 
 ROUNDS = 25
 WORKERS = 6
-# A child that does not end by itself within this time hangs.
-PATIENCE_SECONDS = 60.0
 
 
 # -- the workflow ----------------------------------------------------------------------------------
@@ -112,13 +107,17 @@ class Hasty(Wrapped):
     def __init__(self, inner: Store) -> None:
         super().__init__(inner)
         self._waiting: list[Commit] = []
+        self._taken: set[str] = set()
         self._flushing: asyncio.Task[None] | None = None
 
-    async def commit(self, commit: Commit) -> None:
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
         self._waiting.append(commit)
+        self._taken.update(commit.taken)
         if self._flushing is None or self._flushing.done():
             self._flushing = asyncio.create_task(self._flush())
         await asyncio.sleep(0.001)
+        inbox = await self.inner.inbox(commit.head.run_id)
+        return [letter for letter in inbox if letter.key not in self._taken]
 
     async def _flush(self) -> None:
         while self._waiting:
@@ -143,47 +142,57 @@ def opened(kind: str, folder: Path) -> CheckpointStorage:
 # -- what children do ------------------------------------------------------------------------------
 
 
-async def go_on(kind: str, folder: Path, run_id: str, tell: Callable[[str], None]) -> None:
+async def go_on(parent: Parent, kind: str, folder: Path, run_id: str) -> None:
     """Start the run or go on with it; tell each checkpoint that is acknowledged, and what comes of the run."""
     async with opened(kind, folder) as storage:
-        tell("ready")
+        parent.tell("ready")
         if await storage.head_or_none(run_id) is None:
             run = await rounds().start(ROUNDS, run_id=run_id, storage=storage)
         else:
-            run = await rounds().resume(run_id=run_id, storage=storage)
+            run = await _resumed(storage, run_id)
         async for event in run.watch_stream():
             if isinstance(event, CheckpointSavedEvent):
-                tell(f"saved {event.checkpoint.checkpoint_id}")
+                parent.tell(f"saved {event.checkpoint.checkpoint_id}")
         outputs = (await run.wait_for_completion()).outputs
-    tell(f"done {json.dumps(outputs)}")
+    parent.tell(f"done {json.dumps(outputs)}")
 
 
-async def look(
-    kind: str, folder: Path, run_id: str, acknowledged: list[str], tell: Callable[[str], None]
-) -> None:
+async def _resumed(storage: CheckpointStorage, run_id: str) -> Run:
+    try:
+        return await rounds().resume(run_id=run_id, storage=storage)
+    except (
+        RunPoisoned
+    ):  # so many were killed in a row before their first checkpoint; who knows better goes on
+        return await rounds().resume(run_id=run_id, storage=storage)
+
+
+async def look(parent: Parent, kind: str, folder: Path, run_id: str, acknowledged: list[str]) -> None:
     """Tell what is wrong with what is stored of a run."""
     async with storage_at("sqlite" if kind == "hasty" else kind, folder) as storage:
         head = await storage.head_or_none(run_id)
         if head is None:
             if acknowledged:
-                tell(f"wrong the run is not there, but {len(acknowledged)} checkpoints were acknowledged")
-            tell("looked 0")
+                parent.tell(
+                    f"wrong the run is not there, but {len(acknowledged)} checkpoints were acknowledged"
+                )
+            parent.tell("looked 0")
             return
         listed = await storage.list_checkpoints(run_id=run_id)
         there = {checkpoint.checkpoint_id for checkpoint in listed}
         lost = [checkpoint_id for checkpoint_id in acknowledged if checkpoint_id not in there]
         if lost:
-            tell(f"wrong {len(lost)} acknowledged checkpoints are lost, the first is {lost[0]}")
+            parent.tell(f"wrong {len(lost)} acknowledged checkpoints are lost, the first is {lost[0]}")
         report = await storage.verify()
         for problem in report.problems[:3]:
-            tell(f"wrong {problem.checkpoint_id}: {problem.what}")
+            parent.tell(f"wrong {problem.checkpoint_id}: {problem.what}")
         newest = await storage.load(listed[-1].checkpoint_id)
         if newest.checkpoint_id != head.checkpoint_id:
-            tell("wrong the run does not stand on its newest checkpoint")
+            parent.tell("wrong the run does not stand on its newest checkpoint")
         (info,) = [run for run in await storage.list_runs(limit=None) if run.run_id == run_id]
-        if (info.status, info.interrupted) not in ((RunStatus.RUNNING, True), (RunStatus.COMPLETED, False)):
-            tell(f"wrong the run is {info.status}, interrupted={info.interrupted}")
-        tell(f"looked {len(listed)}")
+        well = (info.status, info.interrupted) in ((RunStatus.RUNNING, True), (RunStatus.COMPLETED, False))
+        if not well and not info.reason.startswith("RunPoisoned"):
+            parent.tell(f"wrong the run is {info.status}, interrupted={info.interrupted}")
+        parent.tell(f"looked {len(listed)}")
 
 
 # -- the campaign ----------------------------------------------------------------------------------
@@ -207,7 +216,7 @@ class Campaign:
     def play(self) -> "Campaign":
         """Kill, look and go on; the last run goes on to its end."""
         chance = random.Random(self.seed)
-        _warm_up()
+        warm_up()
         while self.killed < self.kills and not self.wrong:
             self._one_run(chance)
         return self
@@ -219,7 +228,7 @@ class Campaign:
         while not self.wrong:
             last = self.killed >= self.kills
             told, ended = _life(
-                lambda tell: go_on(self.kind, self.folder, run_id, tell),
+                lambda parent: go_on(parent, self.kind, self.folder, run_id),
                 None if last else _moment(chance),
             )
             saved = [line.split()[1] for line in told if line.startswith("saved ")]
@@ -239,7 +248,7 @@ class Campaign:
                 self.wrong.append(f"{run_id} ended by itself without a result: {told[-3:]}")
 
     def _look(self, run_id: str, acknowledged: list[str]) -> None:
-        told, _ = _life(lambda tell: look(self.kind, self.folder, run_id, acknowledged, tell), None)
+        told, _ = _life(lambda parent: look(parent, self.kind, self.folder, run_id, acknowledged), None)
         self._note(told)
         if not [line for line in told if line.startswith("looked ")]:
             self.wrong.append(f"nobody could look at {run_id}: {told[-3:]}")
@@ -253,73 +262,24 @@ class Moment:
     """When a child is killed: so long after it was born, or after it told that word for the first time."""
 
     seconds: float
-    after: bytes
+    after: str
 
 
 def _moment(chance: random.Random) -> Moment:
-    after = chance.choices([b"", b"ready", b"saved"], [1, 2, 5])[0]
+    after = chance.choices(["", "ready", "saved"], [1, 2, 5])[0]
     return Moment(chance.expovariate(1 / 0.02), after)
-
-
-Doing = Callable[[Callable[[str], None]], Coroutine[Any, Any, None]]
-
-
-def _warm_up() -> None:
-    """Import here what children need, so that each of them has it when it is born."""
-    rounds()
-    for module in ("runtime.durable", "stores.sqlite", "stores.file", "checkpoint.verify"):
-        importlib.import_module(f"holdfast.{module}")
 
 
 def _life(doing: Doing, moment: Moment | None) -> tuple[list[str], bool]:
     """What a child tells until it ends or is killed; whether it ended by itself."""
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(reader)
-        _be_child(doing, writer)
-    os.close(writer)
-    try:
-        text, ended = _read(reader, moment)
-    finally:
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-    while chunk := os.read(reader, 65_536):  # what it had told when it was killed
-        text += chunk
-    os.close(reader)
-    return text.decode().splitlines(), ended
-
-
-def _read(reader: int, moment: Moment | None) -> tuple[bytes, bool]:
-    text = b""
-    hanging = time.monotonic() + PATIENCE_SECONDS
-    deadline = hanging
-    while True:
-        if deadline is hanging and moment is not None and moment.after in text:
-            deadline = time.monotonic() + moment.seconds
-        left = deadline - time.monotonic()
-        if left <= 0 or not select.select([reader], [], [], left)[0]:
-            break
-        chunk = os.read(reader, 65_536)
-        if not chunk:
-            return text, True
-        text += chunk
-    if deadline is hanging:
-        raise TimeoutError(f"a child did not end within {PATIENCE_SECONDS:g} s; it told: {text[-500:]!r}")
-    return text, False
-
-
-def _be_child(doing: Doing, writer: int) -> NoReturn:
-    def tell(line: str) -> None:
-        os.write(writer, f"{line}\n".encode())  # whole, or not at all: it is short
-
-    try:
-        asyncio.run(doing(tell))
-    except BaseException:
-        last = traceback.format_exc().strip().splitlines()
-        tell(f"wrong {' | '.join(last[-6:])}"[:4_000])
-    finally:
-        os._exit(0)
+    with Child(doing) as child:
+        if moment is None:
+            child.finish()
+            return child.told, True
+        early = bool(moment.after) and child.ended_before(moment.after)
+        ended = early or child.ended_within(moment.seconds)
+        child.kill()
+        return child.told, ended
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,0 +1,151 @@
+"""Bugs on purpose: each test of faults must find those that it is there for.
+
+A child plants one in itself before it does anything; it is gone with the child.
+"""
+
+import asyncio
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from holdfast import CheckpointStorage
+from holdfast.checkpoint.store import Commit, Expected, Left, Letter, Note, Store
+from holdfast.ids import RunId
+from holdfast.runtime.context import TurnContext
+from tests.support.durable import Wrapped, storage_at
+
+
+class Hasty(Wrapped):
+    """Acknowledges notes at once and makes them durable 20 ms later."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self._waiting: list[Commit] = []
+        self._flushing: asyncio.Task[None] | None = None
+
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        if commit.records or not commit.notes:
+            await self._flushed()
+            return await self.inner.commit(commit)
+        self._waiting.append(commit)
+        if self._flushing is None or self._flushing.done():
+            self._flushing = asyncio.create_task(self._flush())
+        return await self.inner.inbox(commit.head.run_id)
+
+    async def _flush(self) -> None:
+        while self._waiting:
+            await asyncio.sleep(0.02)
+            waiting, self._waiting = self._waiting, []
+            for commit in waiting:
+                await self.inner.commit(commit)
+
+    async def _flushed(self) -> None:
+        if self._flushing is not None:
+            await self._flushing
+
+    async def close(self) -> None:
+        await self._flushed()
+        await self.inner.close()
+
+
+class NoJournal(Wrapped):
+    """Lets a run go on as if nothing of its superstep had been done."""
+
+    async def notes(self, run_id: RunId) -> Sequence[Note]:
+        return ()
+
+
+class AnyToken(Wrapped):
+    """Takes every commit of a run that is there, whoever took the run since."""
+
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        head = await self.inner.head(commit.head.run_id)
+        if head is not None and commit.expected is not None:
+            commit = commit._replace(expected=Expected(head.checkpoint_id, head.token))
+        return await self.inner.commit(commit)
+
+
+class NoCount(Wrapped):
+    """Forgets how often a run was taken over."""
+
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        return await self.inner.commit(commit._replace(head=commit.head._replace(takeovers=0)))
+
+
+class CountsOn(Wrapped):
+    """Counts takeovers until the next checkpoint, whatever the journal says."""
+
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        head = await self.inner.head(commit.head.run_id)
+        if head is not None and not commit.records:
+            most = max(head.takeovers, commit.head.takeovers)
+            commit = commit._replace(head=commit.head._replace(takeovers=most))
+        return await self.inner.commit(commit)
+
+
+class KeepsLetters(Wrapped):
+    """Leaves letters in the inbox that were taken."""
+
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        return await self.inner.commit(commit._replace(taken=()))
+
+
+class ManyAnswers(Wrapped):
+    """Says that letters were left, also where their keys had been used."""
+
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+        left = await self.inner.leave(run_id, since, letters)
+        return Left(left.head)
+
+
+class HastyLetters(Wrapped):
+    """Acknowledges letters at once and leaves them 20 ms later."""
+
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+        self._leaving = asyncio.create_task(self._leave(run_id, since, letters))
+        return Left(await self.inner.head(run_id))
+
+    async def _leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> None:
+        await asyncio.sleep(0.02)
+        await self.inner.leave(run_id, since, letters)
+
+
+class NobodyLives(Wrapped):
+    """Believes of every other process that it is dead."""
+
+    async def lives(self, process: str) -> bool:
+        return False
+
+
+def _other_keys() -> None:
+    """Give an effect that is repeated in another process another key."""
+    genuine: Any = TurnContext.idempotency_key
+    TurnContext.idempotency_key = property(  # type: ignore[assignment, method-assign]
+        lambda self: f"{genuine.fget(self)}-{os.getpid()}"
+    )
+
+
+_AROUND_STORE = {
+    "hasty": Hasty,
+    "no-journal": NoJournal,
+    "any-token": AnyToken,
+    "no-count": NoCount,
+    "counts-on": CountsOn,
+    "keeps-letters": KeepsLetters,
+    "many-answers": ManyAnswers,
+    "hasty-letters": HastyLetters,
+    "nobody-lives": NobodyLives,
+}
+_IN_PROCESS = {"other-keys": _other_keys}
+PLANTED = [*_AROUND_STORE, *_IN_PROCESS]
+
+
+def opened(kind: str, folder: Path, planted: str = "") -> CheckpointStorage:
+    """The storage of this kind, with a bug if one is named."""
+    storage = storage_at(kind, folder)
+    if planted in _IN_PROCESS:
+        _IN_PROCESS[planted]()
+    elif planted:
+        return CheckpointStorage(_AROUND_STORE[planted](storage.store))
+    return storage
