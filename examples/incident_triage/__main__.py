@@ -7,7 +7,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from examples.incident_triage.left import is_interrupted, print_checkpoints
+from examples.incident_triage.left import is_interrupted, print_checkpoints, print_tree
 from examples.incident_triage.options import parsed, place_of
 from examples.incident_triage.place import Place
 from examples.incident_triage.worker import KILL
@@ -65,6 +65,8 @@ def _tell_of_kill(place: Place) -> None:
 def _tell_of_end(place: Place) -> None:
     print()
     asyncio.run(print_checkpoints(place.database))
+    print()
+    asyncio.run(print_tree(place.database))
     sys.stdout.flush()
     place.clear()
 

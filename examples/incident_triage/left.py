@@ -1,46 +1,52 @@
 """What lies in the storage of an incident, read by a process that does not run it."""
 
 import os
+import sys
 from pathlib import Path
 
+from examples.incident_triage.otherwise import state_size
 from examples.incident_triage.view import size
-from holdfast import Checkpoint, SqliteCheckpointStorage
+from examples.incident_triage.workflow import INCIDENT
+from holdfast import SqliteCheckpointStorage
 
-_COLUMNS = "{:>4}  {:>9}  {:<5}  {:<9}  {:<9}  {:>9}  {:>9}"
+_COLUMNS = "{:<9}  {:>4}  {:>9}  {:<5}  {:<9}  {:<9}  {:>9}  {:>9}"
 
 
 async def print_checkpoints(database: Path) -> None:
     """The checkpoints of the incident: what each added to the storage, and how much state it gives back."""
     async with SqliteCheckpointStorage(database) as storage:
         checkpoints = await storage.list_checkpoints()
-    print(_COLUMNS.format("seq", "superstep", "phase", "cause", "status", "added", "state").rstrip())
+    print(_COLUMNS.format("run", "seq", "superstep", "phase", "cause", "status", "added", "state").rstrip())
     for made in checkpoints:
         print(
             _COLUMNS.format(
+                made.run_id,
                 made.seq,
                 made.superstep,
                 made.phase,
                 made.cause,
                 made.status,
                 size(made.new_bytes),
-                size(_state_size(made)),
+                size(state_size(made)),
             )
         )
     added = size(sum(made.new_bytes for made in checkpoints))
-    held = size(sum(_state_size(made) for made in checkpoints))
+    held = size(sum(map(state_size, checkpoints)))
     print(
         f"{len(checkpoints)} checkpoints added {added} to {_shown(database)}; written whole, their state is {held}"
     )
+
+
+async def print_tree(database: Path) -> None:
+    """The same checkpoints as a tree: what followed which, and where the runs stand."""
+    async with SqliteCheckpointStorage(database) as storage:
+        print(await storage.draw_tree(INCIDENT, ascii=not sys.stdout.encoding.lower().startswith("utf")))
 
 
 async def is_interrupted(database: Path) -> bool:
     """Whether a run lies there whose process died."""
     async with SqliteCheckpointStorage(database) as storage:
         return bool(await storage.list_runs(interrupted=True))
-
-
-def _state_size(checkpoint: Checkpoint) -> int:
-    return sum(sum(scope.sizes().values()) for scope in checkpoint.scopes.values())
 
 
 def _shown(path: Path) -> str:

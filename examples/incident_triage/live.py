@@ -11,8 +11,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from examples.incident_triage.otherwise import Outcomes
 from examples.incident_triage.progress import Progress, Stage, Station
-from examples.incident_triage.view import line, size, summary, told
+from examples.incident_triage.view import COMPARED, compared, line, parting, size, summary, told
 from examples.incident_triage.workflow import Note, Report
 from holdfast import (
     CheckpointSavedEvent,
@@ -95,6 +96,16 @@ class LiveView:
 
     def conclude(self) -> None:
         self._console.print(_listed("Summary", summary(self._progress), "green"))
+
+    def compare(self, outcomes: Outcomes) -> None:
+        table = Table(box=box.SIMPLE_HEAD, expand=True, pad_edge=False)
+        for title, ratio in zip(COMPARED, (None, 1, 1), strict=True):
+            table.add_column(title, ratio=ratio, style="" if title else "dim", no_wrap=not title)
+        for row in compared(outcomes):
+            table.add_row(*map(Text, row))
+        self._console.print()
+        self._console.print(Text(parting(outcomes), style="bold cyan"))
+        self._console.print(table)
 
     def _picture(self) -> RenderableType:
         upper = Table.grid(expand=True)

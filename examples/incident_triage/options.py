@@ -13,7 +13,8 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="incident_triage",
         description="Triages an incident from a 50 MB log that never leaves shared state. At its first start it "
-        "kills itself in the middle of triage; started again by the same command it goes on from there.",
+        "kills itself in the middle of triage; started again by the same command it goes on from there. What a "
+        "person decided is then decided otherwise, in a fork from the checkpoint before the decision.",
         allow_abbrev=False,
     )
     parser.add_argument(

@@ -1,11 +1,16 @@
 """The run as lines of text, for where stdout is no terminal."""
 
+import textwrap
+from itertools import zip_longest
 from types import TracebackType
 
+from examples.incident_triage.otherwise import Outcomes
 from examples.incident_triage.progress import Progress
-from examples.incident_triage.view import line, size, summary, told
+from examples.incident_triage.view import COMPARED, compared, line, parting, size, summary, told
 from examples.incident_triage.workflow import Report
 from holdfast import SuperStepCompletedEvent, WorkflowEvent
+
+_COLUMNS, _CELL = "{:<15}{:<42}{}", 40
 
 
 class PlainView:
@@ -45,3 +50,10 @@ class PlainView:
         print()
         for name, text in summary(self._progress):
             print(f"{name + ':':<15}{text}")
+
+    def compare(self, outcomes: Outcomes) -> None:
+        print(f"\n{parting(outcomes)}\n")
+        for name, *texts in [COMPARED, *compared(outcomes)]:
+            cells = [[f"{name}:" if name else ""], *(textwrap.wrap(text, _CELL) for text in texts)]
+            for row in zip_longest(*cells, fillvalue=""):
+                print(_COLUMNS.format(*row).rstrip())

@@ -74,6 +74,7 @@ class Progress:
     def went_before(self, left: Checkpoint) -> None:
         """Note where an earlier process left the run: what led to the next turns was done by then."""
         self.superstep = left.superstep
+        self._measure_state(left)
         outgoing = self.workflow.graph.outgoing
         ahead = {delivery.target_id for delivery in left.messages}
         ahead |= {request.executor_id for request in left.pending_requests}

@@ -4,6 +4,7 @@ import os
 from types import TracebackType
 from typing import Protocol
 
+from examples.incident_triage.otherwise import Outcome, Outcomes
 from examples.incident_triage.progress import Progress
 from examples.incident_triage.workflow import Note, Report
 from holdfast import (
@@ -38,6 +39,7 @@ class View(Protocol):
     def show(self, event: WorkflowEvent) -> None: ...
     def present(self, report: Report) -> None: ...
     def conclude(self) -> None: ...
+    def compare(self, outcomes: Outcomes) -> None: ...
 
 
 def line(event: WorkflowEvent) -> str:
@@ -95,15 +97,47 @@ def size(amount: int) -> str:
 def summary(progress: Progress) -> list[tuple[str, str]]:
     """What came of the run, as names and texts."""
     in_state = sum(progress.state.values())
-    passed = sum(message.size for message in progress.messages)
-    longest = max(message.size for message in progress.messages)
     fetches = progress.place.fetched_by()
     return [
         ("Decision", "; ".join(progress.outputs) or "none"),
         ("Supersteps", str(progress.superstep)),
         ("Shared state", f"{size(in_state)} in {', '.join(progress.state)}"),
-        ("Messages", f"{len(progress.messages)} seen by this process, the longest {longest:,} B"),
-        ("Kept in place", f"{in_state // passed:,} bytes for each byte that travelled"),
+        *_travelled([message.size for message in progress.messages], in_state),
         ("Fetched", f"{'once' if len(fetches) == 1 else f'{len(fetches)} times'}: {'; '.join(fetches)}"),
         ("Decided by", f"process {os.getpid()}"),
     ]
+
+
+def _travelled(sizes: list[int], in_state: int) -> list[tuple[str, str]]:
+    """What is to be told of messages: nothing, where an earlier process had come to the end already."""
+    if not sizes:
+        return []
+    return [
+        ("Messages", f"{len(sizes)} seen by this process, the longest {max(sizes):,} B"),
+        ("Kept in place", f"{in_state // sum(sizes):,} bytes for each byte that travelled"),
+    ]
+
+
+def parting(outcomes: Outcomes) -> str:
+    """Where the two decisions part."""
+    before = outcomes.before
+    return f"Back to checkpoint {before.seq}, before the decision, and on from there with the other one, as a fork:"
+
+
+COMPARED = ("", "as decided", "otherwise")
+
+
+def compared(outcomes: Outcomes) -> list[tuple[str, str, str]]:
+    """What came of the two decisions, side by side, under the titles of ``COMPARED``."""
+    columns = [_told_outcome(outcome) for outcome in (outcomes.decided, outcomes.otherwise)]
+    return [(name, columns[0][name], columns[1][name]) for name in columns[0]]
+
+
+def _told_outcome(outcome: Outcome) -> dict[str, str]:
+    return {
+        "Run": outcome.run_id,
+        "Answer": "yes" if outcome.paged else "no",
+        "Decision": outcome.decision,
+        "Shared state": size(outcome.state),
+        "Checkpoints": f"{outcome.checkpoints}, which added {size(outcome.added)}",
+    }

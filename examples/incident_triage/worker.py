@@ -8,11 +8,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from examples.incident_triage.options import parsed, place_of
+from examples.incident_triage.otherwise import both_decisions
 from examples.incident_triage.person import approval
 from examples.incident_triage.plain import PlainView
 from examples.incident_triage.progress import Progress
 from examples.incident_triage.view import View
-from examples.incident_triage.workflow import Note, build
+from examples.incident_triage.workflow import INCIDENT, Note, build
 from holdfast import CheckpointStorage, HoldfastError, RunStream, SqliteCheckpointStorage, WorkflowEvent
 
 KILL = getattr(signal, "SIGKILL", signal.SIGTERM)  # on Windows SIGTERM ends a process as roughly
@@ -47,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class Worker:
-    """Runs an incident from where it stands to its decision, and shows what happens."""
+    """Runs an incident from where it stands to its decision, then to the other one, and shows what happens."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         place = place_of(options)
@@ -61,7 +62,7 @@ class Worker:
         self._doomed = False
 
     def work(self) -> None:
-        """Watch the run until it waits for a person, ask, and go on."""
+        """Watch the run until it waits for a person, ask, and go on; then see what the other answer leads to."""
         # Between two calls of the runner no event loop runs: the prompt may block, and Ctrl-C reaches it.
         with asyncio.Runner() as runner:
             try:
@@ -74,16 +75,19 @@ class Worker:
                         answers[request.request_id] = self._approves()
                     runner.run(self._watch(stream, answers))
                 self._view.conclude()
+                outcomes = runner.run(both_decisions(self.progress.workflow, self._storage, stream.run))
+                if outcomes is not None:
+                    self._view.compare(outcomes)
             finally:
                 runner.run(self._storage.close())
 
     async def _begun(self) -> RunStream:
         """A new run, or the one that an earlier process left in the storage."""
         workflow = self.progress.workflow
-        left = await self._storage.get_latest(workflow.name)
+        left = await self._storage.get_latest(run_id=INCIDENT)
         if left is None:
             self._doomed = not self._options.no_kill
-            return workflow.run_stream(self._options.service)
+            return workflow.run_stream(self._options.service, run_id=INCIDENT)
         self._view.announce(f"Going on from the {left.phase} of superstep {left.superstep}")
         self.progress.went_before(left)
         return workflow.run_stream_from_checkpoint(left.checkpoint_id)

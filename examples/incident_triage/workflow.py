@@ -23,6 +23,8 @@ from holdfast import (
 )
 
 SCOPE = "IncidentLogs"
+INCIDENT, OTHERWISE = "incident", "otherwise"
+"""The run, and the fork of it in which the other decision is taken."""
 _PIECES = 10
 
 
