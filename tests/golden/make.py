@@ -5,29 +5,41 @@ they are. So this is run only before a version of the format is first released, 
 """
 
 import asyncio
+import itertools
 import json
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
-from unittest.mock import patch
+from typing import Any, NamedTuple
+from unittest.mock import AsyncMock, patch
 
-from holdfast import CheckpointStorage, HoldfastError, SuperStepStartedEvent
-from holdfast.checkpoint import log
+from holdfast import CheckpointStorage, HoldfastError, Run, RunStatus, SuperStepStartedEvent
+from holdfast.checkpoint import log, owner
+from holdfast.checkpoint.inbox import cancel_letter
 from holdfast.stores.file import FileStore
 from holdfast.stores.sqlite import SqliteStore
-from tests.golden import reader, workflows
+from tests.golden import journals, reader, renames, workflows
 from tests.golden.kinds import KINDS
 
 HERE = Path(__file__).resolve().parent
-DATABASE = HERE / "store.sqlite"
-DIRECTORY = HERE / "store.files"
 EXPECTED = HERE / "expected.json"
 NAMESPACE = "Team B"
 _BIG_BLOB = 3_000  # so that some blobs are files, though none is big
+
+
+class Stores(NamedTuple):
+    database: Path
+    directory: Path
+
+
+def stores_in(folder: Path) -> Stores:
+    return Stores(folder / "store.sqlite", folder / "store.files")
+
+
+STORES = stores_in(HERE)
 
 
 @contextmanager
@@ -41,6 +53,16 @@ def low_limits() -> Iterator[None]:
         log._KEYFRAME_BYTES, log._LARGEST_PART = before
 
 
+@contextmanager
+def named_owners() -> Iterator[None]:
+    """Let owners have the same names each time, which are not those of some machine."""
+    with (
+        patch.object(owner, "this_process", lambda: "boot/1/golden:17:42"),
+        patch.object(owner, "_numbers", itertools.count(1)),
+    ):
+        yield
+
+
 async def fill(storage: CheckpointStorage) -> None:
     """All golden runs."""
     await workflows.kinds().run("kinds", run_id="all-kinds", storage=storage)
@@ -49,12 +71,17 @@ async def fill(storage: CheckpointStorage) -> None:
         await workflows.growing().run(1, run_id="grown", storage=storage)
     await _nested(storage)
     await workflows.joining().run(21, run_id="fan-in", storage=storage)
-    try:
+    with suppress(HoldfastError):
         await workflows.failing().run(0, run_id="failed", storage=storage)
-    except HoldfastError:
-        pass
     await _cancelled(storage)
     await _restored(storage)
+    await _forked(storage)
+    with suppress(HoldfastError):
+        await journals.journaled(fails=True).run(4, run_id="journaled", storage=storage)
+    await _answered(storage)
+    await _asked_again(storage)
+    await _renamed(storage)
+    await _interrupted(storage)
     await storage.close()
 
 
@@ -65,10 +92,14 @@ async def _nested(storage: CheckpointStorage) -> None:
 
 async def _cancelled(storage: CheckpointStorage) -> None:
     run = await workflows.sleeping().start(60.0, run_id="cancelled", storage=storage)
+    await _under_way(run)
+    await run.cancel()
+
+
+async def _under_way(run: Run) -> None:
     async for event in run.watch_stream():
         if isinstance(event, SuperStepStartedEvent):
             break
-    await run.cancel()
 
 
 async def _restored(storage: CheckpointStorage) -> None:
@@ -78,6 +109,68 @@ async def _restored(storage: CheckpointStorage) -> None:
         checkpoints = await storage.list_checkpoints(run_id="restored")
         run = await workflows.growing().resume(checkpoints[3], storage=storage)
         await run.wait_for_completion()
+
+
+async def _forked(storage: CheckpointStorage) -> None:
+    """A run that began where another one ended, with its blobs, and with a key that was edited."""
+    latest = await storage.get_latest(run_id="grown")
+    assert latest is not None
+    run = await workflows.growing().fork(
+        latest, edits={("Grown", "lines"): ["edited"]}, run_id="Forked", storage=storage
+    )
+    await run.wait_for_completion()
+
+
+async def _answered(storage: CheckpointStorage) -> None:
+    """A run that waits, though somebody answered: nobody drives it."""
+    await workflows.approval().run(KINDS["dataclass"], run_id="answered", storage=storage)
+    answers = {"Approve.1.1": {"approved": False, "reason": "too long"}, "number": 12}
+    await storage.respond("answered", answers)
+
+
+async def _asked_again(storage: CheckpointStorage) -> None:
+    """A run that was over and went back to where it waited: it asks again."""
+    result = await workflows.approval().run(KINDS["dataclass"], run_id="asked again", storage=storage)
+    await result.respond({"Approve.1.1": {"approved": True}, "number": None})
+    waiting = next(
+        made
+        for made in await storage.list_checkpoints(run_id="asked again")
+        if made.status is RunStatus.WAITING
+    )
+    run = await workflows.approval().resume(waiting, storage=storage)
+    await run.wait_for_completion()
+
+
+async def _renamed(storage: CheckpointStorage) -> None:
+    """A run that failed, and went on when its executors had other names.
+
+    The second answer is left while the first is taken in, and is delivered beside what became of the first.
+    """
+    before = renames.renamed(now=False)
+    result = await before.run(3, run_id="renamed", storage=storage)
+
+    async def answer_the_second() -> None:
+        renames.meanwhile = None
+        await storage.respond("renamed", {"second": 5})
+
+    with suppress(HoldfastError), patch.object(renames, "meanwhile", answer_the_second):
+        await result.respond({"first": 4})
+    run = await renames.renamed(now=True).resume(run_id="renamed", storage=storage, allow_graph_change=True)
+    await run.wait_for_completion()
+
+
+async def _interrupted(storage: CheckpointStorage) -> None:
+    """A run whose process died, as did the one that took it over; somebody wants it to be cancelled."""
+    workflow = workflows.sleeping()
+    with patch.object(log.RunLog, "set_status", AsyncMock()):  # the dead do not say how they ended
+        run = await workflow.start(60.0, run_id="interrupted", storage=storage)
+        await _under_way(run)
+        await run.cancel()
+        run = await workflow.resume(run_id="interrupted", storage=storage)
+        await _under_way(run)
+        await run.cancel()
+    left = await storage.store.leave(run.run_id, 1, [cancel_letter(b"8 bytes.")])
+    assert left.head is not None
 
 
 async def fill_namespace(storage: CheckpointStorage) -> None:
@@ -91,22 +184,45 @@ def expected(store: Path, namespace: str = "") -> dict[str, Any]:
     found = {}
     for run in reader.read(store, namespace):
         listed = run.listed()
-        seqs = {made["checkpoint_id"]: made["seq"] for made in listed}
         for made in listed:
-            made["parent"] = seqs.get(made["parent"])
+            made["parent"] = _place(run, made["parent"])
             del made["checkpoint_id"]
         found[run.head["run_id"]] = {
-            **{key: run.head[key] for key in ("workflow_name", "family", "seq", "token", "status", "reason")},
+            **{key: run.head[key] for key in _SAME_EACH_TIME},
             "checkpoints": listed,
             "held": _shortened(run.held(run.head["checkpoint_id"]).shown()),
+            "journal": _shortened(sorted(run.journal(), key=repr)),
+            "inbox": _shortened(run.inbox()),
         }
     return found
 
 
+_SAME_EACH_TIME = (
+    "workflow_name",
+    "family",
+    "seq",
+    "token",
+    "status",
+    "owner",
+    "wake_at",
+    "takeovers",
+    "reason",
+)
+
+
+def _place(run: reader.Run, checkpoint_id: str | None) -> int | str | None:
+    """Where a checkpoint stands: its seq, and the run if it is another one."""
+    if checkpoint_id is None:
+        return None
+    relative = run.relatives[checkpoint_id]
+    seq: int = relative.headers[checkpoint_id]["seq"]
+    return seq if relative is run else f"{relative.head['run_id']} {seq}"
+
+
 def _shortened(value: Any) -> Any:
-    """The same with a digest in place of long texts."""
+    """The same with a digest in place of long texts, and without the times of events."""
     if isinstance(value, dict):
-        return {key: _shortened(part) for key, part in value.items()}
+        return {key: _shortened(part) for key, part in value.items() if key != "timestamp"}
     if isinstance(value, list):
         return [_shortened(part) for part in value]
     if isinstance(value, str) and len(value) > 300:
@@ -115,29 +231,45 @@ def _shortened(value: Any) -> Any:
 
 
 async def make() -> None:
-    shutil.rmtree(DIRECTORY, ignore_errors=True)
-    shutil.rmtree(_beside(DATABASE), ignore_errors=True)
-    DATABASE.unlink(missing_ok=True)
-    with patch.object(log, "this_process", lambda: "golden:1:1"):  # not the names of some machine
-        await fill(CheckpointStorage(SqliteStore(DATABASE, big_blob=_BIG_BLOB)))
-        await fill_namespace(CheckpointStorage(SqliteStore(DATABASE, NAMESPACE, big_blob=_BIG_BLOB)))
-        await fill(CheckpointStorage(FileStore(DIRECTORY)))
-        await fill_namespace(CheckpointStorage(FileStore(DIRECTORY, NAMESPACE)))
-    for unneeded in (*DIRECTORY.rglob("ids"), DIRECTORY / "temp"):
-        shutil.rmtree(unneeded)  # links that are only hints, and an empty folder, which git does not keep
+    """Make the stores elsewhere, and when all is well put them here."""
     with tempfile.TemporaryDirectory() as folder:
-        database, _ = copied(Path(folder))
-        document = {"": expected(database), NAMESPACE: expected(database, NAMESPACE)}
+        made = stores_in(Path(folder) / "made")
+        made.database.parent.mkdir()
+        await _make(made)
+        shutil.rmtree(_beside(STORES.database), ignore_errors=True)
+        shutil.rmtree(STORES.directory, ignore_errors=True)
+        STORES.database.unlink(missing_ok=True)
+        copy(made, STORES)
+        # Whoever opens a database leaves files beside it, also one who only reads: what is there now is read elsewhere.
+        document = {name: expected(made.database, name) for name in ("", NAMESPACE)}
     EXPECTED.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
 
 
-def copied(folder: Path) -> tuple[Path, Path]:
-    """Copies of the two stores: whoever opens a database leaves files beside it, also one who only reads."""
-    database, directory = folder / DATABASE.name, folder / DIRECTORY.name
-    shutil.copy(DATABASE, database)
-    shutil.copytree(_beside(DATABASE), _beside(database))
-    shutil.copytree(DIRECTORY, directory)
-    return database, directory
+async def _make(stores: Stores) -> None:
+    database, directory = stores
+    for first, second in (
+        (SqliteStore(database, big_blob=_BIG_BLOB), SqliteStore(database, NAMESPACE, big_blob=_BIG_BLOB)),
+        (FileStore(directory), FileStore(directory, NAMESPACE)),
+    ):
+        with named_owners():
+            await fill(CheckpointStorage(first))
+            await fill_namespace(CheckpointStorage(second))
+    for unneeded in (*directory.rglob("ids"), directory / "temp"):
+        shutil.rmtree(unneeded)  # links that are only hints, and an empty folder, which git does not keep
+
+
+def copy(stores: Stores, to: Stores) -> Stores:
+    """Copy the two stores."""
+    shutil.copy(stores.database, to.database)
+    unneeded = shutil.ignore_patterns(".temp")
+    shutil.copytree(_beside(stores.database), _beside(to.database), ignore=unneeded)
+    shutil.copytree(stores.directory, to.directory)
+    return to
+
+
+def copied(folder: Path) -> Stores:
+    """Copies of the golden stores, for those who open them."""
+    return copy(STORES, stores_in(folder))
 
 
 def _beside(database: Path) -> Path:

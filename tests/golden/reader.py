@@ -1,7 +1,7 @@
 """A reader of stores that shares no code with Holdfast: written from ``docs/format.md`` alone, to prove that page.
 
 ``python tests/golden/reader.py STORE [--namespace NAME]`` prints the runs of a SQLite or file store, their checkpoints
-with ids that are computed anew, and what each run holds where it stands.
+with ids that are computed anew, and what each run holds where it stands, with its journal and its inbox.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ import re
 import sqlite3
 import struct
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +32,7 @@ class Broken(Exception):
     """The store is not what the format says."""
 
 
-# Stores: heads, records in stored form, blobs
+# Stores: heads, records in stored form, blobs, notes, letters
 
 
 class Record(NamedTuple):
@@ -42,11 +45,20 @@ class Record(NamedTuple):
     """Cut, changes, values."""
 
 
+class Keyed(NamedTuple):
+    """A note or a letter, in its stored form."""
+
+    key: str
+    data: bytes
+
+
 class Store(NamedTuple):
     heads: dict[str, dict[str, Any]]
     records: Callable[[str], list[Record]]
     blob: Callable[[str, bytes], bytes]
     """The blob of a family, in its stored form."""
+    notes: Callable[[str], list[Keyed]]
+    letters: Callable[[str], list[Keyed]]
 
 
 def open_store(path: Path, namespace: str = "") -> Store:
@@ -59,34 +71,30 @@ def _check_version(major: int, features: list[str]) -> None:
 
 
 def _database(path: Path, namespace: str) -> Store:
-    connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
-    if application != 0x486F6C64:
+    def select(query: str, *values: Any) -> list[Any]:
+        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+            return connection.execute(query, values).fetchall()
+
+    if select("PRAGMA application_id") != [(0x486F6C64,)]:
         raise Broken(f"{path} is another program's database")
-    meta = dict(connection.execute("SELECT key, value FROM meta"))
-    (major,) = connection.execute("PRAGMA user_version").fetchone()
+    meta = dict(select("SELECT key, value FROM meta"))
+    ((major,),) = select("PRAGMA user_version")
     if int(meta["format_major"]) != major:
         raise Broken("the two places that say the version differ")
     _check_version(major, json.loads(meta["features"]))
     heads, rows = {}, {}
-    columns = "id, run, workflow, family, checkpoint, seq, token, status, created, updated, owner, reason"
-    for row in connection.execute(
-        f"SELECT {columns} FROM runs WHERE namespace = ? ORDER BY created, run", (namespace,)
-    ):
-        number, run, workflow, family, checkpoint, seq, token, status, created, updated, owner, reason = row
+    columns = "id, run, workflow, family, checkpoint, reason"
+    alike = ("seq", "token", "status", "created", "updated", "owner", "wake_at", "takeovers")
+    query = f"SELECT {columns}, {', '.join(alike)} FROM runs WHERE namespace = ? ORDER BY created, run"
+    for number, run, workflow, family, checkpoint, reason, *others in select(query, namespace):
         rows[run] = number
         heads[run] = {
             "run_id": run,
             "workflow_name": workflow,
             "family": family,
             "checkpoint_id": checkpoint.hex(),
-            "seq": seq,
-            "token": token,
-            "status": status,
-            "created": created,
-            "updated": updated,
-            "owner": owner,
             "reason": reason.decode("utf-8", "surrogatepass"),
+            **dict(zip(alike, others, strict=True)),
         }
 
     def records(run: str) -> list[Record]:
@@ -95,9 +103,8 @@ def _database(path: Path, namespace: str) -> Store:
             "FROM checkpoints c LEFT JOIN keyframes k ON k.checkpoint = c.id WHERE c.run = ? ORDER BY c.seq"
         )
         found = []
-        for checkpoint, seq, header, changes, values, cut, key_changes, key_values in connection.execute(
-            query, (rows[run],)
-        ):
+        for checkpoint, seq, header, changes, values, *frame in select(query, rows[run]):
+            cut, key_changes, key_values = frame
             keyframe = None if cut is None else (bool(cut), key_changes, key_values)
             found.append(Record(checkpoint.hex(), seq, header, changes, values, keyframe))
         return found
@@ -108,10 +115,10 @@ def _database(path: Path, namespace: str) -> Store:
             "WHERE namespace = ? AND families.family = ? AND find = ? AND digest = ?"
         )
         find = int.from_bytes(digest[:8], "big", signed=True)
-        row = connection.execute(query, (namespace, family, find, digest)).fetchone()
-        if row is None:
+        found = select(query, namespace, family, find, digest)
+        if not found:
             raise Broken(f"blob {digest.hex()} is missing")
-        size, data = row
+        size, data = found[0]
         if data is None:
             folder = path.with_name(f"{path.name}-blobs") / f"namespace-{file_name(namespace)}"
             data = (folder / file_name(family) / digest.hex()).read_bytes()
@@ -119,7 +126,13 @@ def _database(path: Path, namespace: str) -> Store:
             raise Broken(f"blob {digest.hex()} has another size")
         return bytes(data)
 
-    return Store(heads, records, blob)
+    def keyed(table: str, run: str) -> list[Keyed]:
+        if not select("SELECT 1 FROM sqlite_master WHERE name = ?", table):
+            return []
+        query = f"SELECT key, data FROM {table} WHERE run = ? AND data IS NOT NULL ORDER BY id"
+        return [Keyed(key.decode("utf-8", "surrogatepass"), data) for key, data in select(query, rows[run])]
+
+    return Store(heads, records, blob, partial(keyed, "notes"), partial(keyed, "letters"))
 
 
 def _directory(path: Path, namespace: str) -> Store:
@@ -128,11 +141,7 @@ def _directory(path: Path, namespace: str) -> Store:
     base = path / "namespaces" / file_name(namespace) if namespace else path
     commits: dict[str, list[dict[str, Any]]] = {}
     for folder in (base / "runs").iterdir():
-        names = [
-            match for file in folder.iterdir() if (match := re.fullmatch(r"(\d{8,})-(\d+)\.json", file.name))
-        ]
-        names.sort(key=lambda match: (int(match[1]), int(match[2])))
-        read = [json.loads((folder / match[0]).read_bytes()) for match in names]
+        read = _commits(folder)
         run = read[-1]["head"]["run_id"]
         if folder.name != file_name(run):
             raise Broken(f"{folder} holds run {run}")
@@ -145,8 +154,51 @@ def _directory(path: Path, namespace: str) -> Store:
     def blob(family: str, digest: bytes) -> bytes:
         return (base / "blobs" / file_name(family) / digest.hex()).read_bytes()
 
+    def letters(run: str) -> list[Keyed]:
+        return [_shown_keyed(letter) for letter in commits[run][-1].get("letters", [])]
+
     ordered = sorted(heads.items(), key=lambda item: (item[1]["created"], item[0]))
-    return Store(dict(ordered), records, blob)
+    return Store(dict(ordered), records, blob, lambda run: _notes(commits[run]), letters)
+
+
+def _commits(folder: Path) -> list[dict[str, Any]]:
+    """What stands in the commits of a run, without those that were emptied."""
+    names: dict[tuple[int, int], str] = {}
+    for file in folder.iterdir():
+        if match := re.fullmatch(r"(\d{8,})-(\d+)\.json", file.name):
+            names[int(match[1]), int(match[2])] = file.name
+    commits = []
+    for (seq, number), name in sorted(names.items()):
+        content = (folder / name).read_bytes()
+        if content:
+            commits.append(json.loads(content))
+        elif (seq, number + 1) not in names:
+            raise Broken(f"{folder / name} is empty")
+    return commits
+
+
+def _notes(commits: list[dict[str, Any]]) -> list[Keyed]:
+    """The notes since the head came to its checkpoint."""
+    later = list(takewhile(lambda commit: not _moved(commit), reversed(commits)))
+    found: dict[str, Keyed] = {}
+    for commit in commits[-len(later) - 1 :]:
+        for shown in commit.get("notes", []):
+            note = _shown_keyed(shown)
+            found[note.key] = note
+    return list(found.values())
+
+
+def _moved(commit: dict[str, Any]) -> bool:
+    before = commit["expected"]
+    return before is None or before["checkpoint_id"] != commit["head"]["checkpoint_id"]
+
+
+def _shown_keyed(shown: dict[str, Any]) -> Keyed:
+    key = shown["key"]
+    if not isinstance(key, str):
+        key = base64.b64decode(key["base64"]).decode("utf-8", "surrogatepass")
+    packed = "data_packed" in shown
+    return Keyed(key, packed_from(shown["data_packed"]) if packed else _shown_part(shown, "data"))
 
 
 def _shown_record(shown: dict[str, Any]) -> Record:
@@ -215,6 +267,19 @@ def file_name(text: str) -> str:
 # Stored forms and ids
 
 
+def plain_here(stored: bytes) -> bytes:
+    """The plain data of what cannot lie elsewhere: blobs, notes, letters."""
+    if not stored:
+        return b""
+    if stored[0] == 0:
+        return stored[1:]
+    if stored[0] != 1:
+        raise Broken(f"form {stored[0]} is not known here")
+    if not 0 <= zstandard.frame_content_size(stored[1:]) <= LARGEST:
+        raise Broken("a frame is too big, or does not say how big it is")
+    return zstandard.ZstdDecompressor().decompress(stored[1:])
+
+
 class Parts:
     """Turns stored forms of one run into plain data."""
 
@@ -223,23 +288,10 @@ class Parts:
         self._family = family
 
     def plain(self, stored: bytes) -> bytes:
-        if not stored:
-            return b""
-        if stored[0] == 0:
-            return stored[1:]
-        if stored[0] == 1:
-            if not 0 <= zstandard.frame_content_size(stored[1:]) <= LARGEST:
-                raise Broken("a frame is too big, or does not say how big it is")
-            return zstandard.ZstdDecompressor().decompress(stored[1:])
-        if stored[0] == 2:
-            return self.blob(stored[1:])
-        raise Broken(f"form {stored[0]} is not known here")
+        return self.blob(stored[1:]) if stored[:1] == b"\x02" else plain_here(stored)
 
     def blob(self, digest: bytes) -> bytes:
-        stored = self._store.blob(self._family, digest)
-        if stored[:1] == b"\x02":
-            raise Broken("a blob is elsewhere")
-        data = self.plain(stored)
+        data = plain_here(self._store.blob(self._family, digest))
         if blake3(data).digest() != digest:
             raise Broken(f"blob {digest.hex()} has other content than its name says")
         return data
@@ -388,6 +440,8 @@ class Request(NamedTuple):
     executor: str
     data: Value
     form: bytes
+    asked_by: int
+    """The seq of the checkpoint that asked; 0 where it is not said."""
 
 
 class Delivery(NamedTuple):
@@ -410,21 +464,35 @@ class Held:
     instances: dict[str, int] = field(default_factory=dict)
     since_input: int = 0
     fingerprint: str = ""
+    graph: Value | None = None
     happened: list[Any] = field(default_factory=list)
 
-    def fold(self, changes: bytes, values: bytes, parts: Parts, counts: bool) -> None:
+    def fold_record(self, changes: bytes, values: bytes, parts: Parts, header: dict[str, Any]) -> None:
+        """Fold what a record says, which unlike a keyframe leaves some of it to its header."""
+        self.since_input += (header["phase"], header["cause"]) == ("end", "superstep")
+        self.fold(changes, values, parts, header["seq"])
+        if header["cause"] in ("restore", "fork"):
+            asked = self.requests.items()
+            self.requests = {key: request._replace(asked_by=header["seq"]) for key, request in asked}
+
+    def fold(self, changes: bytes, values: bytes, parts: Parts, seq: int = 0) -> None:
         document = ormsgpack.unpackb(changes) if changes else {}
         table = _table(document.get("values", []), ormsgpack.unpackb(values) if values else [], parts)
-        self.since_input = document.get("since_input", self.since_input + counts)
+        if "renames" in document:
+            names, fan_ins = document["renames"]
+            self._rename(names, {(path, old): new for path, old, new in fan_ins})
+        self.since_input = document.get("since_input", self.since_input)
         if "fingerprint" in document:
             self.fingerprint = document["fingerprint"].hex()
+        if "graph" in document:
+            self.graph = table[document["graph"]]
         self.happened = [
             [who, table[what].decoded()] if what is not None else [who, *warning]
             for who, what, *warning in document.get("happened", [])
         ]
         for request in document.get("requests", []):
             asked = _request(request, table)
-            self.requests[asked.request_id] = asked
+            self.requests[asked.request_id] = asked._replace(asked_by=asked.asked_by or seq)
         if "deliveries" in document:
             self.deliveries = [
                 Delivery(target, source, table[number], _request(asked[0], table) if asked else None)
@@ -455,6 +523,34 @@ class Held:
             if count:
                 self.instances[executor] = count
 
+    def _rename(self, names: dict[str, str], fan_ins: dict[tuple[str, str], str]) -> None:
+        def name(old: str) -> str:
+            return names.get(old, old)
+
+        def source_in(path: str, source: str) -> str:
+            return name(path + source).removeprefix(name(path))
+
+        def asking(request: Request) -> Request:
+            return request._replace(executor=name(request.executor))
+
+        self.deliveries = [
+            Delivery(name(to), source if source is None else name(source), value, asked and asking(asked))
+            for to, source, value, asked in self.deliveries
+        ]
+        self.requests = {key: asking(request) for key, request in self.requests.items()}
+        self.outputs = [(name(executor), value) for executor, value in self.outputs]
+        self.instances = {name(executor): count for executor, count in self.instances.items()}
+        self.state = {
+            (owner if owner is None else name(owner), scope, name(path)): keys
+            for (owner, scope, path), keys in self.state.items()
+        }
+        self.buffers = {
+            (name(path), fan_ins.get((path, fan_in), fan_in)): {
+                source_in(path, source): held for source, held in buffer.items()
+            }
+            for (path, fan_in), buffer in self.buffers.items()
+        }
+
     def values(self) -> Iterator[Value]:
         yield from (delivery.value for delivery in self.deliveries)
         yield from (value for keys in self.state.values() for value in keys.values())
@@ -466,7 +562,7 @@ class Held:
         """All of it, as JSON could have it."""
         return {
             "deliveries": [
-                [to, source, value.decoded(), asked.request_id if asked else None]
+                [to, source, value.decoded(), [asked.request_id, asked.executor] if asked else None]
                 for to, source, value, asked in self.deliveries
             ],
             "state": {
@@ -481,13 +577,19 @@ class Held:
             },
             "outputs": [[executor, value.decoded()] for executor, value in self.outputs],
             "requests": {
-                asked.request_id: [asked.executor, asked.data.decoded(), decoded(asked.form)]
+                asked.request_id: [
+                    asked.executor,
+                    asked.data.decoded(),
+                    decoded(asked.form),
+                    asked.asked_by,
+                ]
                 for asked in self.requests.values()
             },
             "answered": sorted(self.answered),
             "instances": self.instances,
             "since_input": self.since_input,
             "fingerprint": self.fingerprint,
+            "graph": self.graph and self.graph.decoded(),
             "happened": self.happened,
         }
 
@@ -509,8 +611,8 @@ def _table(entries: list[Any], content: list[bytes], parts: Parts) -> list[Value
 
 
 def _request(document: list[Any], table: list[Value]) -> Request:
-    request_id, executor, number, form = document
-    return Request(request_id, executor, table[number], form)
+    request_id, executor, number, form, *asked_by = document
+    return Request(request_id, executor, table[number], form, asked_by[0] if asked_by else 0)
 
 
 def _scope(document: list[Any]) -> tuple[str | None, str, str]:
@@ -531,11 +633,91 @@ def _write(keys: dict[str, Value], key: str, kind: int, rest: list[Any], table: 
         raise Broken(f"a write of kind {kind} is not known here")
 
 
+# Journals and inboxes
+
+
+def _unbundled(note: Keyed, parts: Parts) -> list[Keyed]:
+    """The notes that a note stands for: itself, or those of a bundle."""
+    kind, *rest = json.loads(note.key)
+    if kind != "bundle":
+        return [note]
+    plain = parts.plain(note.data)
+    if rest != [blake3(plain).hexdigest()[:16]]:
+        raise Broken(f"the bundle {note.key} holds something else")
+    return [Keyed(key, data) for key, data in ormsgpack.unpackb(plain)]
+
+
+def shown_note(note: Keyed, parts: Parts) -> dict[str, Any]:
+    """What a note says, as JSON could have it."""
+    document = ormsgpack.unpackb(plain_here(note.data))
+    table = _table(document["values"], document["content"], parts)
+    if "once" in document:
+        _check_key(note, ["once", document["once"], document["name"]])
+        result = table[document["result"]].decoded()
+        return {"once": document["once"], "name": document["name"], "result": result}
+    _check_key(note, ["turn", document["turn"]])
+    asked = [_request(request, table) for request in document["requests"]]
+    return {
+        "turn": document["turn"],
+        "attempt": document["attempt"],
+        "messages": [[table[number].decoded(), target] for number, target in document["messages"]],
+        "changes": [
+            [scope, key, *_shown_change(kind, rest, table)] for scope, key, kind, *rest in document["changes"]
+        ],
+        "outputs": [[executor, table[number].decoded()] for executor, number in document["outputs"]],
+        "requests": [
+            [request.request_id, request.executor, request.data.decoded(), decoded(request.form)]
+            for request in asked
+        ],
+        "events": [
+            [who, table[what].decoded()] if what is not None else [who, *warning]
+            for who, what, *warning in document["events"]
+        ],
+    }
+
+
+def _shown_change(kind: int, rest: list[Any], table: list[Value]) -> list[Any]:
+    match kind, rest:
+        case (0, [number]):
+            return ["put", table[number].decoded()]
+        case (1, [numbers]):
+            return ["append", [table[number].decoded() for number in numbers]]
+        case (2, []):
+            return ["drop"]
+        case (3, [numbers, rule]):
+            return ["update", [table[number].decoded() for number in numbers], rule]
+        case (4, [number]):
+            return ["put anyway", table[number].decoded()]
+    raise Broken(f"a change of kind {kind} is not known here")
+
+
+def shown_letter(letter: Keyed) -> dict[str, Any]:
+    """What a letter says, as JSON could have it."""
+    document = ormsgpack.unpackb(plain_here(letter.data))
+    if "cancel" in document:
+        if json.loads(letter.key)[0] != "cancel":
+            raise Broken(f"the letter {letter.key} says something else than its key")
+        return {"cancel": document["cancel"]}
+    _check_key(letter, ["answer", document["asked_by"], document["request"]])
+    return {**document, "value": decoded(document["value"])}
+
+
+def _check_key(keyed: Keyed, meant: list[Any]) -> None:
+    if json.loads(keyed.key) != meant:
+        raise Broken(f"{keyed.key} stands for {meant}")
+
+
+# Runs
+
+
 class Run:
     """The checkpoints of one run; each id is computed anew."""
 
-    def __init__(self, store: Store, head: dict[str, Any]) -> None:
+    def __init__(self, store: Store, head: dict[str, Any], relatives: dict[str, Run]) -> None:
         self.head = head
+        self._store = store
+        self.relatives = relatives
+        """The runs of the store by the ids of their checkpoints."""
         self._parts = Parts(store, head["family"])
         self.headers: dict[str, dict[str, Any]] = {}
         self.records: dict[str, Record] = {}
@@ -545,6 +727,7 @@ class Run:
                 raise Broken(f"checkpoint {record.checkpoint_id} is not what its id says")
             self.records[record.checkpoint_id] = record
             self.headers[record.checkpoint_id] = ormsgpack.unpackb(record.header)
+            relatives[record.checkpoint_id] = self
         if head["checkpoint_id"] not in self.records:
             raise Broken(f"run {head['run_id']} stands on a checkpoint that is not there")
 
@@ -563,7 +746,7 @@ class Run:
         first = line.pop()
         frame = self.records[first].keyframe
         if frame is not None:
-            held.fold(*self._keyframe(first, frame), self._parts, False)
+            held.fold(*self._keyframe(first, frame), self._parts)
         else:
             self._fold(held, first)
         for following in reversed(line):
@@ -571,16 +754,25 @@ class Run:
         return held
 
     def replayed(self, checkpoint_id: str) -> Held:
-        """The same without any keyframe, from the first record on."""
+        """The same without any keyframe, from the first record on; that of a fork is in another run."""
         parent = self.headers[checkpoint_id]["parent"]
-        held = Held() if parent is None else self.replayed(parent.hex())
+        held = Held() if parent is None else self.relatives[parent.hex()].replayed(parent.hex())
         self._fold(held, checkpoint_id)
         return held
 
+    def journal(self) -> list[dict[str, Any]]:
+        """What the superstep under way did already."""
+        noted = self._store.notes(self.head["run_id"])
+        return [shown_note(note, self._parts) for one in noted for note in _unbundled(one, self._parts)]
+
+    def inbox(self) -> list[dict[str, Any]]:
+        """What others left and nobody took yet."""
+        return [shown_letter(letter) for letter in self._store.letters(self.head["run_id"])]
+
     def _fold(self, held: Held, checkpoint_id: str) -> None:
-        record, header = self.records[checkpoint_id], self.headers[checkpoint_id]
-        counts = (header["phase"], header["cause"]) == ("end", "superstep")
-        held.fold(self._parts.plain(record.changes), self._parts.plain(record.values), self._parts, counts)
+        record = self.records[checkpoint_id]
+        plain = self._parts.plain(record.changes), self._parts.plain(record.values)
+        held.fold_record(*plain, self._parts, self.headers[checkpoint_id])
 
     def _keyframe(self, checkpoint_id: str, frame: tuple[bool, bytes, bytes]) -> tuple[bytes, bytes]:
         _, stored, stored_values = frame
@@ -610,7 +802,8 @@ class Run:
 def read(path: Path, namespace: str = "") -> list[Run]:
     """The runs of a store; raises ``Broken``."""
     store = open_store(path, namespace)
-    return [Run(store, head) for head in store.heads.values()]
+    relatives: dict[str, Run] = {}
+    return [Run(store, head, relatives) for head in store.heads.values()]
 
 
 def main() -> None:
@@ -628,6 +821,9 @@ def main() -> None:
                 f"{listed['cause']:9} {listed['status']}{frame}"
             )
         print(json.dumps(run.held(head["checkpoint_id"]).shown(), indent=2, ensure_ascii=True))
+        for what, kept in (("journal", run.journal()), ("inbox", run.inbox())):
+            if kept:
+                print(f"{what}: {json.dumps(kept, indent=2, ensure_ascii=True)}")
 
 
 if __name__ == "__main__":
