@@ -105,6 +105,7 @@ class Durable:
         head = await self._storage.head_or_none(run_id)
         if head is None:
             return False
+        self._check_name(head)
         given = begin(self._graph, self._name, message, self._limits, self._encoder)
         _, first, blobs = await self._storage.load_log(head, self._encoder, self._outside, 1)
         stored = snapshot_of(first.manifest, 0, self._encoder, blobs)
