@@ -76,6 +76,8 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.counters import Counters
     from holdfast.checkpoint.difference import CheckpointDiff, Difference, DiffValue
     from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase
+    from holdfast.checkpoint.pruning import PruneReport
+    from holdfast.checkpoint.retention import Retention
     from holdfast.checkpoint.run_info import RunInfo
     from holdfast.checkpoint.statistics import StorageStatistics, StorageUsage
     from holdfast.checkpoint.storage import CheckpointStorage
@@ -135,11 +137,13 @@ __all__ = [
     "PendingRequest",
     "Phase",
     "Problem",
+    "PruneReport",
     "Recipe",
     "RequestAlreadyAnswered",
     "RequestInfoEvent",
     "RequestInfoExecutor",
     "Response",
+    "Retention",
     "RetryPolicy",
     "Run",
     "RunEnded",
@@ -206,6 +210,8 @@ _LATER = {
     "Phase": "checkpoint.info",
     "Problem": "checkpoint.verify",
     "Run": "runtime.run",
+    "PruneReport": "checkpoint.pruning",
+    "Retention": "checkpoint.retention",
     "RunInfo": "checkpoint.run_info",
     "RunResult": "runtime.result",
     "RunStream": "runtime.streams",

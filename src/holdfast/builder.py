@@ -33,6 +33,7 @@ from holdfast.ids import ExecutorId, complaint_about_id
 from holdfast.workflow import Workflow
 
 if TYPE_CHECKING:
+    from holdfast.checkpoint.retention import Retention
     from holdfast.checkpoint.storage import CheckpointStorage
 
 # The workflows whose factories are being called, outermost first.
@@ -96,6 +97,7 @@ class WorkflowBuilder:
         self._merges: dict[tuple[str, str | None], MergeRule] = {}
         self._aliases: dict[ExecutorId, ExecutorId] = {}
         self._storage: CheckpointStorage | None = None
+        self._retention: Retention | None = None
 
     def register_executor(self, factory: Callable[[], Executor], name: str) -> WorkflowBuilder:
         """Let ``name`` stand in edges for the executor that ``factory`` creates for each run.
@@ -208,6 +210,15 @@ class WorkflowBuilder:
         self._storage = checkpoint_storage
         return self
 
+    def with_retention(self, retention: Retention) -> WorkflowBuilder:
+        """Keep only some checkpoints of each run, like ``Retention.keep_last(10)``; wins over that of the storage."""
+        if not hasattr(retention, "kept"):
+            raise GraphError(
+                f"with_retention({retention!r}): give a Retention, like Retention.latest_only() or keep_last(10)"
+            )
+        self._retention = retention
+        return self
+
     def with_output_from(self, *executors: Placeable) -> WorkflowBuilder:
         """Take as outputs of the workflow only what these executors yield; what others yield is not given out."""
         self._output_from = frozenset(self._place(executor) for executor in executors)
@@ -265,7 +276,12 @@ class WorkflowBuilder:
         check_aliases(graph)
         name = self._name or f"{self._start}-{graph.fingerprint[:8]}"
         return Workflow(
-            graph, name, max_iterations=self._max_iterations, limits=self._limits, storage=self._storage
+            graph,
+            name,
+            max_iterations=self._max_iterations,
+            limits=self._limits,
+            storage=self._storage,
+            retention=self._retention,
         )
 
     def _in_order(self) -> dict[ExecutorId, ExecutorSpec]:

@@ -37,6 +37,7 @@ from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 from holdfast.checkpoint.checkpoint import Checkpoint
 from holdfast.checkpoint.info import CheckpointInfo
+from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.storage import CheckpointStorage
 from holdfast.checkpoint.store import Store
 from holdfast.errors import InvalidArgument
@@ -55,6 +56,7 @@ __all__ = [
     "ExternalResponse",
     "IWorkflowContext",
     "InProcessExecution",
+    "MultiAgentCheckpointRetention",
     "ReflectingExecutor",
     "StreamingRun",
 ]
@@ -249,6 +251,22 @@ class InProcessExecution:
     ) -> Checkpointed[Run]:
         """Go on with a run from one of its checkpoints, to wait for what comes of it."""
         return await InProcessExecution.resume_stream(workflow, from_checkpoint, checkpoint_manager, run_id)
+
+
+class MultiAgentCheckpointRetention:
+    """Which checkpoints are kept, by the names that the workflow stores of HPD-Agent have for it.
+
+    >>> MultiAgentCheckpointRetention.LATEST_ONLY
+    Retention.latest_only()
+    >>> from holdfast import InMemoryCheckpointStorage
+    >>> InMemoryCheckpointStorage(MultiAgentCheckpointRetention.FULL_HISTORY).retention.keeps_all
+    True
+    """
+
+    LATEST_ONLY: ClassVar[Retention] = Retention.latest_only()
+    """Only the latest checkpoint of a run is kept."""
+    FULL_HISTORY: ClassVar[Retention] = Retention.full_history()
+    """Every checkpoint is kept."""
 
 
 def _of_run(checkpoint: CheckpointInfo, run_id: str | None) -> CheckpointInfo:

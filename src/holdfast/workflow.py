@@ -12,6 +12,7 @@ from holdfast.ids import RunId, complaint_about_id
 if TYPE_CHECKING:
     from holdfast.checkpoint.codec import Codec
     from holdfast.checkpoint.info import CheckpointInfo
+    from holdfast.checkpoint.retention import Retention
     from holdfast.checkpoint.storage import CheckpointStorage
     from holdfast.engine.limits import Limits
     from holdfast.engine.snapshot import Snapshot
@@ -49,6 +50,7 @@ class Workflow:
         limits: Limits,
         environment: Environment | None = None,
         storage: CheckpointStorage | None = None,
+        retention: Retention | None = None,
     ) -> None:
         from holdfast.runtime.environment import Environment
         from holdfast.runtime.leases import remember
@@ -60,6 +62,7 @@ class Workflow:
         self._environment = environment or Environment()
         self._shared = remember(graph)
         self._storage = storage
+        self._retention = retention
         self._codec: Codec | None = None
         if storage is not None:
             self._durable(storage)  # so that what cannot be stored is said when the workflow is built
@@ -273,7 +276,14 @@ class Workflow:
             self._codec = declared_codec(self._graph)
         storage.learn(self._name, self._codec)
         return Durable(
-            self._graph, self._name, self._limits, self._environment, storage, self._codec, self._runner
+            self._graph,
+            self._name,
+            self._limits,
+            self._environment,
+            storage,
+            self._codec,
+            self._runner,
+            self._retention,
         )
 
     def _assembled(self, run_id: RunId, snapshot: Snapshot, capture: Captor) -> Run:

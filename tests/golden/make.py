@@ -45,12 +45,8 @@ STORES = stores_in(HERE)
 @contextmanager
 def low_limits() -> Iterator[None]:
     """Let keyframes and parts that lie elsewhere come about in small runs."""
-    before = log._KEYFRAME_BYTES, log._LARGEST_PART
-    log._KEYFRAME_BYTES, log._LARGEST_PART = 600, 350
-    try:
+    with patch.object(log, "_KEYFRAME_BYTES", 600), patch.object(log, "LARGEST_PART", 350):
         yield
-    finally:
-        log._KEYFRAME_BYTES, log._LARGEST_PART = before
 
 
 @contextmanager

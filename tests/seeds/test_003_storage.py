@@ -13,6 +13,7 @@ from holdfast import (
     ExecutorFailed,
     FileCheckpointStorage,
     InMemoryCheckpointStorage,
+    Retention,
     RunStatus,
     Workflow,
     WorkflowBuilder,
@@ -21,6 +22,7 @@ from holdfast import (
     WorkflowStartedEvent,
     executor,
 )
+from holdfast.compat import MultiAgentCheckpointRetention
 from tests.programs import run as run_script
 
 away: list[bool] = []
@@ -48,8 +50,10 @@ async def review(key: str, ctx: WorkflowContext[None, str]) -> str:
     return f"{await ctx.get_shared_state(key)}, reviewed"
 
 
-def durable_review(storage: CheckpointStorage | None) -> Workflow:
+def durable_review(storage: CheckpointStorage | None, retention: Retention | None = None) -> Workflow:
     builder = WorkflowBuilder(name="DurableReview").set_start_executor(draft).add_edge(draft, review)
+    if retention is not None:
+        builder = builder.with_retention(retention)
     return (builder if storage is None else builder.with_checkpointing(storage)).build()
 
 
@@ -127,3 +131,47 @@ async def test_saving_is_no_event_that_others_depend_on() -> None:
         assert isinstance(events[0], WorkflowStartedEvent)
         assert isinstance(events[-1], WorkflowCompletedEvent)
     assert told[0] == told[1]
+
+
+RETENTIONS = [
+    (MultiAgentCheckpointRetention.LATEST_ONLY, Retention.latest_only(), 1),
+    (MultiAgentCheckpointRetention.FULL_HISTORY, Retention.full_history(), 4),
+]
+
+
+@pytest.mark.parametrize(("named", "natural", "kept"), RETENTIONS, ids=["LatestOnly", "FullHistory"])
+async def test_the_store_of_json_files_keeps_the_latest_checkpoint_or_all(
+    tmp_path: Path, named: Retention, natural: Retention, kept: int
+) -> None:
+    assert named == natural
+    async with FileCheckpointStorage(tmp_path / "App_Data" / "workflows", retention=named) as storage:
+        result = await durable_review(storage).run("kelp", run_id="article")
+        assert result.outputs == ["On kelp, reviewed"]
+        there = await storage.list_checkpoints(run_id="article")
+        latest = await storage.get_latest(run_id="article")
+    assert len(there) == kept
+    assert latest is not None
+    assert there[-1].checkpoint_id == latest.checkpoint_id
+
+
+@pytest.mark.parametrize(("named", "natural", "kept"), RETENTIONS, ids=["LatestOnly", "FullHistory"])
+async def test_the_builder_may_say_what_is_kept(named: Retention, natural: Retention, kept: int) -> None:
+    other = next(one for one, _, _ in RETENTIONS if one != named)
+    storage = InMemoryCheckpointStorage(retention=other)
+    await durable_review(storage, named).run("kelp", run_id="article")
+    assert len(await storage.list_checkpoints(run_id="article")) == kept
+
+
+async def test_normal_durability_needs_only_the_latest_checkpoint(tmp_path: Path) -> None:
+    folder = tmp_path / "App_Data" / "workflows"
+    away.append(True)
+    async with FileCheckpointStorage(folder, retention=MultiAgentCheckpointRetention.LATEST_ONLY) as storage:
+        with pytest.raises(ExecutorFailed, match="the reviewer is away"):
+            await durable_review(storage).run("kelp", run_id="article")
+        await storage.prune()
+    away.clear()
+    async with FileCheckpointStorage(folder) as storage:
+        run = await durable_review(storage).resume(run_id="article")
+        assert (await run.wait_for_completion()).outputs == ["On kelp, reviewed"]
+        assert (await storage.verify()).ok
+    assert drafted == ["kelp"]

@@ -41,6 +41,11 @@ def at(run: RunId, seq: int) -> Expected | None:
     return Expected(checkpoint_id(run, seq), 1) if seq else None
 
 
+def standing(run: RunId, seq: int) -> Expected:
+    """Where a run stands that has come so far."""
+    return Expected(checkpoint_id(run, seq), 1)
+
+
 def step(run: RunId, seq: int, **fields: Any) -> Commit:
     """The commit of one more checkpoint."""
     return Commit(head(run, seq, **fields), at(run, seq - 1), (record(run, seq),))

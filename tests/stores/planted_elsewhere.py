@@ -1,5 +1,6 @@
 """A store that several processes use, with bugs that take another process to see."""
 
+import asyncio
 import fcntl
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,18 +11,21 @@ from holdfast.checkpoint.owner import is_gone, this_process
 from holdfast.checkpoint.store import (
     Commit,
     Depth,
+    Expected,
     Head,
     Left,
     Letter,
+    Marked,
     Note,
     Record,
+    Removal,
     RunQuery,
     StoreInfo,
 )
 from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.memory import MemoryStore
 
-FIELDS = ("_heads", "_records", "_seqs", "_places", "_blobs", "_notes", "_letters")
+FIELDS = (*("_heads", "_records", "_seqs", "_places", "_blobs", "_marks", "_brought", "_notes", "_letters"),)
 
 
 class Filed(MemoryStore):
@@ -77,6 +81,26 @@ class Filed(MemoryStore):
     async def blobs(self, family: RunId, digests: Sequence[Digest]) -> Mapping[Digest, bytes]:
         with self._filed():
             return await super().blobs(family, digests)
+
+    async def tag(self, run_id: RunId, seq: int, tags: Sequence[str]) -> bool:
+        with self._filed():
+            return await super().tag(run_id, seq, tags)
+
+    async def remove(self, removal: Removal) -> None:
+        with self._filed():
+            return await super().remove(removal)
+
+    async def remove_run(self, run_id: RunId, expected: Expected) -> None:
+        with self._filed():
+            return await super().remove_run(run_id, expected)
+
+    async def mark(self, family: RunId) -> Marked:
+        with self._filed():
+            return await super().mark(family)
+
+    async def discard(self, family: RunId, mark: int, digests: Sequence[Digest]) -> int:
+        with self._filed():
+            return await super().discard(family, mark, digests)
 
     async def notes(self, run_id: RunId) -> Sequence[Note]:
         with self._filed():
@@ -168,6 +192,49 @@ class KnowsOnlyItsOwnKeys(Filed):
             return await MemoryStore.leave(self, run_id, since, letters)
 
 
+class KeepsTagsInMemory(Filed):
+    async def tag(self, run_id: RunId, seq: int, tags: Sequence[str]) -> bool:
+        return await MemoryStore.tag(self, run_id, seq, tags)
+
+
+class RemovesInMemory(Filed):
+    async def remove(self, removal: Removal) -> None:
+        return await MemoryStore.remove(self, removal)
+
+
+class RemovesRunsInMemory(Filed):
+    async def remove_run(self, run_id: RunId, expected: Expected) -> None:
+        return await MemoryStore.remove_run(self, run_id, expected)
+
+
+class ForgetsWhoBroughtBlobs(Filed):
+    fields = tuple(name for name in FIELDS if name not in ("_marks", "_brought"))
+
+
+class SweepsWhatItSaw(Filed):
+    """Looks which blobs were brought when a sweep begins, and not again."""
+
+    async def mark(self, family: RunId) -> Marked:
+        marked = await super().mark(family)
+        self._unused = set(marked.sizes)
+        return marked
+
+    async def discard(self, family: RunId, mark: int, digests: Sequence[Digest]) -> int:
+        with self._filed():
+            seen = [digest for digest in digests if digest in self._unused]
+            return sum(len(self._blobs.pop((family, digest), b"")) for digest in seen)
+
+
+class BringsWhatItThinksIsMissing(Filed):
+    """Looks for a blob first, and writes it together with the rest: in between it may be swept."""
+
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        there = await self.blobs(commit.head.family, [blob.digest for blob in commit.blobs])
+        await asyncio.sleep(0.01)
+        missing = tuple(blob for blob in commit.blobs if blob.digest not in there)
+        return await super().commit(commit._replace(blobs=missing))
+
+
 BUGS: list[tuple[type[Filed], str]] = [
     (SeesOnlyThisProcess, "test_another_process_lives_until_it_dies"),
     (TakesEveryProcessForThisOne, "test_another_process_lives_until_it_dies"),
@@ -179,5 +246,11 @@ BUGS: list[tuple[type[Filed], str]] = [
     (ForgetsWhatWasTaken, "test_what_another_process_notes_and_leaves_is_there_after_its_death"),
     (KeepsLettersInMemory, "test_the_next_commit_returns_what_another_process_left"),
     (ForgetsWhatWasTaken, "test_the_next_commit_returns_what_another_process_left"),
+    (KeepsTagsInMemory, "test_what_another_process_tags_and_removes_stays_so_after_its_death"),
+    (RemovesInMemory, "test_what_another_process_tags_and_removes_stays_so_after_its_death"),
+    (RemovesRunsInMemory, "test_what_another_process_tags_and_removes_stays_so_after_its_death"),
+    (ForgetsWhoBroughtBlobs, "test_what_another_process_brings_since_the_mark_stays"),
+    (SweepsWhatItSaw, "test_what_another_process_brings_since_the_mark_stays"),
+    (BringsWhatItThinksIsMissing, "test_what_another_process_brings_while_this_one_sweeps_is_there"),
     (KnowsOnlyItsOwnKeys, "test_of_processes_that_leave_the_same_key_one_wins"),
 ]

@@ -24,8 +24,18 @@ class Kept(MemoryStore):
         return f"namespace {namespace}"
 
     def adopt(self, kept: MemoryStore) -> None:
-        for name in ("_heads", "_records", "_seqs", "_places", "_blobs", "_notes", "_letters"):
+        self._counting = kept
+        for name in ("_heads", "_records", "_seqs", "_places", "_blobs", "_brought", "_notes", "_letters"):
             setattr(self, name, getattr(kept, name))
+
+    @property
+    def _marks(self) -> int:
+        return self._counting._marks
+
+    @_marks.setter
+    def _marks(self, count: int) -> None:
+        if "_counting" in self.__dict__:
+            self._counting._marks = count
 
     async def join(self) -> None:
         await super().join()

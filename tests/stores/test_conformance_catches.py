@@ -28,7 +28,14 @@ from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.conformance import DurableStoreConformance, StoreConformance
 from holdfast.testing.store_suite.elsewhere import Elsewhere
-from tests.stores import planted_arrivals, planted_elsewhere, planted_inbox, planted_journal, planted_kept
+from tests.stores import (
+    planted_arrivals,
+    planted_elsewhere,
+    planted_inbox,
+    planted_journal,
+    planted_kept,
+    planted_removal,
+)
 from tests.stores.planted_elsewhere import Filed
 from tests.stores.planted_kept import Kept
 
@@ -42,7 +49,7 @@ DURABLE_TESTS = sorted(
 async def passes(test: Awaitable[None]) -> bool:
     try:
         await asyncio.wait_for(test, 30)
-    except (AssertionError, StorageError, RuntimeError, KeyError, TypeError):
+    except (AssertionError, StorageError, RuntimeError, KeyError, TypeError, TimeoutError):
         return False
     return True
 
@@ -280,6 +287,20 @@ class KeepsOldFields(MemoryStore):
         return waiting
 
 
+class ForgetsTheRetention(MemoryStore):
+    async def head(self, run_id: RunId) -> Head | None:
+        head = await super().head(run_id)
+        return head and head._replace(retention="")
+
+
+class KeepsTheFirstRetention(MemoryStore):
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        there = self._heads.get(commit.head.run_id)
+        if there is not None:
+            commit = commit._replace(head=commit.head._replace(retention=there.retention))
+        return await super().commit(commit)
+
+
 class IsAnotherStoreEachTime(MemoryStore):
     async def open(self) -> StoreInfo:
         return MemoryStore()._info
@@ -429,7 +450,9 @@ class BlobsOf(MemoryStore):
     async def commit(self, commit: Commit) -> Sequence[Letter]:
         waiting = await super().commit(commit._replace(blobs=()))
         for blob in commit.blobs:
-            self._blobs.setdefault(self.name(commit.head.family, blob.digest), blob.data)
+            name = self.name(commit.head.family, blob.digest)
+            self._blobs.setdefault(name, blob.data)
+            self._brought[name] = self._marks
         return waiting
 
     async def blobs(self, family: RunId, digests: Sequence[Digest]) -> Mapping[Digest, bytes]:
@@ -511,8 +534,10 @@ class Listing(MemoryStore):
         return (-head.updated if query.newest else head.created), head.run_id
 
     def matches(self, head: Head, query: RunQuery) -> bool:
-        return query.workflow_name in (None, head.workflow_name) and (
-            query.statuses is None or head.status in query.statuses
+        return (
+            query.workflow_name in (None, head.workflow_name)
+            and query.family in (None, head.family)
+            and (query.statuses is None or head.status in query.statuses)
         )
 
     def behind(self, head: Head, after: Head, query: RunQuery) -> bool:
@@ -623,6 +648,17 @@ class NeedsTheRunBefore(Listing):
         if query.after is not None:
             self._heads[query.after]
         return await super().runs(query)
+
+
+class IgnoresFamilies(MemoryStore):
+    async def runs(self, query: RunQuery) -> Sequence[Head]:
+        return await super().runs(query._replace(family=None))
+
+
+class LimitsBeforeItLooksAtFamilies(MemoryStore):
+    async def runs(self, query: RunQuery) -> Sequence[Head]:
+        found = await super().runs(query._replace(family=None))
+        return [head for head in found if query.family in (None, head.family)]
 
 
 class GivesNothingBehindWhatIsGone(Listing):
@@ -742,6 +778,10 @@ BUGS: list[tuple[type[MemoryStore], str]] = [
     (OrdersIdsWithoutCase, "test_runs_are_listed_oldest_first_and_then_by_id"),
     (TakesNoStatusForAny, "test_runs_are_filtered_by_status"),
     (IgnoresStatuses, "test_runs_are_filtered_by_status"),
+    (IgnoresFamilies, "test_runs_are_filtered_by_family"),
+    (LimitsBeforeItLooksAtFamilies, "test_runs_are_filtered_by_family"),
+    (ForgetsTheRetention, "test_every_field_of_a_head_comes_back"),
+    (KeepsTheFirstRetention, "test_every_field_of_a_head_can_change"),
     (FiltersByOneOrTheOther, "test_filters_are_combined"),
     (MatchesWorkflowsThatBeginAlike, "test_runs_are_filtered_by_workflow"),
     (TakesNoLimitForAny, "test_limit_is_the_most_that_is_given"),
@@ -775,6 +815,7 @@ BUGS: list[tuple[type[MemoryStore], str]] = [
     *planted_journal.BUGS,
     *planted_inbox.BUGS,
     *planted_arrivals.BUGS,
+    *planted_removal.BUGS,
 ]
 
 
@@ -788,6 +829,7 @@ async def test_a_planted_bug_is_caught(store: type[MemoryStore], test: str) -> N
     [
         *(MemoryStore, Listing, BlobsOf, RecordsOf, Renaming),
         *(planted_journal.NotesOf, planted_journal.KeysOf, planted_inbox.LettersOf),
+        planted_removal.SweepsOf,
     ],
 )
 async def test_what_the_bugs_are_planted_in_is_sound(store: type[MemoryStore]) -> None:
@@ -907,6 +949,7 @@ DURABLE_BUGS: list[tuple[type[Kept], str]] = [
     (ClosesTheOthers, "test_closing_one_object_leaves_the_others_alone"),
     *planted_kept.BUGS,
     *planted_arrivals.DURABLE_BUGS,
+    *planted_removal.DURABLE_BUGS,
 ]
 
 

@@ -96,6 +96,10 @@ async def test_layout(store, path) -> None:
             "runs/r1/00000004-0.json",
             "runs/r1/00000004-1.json",
             f"runs/{safe_name('Über/../')}/00000001-0.json",
+            "locks/r1.blobs",
+            "locks/r1.gate",
+            "locks/r1.run",
+            f"locks/{safe_name('Über/../')}.run",
         ]
     )
     assert (path / "blobs/r1" / digest.hex()).read_bytes() == b"content"
@@ -114,6 +118,7 @@ async def test_layout(store, path) -> None:
             "wake_at": None,
             "takeovers": 0,
             "reason": "",
+            "retention": "",
             "#updated": "2025-06-16T12:00:00.000001+00:00",
         },
         "expected": None,

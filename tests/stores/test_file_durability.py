@@ -59,7 +59,7 @@ def calls(monkeypatch):
 def check_order(calls: list[tuple[str, str]]) -> None:
     """Each file is synced before its name appears, each folder after; blobs and folders before any commit.
 
-    What is in temp and ids need not survive.
+    What is in temp, ids and locks need not survive.
     """
     unsynced: set[str] = set()
     synced: set[str] = set()
@@ -68,7 +68,7 @@ def check_order(calls: list[tuple[str, str]]) -> None:
             synced.add(where)
             unsynced.discard(where)
         elif what == "mkdir":
-            if not {"temp", "ids"}.intersection(where.split("/")):
+            if not {"temp", "ids", "locks"}.intersection(where.split("/")):
                 unsynced.add(str(Path(where).parent))
         else:
             temp, place = where.split(" ")
@@ -141,7 +141,7 @@ async def test_a_lost_race_leaves_nothing(store, path) -> None:
         await store.commit(step(RUN, 2)._replace(blobs=(Blob(Digest(b"1" * 32), b"x"),)))
     assert os.listdir(path / "temp") == []
     assert not (path / "blobs").exists()
-    assert len(tree(path)) == 5
+    assert len(tree(path)) == 6
 
 
 async def test_old_temporary_files_are_swept_up(path) -> None:

@@ -255,7 +255,7 @@ def die_before_emptying(path: str) -> None:
     def die(*args: object) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    emptying._empty = die  # type: ignore[assignment]
+    emptying.empty = die  # type: ignore[assignment]
     asyncio.run(FileStore(path).commit(step(RUN, 3)))
 
 

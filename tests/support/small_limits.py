@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from holdfast.checkpoint import log, packing, record
+from holdfast.checkpoint import log, packing, pruning, record
 
 
 @contextmanager
@@ -16,6 +16,7 @@ def small_limits(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packing, "INLINE", inline)
         patch.setattr(log, "_KEYFRAME_BYTES", keyframe)
-        patch.setattr(log, "_LARGEST_PART", largest_part)
+        for module in (log, pruning):
+            patch.setattr(module, "LARGEST_PART", largest_part)
         patch.setattr(record, "_WORTH_COMPRESSING", compress)
         yield

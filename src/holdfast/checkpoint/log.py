@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from holdfast.checkpoint.bundles import bundled
@@ -16,6 +16,7 @@ from holdfast.checkpoint.owner import Claim
 from holdfast.checkpoint.packing import Entry, Packer
 from holdfast.checkpoint.record import (
     ELSEWHERE,
+    LARGEST_PART,
     Header,
     header_info,
     id_of,
@@ -45,8 +46,6 @@ T = TypeVar("T")
 
 # Values of more than this are encoded, hashed and compressed in a thread.
 _HEAVY = 64 * 1024
-# A part of a record that is bigger than this becomes a blob, so that every backend can take the commit.
-_LARGEST_PART = 256 * 1024
 # Deltas are replayed at each load: a keyframe bounds how many. Values that stand in records only have to be
 # read again, not replayed, so a byte of them weighs less.
 _KEYFRAME_BYTES = 64 * 1024
@@ -91,6 +90,7 @@ class RunLog:
         manifest: Manifest | None = None,
         replay: Replay = _FROM_THE_START,
         last_time: int = 0,
+        tidy: Callable[[Head], Awaitable[None]] | None = None,
     ) -> None:
         self.head = head
         self._store = store
@@ -99,6 +99,7 @@ class RunLog:
         self._manifest = manifest or Manifest()
         self._replay = replay
         self._last_time = last_time
+        self._tidy = tidy
         self._parent: CheckpointId | None = head.checkpoint_id or None
         self._acquired = False
         self._noted: set[Digest] = set()
@@ -167,6 +168,8 @@ class RunLog:
         self._counters.checkpoints += len(records)
         self._counters.new_bytes += sum(record.new_bytes for record in records)
         self._counters.blobs_written += len(blobs)
+        if self._tidy is not None and head.retention and newest.keyframe is not None:
+            await self._tidy(head)
         return made
 
     async def set_status(
@@ -290,7 +293,7 @@ class RunLog:
 
     def _part(self, plain: bytes, packer: Packer) -> bytes:
         stored = stored_form(plain)
-        return stored if len(stored) <= _LARGEST_PART else ELSEWHERE + packer.blob(plain)
+        return stored if len(stored) <= LARGEST_PART else ELSEWHERE + packer.blob(plain)
 
     def _next_head(self, status: RunStatus) -> Head:
         current = self.head

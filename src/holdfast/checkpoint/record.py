@@ -9,13 +9,15 @@ import zstandard
 from blake3 import blake3
 
 from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase, moment
-from holdfast.checkpoint.store import FORMAT_MAJOR, Record
+from holdfast.checkpoint.store import FORMAT_MAJOR, Blob, Record
 from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import CheckpointId, Digest, RunId
 
 # The first byte of whatever is stored says how to read the rest.
 RAW, COMPRESSED, ELSEWHERE = b"\x00", b"\x01", b"\x02"
+LARGEST_PART = 256 * 1024
+"""A part of a record that is bigger than this becomes a blob, so that every backend can take the commit."""
 
 _WORTH_COMPRESSING = 1024
 _LEVEL = 1
@@ -130,8 +132,11 @@ def _seal(checkpoint_id: CheckpointId, part: bytes) -> bytes:
 
 
 def info_of(record: Record) -> CheckpointInfo:
-    """What the header of a record tells, with its size."""
-    return header_info(record.checkpoint_id, read_header(record), record.new_bytes)
+    """What the header of a record tells, with its size and its tags."""
+    info = header_info(record.checkpoint_id, read_header(record), record.new_bytes)
+    if record.tags:
+        vars(info)["tags"] = record.tags
+    return info
 
 
 def header_info(checkpoint_id: CheckpointId, header: Header, new_bytes: int) -> CheckpointInfo:
@@ -155,6 +160,12 @@ def header_info(checkpoint_id: CheckpointId, header: Header, new_bytes: int) -> 
         tags=(),
     )
     return info
+
+
+def blob_of(plain: bytes) -> tuple[bytes, Blob]:
+    """A part that lies elsewhere: what stands in its place, and the blob."""
+    digest = digest_of(plain)
+    return ELSEWHERE + digest, Blob(digest, stored_form(plain))
 
 
 def stored_form(data: bytes) -> bytes:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from heapq import merge
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -11,22 +12,32 @@ from typing import TYPE_CHECKING, Any, Self
 from holdfast.checkpoint.checkpoint import Checkpoint, Material, with_values
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.counters import Counters
-from holdfast.checkpoint.driving import cancel, leave_answers
-from holdfast.checkpoint.info import CheckpointInfo
+from holdfast.checkpoint.driving import cancel, is_driven, leave_answers
+from holdfast.checkpoint.info import CheckpointInfo, moment
 from holdfast.checkpoint.listing import Listing
 from holdfast.checkpoint.loading import Blobs, Loaded, changes_of, load, whole
 from holdfast.checkpoint.log import Outside, RunLog
 from holdfast.checkpoint.manifest import Manifest, Renames
+from holdfast.checkpoint.pruning import PruneReport, prune_run, pruned, remove_records, sweep
 from holdfast.checkpoint.record import corrupt, info_of, read_header
+from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.run_info import RunInfo, run_info
 from holdfast.checkpoint.steps import Progress
-from holdfast.checkpoint.store import Depth, Head, Record, RunQuery, Store
+from holdfast.checkpoint.store import Depth, Expected, Head, Record, RunQuery, Store
 from holdfast.checkpoint.transfer import export_run, import_run
 from holdfast.checkpoint.tree import drawn
 from holdfast.checkpoint.values import Encoder
 from holdfast.checkpoint.verify import Problem, VerifyReport, verified
 from holdfast.engine.status import RunStatus
-from holdfast.errors import CheckpointCorrupt, CheckpointNotFound, InvalidArgument, RunNotFound, WrongType
+from holdfast.errors import (
+    CheckpointCorrupt,
+    CheckpointNotFound,
+    HoldfastError,
+    InvalidArgument,
+    RunNotFound,
+    RunTaken,
+    WrongType,
+)
 from holdfast.ids import CheckpointId, RunId, complaint_about_id
 
 if TYPE_CHECKING:
@@ -52,8 +63,10 @@ class CheckpointStorage:
     []
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, retention: Retention | None = None) -> None:
         self._store = store
+        self.retention = retention
+        """Which checkpoints of the runs are kept that are driven with this storage; None leaves that to each run."""
         self._codecs: dict[str, Codec] = {}
         self._anything = Codec()
         self.counters = Counters()
@@ -78,31 +91,76 @@ class CheckpointStorage:
         """What captures the values of a run."""
         return Encoder(codec, limit, self.counters)
 
-    def new_log(self, run_id: RunId, workflow_name: str, encoder: Encoder, outside: Outside) -> RunLog:
+    def new_log(
+        self,
+        run_id: RunId,
+        workflow_name: str,
+        encoder: Encoder,
+        outside: Outside,
+        retention: Retention | None = None,
+    ) -> RunLog:
         """The log of a run that is not in the storage yet."""
         now = outside.now()
         head = Head(run_id, workflow_name, run_id, CheckpointId(""), 0, 0, RunStatus.RUNNING, now, now)
-        return RunLog(self._store, encoder, outside, head)
+        head = self._with_retention(head, retention)
+        return RunLog(self._store, encoder, outside, head, tidy=self._tidied(outside))
+
+    def _with_retention(self, head: Head, retention: Retention | None) -> Head:
+        chosen = retention or self.retention
+        return head if chosen is None else head._replace(retention=chosen.text())
+
+    def _tidied(self, outside: Outside) -> Callable[[Head], Awaitable[None]]:
+        """What removes the checkpoints of a run that are not kept, where it costs little: behind a keyframe."""
+
+        async def tidy(head: Head) -> None:
+            blobs = self.blobs(head.family)
+            now = moment(outside.now())
+            try:
+                freed = await prune_run(self._store, blobs, head, Retention.of_text(head.retention), now)
+                if freed.checkpoints:
+                    await sweep(self._store, head.family, blobs)
+            except HoldfastError:
+                pass  # nothing is lost by it: what should go goes at the next keyframe, or by prune
+
+        return tidy
 
     async def load_log(
-        self, head: Head, encoder: Encoder, outside: Outside, seq: int
+        self, head: Head, encoder: Encoder, outside: Outside, seq: int, retention: Retention | None = None
     ) -> tuple[RunLog, Loaded, Blobs]:
         """The log of a run that stands on a head, and one of its checkpoints to go on from."""
         blobs = self.blobs(head.family)
         loaded = await load(self._store, blobs, head, seq, Depth.ALL)
         time = max(head.updated, loaded.header.time)
-        log = RunLog(self._store, encoder, outside, head, loaded.manifest, loaded.replay, time)
+        head = self._with_retention(head, retention)
+        log = RunLog(
+            self._store, encoder, outside, head, loaded.manifest, loaded.replay, time, self._tidied(outside)
+        )
         return log, loaded, blobs
 
     def forked_log(
-        self, run_id: RunId, origin: Head, loaded: Loaded, encoder: Encoder, outside: Outside
+        self,
+        run_id: RunId,
+        origin: Head,
+        loaded: Loaded,
+        encoder: Encoder,
+        outside: Outside,
+        retention: Retention | None = None,
     ) -> RunLog:
         """The log of a run that is not in the storage yet and begins at a checkpoint of another."""
         now = outside.now()
         head = Head(
             run_id, origin.workflow_name, origin.family, CheckpointId(""), 0, 0, RunStatus.RUNNING, now, now
         )
-        log = RunLog(self._store, encoder, outside, head, loaded.manifest, last_time=loaded.header.time)
+        head = self._with_retention(head._replace(retention=origin.retention), retention)
+        log = RunLog(
+            self._store,
+            encoder,
+            outside,
+            head,
+            loaded.manifest,
+            last_time=loaded.header.time,
+            tidy=self._tidied(outside),
+        )
         log.stand_on(loaded.checkpoint_id)
         return log
 
@@ -127,12 +185,19 @@ class CheckpointStorage:
         """The run of a checkpoint, and its seq there; raises ``CheckpointNotFound``."""
         found = await self._store.find(_checkpoint_id(checkpoint_id))
         head = None if found is None else await self._store.head(found[0])
-        if found is None or head is None:
+        if found is None or head is None or not await self._keeps(head, found[1]):
             raise CheckpointNotFound(
                 f"there is no checkpoint {checkpoint_id!r} in this storage; 'await storage.list_checkpoints()' lists "
                 f"those that are there"
             )
         return head, found[1]
+
+    async def _keeps(self, head: Head, seq: int) -> bool:
+        """Whether a checkpoint is kept; one that is not may still be there for a while."""
+        if not head.retention or seq == head.seq:
+            return True
+        records = await self._store.records(head.run_id, 1, head.seq, Depth.HEADERS)
+        return seq in _kept(head, records)
 
     async def info(self, head: Head, seq: int) -> CheckpointInfo:
         """What is known of a checkpoint of a run without reading any value."""
@@ -224,6 +289,7 @@ class CheckpointStorage:
         blobs = self.blobs(head.family)
         stored = await self._store.records(head.run_id, 1, head.seq, Depth.CHANGES)
         records = [await whole(record, blobs) for record in stored]
+        kept = _kept(head, records)
         listing = Listing(records)
         encoder = self.encoder(self.codec_for(head.workflow_name))
         return [
@@ -238,6 +304,7 @@ class CheckpointStorage:
                 ),
             )
             for record in records
+            if record.seq in kept
         ]
 
     async def _full(self, head: Head, seq: int) -> Manifest:
@@ -335,6 +402,59 @@ class CheckpointStorage:
         loaded = await load(self._store, blobs, head, seq, Depth.ALL)
         return Side(loaded.info, loaded.manifest, self.codec_for(head.workflow_name), head.family, blobs)
 
+    # Upkeep.
+
+    async def tag(self, checkpoint_id: str | CheckpointInfo, *tags: str) -> None:
+        """Give a checkpoint tags, beside those that it has; one with a tag is kept, whatever the retention says."""
+        await self._tag(checkpoint_id, lambda known: dict.fromkeys([*known, *map(_tag, tags)]))
+
+    async def untag(self, checkpoint_id: str | CheckpointInfo, *tags: str) -> None:
+        """Take tags from a checkpoint, all of them if none is named."""
+        await self._tag(checkpoint_id, lambda known: [tag for tag in known if tags and tag not in tags])
+
+    async def _tag(
+        self, checkpoint_id: str | CheckpointInfo, change: Callable[[Sequence[str]], Iterable[str]]
+    ) -> None:
+        head, seq = await self.find(id_of_checkpoint(checkpoint_id))
+        record = await self._record(head, seq)
+        await self._store.tag(head.run_id, seq, tuple(change(record.tags)))
+
+    async def prune(
+        self,
+        retention: Retention | None = None,
+        dry_run: bool = False,
+        *,
+        run_id: str | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> PruneReport:
+        """Remove the checkpoints that are not kept, and the values that nobody needs any more.
+
+        Without ``retention`` each run has its own. With ``dry_run`` nothing is removed, and the report says what would
+        be. May be interrupted anywhere. ``progress`` is told how many runs of how many are done.
+        """
+        heads = [await self.head(run_id)] if run_id is not None else list(await self._store.runs(RunQuery()))
+        return await pruned(self._store, heads, self.blobs, retention, dry_run, progress)
+
+    async def delete(self, checkpoint_id: str | CheckpointInfo) -> None:
+        """Remove one checkpoint; those that follow it stay. The one on which its run stands cannot be removed."""
+        head, seq = await self.find(id_of_checkpoint(checkpoint_id))
+        if seq == head.seq:
+            raise InvalidArgument(
+                f"run {head.run_id} stands on checkpoint {head.checkpoint_id}, so it cannot be deleted; delete the run "
+                f"with 'storage.delete_run', or go back to another checkpoint first"
+            )
+        blobs = self.blobs(head.family)
+        await remove_records(self._store, blobs, head, {seq})
+        await sweep(self._store, head.family, blobs)
+
+    async def delete_run(self, run_id: str) -> None:
+        """Remove a run with all its checkpoints; forks of it stay. One that is driven raises ``RunTaken``."""
+        head = await self.head(run_id)
+        if await is_driven(self._store, head):
+            raise RunTaken(f"run {run_id} is driven; cancel it first, with 'storage.cancel'")
+        await self._store.remove_run(head.run_id, Expected(head.checkpoint_id, head.token))
+        await sweep(self._store, head.family, self.blobs(head.family))
+
     # What those who do not drive a run ask of it.
 
     async def respond(self, run_id: str, responses: Mapping[str, Any]) -> RunInfo:
@@ -401,6 +521,23 @@ class CheckpointStorage:
 
 def _checkpoint(info: CheckpointInfo, material: Material) -> Checkpoint:
     return Checkpoint(**vars(info), material=material)
+
+
+def _kept(head: Head, records: Sequence[Record]) -> frozenset[int]:
+    """The seqs of the records of a run that are kept."""
+    if not head.retention:
+        return frozenset(record.seq for record in records)
+    now = datetime.now(UTC)
+    return Retention.of_text(head.retention).kept(map(info_of, records), head.checkpoint_id, now)
+
+
+def _tag(text: Any) -> str:
+    if not isinstance(text, str) or not text.strip() or len(text) > _LONGEST_TAG:
+        raise InvalidArgument(f"tag {text!r}: must be a text of 1 to {_LONGEST_TAG} characters")
+    return text
+
+
+_LONGEST_TAG = 200
 
 
 def id_of_checkpoint(checkpoint: str | CheckpointInfo) -> CheckpointId:

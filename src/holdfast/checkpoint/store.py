@@ -43,6 +43,8 @@ class Record(NamedTuple):
     values: bytes
     new_bytes: int
     keyframe: Keyframe | None = None
+    tags: tuple[str, ...] = ()
+    """Given to it later, and no part of what its id covers."""
 
 
 class Head(NamedTuple):
@@ -66,6 +68,8 @@ class Head(NamedTuple):
     takeovers: int = 0
     reason: str = ""
     """Why the run failed, in a line or two; any str."""
+    retention: str = ""
+    """Which of its checkpoints are kept, as ``Retention.text`` says it; all if empty."""
 
 
 class Expected(NamedTuple):
@@ -122,6 +126,26 @@ class Commit(NamedTuple):
     letters: tuple[Letter, ...] = ()
 
 
+class Removal(NamedTuple):
+    """Records of a run that go, and the keyframes with which others can do without them."""
+
+    run_id: RunId
+    expected: Expected
+    seqs: tuple[int, ...]
+    keyframes: tuple[tuple[int, Keyframe], ...] = ()
+    """By the seq of the record that gets it, in place of one that it has."""
+    blobs: tuple[Blob, ...] = ()
+    """What the keyframes need."""
+
+
+class Marked(NamedTuple):
+    """The blobs of a family that were there at a moment."""
+
+    mark: int
+    sizes: Mapping[Digest, int]
+    """How many bytes each takes in the store."""
+
+
 class Depth(IntEnum):
     """How much of each record is read."""
 
@@ -144,6 +168,7 @@ class RunQuery(NamedTuple):
     after: RunId | None = None
     """Begin behind this run in the order asked for; a run that is gone begins where it would have been, or anew."""
     newest: bool = False
+    family: RunId | None = None
 
 
 class Damage(NamedTuple):
@@ -233,6 +258,37 @@ class Store(Protocol):
 
     async def blobs(self, family: RunId, digests: Sequence[Digest]) -> Mapping[Digest, bytes]:
         """The blobs of a family that are there, as they were given."""
+        ...
+
+    async def tag(self, run_id: RunId, seq: int, tags: Sequence[str]) -> bool:
+        """Let a record have these tags and no others, durably; False if there is no such record."""
+        ...
+
+    async def remove(self, removal: Removal) -> None:
+        """Give records keyframes and remove others, all or nothing, durably.
+
+        Raises ``HeadMoved`` as ``commit`` does. Seqs without a record are passed over; the record on which the run
+        stands cannot be removed (``StorageError``). A checkpoint that was removed cannot be found any more.
+        """
+        ...
+
+    async def remove_run(self, run_id: RunId, expected: Expected) -> None:
+        """Remove a run with its records, its journal and its inbox, all or nothing, durably; its blobs stay.
+
+        Raises ``HeadMoved`` as ``commit`` does. Afterwards the run id can be used as if it had never been there.
+        """
+        ...
+
+    async def mark(self, family: RunId) -> Marked:
+        """The blobs of a family; from now on the store knows which of them are brought, or brought again."""
+        ...
+
+    async def discard(self, family: RunId, mark: int, digests: Sequence[Digest]) -> int:
+        """Remove blobs of a family, but none that anyone brought since the mark; the bytes that were freed.
+
+        A commit brings a blob from the moment it is called, whether the blob is there already or not. Who asks for
+        this knows that no record names the blobs; those who would name one again have to bring it.
+        """
         ...
 
     async def notes(self, run_id: RunId) -> Sequence[Note]:

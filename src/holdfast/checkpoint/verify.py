@@ -173,7 +173,7 @@ class _RunCheck:
         self._last = (record.checkpoint_id, manifest)
 
     async def _check_blobs(self, checkpoint_id: CheckpointId, changes: Changes) -> None:
-        await self._check_named(checkpoint_id, {d for ref in _refs(changes) for d in digests_of(ref)})
+        await self._check_named(checkpoint_id, {d for ref in refs_in(changes) for d in digests_of(ref)})
 
     async def _check_named(self, checkpoint_id: CheckpointId, digests: set[Digest]) -> None:
         for digest in digests - self._checked:
@@ -221,10 +221,11 @@ def _sizes(manifest: Manifest) -> dict[object, object]:
     }
 
 
-def _refs(changes: Changes) -> Iterable[Ref]:
+def refs_in(changes: Changes) -> Iterable[Ref]:
+    """The values that changes name."""
     for delivered in changes.deliveries or ():
         yield delivered.value
-        if delivered.request is not None:
+        if delivered.request is not None:  # the question that a message answers
             yield delivered.request.data
     yield from (ref for _, ref in changes.outputs)
     yield from (ref for _, ref in changes.answers)

@@ -10,14 +10,15 @@ from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase, microseconds
 from holdfast.checkpoint.journal import Contents, read_journal
 from holdfast.checkpoint.loading import Blobs, Loaded
-from holdfast.checkpoint.log import Outside
+from holdfast.checkpoint.log import Outside, RunLog
 from holdfast.checkpoint.manifest import Renames
 from holdfast.checkpoint.owner import holder_of
 from holdfast.checkpoint.packing import Entry
 from holdfast.checkpoint.renaming import rename, renames_of
 from holdfast.checkpoint.restoring import snapshot_of
+from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.storage import CheckpointStorage, id_of_checkpoint
-from holdfast.checkpoint.store import Head
+from holdfast.checkpoint.store import Depth, Head
 from holdfast.engine.limits import Limits
 from holdfast.engine.snapshot import Snapshot, status_at_rest
 from holdfast.engine.state import Place, Put, Scope, write
@@ -62,6 +63,7 @@ class Durable:
         storage: CheckpointStorage,
         codec: Codec,
         runner: Callable[..., Runner],
+        retention: Retention | None = None,
     ) -> None:
         self._graph = graph
         self._name = name
@@ -69,13 +71,14 @@ class Durable:
         self._storage = storage
         self._encoder = storage.encoder(codec, limits.max_value_size)
         self._runner = runner
+        self._retention = retention
         self._graph_may_change = False
         self._outside = Outside(lambda: microseconds(environment.now()), environment.salt)
 
     def new_run(self, message: Any, run_id: RunId) -> Run:
         """A run with this input; its first checkpoint is made when it is opened."""
         snapshot = begin(self._graph, self._name, message, self._limits, self._encoder)
-        log = self._storage.new_log(run_id, self._name, self._encoder, self._outside)
+        log = self._storage.new_log(run_id, self._name, self._encoder, self._outside, self._retention)
         given = Entry(
             Phase.START,
             1,
@@ -107,6 +110,8 @@ class Durable:
             return False
         self._check_name(head)
         given = begin(self._graph, self._name, message, self._limits, self._encoder)
+        if not await self._storage.store.records(head.run_id, 1, 1, Depth.HEADERS):
+            return True  # retention removed it, and with it what could be compared
         _, first, blobs = await self._storage.load_log(head, self._encoder, self._outside, 1)
         stored = snapshot_of(first.manifest, 0, self._encoder, blobs)
         await _at_hand([delivery.value for delivery in stored.deliveries])
@@ -178,9 +183,9 @@ class Durable:
 
         With ``again`` it stands there anew, also where it stands already: what its journal holds is discarded.
         """
-        log, loaded, blobs = await self._storage.load_log(head, self._encoder, self._outside, seq)
+        log, loaded, blobs = await self._load_log(head, seq)
         if not again and seq != head.seq and await self._follows_at_once(head, loaded):
-            log, loaded, blobs = await self._storage.load_log(head, self._encoder, self._outside, head.seq)
+            log, loaded, blobs = await self._load_log(head, head.seq)
         snapshot, new = await self._snapshot(loaded, blobs, allow_graph_change)
         first: list[Entry] = []
         back = again or loaded.checkpoint_id != head.checkpoint_id
@@ -201,6 +206,9 @@ class Durable:
         began = await self._began(head, loaded.info, new.renames) if not back else None
         recorder = Recorder(log, self._merge_for, first, loaded.info, journal, not back, began)
         return Standing(snapshot, recorder, True)
+
+    async def _load_log(self, head: Head, seq: int) -> tuple[RunLog, Loaded, Blobs]:
+        return await self._storage.load_log(head, self._encoder, self._outside, seq, self._retention)
 
     async def _began(self, head: Head, info: CheckpointInfo, now: Renames | None) -> Beginning | None:
         """Where the superstep to come began, before others went on with it, with other graphs."""
@@ -257,7 +265,7 @@ class Durable:
             )
         head, seq = await self._storage.find(id_of_checkpoint(checkpoint))
         self._check_name(head)
-        _, loaded, blobs = await self._storage.load_log(head, self._encoder, self._outside, seq)
+        _, loaded, blobs = await self._load_log(head, seq)
         snapshot, new = await self._snapshot(loaded, blobs, allow_graph_change)
         first = _standing_again(Cause.FORK, loaded, snapshot, new)
         if edits:
@@ -267,7 +275,7 @@ class Durable:
                 first[0].phase, first[0].superstep, Cause.EDIT, first[0].status, since_input=0, edits=writes
             )
             first[1:1] = [edit]
-        log = self._storage.forked_log(run_id, head, loaded, self._encoder, self._outside)
+        log = self._storage.forked_log(run_id, head, loaded, self._encoder, self._outside, self._retention)
         return self._run(run_id, Standing(snapshot, Recorder(log, self._merge_for, first), True))
 
     def _edited(self, key: EditKey, value: Any) -> Value:

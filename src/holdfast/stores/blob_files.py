@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,6 +11,9 @@ from holdfast.checkpoint.store import Blob
 from holdfast.ids import Digest, RunId
 from holdfast.stores.disk import Disk
 from holdfast.stores.names import safe_name
+from holdfast.stores.sweep_lock import Held, SweepLock
+
+_NAME = re.compile(r"[0-9a-f]{64}")
 
 
 class BlobFiles:
@@ -18,6 +23,7 @@ class BlobFiles:
         self._disk = Disk(root / ".temp")
         self._folder = root / f"namespace-{safe_name(namespace)}"
         self._swept = False
+        self._lock = SweepLock(root / ".sweep")
 
     def path(self, family: RunId, digest: Digest) -> Path:
         """Where a blob lies."""
@@ -35,6 +41,41 @@ class BlobFiles:
             self._write(folder / blob.digest.hex(), blob.data)
         # Also for those that were there: whoever wrote them may have died before this.
         self._disk.sync_folder(folder)
+
+    def bring(self, family: RunId, blobs: Sequence[Blob]) -> Held:
+        """Write blobs, and keep sweeps out until the context is left; writers do not keep each other out."""
+        held = self._lock.shared()
+        self.write(family, blobs)
+        return held
+
+    def alone(self) -> Held:
+        """Keep writers out, from now until the context is left: none is between writing a blob and naming it."""
+        return self._lock.exclusive()
+
+    def sizes(self, family: RunId) -> dict[Digest, int]:
+        """The blobs of a family, with their sizes."""
+        found: dict[Digest, int] = {}
+        try:
+            with os.scandir(self._folder / safe_name(family)) as entries:
+                for entry in entries:
+                    if _NAME.fullmatch(entry.name):
+                        found[Digest(bytes.fromhex(entry.name))] = entry.stat().st_size
+        except FileNotFoundError:
+            pass
+        return found
+
+    def remove(self, family: RunId, digests: Sequence[Digest]) -> int:
+        """Remove blobs that are there, while ``alone``; the bytes that they took."""
+        freed = 0
+        for digest in digests:
+            path = self.path(family, digest)
+            try:
+                size = path.stat().st_size
+                path.unlink()
+            except FileNotFoundError:
+                continue
+            freed += size
+        return freed
 
     def _write(self, path: Path, data: bytes) -> None:
         if path.exists():

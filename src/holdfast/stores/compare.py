@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-from holdfast.checkpoint.store import Commit, Expected, Head
-from holdfast.errors import HeadMoved
+from holdfast.checkpoint.store import Commit, Expected, Head, Removal
+from holdfast.errors import HeadMoved, StorageError
+from holdfast.ids import RunId
 
 
 def check_head(commit: Commit, there: Expected | None) -> None:
     """Raise ``HeadMoved`` unless what is ``there`` is what the commit expects."""
     if there != commit.expected:
         raise HeadMoved(f"run {commit.head.run_id!r} {_difference(commit.expected, there)}")
+
+
+def check_expected(run_id: RunId, expected: Expected, head: Head | None) -> None:
+    """Raise ``HeadMoved`` unless the run stands where it is expected to."""
+    there = None if head is None else Expected(head.checkpoint_id, head.token)
+    if there != expected:
+        raise HeadMoved(f"run {run_id!r} {_difference(expected, there)}")
+
+
+def check_removal(head: Head, removal: Removal) -> None:
+    """Raise ``StorageError`` if the record on which the run stands is to be removed."""
+    if head.seq in removal.seqs:
+        raise StorageError(
+            f"run {head.run_id!r} stands on checkpoint {head.checkpoint_id[:12]}, which cannot be removed; nothing was"
+        )
 
 
 def _difference(expected: Expected | None, there: Expected | None) -> str:

@@ -30,6 +30,8 @@ def _newest(head: Head) -> _Order:
 
 
 def _matches(head: Head, query: RunQuery) -> bool:
-    return (query.workflow_name is None or head.workflow_name == query.workflow_name) and (
-        query.statuses is None or head.status in query.statuses
+    return (
+        (query.workflow_name is None or head.workflow_name == query.workflow_name)
+        and (query.statuses is None or head.status in query.statuses)
+        and (query.family is None or head.family == query.family)
     )

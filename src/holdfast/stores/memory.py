@@ -19,14 +19,16 @@ from holdfast.checkpoint.store import (
     Head,
     Left,
     Letter,
+    Marked,
     Note,
     Record,
+    Removal,
     RunQuery,
     StoreInfo,
 )
 from holdfast.errors import StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
-from holdfast.stores.compare import check_head
+from holdfast.stores.compare import check_expected, check_head, check_removal
 from holdfast.stores.listing import asked_for
 
 
@@ -47,6 +49,9 @@ class MemoryStore:
         self._seqs: dict[RunId, list[int]] = {}
         self._places: dict[CheckpointId, tuple[RunId, int]] = {}
         self._blobs: dict[tuple[RunId, Digest], bytes] = {}
+        self._marks = 0
+        self._brought: dict[tuple[RunId, Digest], int] = {}
+        """By blob, how many marks there were when it was last brought."""
         self._notes: dict[RunId, dict[str, Note]] = {}
         self._letters: dict[RunId, dict[str, Letter | None]] = {}
         """By their keys; None where a letter was taken."""
@@ -60,8 +65,7 @@ class MemoryStore:
         head = commit.head
         there = self._heads.get(head.run_id)
         check_head(commit, Expected(there.checkpoint_id, there.token) if there is not None else None)
-        for blob in commit.blobs:
-            self._blobs.setdefault((head.family, blob.digest), blob.data)
+        self._bring(head.family, commit.blobs)
         for record in commit.records:
             self._add(record)
         self._heads[head.run_id] = head
@@ -78,6 +82,11 @@ class MemoryStore:
 
     def _waiting(self, run_id: RunId) -> list[Letter]:
         return [letter for letter in self._letters.get(run_id, {}).values() if letter is not None]
+
+    def _bring(self, family: RunId, blobs: Sequence[Blob]) -> None:
+        for blob in blobs:
+            self._blobs.setdefault((family, blob.digest), blob.data)
+            self._brought[family, blob.digest] = self._marks
 
     def _add(self, record: Record) -> None:
         place = record.run_id, record.seq
@@ -116,6 +125,59 @@ class MemoryStore:
     async def blobs(self, family: RunId, digests: Sequence[Digest]) -> Mapping[Digest, bytes]:
         self._check_open()
         return {digest: self._blobs[family, digest] for digest in digests if (family, digest) in self._blobs}
+
+    async def tag(self, run_id: RunId, seq: int, tags: Sequence[str]) -> bool:
+        self._check_open()
+        record = self._records.get((run_id, seq))
+        if record is not None:
+            self._records[run_id, seq] = record._replace(tags=tuple(tags))
+        return record is not None
+
+    async def remove(self, removal: Removal) -> None:
+        self._check_open()
+        head = self._stands(removal.run_id, removal.expected)
+        check_removal(head, removal)
+        self._bring(head.family, removal.blobs)
+        for seq, keyframe in removal.keyframes:
+            place = removal.run_id, seq
+            if place in self._records:
+                self._records[place] = self._records[place]._replace(keyframe=keyframe)
+        for seq in removal.seqs:
+            self._remove(removal.run_id, seq)
+
+    def _stands(self, run_id: RunId, expected: Expected) -> Head:
+        head = self._heads.get(run_id)
+        check_expected(run_id, expected, head)
+        assert head is not None
+        return head
+
+    def _remove(self, run_id: RunId, seq: int) -> None:
+        record = self._records.pop((run_id, seq), None)
+        if record is not None:
+            self._seqs[run_id].remove(seq)
+            del self._places[record.checkpoint_id]
+
+    async def remove_run(self, run_id: RunId, expected: Expected) -> None:
+        self._check_open()
+        self._stands(run_id, expected)
+        for seq in list(self._seqs.get(run_id, ())):
+            self._remove(run_id, seq)
+        for table in (self._heads, self._seqs, self._notes, self._letters):
+            table.pop(run_id, None)
+
+    async def mark(self, family: RunId) -> Marked:
+        self._check_open()
+        self._marks += 1
+        return Marked(
+            self._marks, {digest: len(data) for (of, digest), data in self._blobs.items() if of == family}
+        )
+
+    async def discard(self, family: RunId, mark: int, digests: Sequence[Digest]) -> int:
+        self._check_open()
+        unused = [digest for digest in digests if self._brought.get((family, digest), 0) < mark]
+        for digest in unused:
+            self._brought.pop((family, digest), None)
+        return sum(len(self._blobs.pop((family, digest), b"")) for digest in unused)
 
     async def notes(self, run_id: RunId) -> Sequence[Note]:
         self._check_open()

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from urllib.parse import unquote, urlsplit
 
+from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.steps import Progress
 from holdfast.checkpoint.storage import CheckpointStorage
 from holdfast.errors import InvalidArgument
@@ -18,10 +19,10 @@ class InMemoryCheckpointStorage(CheckpointStorage):
     0
     """
 
-    def __init__(self) -> None:
+    def __init__(self, retention: Retention | None = None) -> None:
         from holdfast.stores.memory import MemoryStore
 
-        super().__init__(MemoryStore())
+        super().__init__(MemoryStore(), retention)
 
 
 class FileCheckpointStorage(CheckpointStorage):
@@ -32,10 +33,10 @@ class FileCheckpointStorage(CheckpointStorage):
     ...     storage = FileCheckpointStorage(folder)
     """
 
-    def __init__(self, storage_path: str | os.PathLike[str]) -> None:
+    def __init__(self, storage_path: str | os.PathLike[str], retention: Retention | None = None) -> None:
         from holdfast.stores.file import FileStore
 
-        super().__init__(FileStore(storage_path))
+        super().__init__(FileStore(storage_path), retention)
 
 
 class SqliteCheckpointStorage(CheckpointStorage):
@@ -48,11 +49,11 @@ class SqliteCheckpointStorage(CheckpointStorage):
     ...     storage = SqliteCheckpointStorage(f"{folder}/holdfast.db")
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], retention: Retention | None = None) -> None:
         from holdfast.stores.sqlite import SqliteStore
 
         self._database = SqliteStore(path)
-        super().__init__(self._database)
+        super().__init__(self._database, retention)
 
     async def backup(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
         """Copy the whole storage, large values included, to a new file while runs go on; it can be opened as one.

@@ -32,19 +32,9 @@ import pytest
 
 # So that a failing assert shows its values; whoever was imported before cannot be helped any more.
 _PARTS = (
-    *(
-        "arrivals",
-        "blobs",
-        "commits",
-        "concurrency",
-        "durable",
-        "elsewhere",
-        "heads",
-        "inbox",
-        "journal",
-        "letters",
-    ),
-    *("names", "presence", "processes", "records", "runs", "samples", "shared"),
+    *("arrivals", "blobs", "commits", "concurrency", "durable", "elsewhere", "heads", "inbox", "journal"),
+    *("lasting", "letters", "names", "presence", "processes", "records", "removal", "runs", "samples"),
+    *("shared", "sweeping"),
 )
 _names = [f"holdfast.testing.store_suite.{part}" for part in _PARTS]
 pytest.register_assert_rewrite(*(name for name in _names if name not in sys.modules))
@@ -57,12 +47,15 @@ from holdfast.testing.store_suite.durable import Durable, Reopen  # noqa: E402
 from holdfast.testing.store_suite.heads import Heads  # noqa: E402
 from holdfast.testing.store_suite.inbox import Inbox  # noqa: E402
 from holdfast.testing.store_suite.journal import Journal  # noqa: E402
+from holdfast.testing.store_suite.lasting import Lasting  # noqa: E402
 from holdfast.testing.store_suite.letters import Letters  # noqa: E402
 from holdfast.testing.store_suite.names import Names  # noqa: E402
 from holdfast.testing.store_suite.presence import Presence  # noqa: E402
 from holdfast.testing.store_suite.records import Records  # noqa: E402
+from holdfast.testing.store_suite.removal import Removals  # noqa: E402
 from holdfast.testing.store_suite.runs import Runs  # noqa: E402
 from holdfast.testing.store_suite.shared import Shared  # noqa: E402
+from holdfast.testing.store_suite.sweeping import Sweeping  # noqa: E402
 
 if sys.platform != "win32":
     from holdfast.testing.store_suite.elsewhere import Elsewhere
@@ -77,13 +70,26 @@ __all__ = ["DurableStoreConformance", "Reopen", "StoreConformance"]
 
 @pytest.mark.asyncio
 class StoreConformance(
-    Commits, Heads, Records, Blobs, Runs, Names, Concurrency, Journal, Inbox, Letters, Presence, Arrivals
+    Commits,
+    Heads,
+    Records,
+    Blobs,
+    Runs,
+    Names,
+    Concurrency,
+    Journal,
+    Inbox,
+    Letters,
+    Presence,
+    Arrivals,
+    Removals,
+    Sweeping,
 ):
     """What every store promises. Fixture ``store``: an empty one of namespace ''; the fixture closes it."""
 
 
 @pytest.mark.asyncio
-class DurableStoreConformance(StoreConformance, Durable, Shared, Elsewhere, KeptArrivals):
+class DurableStoreConformance(StoreConformance, Durable, Shared, Lasting, Elsewhere, KeptArrivals):
     """What a store promises that does not live in memory.
 
     Fixture ``reopen``: an async function that makes another object for the place of ``store``, for a namespace. It is

@@ -1,42 +1,88 @@
-"""Blobs as files, one each, named by their digest."""
+"""Blobs as files, one each, named by their digest.
+
+A sweep removes blobs that no record names while others write records. Three things keep the two apart. A commit that
+brings blobs holds a lock together with others, from before it looks at the first until it is published. A sweep holds
+it alone when it begins, so all who came before are published and will be seen; and when it removes something. And the
+time of a blob is when it was last brought, but never before the mark of the last sweep: whole seconds, which every file
+system keeps, and counted on from the greatest there is, so that clocks do not matter.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from holdfast.checkpoint.store import Blob
+from holdfast.checkpoint.store import Blob, Marked
 from holdfast.ids import Digest, RunId
 from holdfast.stores.disk import Disk
+from holdfast.stores.file.locks import Locks
 from holdfast.stores.names import safe_name
+
+_DIGEST_BYTES = 32
+_SECOND = 10**9
+# There are file systems that keep only even seconds.
+_STEP = 2
+# How long a sweep waits for commits that are under way, and lets others wait; one that stands still keeps it from the
+# family.
+_PATIENCE = 1.0
 
 
 class Blobs:
     """A folder with a folder for each family, and in it a file for each blob."""
 
-    def __init__(self, folder: Path, disk: Disk) -> None:
+    def __init__(self, folder: Path, disk: Disk, locks: Locks) -> None:
         self._folder = folder
         self._disk = disk
+        self._locks = locks
 
-    def add(self, family: RunId, blobs: Sequence[Blob]) -> None:
-        """Make blobs durable; one that is there already is left as it is."""
+    @contextmanager
+    def bringing(self, family: RunId, blobs: Sequence[Blob]) -> Iterator[None]:
+        """Make blobs durable; none of them is removed before this ends."""
+        if not blobs:
+            yield
+            return
+        with ExitStack() as held:
+            with self._locks.shared(_gate_name(family)):
+                handle = held.enter_context(self._locks.shared(_lock_name(family)))
+            self._add(family, blobs, _last_mark(handle))
+            yield
+
+    @contextmanager
+    def _alone(self, family: RunId) -> Iterator[int | None]:
+        """Wait until all commits under way are published, with those that come later behind the gate.
+
+        Without it, commits that overlap would keep a sweep waiting for ever.
+        """
+        with (
+            self._locks.alone(_gate_name(family), _PATIENCE),
+            self._locks.alone(_lock_name(family), _PATIENCE) as handle,
+        ):
+            yield handle
+
+    def _add(self, family: RunId, blobs: Sequence[Blob], mark: int) -> None:
         folder = self._folder / safe_name(family)
         self._disk.make_folder(folder)
         for blob in blobs:
-            self._add(folder / blob.digest.hex(), blob.data)
+            self._put(folder / blob.digest.hex(), blob.data, mark)
         # Also for those that were there: their writer may not have come this far yet.
         self._disk.sync_folder(folder)
 
-    def _add(self, place: Path, data: bytes) -> None:
-        if place.exists():
-            return
-        temp = self._disk.write(data)
-        try:
-            self._disk.publish(temp, place)
-        except FileExistsError:
-            pass
-        finally:
-            self._disk.remove(temp)
+    def _put(self, place: Path, data: bytes, mark: int) -> None:
+        """Make sure that a blob is there, and seen to be brought; one that is there is left as it is."""
+        if not place.exists():
+            temp = self._disk.write(data)
+            try:
+                self._disk.publish(temp, place)
+            except FileExistsError:
+                pass
+            finally:
+                self._disk.remove(temp)
+        if mark:
+            brought = max(int(time.time()), mark)
+            os.utime(place, (brought, brought))
 
     def read(self, family: RunId, digests: Sequence[Digest]) -> dict[Digest, bytes]:
         """Those of the blobs that are there."""
@@ -48,3 +94,62 @@ class Blobs:
             except FileNotFoundError:
                 pass
         return found
+
+    def mark(self, family: RunId) -> Marked:
+        """What is there, when all commits that brought something are published; nothing if that cannot be known."""
+        with self._alone(family) as handle:
+            if handle is None:
+                return Marked(0, {})
+            files = self._files(family)
+            last = max(
+                [_last_mark(handle), *(-(-status.st_mtime_ns // _SECOND) for status in files.values())]
+            )
+            mark = (last // _STEP + 1) * _STEP
+            os.pwrite(handle, b"%020d" % mark, 0)
+            return Marked(mark, {digest: status.st_size for digest, status in files.items()})
+
+    def _files(self, family: RunId) -> dict[Digest, os.stat_result]:
+        try:
+            with os.scandir(self._folder / safe_name(family)) as entries:
+                return {
+                    Digest(bytes.fromhex(entry.name)): entry.stat()
+                    for entry in entries
+                    if _is_digest(entry.name)
+                }
+        except FileNotFoundError:
+            return {}
+
+    def discard(self, family: RunId, mark: int, digests: Sequence[Digest]) -> int:
+        """Remove blobs that nobody brought since the mark; the bytes that were freed."""
+        freed = 0
+        with self._alone(family) as handle:
+            for digest in digests if handle is not None else ():
+                path = self._folder / safe_name(family) / digest.hex()
+                try:
+                    status = os.stat(path)
+                    if status.st_mtime_ns < mark * _SECOND:
+                        os.unlink(path)
+                        freed += status.st_size
+                except FileNotFoundError:
+                    pass
+        return freed
+
+
+def _lock_name(family: RunId) -> str:
+    return f"{safe_name(family)}.blobs"
+
+
+def _gate_name(family: RunId) -> str:
+    return f"{safe_name(family)}.gate"
+
+
+def _last_mark(handle: int | None) -> int:
+    text = os.pread(handle, 20, 0) if handle is not None else b""
+    return int(text) if text.isdigit() else 0
+
+
+def _is_digest(name: str) -> bool:
+    try:
+        return len(bytes.fromhex(name)) == _DIGEST_BYTES
+    except ValueError:
+        return False

@@ -1,8 +1,9 @@
 """What stands in a commit file.
 
 ``{"head": {...}, "expected": {...}, "records": [...], "notes": [...], "letters": [...], "taken": [...]}``, the last
-three only where there are any. What is MessagePack stands there as JSON (see ``readable``) if that gives back the same
-bytes, in base64 otherwise. Keys that begin with ``#`` are for people: nothing reads them.
+three only where there are any; besides what removing and tagging need: ``edits`` (see ``edits``), ``unsettled``,
+``base`` and ``gone``. What is MessagePack stands there as JSON (see ``readable``) if that gives back the same bytes, in
+base64 otherwise. Keys that begin with ``#`` are for people: nothing reads them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import CheckpointId, RunId
 from holdfast.stores.file.layout import laid_out
+from holdfast.stores.file.place import Place
 from holdfast.stores.file.readable import Unreadable, packed_from, shown
 
 _T = TypeVar("_T")
@@ -44,6 +46,12 @@ class Outline(NamedTuple):
     """The keys that were taken by it, and by the commits without records right before it: they may be emptied."""
     noted: bool = False
     """Whether it has notes."""
+    unsettled: tuple[Place, ...] = ()
+    """The files, up to this one, with edits that may not be carried out yet, oldest first."""
+    base: Place | None = None
+    """The last file, up to this one, that removed records: it names every letter taken before it."""
+    gone: bool = False
+    """Whether it removed the run."""
 
 
 class CommitFile(NamedTuple):
@@ -53,6 +61,8 @@ class CommitFile(NamedTuple):
     outline: Outline
     records: list[dict[str, Any]]
     noted: list[dict[str, Any]]
+    edits: dict[str, Any]
+    """What it changes in earlier records."""
 
     @property
     def head(self) -> Head:
@@ -67,9 +77,21 @@ class CommitFile(NamedTuple):
         """The notes; raises ``CheckpointCorrupt``."""
         return _checked(self.path, lambda: [Note(*_keyed_from(document)) for document in self.noted])
 
+    def used(self) -> list[str]:
+        """The keys of letters that were taken before it, where it removed records; raises ``CheckpointCorrupt``."""
+        return _checked(self.path, lambda: list(map(_text_from, self.edits.get("used", ()))))
 
-def written(commit: Commit, letters: Sequence[Letter] = (), taken: Sequence[str] = ()) -> bytes:
-    """The content of a commit file; ``letters`` and ``taken`` are those of its ``Outline``."""
+
+def written(
+    commit: Commit,
+    letters: Sequence[Letter] = (),
+    taken: Sequence[str] = (),
+    edits: dict[str, Any] | None = None,
+    unsettled: Sequence[Place] = (),
+    base: Place | None = None,
+    gone: bool = False,
+) -> bytes:
+    """The content of a commit file; all but ``commit`` and ``edits`` are those of its ``Outline``."""
     expected = commit.expected
     document: dict[str, Any] = {
         "head": _head_document(commit.head),
@@ -81,8 +103,21 @@ def written(commit: Commit, letters: Sequence[Letter] = (), taken: Sequence[str]
     if letters:
         document["letters"] = [_keyed_document(*letter) for letter in letters]
     if taken:
-        document["taken"] = [_text_document(key) for key in taken]
+        document["taken"] = [text_document(key) for key in taken]
+    if edits:
+        document["edits"] = edits
+    if unsettled:
+        document["unsettled"] = [place.text for place in unsettled]
+    if base is not None:
+        document["base"] = base.text
+    if gone:
+        document["gone"] = True
     return laid_out(document)
+
+
+def rewritten(path: Path, content: bytes, records: Sequence[dict[str, Any]]) -> bytes:
+    """The content of a commit file, with these records instead of its own."""
+    return laid_out({**_checked(path, lambda: _json(content)), "records": list(records)})
 
 
 def parsed(path: Path, content: bytes) -> CommitFile:
@@ -122,8 +157,11 @@ def _commit_file(path: Path, document: Any) -> CommitFile:
         tuple(Letter(*_keyed_from(letter)) for letter in _items(document, "letters")),
         tuple(map(_text_from, _items(document, "taken"))),
         bool(noted),
+        tuple(map(Place.of_text, _items(document, "unsettled"))),
+        Place.of_text(document["base"]) if "base" in document else None,
+        document.get("gone", False) is True,
     )
-    return CommitFile(path, outline, records, noted)
+    return CommitFile(path, outline, records, noted, dict(document.get("edits", {})))
 
 
 def _items(document: Any, name: str) -> list[Any]:
@@ -165,10 +203,17 @@ def _record_document(record: Record) -> dict[str, Any]:
     _put_part(document, "values", record.values)
     document["new_bytes"] = record.new_bytes
     if record.keyframe is not None:
-        keyframe: dict[str, Any] = {"cut": record.keyframe.cut}
-        _put_part(keyframe, "changes", record.keyframe.changes)
-        _put_part(keyframe, "values", record.keyframe.values)
-        document["keyframe"] = keyframe
+        document["keyframe"] = keyframe_document(record.keyframe)
+    if record.tags:
+        document["tags"] = [text_document(tag) for tag in record.tags]
+    return document
+
+
+def keyframe_document(keyframe: Keyframe) -> dict[str, Any]:
+    """A keyframe as it stands in a file."""
+    document: dict[str, Any] = {"cut": keyframe.cut}
+    _put_part(document, "changes", keyframe.changes)
+    _put_part(document, "values", keyframe.values)
     return document
 
 
@@ -183,6 +228,7 @@ def _record_from(document: dict[str, Any], run_id: RunId, depth: Depth) -> Recor
         _part(document, "values") if depth >= Depth.ALL else b"",
         document["new_bytes"],
         _keyframe_from(keyframe, depth) if keyframe is not None and depth >= Depth.CHANGES else None,
+        tuple(map(_text_from, _items(document, "tags"))),
     )
 
 
@@ -240,7 +286,7 @@ def _part(document: dict[str, Any], name: str) -> bytes:
 
 def _keyed_document(key: str, data: bytes) -> dict[str, Any]:
     """A note or a letter."""
-    document: dict[str, Any] = {"key": _text_document(key)}
+    document: dict[str, Any] = {"key": text_document(key)}
     if data[:1] not in (RAW, COMPRESSED, ELSEWHERE):
         try:
             document["data_packed"] = shown(data)
@@ -258,7 +304,8 @@ def _keyed_from(document: dict[str, Any]) -> tuple[str, bytes]:
     )
 
 
-def _text_document(text: str) -> str | dict[str, str]:
+def text_document(text: str) -> str | dict[str, str]:
+    """A text as it stands in a file."""
     try:
         text.encode()
         return text

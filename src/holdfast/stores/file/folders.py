@@ -8,14 +8,29 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from holdfast.checkpoint.store import Blob, Commit, Damage, Head, Left, Letter, RunQuery, StoreInfo
-from holdfast.errors import CheckpointCorrupt
+from holdfast.checkpoint.store import (
+    Blob,
+    Commit,
+    Damage,
+    Depth,
+    Expected,
+    Head,
+    Left,
+    Letter,
+    Removal,
+    RunQuery,
+    StoreInfo,
+)
+from holdfast.errors import CheckpointCorrupt, StorageError
 from holdfast.ids import CheckpointId, RunId
+from holdfast.stores.compare import check_expected
 from holdfast.stores.disk import Disk
 from holdfast.stores.file import marker
 from holdfast.stores.file.blobs import Blobs
 from holdfast.stores.file.hints import Hints
-from holdfast.stores.file.run_folder import Misplaced, RunFolder
+from holdfast.stores.file.locks import Locks
+from holdfast.stores.file.row import Misplaced
+from holdfast.stores.file.run_folder import RunFolder, Tools
 from holdfast.stores.listing import asked_for
 from holdfast.stores.names import safe_name
 from holdfast.stores.presence import Presence
@@ -32,9 +47,14 @@ class Folders:
         base = root / "namespaces" / safe_name(namespace) if namespace else root
         self.disk = Disk(root / marker.TEMP)
         self.presence = Presence(root / marker.OWNERS)
-        self.blobs = Blobs(base / "blobs", self.disk)
+        # Nothing may lie in the folder of a namespace before that is durable.
+        self._prefix = f"{safe_name(namespace)}@" if namespace else ""
+        locks = Locks(root / marker.LOCKS, self._prefix)
+        self.blobs = Blobs(base / "blobs", self.disk, locks)
         self._runs = base / "runs"
+        self._removing = root / marker.REMOVING
         self._hints = Hints(base / "ids")
+        self._tools = Tools(self.disk, locks, self.blobs, self._hints)
         self._lock = threading.Lock()
         self._remembered: OrderedDict[str, RunFolder] = OrderedDict()
         self._info: StoreInfo | None = None
@@ -50,17 +70,55 @@ class Folders:
     def commit(self, commit: Commit) -> list[Letter]:
         """Make a commit durable, its blobs first; returns the letters that wait."""
         self._get_ready()
-        return self.run(commit.head.run_id).commit(commit, self.blobs, self._hints)
+        return self.run(commit.head.run_id).commit(commit)
 
     def add_blobs(self, family: RunId, blobs: Sequence[Blob]) -> None:
         """Make blobs durable."""
         self._get_ready()
-        self.blobs.add(family, blobs)
+        with self.blobs.bringing(family, blobs):
+            pass
 
     def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
         """Leave letters for a run, durably."""
         self._get_ready()
-        return self.run(run_id).leave(since, letters, self._hints)
+        return self.run(run_id).leave(since, letters)
+
+    def tag(self, run_id: RunId, seq: int, tags: Sequence[str]) -> bool:
+        """Let a record have these tags and no others."""
+        self._get_ready()
+        return self.run(run_id).tag(seq, tags)
+
+    def remove(self, removal: Removal) -> None:
+        """Remove records of a run."""
+        self._get_ready()
+        self.run(removal.run_id).remove(removal)
+
+    def remove_run(self, run_id: RunId, expected: Expected) -> None:
+        """Remove a run. Its name is noted before, so that others go on if this process dies."""
+        self._get_ready()
+        folder = self.run(run_id)
+        check_expected(run_id, expected, folder.head())
+        self._removing.mkdir(0o700, exist_ok=True)
+        note = self._removing / f"{self._prefix}{folder.path.name}"
+        note.touch(0o600)
+        folder.remove_run(run_id, expected)
+        self._finish_removing(note)
+
+    def _finish_removing(self, note: Path) -> None:
+        folder = self._folder(note.name.removeprefix(self._prefix))
+        try:
+            if folder.finish_removing():
+                note.unlink(missing_ok=True)
+        except (OSError, StorageError):  # it is tried again
+            pass
+
+    def _unfinished(self) -> list[str]:
+        """The runs that were being removed, perhaps by a process that died over it."""
+        try:
+            names = os.listdir(self._removing)
+        except FileNotFoundError:
+            return []
+        return [name for name in names if name.rpartition("@")[0] == self._prefix.rstrip("@")]
 
     def _get_ready(self) -> None:
         """What the first commit does besides: sweep up what writers left behind."""
@@ -70,6 +128,8 @@ class Folders:
             self.disk.make_temp()
             self.disk.sweep()
             self._ready = True
+        for name in self._unfinished():
+            self._finish_removing(self._removing / name)
 
     def run(self, run_id: RunId) -> RunFolder:
         """The folder of a run, whether it is there or not."""
@@ -79,7 +139,7 @@ class Folders:
         with self._lock:
             folder = self._remembered.get(name)
             if folder is None:
-                folder = self._remembered[name] = RunFolder(self._runs / name, self.disk)
+                folder = self._remembered[name] = RunFolder(self._runs / name, self._tools)
                 if len(self._remembered) > _REMEMBERED:
                     self._remembered.popitem(last=False)
             self._remembered.move_to_end(name)
@@ -112,16 +172,20 @@ class Folders:
 
     def find(self, checkpoint_id: CheckpointId) -> tuple[RunId, int] | None:
         """The run and seq of a checkpoint."""
-        return self._hints.find(checkpoint_id, self._files())
+
+        def there(run_id: RunId, seq: int) -> bool:
+            records = self.run(run_id).records(seq, seq, Depth.HEADERS)
+            return any(record.checkpoint_id == checkpoint_id for record in records)
+
+        return self._hints.find(checkpoint_id, self._files(), there)
 
     def _files(self) -> Iterator[Path]:
         for folder in self._run_folders():
             try:
-                places = folder.places()
+                files = folder.files()
             except Misplaced:
                 continue
-            for place in reversed(places):
-                yield folder.path / place.name
+            yield from files
 
     def _run_folders(self) -> list[RunFolder]:
         try:

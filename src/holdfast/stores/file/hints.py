@@ -7,7 +7,7 @@ missing, after a power cut or on a file system without symbolic links, all files
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from holdfast.ids import CheckpointId, RunId
@@ -32,16 +32,29 @@ class Hints:
         except OSError:  # it is there already; or it cannot be made, but it is only a hint
             pass
 
-    def find(self, checkpoint_id: CheckpointId, files: Iterable[Path]) -> tuple[RunId, int] | None:
-        """The run and seq of a checkpoint; ``files`` are all commit files, looked through where no hint helps."""
+    def remove(self, checkpoint_ids: Iterable[CheckpointId]) -> None:
+        """Forget where checkpoints were that are removed."""
+        for checkpoint_id in checkpoint_ids:
+            try:
+                self._link(checkpoint_id).unlink()
+            except OSError:  # it is only a hint
+                pass
+
+    def find(
+        self, checkpoint_id: CheckpointId, files: Iterable[Path], there: Callable[[RunId, int], bool]
+    ) -> tuple[RunId, int] | None:
+        """The run and seq of a checkpoint; ``files`` are all commit files, looked through where no hint helps.
+
+        ``there`` tells whether it was not removed.
+        """
         link = self._link(checkpoint_id)
         target = _target(link)
         hinted = None if target is None else _look(checkpoint_id, link.parent / target)
-        if hinted is not None:
+        if hinted is not None and there(*hinted):
             return hinted
         for file in files:
             found = _look(checkpoint_id, file)
-            if found is not None:
+            if found is not None and there(*found):
                 self.add(checkpoint_id, file)
                 return found
         return None

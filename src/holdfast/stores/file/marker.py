@@ -16,6 +16,8 @@ from holdfast.stores.file.layout import laid_out
 NAME = "store.json"
 TEMP = "temp"
 OWNERS = "owners"
+LOCKS = "locks"
+REMOVING = "removing"
 # What may lie in a directory that becomes a store: what another process is making there, or a fresh volume has.
 _HARMLESS = {NAME, TEMP, ".lock", "lost+found"}
 
@@ -25,10 +27,14 @@ _ABOUT = [
     "<seq> is the least seq of the records in it; <n> counts commits without records before it.",
     "notes in a commit: what the superstep that is under way did already; they count until a later commit has another",
     "checkpoint_id in its head. letters: what others left for the run and it did not take yet, in every commit again.",
-    "An empty file, but never the last one, is a commit without records whose notes and letters nobody needs any more.",
+    "An empty file, but never the last one, is a commit that nobody needs any more.",
+    "<seq>-<n>.kept.json: checkpoints that were kept while those around them were removed.",
+    "edits in a commit: earlier checkpoints that it removed, and what it added to others; unsettled: commits with",
+    "edits that may not be carried out yet. gone: the run was removed; what lies before it is no part of another one.",
     "blobs/<run>/<digest>: large values, shared by the run and its forks.",
     "ids/: links from checkpoint ids to commits; made again where they are missing.",
     "temp/: files that are being written. owners/: a locked file for each process that drives runs now.",
+    "locks/, removing/: what processes need to remove things beside each other; empty of meaning while none does.",
     "namespaces/<name>/: runs, blobs and ids again for each namespace.",
 ]
 

@@ -2,292 +2,324 @@
 
 from __future__ import annotations
 
-import os
 import threading
-from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from holdfast.checkpoint.store import Commit, Depth, Head, Left, Letter, Note, Record
+from holdfast.checkpoint.store import Commit, Depth, Expected, Head, Left, Letter, Note, Record, Removal
 from holdfast.errors import CheckpointCorrupt, StorageError
-from holdfast.stores.compare import check_head
+from holdfast.ids import RunId
+from holdfast.stores.compare import check_expected, check_head, check_removal
 from holdfast.stores.disk import Disk, explain
 from holdfast.stores.file import document
 from holdfast.stores.file.arrival import arrives, publish_whole
 from holdfast.stores.file.blobs import Blobs
-from holdfast.stores.file.emptying import empty_rounds
+from holdfast.stores.file.edits import removal_document, tags_document
 from holdfast.stores.file.hints import Hints
-from holdfast.stores.file.place import Place, full, listed
+from holdfast.stores.file.locks import Locks
+from holdfast.stores.file.row import Row, View, covering
 from holdfast.stores.file.standing import Standing
-from holdfast.stores.names import safe_name
+from holdfast.stores.file.tidying import Tidying
 
 
-class Misplaced(StorageError):
-    """The folder holds a run that belongs into another one."""
+class Tools(NamedTuple):
+    """What the folders of all runs work with."""
+
+    disk: Disk
+    locks: Locks
+    blobs: Blobs
+    hints: Hints
+
+
+class _Draft(NamedTuple):
+    """What the next file is to say."""
+
+    commit: Commit
+    left: Sequence[Letter] = ()
+    edits: dict[str, Any] | None = None
+    removes: bool = False
+    gone: bool = False
 
 
 class RunFolder:
-    """The commits of one run. It remembers where the run stands, and looks only for what came since.
+    """The commits of one run. Used by several threads: each method that needs it takes the lock."""
 
-    Used by several threads: each method that needs it takes the lock.
-    """
-
-    def __init__(self, path: Path, disk: Disk) -> None:
+    def __init__(self, path: Path, tools: Tools) -> None:
         self.path = path
-        self._disk = disk
-        self._lock = threading.Lock()
-        self._forget()
-
-    def _forget(self) -> None:
-        self._known = Standing()
-        self._places: list[Place] | None = None
+        self._tools = tools
+        self._lock = threading.RLock()
+        self._row = Row(path)
+        self._tidying = Tidying(self._row, tools.disk, tools.locks, tools.hints)
 
     def head(self) -> Head | None:
         """Where the run stands, also if others moved it; None if nothing was committed."""
         with self._lock:
-            self._catch_up()
-            return self._known.head
+            self._row.catch_up()
+            return self._row.known.head
 
     def inbox(self) -> list[Letter]:
         """The letters that wait, oldest first."""
         with self._lock:
-            self._catch_up()
-            return list(self._known.letters.values())
+            self._row.catch_up()
+            return list(self._row.known.letters.values())
 
     def notes(self) -> list[Note]:
         """The journal of the checkpoint on which the run stands, in order."""
         with self._lock:
-            self._catch_up()
+            self._row.catch_up()
             while True:
-                newest = self._known.newest
-                try:
-                    return self._journal()
-                except CheckpointCorrupt:  # or emptied, because the run moved on
-                    self._catch_up()
-                    if self._known.newest == newest:
-                        raise
+                with self._may_move_on():
+                    return self._row.journal()
 
-    def commit(self, commit: Commit, blobs: Blobs, hints: Hints) -> list[Letter]:
+    def commit(self, commit: Commit) -> list[Letter]:
         """Make a commit durable, its blobs first; its hints are there before anyone can see it."""
-        with self._lock:
-            try:
-                self._check(commit)
-                if commit.blobs:
-                    blobs.add(commit.head.family, commit.blobs)
-                if self._known.head is None:
-                    self._disk.make_folder(self.path)
-                while not self._published(commit, hints):
-                    self._check(commit)
-            except OSError:
-                self._forget()
-                raise
-            return list(self._known.letters.values())
 
-    def leave(self, since: int, letters: Sequence[Letter], hints: Hints) -> Left:
+        def draft() -> _Draft:
+            self._check(commit)
+            return _Draft(commit)
+
+        with self._lock, self._forgetting():
+            self._row.catch_up()
+            self._check(commit)
+            with self._tools.blobs.bringing(commit.head.family, commit.blobs):
+                self._append(draft)
+            if commit.expected is None or commit.expected.checkpoint_id != commit.head.checkpoint_id:
+                self._tidying.after_moving()
+            return list(self._row.known.letters.values())
+
+    def leave(self, since: int, letters: Sequence[Letter]) -> Left:
         """Leave letters in a commit that changes nothing else, unless one of their keys was used since that seq."""
-        with self._lock:
-            try:
-                while True:
-                    self._catch_up()
-                    head = self._known.head
-                    if head is None:
-                        return Left(None)
-                    self._learn_keys(since)
-                    refused = tuple(self._known.used_of(letter.key for letter in letters))
-                    if refused or not letters:
-                        return Left(head, refused)
-                    if self._published(Commit(head, self._known.expected), hints, letters):
-                        return Left(head)
-            except OSError:
-                self._forget()
+        found = Left(None)
+
+        def draft() -> _Draft | None:
+            nonlocal found
+            known = self._row.known
+            if known.head is None:
+                found = Left(None)
+                return None
+            self._row.learn_keys(since)
+            refused = tuple(known.used_of(letter.key for letter in letters))
+            found = Left(known.head, refused)
+            return None if refused or not letters else _Draft(Commit(known.head, known.expected), letters)
+
+        with self._lock, self._forgetting():
+            self._row.catch_up()
+            if self._row.known.head is not None:
+                self._append(draft)
+            return found
+
+    def tag(self, seq: int, tags: Sequence[str]) -> bool:
+        """Let a record have these tags; false if it is not there."""
+
+        def draft() -> _Draft | None:
+            known = self._row.known
+            if known.head is None or not self.records(seq, seq, Depth.HEADERS):
+                return None
+            return _Draft(Commit(known.head, known.expected), edits=tags_document(seq, tags))
+
+        with self._lock, self._forgetting():
+            self._row.catch_up()
+            done = self._row.known.head is not None and self._append(draft)
+            if done:
+                self._tidying.settle()
+            return done
+
+    def remove(self, removal: Removal) -> None:
+        """Remove records and give others keyframes, all at once; the room is freed afterwards."""
+
+        def draft() -> _Draft:
+            head = self._stands(removal.run_id, removal.expected)
+            check_removal(head, removal)
+            self._row.learn_keys(0)
+            known = self._row.known
+            edits = removal_document(removal, sorted(known.used))
+            return _Draft(Commit(head, known.expected), edits=edits, removes=True)
+
+        with self._lock, self._forgetting():
+            self._row.catch_up()
+            head = self._stands(removal.run_id, removal.expected)
+            check_removal(head, removal)
+            with self._tools.blobs.bringing(head.family, removal.blobs):
+                self._append(draft)
+            self._tidying.settle()
+
+    def remove_run(self, run_id: RunId, expected: Expected) -> None:
+        """Remove the run: a last commit says so, then the folder goes."""
+
+        def draft() -> _Draft:
+            head = self._stands(run_id, expected)
+            return _Draft(Commit(head, self._row.known.expected), gone=True)
+
+        with self._lock, self._forgetting():
+            self._append(draft)
+            self._tidying.clear()
+
+    def finish_removing(self) -> bool:
+        """Let the folder go if its run was removed, perhaps by a process that died over it; whether there is none."""
+        with self._lock, self._forgetting():
+            self._row.catch_up()
+            if self._row.known.head is None and self._row.known.newest is not None:
+                self._tidying.clear()
+                self._row.catch_up()
+            return self._row.known.head is not None or self._row.known.newest is None
+
+    def _stands(self, run_id: RunId, expected: Expected) -> Head:
+        head = self._row.known.head
+        check_expected(run_id, expected, head)
+        assert head is not None
+        return head
+
+    @contextmanager
+    def _forgetting(self) -> Iterator[None]:
+        """Forget what is known if anything fails."""
+        try:
+            yield
+        except OSError:
+            self._row.forget()
+            raise
+
+    @contextmanager
+    def _may_move_on(self) -> Iterator[None]:
+        """Catch up instead of raising, if what cannot be read was emptied or freed because the run moved on."""
+        newest = self._row.known.newest
+        try:
+            yield
+        except (CheckpointCorrupt, FileNotFoundError):
+            self._row.forget_names()
+            self._row.catch_up()
+            if self._row.known.newest == newest:
                 raise
+
+    def _append(self, draft: Callable[[], _Draft | None]) -> bool:
+        """Look where the run stands and publish what is to follow, until no other writer was faster.
+
+        The lock tells those who free names that someone is about to take one; false if there is nothing to publish.
+        """
+        while True:
+            with self._tools.locks.shared(f"{self.path.name}.run"):
+                self._row.catch_up()
+                with self._may_move_on():
+                    wanted = draft()
+                    if wanted is None:
+                        return False
+                    if self._published(wanted):
+                        return True
 
     def _check(self, commit: Commit) -> None:
         """Raise unless the commit may follow what is there, as far as is known; publishing it will show."""
-        self._catch_up()
-        check_head(commit, self._known.expected)
+        known = self._row.known
+        check_head(commit, known.expected)
         for record in commit.records:
             if record.run_id != commit.head.run_id:
                 raise StorageError(
                     f"a commit of run {commit.head.run_id!r} has a record of run {record.run_id!r}"
                 )
-            least = self._known.next.seq if self._known.head is not None else 0
+            least = known.next.seq - known.next.offset if known.head is not None else 0
             if record.seq < least:
                 raise StorageError(
                     f"run {record.run_id!r}: a new checkpoint has seq {record.seq}, but the next one is {least}; "
                     f"seqs only grow"
                 )
 
-    def _published(self, commit: Commit, hints: Hints, left: Sequence[Letter] = ()) -> bool:
+    def _published(self, draft: _Draft) -> bool:
         """Make the next file, durably; false if another writer made it first."""
+        disk, known, commit = self._tools.disk, self._row.known, draft.commit
+        if known.newest is None:
+            disk.make_folder(self.path)
         if arrives(commit):
-            if not publish_whole(commit, self.path, self._disk, hints):
+            if not publish_whole(commit, self.path, disk, self._tools.hints):
                 return False
-            self._forget()
-            self._catch_up()
+            self._row.forget()
+            self._row.catch_up()
             return True
-        place, outline = self._known.next, self._known.outline(commit, left)
-        temp = self._disk.write(document.written(commit, outline.letters, outline.taken))
+        place = known.next
+        outline = known.outline(commit, draft.left, draft.edits is not None, draft.removes)
+        if draft.gone:
+            outline = document.Outline(commit.head, False, 0, gone=True)
+        temp = disk.write(
+            document.written(
+                commit,
+                outline.letters,
+                outline.taken,
+                draft.edits,
+                outline.unsettled,
+                outline.base,
+                outline.gone,
+            )
+        )
         try:
             for record in commit.records:
-                hints.add(record.checkpoint_id, self.path / place.name)
-            self._disk.publish(temp, self.path / place.name)
+                self._tools.hints.add(record.checkpoint_id, self.path / place.name)
+            disk.publish(temp, self.path / place.name)
         except FileExistsError:
-            self._disk.remove(temp)
+            disk.remove(temp)
             return False
         except BaseException:
-            self._disk.remove(temp)
+            disk.remove(temp)
             raise
-        self._sync(commit, left)
-        if outline.moved:
-            self._empty()
-        self._known.follow(place, outline)
-        self._remember(place)
+        self._sync(commit, draft)
+        self._row.follow(place, outline)
         return True
 
-    def _sync(self, commit: Commit, left: Sequence[Letter]) -> None:
+    def _sync(self, commit: Commit, draft: _Draft) -> None:
         try:
-            self._disk.sync_folder(self.path)
+            self._tools.disk.sync_folder(self.path)
         except OSError as error:
-            self._forget()
+            self._row.forget()
             what = (
                 "The letters were left, but a power cut may undo that; those that are refused now are there"
-                if left
+                if draft.left
                 else "It was committed, but a power cut may undo that; read the head before going on"
             )
             raise StorageError(f"run {commit.head.run_id!r}: {explain(error)}. {what}") from error
 
-    def _empty(self) -> None:
-        """Empty files that nobody needs any more.
-
-        Those right before the newest file stay until the next commit moves the head, for whoever must move a damaged
-        newest file out of the folder.
-        """
-        for place in self._known.full:
-            empty_rounds(self.path, place, self._disk.temp)
-        self._known.full = ()
-
-    def _catch_up(self) -> None:
-        """Find out where the run stands: from what is known step by step, or else from the names in the folder."""
-        newest = self._known.newest
-        if newest is not None and not (self.path / newest.name).exists():
-            self._forget()  # someone removed it by hand
-        if self._known.newest is None:
-            self._start(listed(self.path))
-        while os.path.lexists(self.path / self._known.next.name):
-            self._read(self._known.next)
-
-    def _start(self, places: Sequence[Place]) -> None:
-        """Begin with the newest of the files."""
-        self._known = Standing.before(places)
-        if places:
-            self._read(places[-1])
-
-    def _read(self, place: Place) -> None:
-        """Take in a file."""
-        try:
-            file = self._file(place)
-        except CheckpointCorrupt:
-            self._forget()
-            places = listed(self.path)
-            if not places or places[-1] <= place:
-                raise
-            self._start(places)  # what matters of a damaged file, those behind it say again
-            return
-        if file is None:
-            self._known.pass_over(place)
-        elif safe_name(file.head.run_id) != self.path.name:
-            self._forget()
-            raise Misplaced(
-                f"{file.path} belongs to run {file.head.run_id!r}, whose folder is {safe_name(file.head.run_id)!r}; "
-                f"{self.path} was copied or renamed: rename it back, or move it out of the store"
-            )
-        else:
-            self._known.follow(place, file.outline)
-        self._remember(place)
-
-    def _remember(self, place: Place) -> None:
-        if self._places is not None:
-            self._places.append(place)
-
-    def _file(self, place: Place) -> document.CommitFile | None:
-        """What stands in a commit file; None if it was emptied, which is done only to those followed by a round."""
-        path = self.path / place.name
-        content = path.read_bytes()
-        if not content and os.path.lexists(self.path / place.next_round.name):
-            return None
-        return document.parsed(path, content)
-
-    def _whole_file(self, place: Place) -> document.CommitFile:
-        """What stands in a commit file that must not be empty."""
-        path = self.path / place.name
-        return document.parsed(path, path.read_bytes())
-
-    def _journal(self) -> list[Note]:
-        if self._known.noted is None:
-            self._known.noted = self._look_back()
-        notes: dict[str, Note] = {}
-        for place in self._known.noted:
-            notes.update({note.key: note for note in self._whole_file(place).notes()})
-        return list(notes.values())
-
-    def _look_back(self) -> list[Place]:
-        """Which files have notes since the head came to its checkpoint."""
-        noted = []
-        for place in reversed(self._all_places()):
-            outline = self._whole_file(place).outline
-            if outline.noted:
-                noted.append(place)
-            if outline.moved:
-                break
-        return noted[::-1]
-
-    def _learn_keys(self, since: int) -> None:
-        """Know all keys that were taken in files behind the checkpoint with this seq."""
-        known = self._known
-        if since + 1 < known.known_from:
-            taken: list[str] = []
-            # Each says what those without records before it took.
-            for place in full(self._all_places()):
-                if since < place.seq < known.known_from:
-                    taken += self._whole_file(place).outline.taken
-            known.learn(since + 1, taken)
-
     def records(self, first: int, last: int, depth: Depth) -> list[Record]:
         """The records with these seqs, in their order."""
-        found = []
-        for place in self._covering(first, last):
-            file = self._file(place)
-            if file is not None:
-                found += [file.record(item, depth) for item in file.records if first <= item["seq"] <= last]
-        return sorted(found, key=lambda record: record.seq)
+        while True:
+            with self._lock:
+                view = self._row.view()
+            try:
+                found = _read(view, first, last, depth)
+            except FileNotFoundError:  # it was freed, or its name is another now
+                with self._lock:
+                    self._row.forget_names()
+                continue
+            except CheckpointCorrupt:
+                if self._known().newest == view.newest:
+                    raise
+                continue
+            # If records were removed meanwhile, some files may have been read before that, others after.
+            if self._known().base in (None, view.base):
+                return found
 
-    def _covering(self, first: int, last: int) -> list[Place]:
-        """The files that can hold these seqs."""
-        places = self.places()
-        start = max(bisect_right(places, Place(first, 0)) - 1, 0)
-        stop = max(bisect_left(places, Place(last + 1, 0)), 1)
-        # One that is followed by another with the same seq holds no records; only the first may hold seq 0.
-        return [
-            place
-            for index, place in enumerate(places[start:stop], start)
-            if index in (0, len(places) - 1) or places[index + 1].seq > place.seq
-        ]
-
-    def places(self) -> list[Place]:
-        """All commit files, oldest first. A damaged newest one does not keep anyone from reading the others."""
+    def _known(self) -> Standing:
+        """What is known now; nothing, if the newest file is damaged."""
         with self._lock:
             try:
-                self._catch_up()
+                self._row.catch_up()
             except CheckpointCorrupt:
-                return listed(self.path)
-            return list(self._all_places())
+                pass
+            return self._row.known
 
-    def _all_places(self) -> list[Place]:
-        newest = self._known.newest
-        if newest is None:
-            return []
-        if self._places is None:
-            # Later ones may be listed with gaps, while others write.
-            self._places = [place for place in listed(self.path) if place <= newest]
-        return self._places
+    def files(self) -> list[Path]:
+        """All commit files, newest first."""
+        with self._lock:
+            view = self._row.view()
+            return [view.paths[place] for place in reversed(view.places)]
+
+
+def _read(view: View, first: int, last: int, depth: Depth) -> list[Record]:
+    """The records with these seqs, in their order."""
+    found: dict[int, Record] = {}
+    for place in covering(view.places, first, last):
+        path = view.paths[place]
+        content = path.read_bytes()
+        if not content and view.emptied(place):
+            continue
+        file = document.parsed(path, content)
+        for item in view.overlay.applied(file.records):
+            if first <= item["seq"] <= last:
+                found[item["seq"]] = file.record(item, depth)
+    return [found[seq] for seq in sorted(found)]

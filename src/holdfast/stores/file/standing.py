@@ -32,7 +32,12 @@ class Standing:
         self.known_from = FIRST.seq
         """All keys that were taken in files from this seq on are known."""
         self.full: tuple[Place, ...] = ()
-        """The last files with records, at most two: the rounds before each may still be to be emptied."""
+        """The last files with records, at most three: the rounds before each may still be to be emptied."""
+        self.unsettled: tuple[Place, ...] = ()
+        """The files with edits that may not be carried out yet, oldest first."""
+        self.base: Place | None = None
+        """The last file that removed records."""
+        self._settled: set[Place] = set()
         self._taken: tuple[str, ...] = ()
         """What was taken since the last file with records: the next file says it again."""
         self._used: set[str] = set()
@@ -47,13 +52,33 @@ class Standing:
             standing.full = tuple(full(places)[-2:])
         return standing
 
+    @classmethod
+    def after_end(cls, place: Place) -> Standing:
+        """What is known behind a file that removed the run: as if there had never been one."""
+        standing = cls()
+        standing.newest, standing.next = place, place.next_life
+        standing.known_from = standing.next.seq
+        return standing
+
     @property
     def expected(self) -> Expected | None:
         """What a commit must expect."""
         return Expected(self.head.checkpoint_id, self.head.token) if self.head is not None else None
 
-    def outline(self, commit: Commit, left: Iterable[Letter] = ()) -> Outline:
-        """What the file of a commit says that comes next, or of one that leaves letters."""
+    def settle(self, places: Iterable[Place]) -> None:
+        """Know that the edits in these files are carried out, durably: the next file need not speak of them."""
+        self._settled.update(places)
+        self.unsettled = tuple(place for place in self.unsettled if place not in self._settled)
+
+    @property
+    def used(self) -> frozenset[str]:
+        """The keys that were taken, as far as they are known."""
+        return frozenset(self._used)
+
+    def outline(
+        self, commit: Commit, left: Iterable[Letter] = (), edits: bool = False, removes: bool = False
+    ) -> Outline:
+        """What the file of a commit says that comes next; or of one that leaves letters, edits or removes records."""
         waiting = {**self.letters, **{letter.key: letter for letter in (*commit.letters, *left)}}
         taken = [key for key in commit.taken if waiting.pop(key, None) is not None]
         return Outline(
@@ -63,11 +88,16 @@ class Standing:
             tuple(waiting.values()),
             (*self._taken, *taken),
             bool(commit.notes),
+            (*self.unsettled, self.next) if edits else self.unsettled,
+            self.next if removes else self.base,
         )
 
     def follow(self, place: Place, file: Outline) -> None:
         """Take in the next file."""
         self.newest, self.head, self.next = place, file.head, place.after(file.last_seq)
+        self._settled.intersection_update(file.unsettled)
+        self.unsettled = tuple(one for one in file.unsettled if one not in self._settled)
+        self.base = file.base
         self.letters = {letter.key: letter for letter in file.letters}
         self._used.update(file.taken)
         if file.moved:
@@ -75,7 +105,7 @@ class Standing:
         if file.noted and self.noted is not None:
             self.noted.append(place)
         if self.next.seq > place.seq:
-            self.full = (*self.full, place)[-2:]
+            self.full = (*self.full, place)[-3:]
             self._taken = ()
         else:
             self._taken = file.taken

@@ -16,11 +16,14 @@ from holdfast.checkpoint.store import (
     Commit,
     Damage,
     Depth,
+    Expected,
     Head,
     Left,
     Letter,
+    Marked,
     Note,
     Record,
+    Removal,
     RunQuery,
     StoreInfo,
 )
@@ -38,8 +41,9 @@ _THREADS = 8
 class FileStore:
     """A store in a directory: a JSON file for each commit, a file for each blob; ``store.json`` explains the rest.
 
-    Any number of processes may use the same directory. It needs no locks: a commit is a hard link to a name that
-    only one writer can get. Where the file system has no hard links, a locked rename takes its place.
+    Any number of processes may use the same directory. A commit is a hard link to a name that only one writer can
+    get; where the file system has no hard links, a locked rename takes its place. Locks only keep what is removed apart
+    from what is being written.
 
     >>> import asyncio, tempfile
     >>> with tempfile.TemporaryDirectory() as directory:
@@ -94,6 +98,25 @@ class FileStore:
     async def blobs(self, family: RunId, digests: Sequence[Digest]) -> Mapping[Digest, bytes]:
         return await self._do(
             f"read blobs of run {family!r}", lambda: self._folders.blobs.read(family, digests)
+        )
+
+    async def tag(self, run_id: RunId, seq: int, tags: Sequence[str]) -> bool:
+        return await self._do(
+            f"tag a checkpoint of run {run_id!r}", lambda: self._folders.tag(run_id, seq, tags)
+        )
+
+    async def remove(self, removal: Removal) -> None:
+        await self._do(f"remove checkpoints of run {removal.run_id!r}", lambda: self._folders.remove(removal))
+
+    async def remove_run(self, run_id: RunId, expected: Expected) -> None:
+        await self._do(f"remove run {run_id!r}", lambda: self._folders.remove_run(run_id, expected))
+
+    async def mark(self, family: RunId) -> Marked:
+        return await self._do(f"mark blobs of run {family!r}", lambda: self._folders.blobs.mark(family))
+
+    async def discard(self, family: RunId, mark: int, digests: Sequence[Digest]) -> int:
+        return await self._do(
+            f"remove blobs of run {family!r}", lambda: self._folders.blobs.discard(family, mark, digests)
         )
 
     async def notes(self, run_id: RunId) -> Sequence[Note]:

@@ -16,7 +16,7 @@ from holdfast.stores.sqlite.writing import FIND_FAMILY, prefix
 
 _HEAD = (
     "SELECT run, workflow, family, checkpoint, seq, token, status, created, updated, owner, wake_at, takeovers, "
-    "reason FROM runs WHERE namespace = ?"
+    "reason, retention FROM runs WHERE namespace = ?"
 )
 _ONE_HEAD = _HEAD + " AND run = ?"
 _FIND = (
@@ -35,6 +35,10 @@ _RECORDS = {
     Depth.ALL: "SELECT c.checkpoint, seq, header, new_bytes, c.changes, c.small_values, k.changes, k.small_values, "
     "k.cut " + _WITH_KEYFRAMES,
 }
+_TAGS = (
+    "SELECT seq, tag FROM tags JOIN checkpoints ON checkpoints.id = tags.checkpoint WHERE run = "
+    "(SELECT id FROM runs WHERE namespace = ? AND run = ?) AND seq BETWEEN ? AND ? ORDER BY tags.rowid"
+)
 _BLOB = "SELECT size, data FROM blobs WHERE family = ? AND find = ? AND digest = ?"
 _GREATEST = 2**63 - 1
 
@@ -80,6 +84,7 @@ def _head(row: tuple[Any, ...]) -> Head:
         wake_at,
         takeovers,
         reason,
+        retention,
     ) = row
     return Head(
         run,
@@ -95,6 +100,7 @@ def _head(row: tuple[Any, ...]) -> Head:
         wake_at,
         takeovers,
         str(reason, "utf-8", "surrogatepass"),
+        retention,
     )
 
 
@@ -125,6 +131,8 @@ def _clauses(
         yield "workflow = ?", [query.workflow_name]
     if query.statuses is not None:
         yield f"status IN ({', '.join('?' * len(query.statuses))})", [s.value for s in query.statuses]
+    if query.family is not None:
+        yield "family = ?", [query.family]
     after = read_head(connection, namespace, query.after) if query.after is not None else None
     if after is not None and query.newest:
         yield "(-updated, run) > (?, ?)", [-after.updated, after.run_id]
@@ -154,7 +162,13 @@ def read_records(
     """The records of a run."""
     bounds = max(first, -_GREATEST), min(last, _GREATEST)
     rows = connection.execute(_RECORDS[depth], (namespace, run_id, *bounds))
-    return [_record(run_id, row) for row in rows]
+    records = [_record(run_id, row) for row in rows]
+    tags: dict[int, list[str]] = {}
+    for seq, tag in connection.execute(_TAGS, (namespace, run_id, *bounds)):
+        tags.setdefault(seq, []).append(str(tag, "utf-8", "surrogatepass"))
+    if not tags:
+        return records
+    return [record._replace(tags=tuple(tags.get(record.seq, ()))) for record in records]
 
 
 def _record(run_id: RunId, row: tuple[Any, ...]) -> Record:
@@ -179,6 +193,18 @@ def read_blobs(
             size, data = blob
             found[digest] = data if data is not None else _from_file(files, family, digest, size)
     return found
+
+
+def known_blobs(
+    connection: sqlite3.Connection, namespace: str, family: RunId, digests: Sequence[Digest]
+) -> set[Digest]:
+    """Those of the blobs that the family has."""
+    row = connection.execute(FIND_FAMILY, (namespace, family)).fetchone()
+    if row is None:
+        return set()
+    return {
+        digest for digest in digests if connection.execute(_BLOB, (row[0], prefix(digest), digest)).fetchone()
+    }
 
 
 def _from_file(files: BlobFiles, family: RunId, digest: Digest, size: int) -> bytes:

@@ -26,7 +26,7 @@ TABLES = (
         id INTEGER PRIMARY KEY, namespace TEXT NOT NULL, run TEXT NOT NULL, created INTEGER NOT NULL,
         updated INTEGER NOT NULL, workflow TEXT NOT NULL, family TEXT NOT NULL, checkpoint BLOB NOT NULL,
         seq INTEGER NOT NULL, token INTEGER NOT NULL, status TEXT NOT NULL, owner TEXT NOT NULL,
-        wake_at INTEGER, takeovers INTEGER NOT NULL, reason BLOB NOT NULL)""",
+        wake_at INTEGER, takeovers INTEGER NOT NULL, reason BLOB NOT NULL, retention TEXT NOT NULL)""",
     "CREATE UNIQUE INDEX runs_by_name ON runs (namespace, run)",
     "CREATE INDEX runs_by_age ON runs (namespace, created, run)",
     """CREATE TABLE checkpoints (
@@ -40,11 +40,15 @@ TABLES = (
         small_values BLOB NOT NULL)""",
     "CREATE TABLE families (id INTEGER PRIMARY KEY, namespace TEXT NOT NULL, family TEXT NOT NULL)",
     "CREATE UNIQUE INDEX families_by_name ON families (namespace, family)",
-    # Without data it is a file.
+    # Without data it is a file. `mark` is how many sweeps had begun when it was last brought.
     """CREATE TABLE blobs (
         id INTEGER PRIMARY KEY, family INTEGER NOT NULL, find INTEGER NOT NULL, digest BLOB NOT NULL,
-        size INTEGER NOT NULL, data BLOB)""",
+        size INTEGER NOT NULL, mark INTEGER NOT NULL, data BLOB)""",
     "CREATE INDEX blobs_by_digest ON blobs (family, find)",
+    "CREATE TABLE marks (count INTEGER NOT NULL)",
+    "INSERT INTO marks VALUES (0)",
+    "CREATE TABLE tags (checkpoint INTEGER NOT NULL, tag BLOB NOT NULL)",
+    "CREATE INDEX tags_by_checkpoint ON tags (checkpoint)",
 )
 
 # Databases of the first days lack these, which are added when somebody writes. A letter without data was taken; what

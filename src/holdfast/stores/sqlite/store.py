@@ -6,6 +6,7 @@ import os
 import sqlite3
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -16,22 +17,25 @@ from holdfast.checkpoint.store import (
     Commit,
     Damage,
     Depth,
+    Expected,
     Head,
     Left,
     Letter,
+    Marked,
     Note,
     Record,
+    Removal,
     RunQuery,
     StoreInfo,
 )
 from holdfast.errors import InvalidArgument, StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
-from holdfast.stores.sqlite import mail, reading
+from holdfast.stores.sqlite import mail, reading, upkeep
 from holdfast.stores.sqlite.backup import back_up
 from holdfast.stores.sqlite.handle import Place
 from holdfast.stores.sqlite.session import Job, Session
-from holdfast.stores.sqlite.writer import Blobs, Mail
-from holdfast.stores.sqlite.writing import is_big
+from holdfast.stores.sqlite.writer import Mail
+from holdfast.stores.sqlite.writing import add_blobs, is_big
 
 Result = TypeVar("Result")
 
@@ -85,22 +89,29 @@ class SqliteStore:
         return info
 
     async def commit(self, commit: Commit) -> Sequence[Letter]:
-        if commit.blobs:
-            await self._write_big(commit.head.family, commit.blobs)
-        waiting: list[Letter] = await self._current().writes.call(commit)
+        session = self._current()
+        with await self._bring(session, commit.head.family, commit.blobs):
+            waiting: list[Letter] = await session.writes.call(commit)
         return waiting
 
     async def add_blobs(self, family: RunId, blobs: Sequence[Blob]) -> None:
-        await self._write_big(family, blobs)
-        await self._current().writes.call(Blobs(family, tuple(blobs)))
+        session = self._current()
+        with await self._bring(session, family, blobs):
+            await session.writes.call(
+                lambda connection: add_blobs(connection, self.namespace, family, blobs, self._big_blob)
+            )
 
-    async def _write_big(self, family: RunId, blobs: Sequence[Blob]) -> None:
-        """Make the files of those that are big."""
-        if big := [blob for blob in blobs if is_big(blob, self._big_blob)]:
-            await self.open()  # so that nothing is put beside a file that is no store
-            session = self._current()
-            write = partial(session.blob_files.write, family, big)
-            await session.files.call(Job("writing large values of", write))
+    async def _bring(
+        self, session: Session, family: RunId, blobs: Sequence[Blob]
+    ) -> AbstractContextManager[None]:
+        """Write the blobs that are files; while the context is open no sweep removes any."""
+        big = [blob for blob in blobs if is_big(blob, self._big_blob)] if blobs else []
+        if not big:
+            return nullcontext()
+        await self.open()  # so that nothing is put beside a file that is no store
+        bring = partial(session.blob_files.bring, family, big)
+        held: AbstractContextManager[None] = await session.files.call(Job("writing large values of", bring))
+        return held
 
     async def head(self, run_id: RunId) -> Head | None:
         return await self._read(lambda connection: reading.read_head(connection, self.namespace, run_id))
@@ -126,6 +137,52 @@ class SqliteStore:
         return await self._read(
             lambda connection: reading.read_blobs(connection, self.namespace, files, family, digests)
         )
+
+    async def tag(self, run_id: RunId, seq: int, tags: Sequence[str]) -> bool:
+        done: bool = await self._current().writes.call(
+            lambda connection: upkeep.tag(connection, self.namespace, run_id, seq, tags)
+        )
+        return done
+
+    async def remove(self, removal: Removal) -> None:
+        session = self._current()
+        head = await self.head(removal.run_id)
+        with await self._bring(session, RunId("") if head is None else head.family, removal.blobs):
+            await session.writes.call(
+                lambda connection: upkeep.remove(connection, self.namespace, removal, self._big_blob)
+            )
+
+    async def remove_run(self, run_id: RunId, expected: Expected) -> None:
+        await self._current().writes.call(
+            lambda connection: upkeep.remove_run(connection, self.namespace, run_id, expected)
+        )
+
+    async def mark(self, family: RunId) -> Marked:
+        session = self._current()
+        marked: Marked = await session.writes.call(
+            lambda connection: upkeep.mark(connection, self.namespace, family)
+        )
+        beside: Mapping[Digest, int] = await session.files.call(
+            Job("listing large values of", partial(session.blob_files.sizes, family))
+        )
+        return Marked(marked.mark, {**beside, **marked.sizes})
+
+    async def discard(self, family: RunId, mark: int, digests: Sequence[Digest]) -> int:
+        session = self._current()
+        alone: AbstractContextManager[None] = await session.files.call(
+            Job("sweeping", session.blob_files.alone)
+        )
+        with alone:  # nobody is between writing a file and naming it
+            freed: int = await session.writes.call(
+                lambda connection: upkeep.discard(connection, self.namespace, family, mark, digests)
+            )
+            # Not by the thread for files, where someone may wait until this is over.
+            of_files = await self._read(
+                lambda connection: upkeep.remove_files(
+                    connection, self.namespace, session.blob_files, family, digests
+                )
+            )
+        return freed + of_files
 
     async def notes(self, run_id: RunId) -> Sequence[Note]:
         return await self._read(lambda connection: mail.read_notes(connection, self.namespace, run_id))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import sqlite3
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
-from holdfast.checkpoint.store import Blob, Commit, Left, Letter
+from holdfast.checkpoint.store import Commit, Left, Letter
 from holdfast.errors import CheckpointCorrupt, HeadMoved, StorageError
 from holdfast.ids import RunId
 from holdfast.stores.sqlite import mail
@@ -13,10 +14,15 @@ from holdfast.stores.sqlite.failures import patiently, storage_error
 from holdfast.stores.sqlite.handle import Handle, Place
 from holdfast.stores.sqlite.lane import Call, settle
 from holdfast.stores.sqlite.reading import read_head
-from holdfast.stores.sqlite.writing import add_blobs, write_commit
+from holdfast.stores.sqlite.writing import write_commit
 
 _DOUBTFUL_COMMIT = ". The commit may have happened or not: read the head again before anything else"
 _DOUBTFUL_MAIL = ". The letters may be there or not: leave them again, and keys that are refused were left"
+_DOUBTFUL_UPKEEP = ". It may have happened or not: do it again"
+
+
+class Refused(StorageError):
+    """What was asked for must not be done; nothing was written."""
 
 
 class Mail(NamedTuple):
@@ -26,17 +32,10 @@ class Mail(NamedTuple):
     letters: tuple[Letter, ...]
 
 
-class Blobs(NamedTuple):
-    """Blobs that no commit names yet."""
+Upkeep: TypeAlias = Callable[[sqlite3.Connection], Any]
+"""Something else to be done in a transaction: all of it, or nothing if it raises."""
 
-    family: RunId
-    blobs: tuple[Blob, ...]
-
-
-Task: TypeAlias = Commit | Mail | Blobs
-
-
-_DOUBTS = {Commit: _DOUBTFUL_COMMIT, Mail: _DOUBTFUL_MAIL, Blobs: ""}
+Task: TypeAlias = Commit | Mail | Upkeep
 
 
 class Writer:
@@ -84,8 +83,8 @@ class Writer:
             elif isinstance(task, Mail):
                 call.result = _leave(connection, self._namespace, task)
             else:
-                add_blobs(connection, self._namespace, task.family, task.blobs, self._big_blob)
-        except (HeadMoved, CheckpointCorrupt) as error:  # before anything of it was written
+                call.result = task(connection)
+        except (HeadMoved, CheckpointCorrupt, Refused) as error:  # before anything of it was written
             call.error = error
 
     def _finish(self, connection: sqlite3.Connection, calls: list[Call[Task]]) -> None:
@@ -97,13 +96,19 @@ class Writer:
             self._handle.drop()
             for call in calls:
                 if call.error is None:
-                    self._fail([call], error, "committing to", _DOUBTS[type(call.task)])
+                    self._fail([call], error, "committing to", _doubt(call.task))
         else:
             self.transactions += 1
 
     def _fail(self, calls: list[Call[Task]], error: BaseException, doing: str, doubt: str = "") -> None:
         for call in calls:
             call.error = storage_error(error, self._place.path, doing, self._place.busy_seconds, doubt)
+
+
+def _doubt(task: Task) -> str:
+    if isinstance(task, Commit):
+        return _DOUBTFUL_COMMIT
+    return _DOUBTFUL_MAIL if isinstance(task, Mail) else _DOUBTFUL_UPKEEP
 
 
 def _leave(connection: sqlite3.Connection, namespace: str, task: Mail) -> Left:

@@ -13,12 +13,12 @@ from holdfast.stores.sqlite import mail
 _FIND_RUN = "SELECT id, checkpoint, token, created FROM runs WHERE namespace = ? AND run = ?"
 _ADD_RUN = (
     "INSERT INTO runs (namespace, run, created, updated, workflow, family, checkpoint, seq, token, status, owner, "
-    "wake_at, takeovers, reason) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "wake_at, takeovers, reason, retention) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 # Not `created`, which is in an index and would make one page more to write.
 _MOVE_RUN = (
     "UPDATE runs SET updated = ?, workflow = ?, family = ?, checkpoint = ?, seq = ?, token = ?, status = ?, "
-    "owner = ?, wake_at = ?, takeovers = ?, reason = ? WHERE id = ?"
+    "owner = ?, wake_at = ?, takeovers = ?, reason = ?, retention = ? WHERE id = ?"
 )
 _SET_CREATED = "UPDATE runs SET created = ? WHERE id = ?"
 _ADD_CHECKPOINT = (
@@ -28,8 +28,10 @@ _ADD_CHECKPOINT = (
 _ADD_KEYFRAME = "INSERT INTO keyframes (checkpoint, cut, changes, small_values) VALUES (?, ?, ?, ?)"
 FIND_FAMILY = "SELECT id FROM families WHERE namespace = ? AND family = ?"
 _ADD_FAMILY = "INSERT INTO families (namespace, family) VALUES (?, ?)"
-_HAS_BLOB = "SELECT 1 FROM blobs WHERE family = ? AND find = ? AND digest = ?"
-_ADD_BLOB = "INSERT INTO blobs (family, find, digest, size, data) VALUES (?, ?, ?, ?, ?)"
+_HAS_BLOB = "SELECT id, mark FROM blobs WHERE family = ? AND find = ? AND digest = ?"
+_ADD_BLOB = "INSERT INTO blobs (family, find, digest, size, mark, data) VALUES (?, ?, ?, ?, ?, ?)"
+_BRING_AGAIN = "UPDATE blobs SET mark = ? WHERE id = ?"
+_MARKS = "SELECT count FROM marks"
 
 
 def prefix(name: bytes) -> int:
@@ -85,6 +87,7 @@ def _moving(head: Head) -> tuple[object, ...]:
         head.takeovers,
         # The text of an error may hold half a character, say of a file name that is no Unicode.
         head.reason.encode("utf-8", "surrogatepass"),
+        head.retention,
     )
 
 
@@ -108,17 +111,22 @@ def _add_record(connection: sqlite3.Connection, run: int, record: Record) -> Non
 
 
 def add_blobs(
-    connection: sqlite3.Connection, namespace: str, family: RunId, blobs: Sequence[Blob], big_blob: int
+    connection: sqlite3.Connection, namespace: str, of: RunId, blobs: Sequence[Blob], big_blob: int
 ) -> None:
-    """Write the rows of blobs in the transaction that is open; the files of those that are big are there."""
-    row = connection.execute(FIND_FAMILY, (namespace, family)).fetchone()
-    number = row[0] if row is not None else connection.execute(_ADD_FAMILY, (namespace, family)).lastrowid
+    """Write the rows of blobs that a family does not have yet; those that it has are known to be wanted."""
+    name = namespace, of
+    (marks,) = connection.execute(_MARKS).fetchone()
+    row = connection.execute(FIND_FAMILY, name).fetchone()
+    family = row[0] if row is not None else connection.execute(_ADD_FAMILY, name).lastrowid
     for blob in blobs:
-        key = number, prefix(blob.digest), blob.digest
-        if connection.execute(_HAS_BLOB, key).fetchone() is None:
+        key = family, prefix(blob.digest), blob.digest
+        known = connection.execute(_HAS_BLOB, key).fetchone()
+        if known is None:
             connection.execute(
-                _ADD_BLOB, (*key, len(blob.data), None if is_big(blob, big_blob) else blob.data)
+                _ADD_BLOB, (*key, len(blob.data), marks, None if is_big(blob, big_blob) else blob.data)
             )
+        elif known[1] != marks:
+            connection.execute(_BRING_AGAIN, (marks, known[0]))
 
 
 def is_big(blob: Blob, big_blob: int) -> bool:

@@ -5,13 +5,26 @@ from __future__ import annotations
 import asyncio
 
 from holdfast.checkpoint.owner import this_process
-from holdfast.checkpoint.store import Left, Letter, Store
+from holdfast.checkpoint.store import Blob, Left, Letter, Store
 from holdfast.ids import RunId
 from holdfast.testing.store_suite.durable import Reopen
 from holdfast.testing.store_suite.inbox import inbox, keys_of, leave
 from holdfast.testing.store_suite.journal import journal
 from holdfast.testing.store_suite.processes import Line, Process
-from holdfast.testing.store_suite.samples import begin, next_commit, sample_head, sample_notes, staying_commit
+from holdfast.testing.store_suite.removal import place_of, removal_of, run_of, seqs_of, tags_of
+from holdfast.testing.store_suite.samples import (
+    LARGE,
+    all_of,
+    begin,
+    move_on,
+    next_commit,
+    sample_blob,
+    sample_head,
+    sample_keyframe,
+    sample_notes,
+    staying_commit,
+)
+from holdfast.testing.store_suite.sweeping import FAMILY, bring, discarded, sample_blobs, there
 
 
 class Elsewhere:
@@ -128,3 +141,69 @@ class Elsewhere:
                 assert len(winners) == 1
                 letter = Letter(f"key {number}", winners.pop().encode())
                 assert (await inbox(store))[number:] == (letter,)
+
+    async def test_what_another_process_tags_and_removes_stays_so_after_its_death(
+        self, store: Store, reopen: Reopen
+    ) -> None:
+        async def work(line: Line) -> None:
+            other = await reopen()
+            head = await run_of(other, "r", 4)
+            await other.tag(RunId("r"), 3, ["kept"])
+            await other.remove(removal_of(head, [1, 2], [(3, sample_keyframe(3, cut=True))]))
+            await other.remove_run(RunId("gone"), place_of(await begin(other, "gone")))
+            line.say("done")
+            await line.hear()
+
+        async with Process(work) as process:
+            assert await process.hear() == "done"
+            process.kill()
+            assert await seqs_of(store, "r") == [3, 4]
+            assert await tags_of(store, "r") == {3: ("kept",)}
+            assert (await all_of(store, "r"))[1][0].keyframe == sample_keyframe(3, cut=True)
+            assert await store.head(RunId("gone")) is None
+
+    async def test_what_another_process_brings_since_the_mark_stays(
+        self, store: Store, reopen: Reopen
+    ) -> None:
+        again, new, unused = sample_blobs("again"), sample_blobs("new"), sample_blobs("unused")
+
+        async def work(line: Line) -> None:
+            other = await reopen()
+            await line.hear()
+            await bring(other, sample_head("r"), *again, *new)
+            line.say("brought")
+            await line.hear()
+
+        async with Process(work) as process:
+            await begin(store, "r", [*again, *unused])
+            mark, _ = await store.mark(FAMILY)
+            process.say("bring")
+            assert await process.hear() == "brought"
+            process.kill()
+            await discarded(store, mark, [*again, *new, *unused])
+            assert await there(store, [*again, *new, *unused]) == [True] * 6 + [False] * 3
+
+    async def test_what_another_process_brings_while_this_one_sweeps_is_there(
+        self, store: Store, reopen: Reopen
+    ) -> None:
+        async def work(line: Line) -> None:
+            other = await reopen()
+            head = await begin(other, "r")
+            while number := await line.hear():
+                head = await move_on(other, head, [_blob(int(number))])
+                missing = not (await other.blobs(FAMILY, [_blob(int(number)).digest]))
+                line.say("missing" if missing else "there")
+
+        def _blob(number: int) -> Blob:
+            return sample_blob(LARGE if number % 2 else b"small", number % 4)
+
+        async with Process(work) as process:
+            for number in range(1, 25):
+                mark, _ = await store.mark(FAMILY)
+                process.say(str(number))
+                hearing = asyncio.ensure_future(process.hear())
+                await asyncio.sleep(number % 6 / 2000)  # another moment each time
+                while not hearing.done():
+                    await store.discard(FAMILY, mark, [_blob(number).digest])
+                    await asyncio.sleep(0)
+                assert await hearing == "there"

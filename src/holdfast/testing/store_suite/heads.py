@@ -45,7 +45,8 @@ class Heads:
                 "words", workflow_name="Größe 😀", owner="häst:1:'x'", reason="ValueError: 'ß'\n\tat 5% \\"
             ),
             sample_head("odd", reason="\x00 \x1b \u2028 \udc80 \ud83d", owner="", workflow_name=""),
-            sample_head("long", reason="why " * 20_000, owner="o" * 2000),
+            sample_head("kept", retention="keep_last:3"),
+            sample_head("long", retention="r" * 200, reason="why " * 20_000, owner="o" * 2000),
             *(sample_head(f"is-{status.value}", status=status) for status in RunStatus),
         ]
         for head in heads:
@@ -62,7 +63,9 @@ class Heads:
             {"wake_at": None},
             {"wake_at": 0},
             {"wake_at": None, "reason": "", "owner": "", "takeovers": 0},
+            {"retention": "latest_only"},
             {"status": RunStatus.FAILED, "reason": "boom"},
+            {"retention": ""},
             {"status": RunStatus.RUNNING, "token": 9, "updated": 1},
             {"workflow_name": "Renamed", "family": RunId("other"), "created": 7},
             {"checkpoint_id": sample_id("elsewhere"), "seq": 12},

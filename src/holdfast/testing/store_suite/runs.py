@@ -69,6 +69,15 @@ class Runs:
         assert await names_of_runs(store, RunQuery(statuses=frozenset({RunStatus.COMPLETED}))) == ["r"]
         assert await names_of_runs(store, RunQuery(workflow_name="Flow")) == []
 
+    async def test_runs_are_filtered_by_family(self, store: Store) -> None:
+        for run, family in (("a", "a"), ("b", "a"), ("c", "c"), ("d", "A"), ("e", "gone"), ("f", "a")):
+            await begin(store, run, family=RunId(family))
+        assert await names_of_runs(store, RunQuery(family=RunId("a"))) == ["a", "b", "f"]
+        assert await names_of_runs(store, RunQuery(family=RunId("gone"))) == ["e"]
+        assert await names_of_runs(store, RunQuery(family=RunId("b"))) == []
+        assert await names_of_runs(store, RunQuery(family=RunId("%"))) == []
+        assert await pages(store, RunQuery(family=RunId("a"), limit=2)) == ["a", "b", "f"]
+
     async def test_filters_are_combined(self, store: Store) -> None:
         await begin(store, "a", workflow_name="One")
         await begin(store, "b", workflow_name="One", status=RunStatus.FAILED)

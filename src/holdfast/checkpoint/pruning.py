@@ -1,0 +1,312 @@
+"""Removing checkpoints: what stays can be replayed without what goes, and no blob goes that is still named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from holdfast.checkpoint.document import packed
+from holdfast.checkpoint.journal import digests_in
+from holdfast.checkpoint.loading import Blobs, changes_of, keyframe_of, load, whole
+from holdfast.checkpoint.manifest import Changes, Manifest, digests_of
+from holdfast.checkpoint.record import LARGEST_PART, blob_of, elsewhere, info_of, sealed, stored_form
+from holdfast.checkpoint.retention import Retention
+from holdfast.checkpoint.store import (
+    Blob,
+    Depth,
+    Expected,
+    Head,
+    Keyframe,
+    Record,
+    Removal,
+    RunQuery,
+    Store,
+)
+from holdfast.checkpoint.verify import refs_in
+from holdfast.errors import CheckpointCorrupt, HeadMoved
+from holdfast.ids import CheckpointId, Digest, RunId
+
+# Records are read so many at a time: memory stays bounded, however long a run is.
+_PAGE = 256
+# Blobs are discarded so many at a time: nobody else waits long for the store.
+_BATCH = 200
+
+BlobsOf = Callable[[RunId], Blobs]
+WouldGo = Mapping[RunId, Collection[int]]
+
+
+class Freed(NamedTuple):
+    """What was removed, or would be."""
+
+    checkpoints: int = 0
+    blobs: int = 0
+    bytes: int = 0
+    """Of records and of blobs, as stored."""
+
+    def __add__(self, other: object) -> Freed:
+        if not isinstance(other, Freed):
+            return NotImplemented
+        return Freed(self.checkpoints + other.checkpoints, self.blobs + other.blobs, self.bytes + other.bytes)
+
+
+async def remove_records(
+    store: Store, blobs: Blobs, head: Head, gone: Container[int], dry_run: bool = False
+) -> Freed:
+    """Remove the records with these seqs, after giving each that stays without its parent a cut keyframe."""
+    headers = await store.records(head.run_id, 1, head.seq, Depth.HEADERS)
+    going = [record for record in headers if record.seq in gone and record.seq != head.seq]
+    if not going:
+        return Freed()
+    freed = Freed(len(going), 0, await _bytes_of(store, head.run_id, [record.seq for record in going]))
+    if dry_run:
+        return freed
+    names = {record.checkpoint_id for record in going}
+    keyframes: list[tuple[int, Keyframe]] = []
+    new: list[Blob] = []
+    for record in headers:
+        if record.checkpoint_id not in names and info_of(record).parent_id in names:
+            keyframe, parts = await _cut_keyframe(store, blobs, head, record)
+            keyframes.append((record.seq, keyframe))
+            new += parts
+    seqs = tuple(record.seq for record in going)
+    removal = Removal(
+        head.run_id, Expected(head.checkpoint_id, head.token), seqs, tuple(keyframes), tuple(new)
+    )
+    await _remove_moving(store, removal, head)
+    return freed
+
+
+async def _remove_moving(store: Store, removal: Removal, head: Head) -> None:
+    """Remove records of a run that may go on meanwhile: then nothing of it follows from what goes."""
+    while True:
+        try:
+            return await store.remove(removal)
+        except HeadMoved:
+            latest = await store.head(head.run_id)
+            if latest is None or not await _went_on(store, head, latest):
+                raise
+            head = latest
+            removal = removal._replace(expected=Expected(head.checkpoint_id, head.token))
+
+
+async def _went_on(store: Store, head: Head, latest: Head) -> bool:
+    """Whether a run only made more checkpoints, each behind the one before, and was not taken back."""
+    before: str | None = head.checkpoint_id
+    for record in await store.records(head.run_id, head.seq + 1, latest.seq, Depth.HEADERS):
+        if info_of(record).parent_id != before:
+            return False
+        before = record.checkpoint_id
+    return before == latest.checkpoint_id
+
+
+async def _bytes_of(store: Store, run_id: RunId, seqs: Sequence[int]) -> int:
+    wanted = set(seqs)
+    total = 0
+    for first in range(min(seqs), max(seqs) + 1, _PAGE):
+        for record in await store.records(run_id, first, first + _PAGE - 1, Depth.ALL):
+            if record.seq in wanted:
+                total += sum(map(len, _parts(record))) + len(record.header)
+    return total
+
+
+def _parts(record: Record) -> list[bytes]:
+    keyframe = record.keyframe
+    return [record.changes, record.values] + ([] if keyframe is None else [keyframe.changes, keyframe.values])
+
+
+async def _cut_keyframe(
+    store: Store, blobs: Blobs, head: Head, record: Record
+) -> tuple[Keyframe, list[Blob]]:
+    """A keyframe for a record, so that its parent may be missing."""
+    stored = await store.records(head.run_id, record.seq, record.seq, Depth.ALL)
+    if stored and stored[0].keyframe is not None:
+        return stored[0].keyframe._replace(cut=True), []
+    try:
+        loaded = await load(store, blobs, head, record.seq, Depth.ALL)
+    except CheckpointCorrupt:
+        if await store.records(head.run_id, record.seq, record.seq, Depth.HEADERS):
+            raise
+        raise HeadMoved(f"run {head.run_id!r} is pruned by someone else at the same time") from None
+    return keyframe_at(record.checkpoint_id, loaded.manifest)
+
+
+def keyframe_at(checkpoint_id: CheckpointId, manifest: Manifest) -> tuple[Keyframe, list[Blob]]:
+    """A cut keyframe that holds a manifest, and the blobs with the parts of it that are too big."""
+    changes, values = packed(manifest.as_changes())
+    brought: list[Blob] = []
+
+    def part(plain: bytes) -> bytes:
+        stored = stored_form(plain)
+        if len(stored) <= LARGEST_PART:
+            return stored
+        name, blob = blob_of(plain)
+        brought.append(blob)
+        return name
+
+    return Keyframe(part(sealed(checkpoint_id, changes, values)), part(values), True), brought
+
+
+async def prune_run(
+    store: Store, blobs: Blobs, head: Head, retention: Retention, now: datetime, dry_run: bool = False
+) -> Freed:
+    """Remove the checkpoints of a run that are not kept; blobs are left to ``sweep``."""
+    return await remove_records(store, blobs, head, await superfluous(store, head, retention, now), dry_run)
+
+
+async def superfluous(store: Store, head: Head, retention: Retention, now: datetime) -> frozenset[int]:
+    """The seqs of the checkpoints of a run that are not kept."""
+    if retention.keeps_all:
+        return frozenset()
+    known = [info_of(record) for record in await store.records(head.run_id, 1, head.seq, Depth.HEADERS)]
+    return frozenset(info.seq for info in known) - retention.kept(known, head.checkpoint_id, now)
+
+
+async def sweep(store: Store, family: RunId, blobs: Blobs, would_go: WouldGo | None = None) -> Freed:
+    """Remove the blobs of a family that no run of it names any more; safe beside writers, and to be interrupted.
+
+    With ``would_go``, the seqs of records by run that are thought to be gone, nothing is removed but counted.
+    """
+    mark, sizes = await store.mark(family)
+    if not sizes:
+        return Freed()
+    named = await _named(store, family, blobs, would_go or {})
+    unused = [digest for digest in sizes if digest not in named]
+    if would_go is not None:
+        return Freed(0, len(unused), sum(sizes[digest] for digest in unused))
+    freed = Freed()
+    for first in range(0, len(unused), _BATCH):
+        batch = unused[first : first + _BATCH]
+        size = await store.discard(family, mark, batch)
+        freed += Freed(0, len(batch) if size else 0, size)
+    return freed
+
+
+async def _named(store: Store, family: RunId, blobs: Blobs, would_go: WouldGo) -> set[Digest]:
+    """The blobs that the runs of a family name, also those runs that begin meanwhile as forks of others."""
+    named: set[Digest] = set()
+    seen: set[tuple[RunId, int]] = set()
+    while True:
+        heads = await store.runs(RunQuery(family=family))
+        new = [head for head in heads if (head.run_id, head.created) not in seen]
+        if not new:
+            return named
+        for head in new:
+            seen.add((head.run_id, head.created))
+            named |= await _named_by(store, head, blobs, would_go.get(head.run_id, ()))
+
+
+async def _named_by(store: Store, head: Head, blobs: Blobs, but: Collection[int]) -> set[Digest]:
+    """The blobs that the records and the journal of a run name.
+
+    Until the run is seen to stand where it stood before the journal was read: what is noted may become a record, and
+    what a record names may come into the keyframe of a later one, before the one is read and after the other was.
+    """
+    named: set[Digest] = set()
+    read = 0
+    while True:
+        for first in range(read + 1, head.seq + 1, _PAGE):
+            last = min(first + _PAGE - 1, head.seq)
+            for record in await store.records(head.run_id, first, last, Depth.ALL):
+                if record.seq not in but:
+                    named |= await _digests_in(store, record, blobs)
+        read = head.seq
+        for note in await store.notes(head.run_id):
+            named |= digests_in(note)
+        latest = await store.head(head.run_id)
+        if latest is None or latest.checkpoint_id == head.checkpoint_id:
+            break
+        head = latest
+    if but:  # what stays would get keyframes that name what those before it brought
+        named |= await _named_by_keyframes(store, head, blobs, but)
+    return named
+
+
+async def _named_by_keyframes(store: Store, head: Head, blobs: Blobs, but: Container[int]) -> set[Digest]:
+    named: set[Digest] = set()
+    headers = await store.records(head.run_id, 1, head.seq, Depth.HEADERS)
+    gone = {record.checkpoint_id for record in headers if record.seq in but}
+    for record in headers:
+        if record.checkpoint_id not in gone and info_of(record).parent_id in gone:
+            manifest = (await load(store, blobs, head, record.seq, Depth.ALL)).manifest
+            named |= set(_digests([manifest.as_changes()]))
+    return named
+
+
+async def _digests_in(store: Store, record: Record, blobs: Blobs) -> set[Digest]:
+    away = {digest for part in _parts(record) if (digest := elsewhere(part)) is not None}
+    try:
+        full = await whole(record, blobs)
+    except CheckpointCorrupt:
+        if await store.records(record.run_id, record.seq, record.seq, Depth.HEADERS):
+            raise
+        return set()  # someone else removed it meanwhile, and what it needs
+    documents = [changes_of(full, Depth.ALL)]
+    if full.keyframe is not None:
+        documents.append(keyframe_of(full, Depth.ALL))
+    return away | set(_digests(documents))
+
+
+def _digests(documents: Sequence[Changes]) -> Iterator[Digest]:
+    for changes in documents:
+        for ref in refs_in(changes):
+            yield from digests_of(ref)
+
+
+@dataclass(frozen=True)
+class PruneReport:
+    """What ``prune`` removed, or with ``dry_run`` would remove.
+
+    >>> str(PruneReport(3, 12, 2, 4096))
+    '3 runs: 12 checkpoints and 2 blobs, 4,096 bytes'
+    """
+
+    runs: int
+    """How many were looked at."""
+    checkpoints: int
+    blobs: int
+    bytes: int
+    """Of records and of blobs, as stored."""
+    dry_run: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.runs} runs: {self.checkpoints:,} checkpoints and {self.blobs:,} blobs, {self.bytes:,} bytes"
+
+
+async def pruned(
+    store: Store,
+    heads: Sequence[Head],
+    blobs_of: BlobsOf,
+    retention: Retention | None,
+    dry_run: bool,
+    progress: Callable[[int, int], None] | None,
+) -> PruneReport:
+    """Prune runs, then sweep the blobs of their families."""
+    now = datetime.now(UTC)
+    freed = Freed()
+    gone: dict[RunId, frozenset[int]] = {}
+    for number, head in enumerate(heads, 1):
+        policy = Retention.of_text(head.retention) if retention is None else retention
+        if dry_run:
+            gone[head.run_id] = await superfluous(store, head, policy, now)
+        freed += await _prune_moving(store, blobs_of(head.family), head, policy, now, dry_run)
+        if progress is not None:
+            progress(number, len(heads))
+    for family in dict.fromkeys(head.family for head in heads):
+        freed += await sweep(store, family, blobs_of(family), gone if dry_run else None)
+    return PruneReport(len(heads), *freed, dry_run=dry_run)
+
+
+async def _prune_moving(
+    store: Store, blobs: Blobs, head: Head, retention: Retention, now: datetime, dry_run: bool
+) -> Freed:
+    """Prune a run that may move meanwhile."""
+    while True:
+        try:
+            return await prune_run(store, blobs, head, retention, now, dry_run)
+        except HeadMoved:
+            moved = await store.head(head.run_id)
+            if moved is None:
+                return Freed()
+            head = moved

@@ -1,0 +1,182 @@
+"""Which checkpoints of a run are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Protocol
+
+from holdfast.errors import InvalidArgument, WrongType
+
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class _Kind(StrEnum):
+    FULL_HISTORY = "full_history"
+    LATEST_ONLY = "latest_only"
+    KEEP_LAST = "keep_last"
+    KEEP_FOR = "keep_for"
+
+
+class Kept(Protocol):
+    """What retention has to know of a checkpoint."""
+
+    @property
+    def checkpoint_id(self) -> str: ...
+    @property
+    def seq(self) -> int: ...
+    @property
+    def parent_id(self) -> str | None: ...
+    @property
+    def superstep(self) -> int: ...
+    @property
+    def timestamp(self) -> datetime: ...
+    @property
+    def tags(self) -> Sequence[str]: ...
+
+
+@dataclass(frozen=True)
+class Retention:
+    """Which checkpoints of a run are kept; the one that it stands on and tagged ones always are.
+
+    What is not kept is neither listed nor loaded any more, from the commit on that makes it superfluous. The room that
+    it takes is freed some time later.
+
+    >>> Retention.keep_last(3)
+    Retention.keep_last(3)
+    """
+
+    _kind: _Kind
+    _count: int = 0
+    _age: timedelta = timedelta(0)
+
+    @classmethod
+    def full_history(cls) -> Retention:
+        """Every checkpoint is kept.
+
+        >>> Retention.full_history().keeps_all
+        True
+        """
+        return cls(_Kind.FULL_HISTORY)
+
+    @classmethod
+    def latest_only(cls) -> Retention:
+        """Only the checkpoint is kept that the run stands on.
+
+        >>> Retention.latest_only()
+        Retention.latest_only()
+        """
+        return cls(_Kind.LATEST_ONLY)
+
+    @classmethod
+    def keep_last(cls, supersteps: int) -> Retention:
+        """The checkpoints of the last supersteps are kept, counted back from where the run stands; no other branches.
+
+        >>> Retention.keep_last(0)
+        Traceback (most recent call last):
+        ...
+        holdfast.errors.InvalidArgument: Retention.keep_last(0): must be a whole number of at least 1
+        """
+        if type(supersteps) is not int or supersteps < 1:
+            raise InvalidArgument(
+                f"Retention.keep_last({supersteps!r}): must be a whole number of at least 1"
+            )
+        return cls(_Kind.KEEP_LAST, _count=supersteps)
+
+    @classmethod
+    def keep_for(cls, age: timedelta) -> Retention:
+        """Checkpoints are kept that are not older, on all branches.
+
+        >>> Retention.keep_for(timedelta(days=7))
+        Retention.keep_for(datetime.timedelta(days=7))
+        """
+        if not isinstance(age, timedelta):
+            raise WrongType(f"Retention.keep_for({age!r}): give a timedelta, like datetime.timedelta(days=7)")
+        if age < timedelta(0):
+            raise InvalidArgument(f"Retention.keep_for({age!r}): must not be negative")
+        return cls(_Kind.KEEP_FOR, _age=age)
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether nothing ever goes."""
+        return self._kind is _Kind.FULL_HISTORY
+
+    def kept(self, checkpoints: Iterable[Kept], head_id: str, now: datetime) -> frozenset[int]:
+        """The seqs of the checkpoints of a run that are kept, of those that are there.
+
+        >>> Retention.full_history().kept([], "", datetime.now())
+        frozenset()
+        """
+        known = list(checkpoints)
+        always = {c.seq for c in known if c.checkpoint_id == head_id or c.tags}
+        return frozenset(always | {c.seq for c in _CHOICES[self._kind](self, known, head_id, now)})
+
+    def text(self) -> str:
+        """The policy as a head has it; empty where everything is kept.
+
+        >>> Retention.of_text(Retention.keep_last(3).text())
+        Retention.keep_last(3)
+        """
+        match self._kind:
+            case _Kind.FULL_HISTORY:
+                return ""
+            case _Kind.LATEST_ONLY:
+                return self._kind.value
+            case _Kind.KEEP_LAST:
+                return f"{self._kind.value}:{self._count}"
+            case _Kind.KEEP_FOR:
+                return f"{self._kind.value}:{self._age // _MICROSECOND}"
+
+    @classmethod
+    def of_text(cls, text: str) -> Retention:
+        """The policy that a head has; one that this version does not know keeps everything.
+
+        >>> Retention.of_text("by_the_moon:3").keeps_all
+        True
+        """
+        kind, _, number = text.partition(":")
+        if kind == _Kind.LATEST_ONLY:
+            return cls.latest_only()
+        if kind == _Kind.KEEP_LAST and number.isdigit() and int(number):
+            return cls.keep_last(int(number))
+        if kind == _Kind.KEEP_FOR and number.isdigit():
+            return cls.keep_for(int(number) * _MICROSECOND)
+        return cls.full_history()
+
+    def __repr__(self) -> str:
+        inside = {_Kind.KEEP_LAST: repr(self._count), _Kind.KEEP_FOR: repr(self._age)}.get(self._kind, "")
+        return f"Retention.{self._kind.value}({inside})"
+
+
+def _lineage(known: Sequence[Kept], head_id: str) -> list[Kept]:
+    """The checkpoints from the head back, as far as they are there."""
+    by_id = {checkpoint.checkpoint_id: checkpoint for checkpoint in known}
+    line: list[Kept] = []
+    wanted: str | None = head_id
+    while wanted is not None and wanted in by_id:
+        line.append(by_id[wanted])
+        wanted = by_id[wanted].parent_id
+    return line
+
+
+def _last(policy: Retention, known: Sequence[Kept], head_id: str, now: datetime) -> list[Kept]:
+    supersteps: set[int] = set()
+    kept: list[Kept] = []
+    for checkpoint in _lineage(known, head_id):
+        supersteps.add(checkpoint.superstep)
+        if len(supersteps) > policy._count:
+            break
+        kept.append(checkpoint)
+    return kept
+
+
+_CHOICES: Mapping[_Kind, Callable[[Any, Sequence[Kept], str, datetime], Iterable[Kept]]] = {
+    _Kind.FULL_HISTORY: lambda policy, known, head_id, now: known,
+    _Kind.LATEST_ONLY: lambda policy, known, head_id, now: (),
+    _Kind.KEEP_LAST: _last,
+    _Kind.KEEP_FOR: lambda policy, known, head_id, now: [
+        checkpoint for checkpoint in known if now - checkpoint.timestamp <= policy._age
+    ],
+}

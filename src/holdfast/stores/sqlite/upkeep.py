@@ -1,0 +1,117 @@
+"""Rows that go: records, whole runs, blobs that nobody needs; and tags, which keep some of them."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from holdfast.checkpoint.store import Expected, Head, Marked, Removal
+from holdfast.errors import StorageError
+from holdfast.ids import Digest, RunId
+from holdfast.stores.blob_files import BlobFiles
+from holdfast.stores.compare import check_expected, check_removal
+from holdfast.stores.sqlite import mail
+from holdfast.stores.sqlite.reading import known_blobs, read_head
+from holdfast.stores.sqlite.writer import Refused
+from holdfast.stores.sqlite.writing import FIND_FAMILY, add_blobs, prefix
+
+_FIND = "SELECT id FROM checkpoints WHERE run = ? AND seq = ?"
+_OF_CHECKPOINT = ("DELETE FROM keyframes WHERE checkpoint = ?", "DELETE FROM tags WHERE checkpoint = ?")
+_REMOVE = "DELETE FROM checkpoints WHERE id = ?"
+_SET_KEYFRAME = (
+    "INSERT OR REPLACE INTO keyframes (checkpoint, cut, changes, small_values) VALUES (?, ?, ?, ?)"
+)
+_REMOVE_RUN = (
+    "DELETE FROM keyframes WHERE checkpoint IN (SELECT id FROM checkpoints WHERE run = ?)",
+    "DELETE FROM tags WHERE checkpoint IN (SELECT id FROM checkpoints WHERE run = ?)",
+    "DELETE FROM checkpoints WHERE run = ?",
+    "DELETE FROM notes WHERE run = ?",
+    "DELETE FROM letters WHERE run = ?",
+    "DELETE FROM runs WHERE id = ?",
+)
+_BEGIN_SWEEP = "UPDATE marks SET count = count + 1"
+_MARKS = "SELECT count FROM marks"
+_BLOBS = "SELECT digest, size FROM blobs WHERE family = ?"
+_UNUSED = "SELECT id, size, data IS NULL FROM blobs WHERE family = ? AND find = ? AND digest = ? AND mark < ?"
+_DISCARD = "DELETE FROM blobs WHERE id = ?"
+
+
+def _stands(
+    connection: sqlite3.Connection, namespace: str, run_id: RunId, expected: Expected
+) -> tuple[Head, int]:
+    """The run as it stands, if it is where it is expected to be; raises ``HeadMoved``."""
+    head = read_head(connection, namespace, run_id)
+    check_expected(run_id, expected, head)
+    run = mail.find_run(connection, namespace, run_id)
+    assert head is not None
+    assert run is not None
+    return head, run
+
+
+def remove(connection: sqlite3.Connection, namespace: str, removal: Removal, big_blob: int) -> None:
+    """Give records keyframes and remove others, in the transaction that is open."""
+    head, run = _stands(connection, namespace, removal.run_id, removal.expected)
+    try:
+        check_removal(head, removal)
+    except StorageError as error:
+        raise Refused(str(error)) from None
+    if removal.blobs:
+        add_blobs(connection, namespace, head.family, removal.blobs, big_blob)
+    for seq, keyframe in removal.keyframes:
+        for (row,) in connection.execute(_FIND, (run, seq)).fetchall():
+            connection.execute(_SET_KEYFRAME, (row, keyframe.cut, keyframe.changes, keyframe.values))
+    for seq in removal.seqs:
+        for found in connection.execute(_FIND, (run, seq)).fetchall():
+            for statement in (*_OF_CHECKPOINT, _REMOVE):
+                connection.execute(statement, found)
+
+
+def remove_run(connection: sqlite3.Connection, namespace: str, run_id: RunId, expected: Expected) -> None:
+    """Remove all rows of a run but its blobs, in the transaction that is open."""
+    _, run = _stands(connection, namespace, run_id, expected)
+    for statement in _REMOVE_RUN:  # run numbers may be used again, so nothing of it may stay
+        connection.execute(statement, (run,))
+
+
+def tag(connection: sqlite3.Connection, namespace: str, run_id: RunId, seq: int, tags: Sequence[str]) -> bool:
+    """Let a record have these tags and no others."""
+    run = mail.find_run(connection, namespace, run_id)
+    row = None if run is None else connection.execute(_FIND, (run, seq)).fetchone()
+    if row is None:
+        return False
+    connection.execute(_OF_CHECKPOINT[1], row)
+    given = [(*row, text.encode("utf-8", "surrogatepass")) for text in tags]
+    connection.executemany("INSERT INTO tags VALUES (?, ?)", given)
+    return True
+
+
+def mark(connection: sqlite3.Connection, namespace: str, family: RunId) -> Marked:
+    """Begin a sweep: blobs that are brought from now on can be told from the others."""
+    connection.execute(_BEGIN_SWEEP)
+    (marks,) = connection.execute(_MARKS).fetchone()
+    row = connection.execute(FIND_FAMILY, (namespace, family)).fetchone()
+    blobs = [] if row is None else connection.execute(_BLOBS, row).fetchall()
+    return Marked(marks, {Digest(digest): size for digest, size in blobs})
+
+
+def discard(
+    connection: sqlite3.Connection, namespace: str, family: RunId, marked: int, digests: Sequence[Digest]
+) -> int:
+    """Remove rows of blobs that nobody brought since; the bytes that they took, without those that are files."""
+    row = connection.execute(FIND_FAMILY, (namespace, family)).fetchone()
+    freed = 0
+    for digest in digests if row is not None else ():
+        found = connection.execute(_UNUSED, (*row, prefix(digest), digest, marked)).fetchone()
+        if found is not None:
+            number, size, is_file = found
+            connection.execute(_DISCARD, (number,))
+            freed += 0 if is_file else size
+    return freed
+
+
+def remove_files(
+    connection: sqlite3.Connection, namespace: str, files: BlobFiles, family: RunId, digests: Sequence[Digest]
+) -> int:
+    """Remove the files of blobs without a row, also those that a crash left; the bytes that they took."""
+    known = known_blobs(connection, namespace, family, digests)
+    return files.remove(family, [digest for digest in digests if digest not in known])

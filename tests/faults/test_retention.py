@@ -1,0 +1,30 @@
+"""Who prunes and sweeps may be killed at any moment, and others write and resume meanwhile.
+
+``HOLDFAST_KILLS`` sets how many kills there are; by hand: ``python -m tests.faults.retention --kills 500``.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.durable import ON_DISK
+from tests.support.fault_processes import play
+
+KILLS = int(os.environ.get("HOLDFAST_KILLS", "10"))
+
+
+@pytest.mark.parametrize("scenario", ["killed-writers", "killed-sweeps", "beside-writers"])
+@pytest.mark.parametrize("store", ON_DISK)
+def test_nothing_that_is_kept_is_lost(store: str, scenario: str, tmp_path: Path) -> None:
+    code, said = play(tmp_path, "retention", "--store", store, "--kills", KILLS, scenario)
+    assert code == 0, said
+
+
+@pytest.mark.parametrize(
+    ("planted", "scenario"), [("cutless", "killed-sweeps"), ("parents-first", "killed-writers")]
+)
+def test_a_planted_bug_is_found(planted: str, scenario: str, tmp_path: Path) -> None:
+    code, said = play(tmp_path, "retention", "--planted", planted, "--kills", 100, scenario)
+    assert code == 1, said
+    assert "missing" in said
