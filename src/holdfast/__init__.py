@@ -44,6 +44,7 @@ from holdfast.errors import (
 )
 from holdfast.graph.context import WorkflowContext
 from holdfast.graph.executor import Executor, Recipe, executor
+from holdfast.graph.expired import RequestExpired
 from holdfast.graph.handler import handler, response_handler
 from holdfast.graph.nested import WorkflowExecutor
 from holdfast.graph.policy import RetryPolicy
@@ -140,6 +141,7 @@ __all__ = [
     "PruneReport",
     "Recipe",
     "RequestAlreadyAnswered",
+    "RequestExpired",
     "RequestInfoEvent",
     "RequestInfoExecutor",
     "Response",

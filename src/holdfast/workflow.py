@@ -52,14 +52,14 @@ class Workflow:
         storage: CheckpointStorage | None = None,
         retention: Retention | None = None,
     ) -> None:
-        from holdfast.runtime.environment import Environment
+        from holdfast.runtime.environment import current
         from holdfast.runtime.leases import remember
 
         self._graph = graph
         self._name = name
         self._max_iterations = max_iterations
         self._limits = limits
-        self._environment = environment or Environment()
+        self._environment = environment or current()
         self._shared = remember(graph)
         self._storage = storage
         self._retention = retention

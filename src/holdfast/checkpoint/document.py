@@ -24,6 +24,7 @@ from holdfast.checkpoint.manifest import (
     Renames,
     Written,
 )
+from holdfast.engine.message import Expiry
 from holdfast.engine.snapshot import BufferKey
 from holdfast.engine.state import Scope
 from holdfast.ids import Digest, ExecutorId, RequestId
@@ -128,12 +129,22 @@ def _unpack_deliveries(document: list[Any], refs: list[Ref]) -> list[Delivered]:
 
 def _pack_asked(asked: Asked, add: _Add) -> list[Any]:
     entry = [asked.request_id, asked.executor_id, add(asked.data), asked.form]
+    if asked.expiry is not None:
+        return [*entry, asked.seq, asked.expiry.at, asked.expiry.span]
     return [*entry, asked.seq] if asked.seq else entry
 
 
 def _unpack_asked(document: list[Any], refs: list[Ref]) -> Asked:
-    request_id, executor_id, number, form, *seq = document
-    return Asked(RequestId(request_id), ExecutorId(executor_id), refs[number], form, *seq)
+    request_id, executor_id, number, form, *rest = document
+    seq, *expiry = rest or [0]
+    return Asked(
+        RequestId(request_id),
+        ExecutorId(executor_id),
+        refs[number],
+        form,
+        seq,
+        Expiry(*expiry) if expiry else None,
+    )
 
 
 def _pack_writes(writes: Sequence[tuple[Scope, str, Written]], add: _Add) -> list[Any]:

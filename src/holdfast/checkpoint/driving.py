@@ -86,6 +86,7 @@ async def cancel(store: Store, head: Head) -> Head:
                 owner="",
                 takeovers=0,
                 reason="",
+                wake_at=None,
                 updated=max(time_ns() // 1_000, head.updated + 1),
             )
             if await _replaced(store, head, status):

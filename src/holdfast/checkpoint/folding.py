@@ -7,10 +7,10 @@ from holdfast.checkpoint.manifest import Changes, Manifest
 from holdfast.checkpoint.renaming import rename
 
 
-def take_in(manifest: Manifest, changes: Changes, phase: Phase, cause: Cause, seq: int) -> None:
+def take_in(manifest: Manifest, changes: Changes, phase: Phase, cause: Cause, seq: int, time: int) -> None:
     """Fold in what the checkpoint ``seq`` changed, as its header says."""
     if changes.renames is not None:
         rename(manifest, changes.renames)
     manifest.fold(changes, phase is Phase.END and cause is Cause.SUPERSTEP, seq)
     if cause in (Cause.RESTORE, Cause.FORK):
-        manifest.ask_again(seq)
+        manifest.ask_again(seq, time)

@@ -7,11 +7,16 @@ from typing import NamedTuple, TypeAlias
 
 import ormsgpack
 
+from holdfast.checkpoint.codec.registry import checkpointable
 from holdfast.checkpoint.record import plain_form, stored_form
 from holdfast.checkpoint.store import Letter
 from holdfast.checkpoint.values import Encoded, Encoder, class_of
 from holdfast.engine.value import Value
+from holdfast.graph.expired import RequestExpired
 from holdfast.ids import RequestId
+
+# It is an answer that needs no declaration: every storage can hold it.
+checkpointable(name="holdfast.RequestExpired")(RequestExpired)
 
 
 class Answer(NamedTuple):

@@ -16,7 +16,7 @@ from holdfast.checkpoint.record import plain_form, stored_form
 from holdfast.checkpoint.store import Note
 from holdfast.checkpoint.values import BlobSource, Encoder, restored
 from holdfast.engine.chain import Chain
-from holdfast.engine.message import Output, Request, Sent
+from holdfast.engine.message import Expiry, Output, Request, Sent
 from holdfast.engine.state import Append, Change, Changes, Drop, Place, Put, Scope, Update
 from holdfast.engine.superstep import Outcome
 from holdfast.engine.value import Value
@@ -85,6 +85,7 @@ def turn_draft(turn: Journaled, encoder: Encoder, merge_for: MergeFor) -> Draft:
                     request.executor_id,
                     add(request.data),
                     encoder.codec.encode_form(request.response_type, "response_type"),
+                    *(request.expiry or ()),
                 ]
                 for request in outcome.requests
             ],
@@ -210,8 +211,9 @@ class _Reader:
                     self.address(who),
                     self.value(number),
                     self._codec.decode_form(form),
+                    Expiry(*expiry) if expiry else None,
                 )
-                for request_id, who, number, form in document["requests"]
+                for request_id, who, number, form, *expiry in document["requests"]
             ),
         )
         events: list[Told] = [

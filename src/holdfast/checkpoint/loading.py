@@ -156,7 +156,7 @@ def fold_one(manifest: Manifest, record: Record, depth: Depth) -> None:
     """Fold one record into the manifest of its parent."""
     header = read_header(record)
     try:
-        take_in(manifest, changes_of(record, depth), header.phase, header.cause, header.seq)
+        take_in(manifest, changes_of(record, depth), header.phase, header.cause, header.seq, header.time)
     except (KeyError, TypeError, AttributeError) as error:
         raise corrupt(record.checkpoint_id, f"it does not fit to its parent: {error!r}") from error
 

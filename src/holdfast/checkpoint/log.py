@@ -37,6 +37,7 @@ from holdfast.checkpoint.store import (
     Store,
 )
 from holdfast.checkpoint.values import Encoder
+from holdfast.engine.message import Expiry
 from holdfast.engine.status import RunStatus
 from holdfast.engine.value import NotAtHand, Value
 from holdfast.errors import HeadMoved, StorageError
@@ -109,6 +110,8 @@ class RunLog:
         """What makes this process the owner of the run while it moves."""
         self.letters: Sequence[Letter] = ()
         """What others left for the run, as of the last commit."""
+        self.asleep_until: int | None = None
+        """When the first turn that sleeps goes on, if the superstep under way waits for one."""
 
     @property
     def run_id(self) -> RunId:
@@ -133,6 +136,10 @@ class RunLog:
         """The seq of the checkpoint that asked a pending request."""
         asked = self._manifest.requests.get(request_id)
         return None if asked is None else asked.seq
+
+    def expiries(self) -> dict[RequestId, Expiry | None]:
+        """Until when the pending requests wait."""
+        return {key: asked.expiry for key, asked in self._manifest.requests.items()}
 
     def stand_on(self, checkpoint_id: CheckpointId) -> None:
         """Let the next record follow the checkpoint that was loaded instead of the head."""
@@ -247,12 +254,12 @@ class RunLog:
     ) -> tuple[Record, CheckpointInfo]:
         manifest = self._manifest
         seq = self.head.seq + 1 + before
-        take_in(manifest, changed, entry.phase, entry.cause, seq)
+        self._last_time = max(self._outside.now(), self._last_time + 1)
+        take_in(manifest, changed, entry.phase, entry.cause, seq, self._last_time)
         plain = packed(changed)
         weight = self._replay.weight + len(plain[0]) + len(plain[1]) / VALUE_WEIGHT
         wanted = entry.keyframe or (last and weight >= max(_KEYFRAME_BYTES, self._replay.keyframe))
         self._replay = Replay(seq) if wanted else self._replay._replace(weight=weight)
-        self._last_time = max(self._outside.now(), self._last_time + 1)
         header = Header(
             self.run_id,
             self.head.workflow_name,
@@ -302,8 +309,13 @@ class RunLog:
             status=status,
             updated=self._last_time,
             owner=self.claim.name if status is RunStatus.RUNNING else "",
+            wake_at=self._wake_at() if status is RunStatus.WAITING else None,
             reason="",
         )
+
+    def _wake_at(self) -> int | None:
+        times = [time for time in (self.asleep_until, self._manifest.first_expiry()) if time is not None]
+        return min(times, default=None)
 
     async def _commit(
         self,

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
+from holdfast.engine.message import Expiry
 from holdfast.engine.snapshot import BufferKey
 from holdfast.engine.state import Scope
 from holdfast.ids import Digest, ExecutorId, RequestId
@@ -70,6 +71,7 @@ class Asked(NamedTuple):
     form: bytes
     seq: int = 0
     """The checkpoint that asked, known once it is folded in; going back to a checkpoint asks again."""
+    expiry: Expiry | None = None
 
 
 class Delivered(NamedTuple):
@@ -213,9 +215,17 @@ class Manifest:
             setattr(other, name, getattr(self, name))
         return other
 
-    def ask_again(self, seq: int) -> None:
+    def ask_again(self, seq: int, time: int) -> None:
         """The run stands here anew, by the checkpoint ``seq``: answers that were meant for earlier do not count."""
-        self.requests = {key: asked._replace(seq=seq) for key, asked in self.requests.items()}
+        self.requests = {
+            key: asked._replace(seq=seq, expiry=_anew(asked.expiry, time))
+            for key, asked in self.requests.items()
+        }
+
+    def first_expiry(self) -> int | None:
+        """When the time of the first pending request is over, if any has one."""
+        times = (asked.expiry.at for asked in self.requests.values() if asked.expiry is not None)
+        return min(times, default=None)
 
     def _fold_messages(self, changes: Changes, seq: int) -> None:
         for asked in changes.requests:
@@ -319,3 +329,7 @@ def _grown(before: Ref | None, written: Grow) -> Ref:
         before.size += size
         return before
     return Ref(before.label, before.size + size, parts=[Part(False, before), *written.parts])
+
+
+def _anew(expiry: Expiry | None, time: int) -> Expiry | None:
+    return expiry if expiry is None or expiry.span is None else Expiry(time + expiry.span, expiry.span)

@@ -151,7 +151,7 @@ class Packer:
 
     def _asked(self, request: Request) -> Asked:
         form = self._encoder.codec.encode_form(request.response_type, "response_type")
-        return Asked(request.request_id, request.executor_id, self.ref(request.data), form)
+        return Asked(request.request_id, request.executor_id, self.ref(request.data), form, 0, request.expiry)
 
     def _extended(
         self, before: Buffer | None, after: Buffer | None

@@ -50,4 +50,6 @@ def snapshot_of(manifest: Manifest, superstep: int, encoder: Encoder, source: Bl
 def request_of(asked: Asked, encoder: Encoder, source: BlobSource) -> Request:
     """A request; raises ``UnknownType`` where the type of its answer is not declared here."""
     form = encoder.codec.decode_form(asked.form)
-    return Request(asked.request_id, asked.executor_id, restored(asked.data, encoder, source), form)
+    return Request(
+        asked.request_id, asked.executor_id, restored(asked.data, encoder, source), form, asked.expiry
+    )

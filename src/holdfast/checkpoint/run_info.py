@@ -32,6 +32,8 @@ class RunInfo:
     """Whether it says that it is running, but its process lives no longer."""
     reason: str = ""
     """Why it failed."""
+    wake_at: Any = None
+    """When it goes on by itself, because a sleep or the time of a question is over; None if it does not."""
 
 
 async def run_info(store: Store, head: Head) -> RunInfo:
@@ -46,4 +48,5 @@ async def run_info(store: Store, head: Head) -> RunInfo:
         moment(head.updated),
         head.status is RunStatus.RUNNING and not await is_driven(store, head),
         head.reason,
+        None if head.wake_at is None else moment(head.wake_at),
     )

@@ -244,6 +244,14 @@ class Store(Protocol):
         """The runs that are asked for; reads no records."""
         ...
 
+    async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
+        """The runs of a workflow that are WAITING and have something to do: ``limit`` of them at most.
+
+        Those for which letters wait come first, then those whose ``wake_at`` is not later than ``time``, the soonest
+        first, then by ``run_id``. Reads neither records nor the heads of the many others that wait for later.
+        """
+        ...
+
     async def damaged(self) -> Sequence[Damage]:
         """The runs whose head cannot be read; ``runs`` leaves them out, ``head`` raises ``CheckpointCorrupt``."""
         ...

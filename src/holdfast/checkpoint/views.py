@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from holdfast.checkpoint.info import moment
 from holdfast.checkpoint.manifest import Asked, Delivered, Ref
 from holdfast.errors import NotLoaded
 from holdfast.graph.types import TypeForm
@@ -154,6 +156,11 @@ class RequestView:
     def response_type(self) -> TypeForm:
         """The type of the answer."""
         return self._form(self._asked.form)
+
+    @property
+    def expires(self) -> datetime.datetime | None:
+        """When its time is over; None if it waits for ever."""
+        return None if self._asked.expiry is None else moment(self._asked.expiry.at)
 
     def __repr__(self) -> str:
         return (

@@ -16,6 +16,13 @@ class Sent(NamedTuple):
     target: ExecutorId | None = None
 
 
+class Expiry(NamedTuple):
+    """Until when a question waits, in microseconds since 1970; where it was a time span, going back begins it anew."""
+
+    at: int
+    span: int | None = None
+
+
 class Request(NamedTuple):
     """A question to the outside, and who asked it."""
 
@@ -23,6 +30,7 @@ class Request(NamedTuple):
     executor_id: ExecutorId
     data: Value
     response_type: TypeForm
+    expiry: Expiry | None = None
 
 
 class Delivery(NamedTuple):

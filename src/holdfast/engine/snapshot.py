@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 from holdfast.engine.chain import Chain
 from holdfast.engine.layered import GONE, Layered
-from holdfast.engine.message import Delivery, Output, Request
+from holdfast.engine.message import Delivery, Expiry, Output, Request
 from holdfast.engine.state import EMPTY_STATE, Place, Scope, State, Write, write
 from holdfast.engine.status import RunStatus
 from holdfast.engine.value import Value
@@ -103,6 +103,16 @@ def answered(snapshot: Snapshot, responses: Mapping[RequestId, Value]) -> Snapsh
         requests=snapshot.requests.changed(dict.fromkeys(responses, GONE)),
         answered=snapshot.answered.changed(dict.fromkeys(responses, True)),
     )
+
+
+def with_expiries(snapshot: Snapshot, expiries: Mapping[RequestId, Expiry | None]) -> Snapshot:
+    """The snapshot with other times until which its requests wait."""
+    changed = {
+        key: request._replace(expiry=expiries[key])
+        for key, request in snapshot.requests.items()
+        if key in expiries and expiries[key] != request.expiry
+    }
+    return snapshot._replace(requests=snapshot.requests.changed(changed)) if changed else snapshot
 
 
 def status_at_rest(snapshot: Snapshot) -> RunStatus:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, overload
 
 if TYPE_CHECKING:
+    import datetime
     from collections.abc import Awaitable, Callable
 
     from typing_extensions import TypeVar
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from holdfast.graph.state_key import StateKey
     from holdfast.graph.types import TypeForm
     from holdfast.ids import ExecutorId, RequestId, RunId
+
+    TimeSpan: TypeAlias = float | datetime.timedelta
 
     T = TypeVar("T")
     T_Out = TypeVar("T_Out", contravariant=True, default=Any)
@@ -106,6 +109,16 @@ class WorkflowContext(Protocol[T_Out, T_Final]):
         """
         ...
 
+    async def sleep(self, delay: TimeSpan | None = None, *, until: datetime.datetime | None = None) -> None:
+        """Sleep for some time, or until a time; with storage for days, and across restarts.
+
+        With storage the handler ends here, and is called again with the same message when the time is over: what
+        stands before the call runs twice, unless it is in ``once``, and this call returns at once. Meanwhile the run
+        is WAITING, nobody drives it, and nothing of it stays in memory. Whoever hosts it wakes it: a ``Host``, the
+        ``Run`` object if it is still held, or ``workflow.resume``. Without storage the handler simply waits.
+        """
+        ...
+
     async def send_message(self, value: T_Out, target_id: str | None = None) -> None:
         """Send ``value`` along the outgoing edges, or only along those that lead to ``target_id``."""
         ...
@@ -115,11 +128,17 @@ class WorkflowContext(Protocol[T_Out, T_Final]):
         ...
 
     async def request_info(
-        self, data: Any, response_type: TypeForm, request_id: str | None = None
+        self,
+        data: Any,
+        response_type: TypeForm,
+        request_id: str | None = None,
+        expires: TimeSpan | datetime.datetime | None = None,
     ) -> RequestId:
         """Ask the outside; the answer goes to the executor's ``@response_handler`` for such data and responses.
 
-        Returns the id of the request. What follows the call in the handler goes on at once: it does not wait.
+        Returns the id of the request. What follows the call in the handler goes on at once: it does not wait. With
+        ``expires``, a time span or a time, a question that nobody answered until then is answered by a
+        ``RequestExpired``, for which the executor needs a ``@response_handler``. Answer or expiry: the first counts.
         """
         ...
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from holdfast.engine.limits import Limits
 from holdfast.engine.message import Output, Request, Sent
@@ -22,13 +23,21 @@ from holdfast.errors import (
     WrongType,
 )
 from holdfast.graph.context import DEFAULT_SHARED_SCOPE, PassOn, WorkflowContext
+from holdfast.graph.expired import RequestExpired
 from holdfast.graph.state_key import MergeRule, StateKey
 from holdfast.graph.types import TypeForm, type_name
 from holdfast.ids import ExecutorId, RequestId, RunId, complaint_about_id
+from holdfast.runtime.environment import Environment
 from holdfast.runtime.events import WorkflowEvent, WorkflowWarningEvent
-from holdfast.runtime.journal import Journal
+from holdfast.runtime.journal import Journal, is_sleep, sleep_name
 from holdfast.runtime.placed import Placed
 from holdfast.runtime.threads import called
+from holdfast.runtime.times import expiry_of, in_microseconds
+
+if TYPE_CHECKING:
+    import datetime
+
+    from holdfast.graph.context import TimeSpan
 
 _OWN_STATE = "state"
 _FIELDS = "fields"
@@ -52,6 +61,15 @@ class Surroundings(NamedTuple):
 
     The id is empty where nothing is stored.
     """
+    environment: Environment = Environment()
+
+
+class Asleep(BaseException):
+    """Ends the call of a handler that sleeps; it is called again when the time is over."""
+
+    def __init__(self, until: int) -> None:
+        super().__init__()
+        self.until = until
 
 
 class TurnContext(WorkflowContext[Any, Any]):
@@ -66,6 +84,9 @@ class TurnContext(WorkflowContext[Any, Any]):
     """What is shown when the turn is over."""
     _over = False
     _names: set[str] | None = None
+    asleep: Asleep | None = None
+    """Why the turn is not over though its handler came to an end."""
+    _sleeps = 0
     message_number = 0
     """Which message of the turn is handled, from 1."""
 
@@ -237,6 +258,35 @@ class TurnContext(WorkflowContext[Any, Any]):
             except NotAtHand as absent:
                 await absent.fetch()
 
+    async def sleep(self, delay: TimeSpan | None = None, *, until: datetime.datetime | None = None) -> None:
+        self._check_open()
+        if (delay is None) == (until is None):
+            raise InvalidArgument(
+                "sleep takes a time span, as in sleep(3600), or a time, as in sleep(until=time)"
+            )
+        if not self._attempt:
+            raise GraphError(
+                f"on_checkpoint_restored of executor {self.executor_id!r} sleeps; it may only read"
+            )
+        around, address, superstep = self._around, self._placed.address, self.superstep
+        name = sleep_name(self.message_number, self._sleeps)
+        self._sleeps += 1
+        kept = around.journal.result(superstep, address, name)
+        if kept is None:
+            given, what = (delay, "delay") if delay is not None else (until, "until")
+            wakes = expiry_of(given, around.environment.now(), what).at
+            await around.journal.keep(superstep, address, name, around.capture(wakes, "sleep"))
+        else:
+            await around.journal.settled()
+            wakes = kept.load()
+        if in_microseconds(around.environment.now()) >= wakes:
+            return
+        if around.durable:
+            self.asleep = Asleep(wakes)
+            self._over = True
+            raise self.asleep
+        await wait_until(wakes, around.environment)
+
     def _captured_result(self, name: str, result: object) -> Value:
         try:
             return self._around.capture(result, f"result of once({name!r})")
@@ -255,7 +305,7 @@ class TurnContext(WorkflowContext[Any, Any]):
         self._check_open()
         if callable(name):
             raise InvalidArgument("the name of an effect comes first: once('pay', pay, ...)")
-        if type(name) is not str or not name:
+        if type(name) is not str or not name or is_sleep(name):
             raise InvalidArgument(f"once({name!r}, ...): the name of an effect is a str that is not empty")
         if not self._attempt:
             raise GraphError(
@@ -290,7 +340,11 @@ class TurnContext(WorkflowContext[Any, Any]):
         )
 
     async def request_info(
-        self, data: Any, response_type: TypeForm, request_id: str | None = None
+        self,
+        data: Any,
+        response_type: TypeForm,
+        request_id: str | None = None,
+        expires: TimeSpan | datetime.datetime | None = None,
     ) -> RequestId:
         address, spec = self._placed.address, self._placed.spec
         if isinstance(response_type, str):
@@ -300,6 +354,13 @@ class TurnContext(WorkflowContext[Any, Any]):
                 f"executor {address!r} asks with a {type(data).__name__} for a {type_name(response_type)}, but has no "
                 f"handler for the response; add: @response_handler async def answered(self, request: "
                 f"{type(data).__name__}, response: {type_name(response_type)}, ctx: WorkflowContext)"
+            )
+        expiry = None if expires is None else expiry_of(expires, self._around.environment.now(), "expires")
+        if expiry is not None and spec.answerer(data, RequestExpired) is None:
+            raise GraphError(
+                f"executor {address!r} asks with a {type(data).__name__} and expires={expires!r}, but has no handler "
+                f"for what happens then; add: @response_handler async def expired(self, request: {type(data).__name__}, "
+                f"expired: RequestExpired, ctx: WorkflowContext)"
             )
         given = (
             request_id
@@ -315,7 +376,7 @@ class TurnContext(WorkflowContext[Any, Any]):
                 f"executor {address!r} asked twice with the request id {given!r}; "
                 f"give each its own, or leave request_id out"
             )
-        self._requests[key] = Request(key, address, self._capture(data, "request"), response_type)
+        self._requests[key] = Request(key, address, self._capture(data, "request"), response_type, expiry)
         return key
 
     async def yield_output(self, value: Any) -> None:
@@ -417,6 +478,17 @@ class TurnContext(WorkflowContext[Any, Any]):
         if not key.isascii():
             _check_text(key, "state key")
         return self._scope(scope_name), key, None
+
+
+async def wait_until(wakes: int, environment: Environment) -> None:
+    """Wait in place."""
+    while (left := wakes - in_microseconds(environment.now())) > 0:
+        woken = asyncio.Event()
+        timer = environment.later(left / 1_000_000, woken.set)
+        try:
+            await woken.wait()
+        finally:
+            timer.cancel()
 
 
 def _in_default_scope(key: Any, instead: str) -> Any:

@@ -163,6 +163,12 @@ class Durable:
         standing = await self._own(checkpoint, run_id)
         return self._runner(run_id, standing.snapshot, self._encoder, log, standing.recorder, True)
 
+    async def runner_where_it_stands(self, run_id: RunId, log: EventLog) -> Runner:
+        """What goes on with a run that nobody drives."""
+        head = await free_to_drive(self._storage.store, await self._storage.head(run_id), False)
+        standing = await self._standing(head, head.seq, self._graph_may_change)
+        return self._runner(run_id, standing.snapshot, self._encoder, log, standing.recorder, True)
+
     async def check(self, checkpoint: str | CheckpointInfo, run_id: RunId) -> None:
         """Raise unless the run can go on from there."""
         await self._own(checkpoint, run_id)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import datetime
 import os
 from collections.abc import Callable
+from contextvars import ContextVar
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from holdfast.ids import RunId
 
@@ -28,10 +29,46 @@ def _salt() -> bytes:
     return os.urandom(16)
 
 
+class Timer(Protocol):
+    """Something that will be called later."""
+
+    def cancel(self) -> None:
+        """Do not call it."""
+        ...
+
+
+def _later(seconds: float, call: Callable[[], object]) -> Timer:
+    import asyncio
+
+    return asyncio.get_running_loop().call_later(min(seconds, _LONGEST_TIMER_SECONDS), call)
+
+
+# Longer ones are set again: wall clocks are set and machines sleep, which timers do not see.
+_LONGEST_TIMER_SECONDS = 3_600.0
+
+
 class Environment(NamedTuple):
-    """The clock, the source of ids, chance as numbers from 0 to 1, and salt for the ids of checkpoints."""
+    """The clock, the source of ids, chance as numbers from 0 to 1, salt for the ids of checkpoints, and timers.
+
+    What ``later`` calls may come early; who asked for it looks at the clock, and asks again.
+    """
 
     now: Callable[[], datetime.datetime] = _now
     new_run_id: Callable[[], RunId] = _new_run_id
     chance: Callable[[], float] = _chance
     salt: Callable[[], bytes] = _salt
+    later: Callable[[float, Callable[[], object]], Timer] = _later
+
+
+_current: ContextVar[Environment | None] = ContextVar("holdfast environment", default=None)
+
+
+def current() -> Environment:
+    """The environment of what is made now: that of the world, unless a test gave another."""
+    return _current.get() or Environment()
+
+
+def use(environment: Environment) -> Callable[[], None]:
+    """Let what is made from now on have this environment; call what this returns to end that."""
+    token = _current.set(environment)
+    return lambda: _current.reset(token)

@@ -231,6 +231,8 @@ class PendingRequest(NamedTuple):
     data: Any
     response_type: TypeForm
     executor_id: ExecutorId
+    expires: datetime.datetime | None = None
+    """When its time is over; None if it waits for ever."""
 
     def create_response(self, data: Any) -> Response:
         """An answer to this request, for ``Run.send_response``."""

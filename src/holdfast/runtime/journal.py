@@ -145,6 +145,28 @@ class StoredJournal(Journal):
             self._timer = None
 
 
+def sleepers(results: Iterable[tuple[tuple[ExecutorId, str], Value]], now: int) -> dict[ExecutorId, int]:
+    """The executors whose turns sleep, and until when: a turn sleeps as long as its last sleep lasts."""
+    asleep: dict[ExecutorId, int] = {}
+    for (executor_id, name), until in results:
+        if is_sleep(name):
+            asleep[executor_id] = max(until.load(), asleep.get(executor_id, 0))
+    return {executor_id: until for executor_id, until in asleep.items() if until > now}
+
+
+_SLEEP = "\x1fsleep"
+
+
+def sleep_name(message_number: int, before: int) -> str:
+    """The name under which it is kept until when a turn sleeps; no effect can have it."""
+    return f"{_SLEEP}\x1f{message_number}\x1f{before}"
+
+
+def is_sleep(name: str) -> bool:
+    """Whether what is kept under a name says until when a turn sleeps."""
+    return name.startswith(_SLEEP)
+
+
 def _taken_note_of(task: asyncio.Task[None]) -> None:
     """Whoever waited was told; what nobody waited for is told by the commit at the end of the superstep."""
     if not task.cancelled():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -18,6 +19,7 @@ from holdfast.errors import (
     WrongType,
 )
 from holdfast.ids import RequestId, RunId
+from holdfast.runtime.alarm import Alarm
 from holdfast.runtime.event_log import EventLog
 from holdfast.runtime.events import (
     PendingRequest,
@@ -31,6 +33,7 @@ from holdfast.runtime.events import (
 from holdfast.runtime.result import RunResult
 from holdfast.runtime.runner import Runner
 from holdfast.runtime.streams import RunWatch
+from holdfast.runtime.times import as_time
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.info import CheckpointInfo
@@ -53,6 +56,10 @@ class Home(Protocol):
 
     async def runner_at(self, checkpoint: str | CheckpointInfo, run_id: RunId, log: EventLog) -> Runner:
         """What drives the run from that checkpoint on."""
+        ...
+
+    async def runner_where_it_stands(self, run_id: RunId, log: EventLog) -> Runner:
+        """What goes on with the run; raises ``RunTaken`` if someone else does."""
         ...
 
 
@@ -95,6 +102,7 @@ class Run:
         self._rest: asyncio.Future[None] | None = None
         if runner.recorder is not None:
             runner.recorder.log.claim.holder = self
+        self._alarm = Alarm(runner.environment, self._wake)
         self._look: asyncio.TimerHandle | None = None
         self._looking: asyncio.Future[None] | None = None
 
@@ -107,6 +115,18 @@ class Run:
     def status(self) -> RunStatus:
         """Where the run stands."""
         return self._status
+
+    @property
+    def wake_at(self) -> datetime.datetime | None:
+        """When a run that waits goes on by itself, because a sleep or the time of a question is over; else None."""
+        time = self._runner.wakes_at if self._status is RunStatus.WAITING else None
+        return None if time is None else as_time(time)
+
+    @property
+    def _sleeps(self) -> bool:
+        """Whether the run waits for nothing but time: to those who follow it, it is not at rest."""
+        runner = self._runner
+        return self._status is RunStatus.WAITING and runner.asleep_until is not None and not runner.pending
 
     @property
     def checkpoints(self) -> list[CheckpointInfo]:
@@ -151,7 +171,9 @@ class Run:
     def _move(self) -> None:
         self._moving = False
         self._leaving = self._resting = None
-        self._rest = asyncio.get_running_loop().create_future()
+        self._alarm.cancel()
+        if self._rest is None or self._rest.done():  # else it only slept
+            self._rest = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._drive(), name=f"holdfast run {self._run_id}")
         self._task.add_done_callback(self._moved)
 
@@ -207,7 +229,7 @@ class Run:
 
     def _may_go_on(self, runner: Runner) -> bool:
         """Whether the run waits, and nobody is about to leave it, or to go back with it."""
-        waits = self._status is RunStatus.WAITING and self._leaving is None
+        waits = self._status is RunStatus.WAITING and self._leaving is None and runner.asleep_until is None
         return waits and runner is self._runner and self._going_back is None
 
     async def _go_on_with_letters(self, runner: Runner) -> None:
@@ -226,8 +248,39 @@ class Run:
                 f"that knows where it stands with 'workflow.resume(run_id=...)'"
             )
 
-    def _go_on(self) -> None:
-        self._log.reopen()
+    def _may_wake(self) -> bool:
+        return self._status is RunStatus.WAITING and self._leaving is None and self._going_back is None
+
+    async def _wake(self) -> None:
+        """A sleep is over, or the time of a question: go on, unless someone else did or is about to leave the run."""
+        runner, home = self._runner, self._home
+        if not self._may_wake():
+            return
+        try:
+            if runner.recorder is not None and await runner.recorder.moved_by_others() is not None:
+                if not self._sleeps:
+                    return  # those who hold this object are told when they ask for something
+                raise RunTaken(
+                    f"run {self._run_id} was woken by someone else; get an object that knows where it stands with "
+                    f"'workflow.resume(run_id=...)'"
+                )
+            if runner.asleep_until is not None and home is not None:
+                # As in another process: executors are as they were before the superstep, and its journal is read.
+                runner = await home.runner_where_it_stands(self._run_id, self._log)
+        except HoldfastError as error:
+            self._error = error
+            self._end(RunStatus.STOPPED)
+            return
+        if not self._may_wake():
+            return
+        followed, self._runner = self._sleeps, runner
+        if runner.recorder is not None:
+            runner.recorder.log.claim.holder = self
+        self._go_on(followed)
+
+    def _go_on(self, followed: bool = False) -> None:
+        if not followed:
+            self._log.reopen()
         self._status = RunStatus.RUNNING
         self._move()
 
@@ -318,6 +371,22 @@ class Run:
         await self._settled()
         if self._status is not RunStatus.WAITING:
             await self._leave(RunStatus.STOPPED, grace)
+        elif self._sleeps:
+            self._stop_following()
+
+    def _stop_following(self) -> None:
+        """Leave a run that sleeps to whoever wakes it."""
+        self._alarm.cancel()
+        self._log.close()
+        if self._rest is not None and not self._rest.done():
+            self._rest.set_result(None)
+
+    async def driven(self) -> None:
+        """Wait until nothing drives the run: it is over, or waits, or sleeps; then it is left to whoever wakes it."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        if self._status is RunStatus.WAITING:
+            self._stop_following()
 
     async def _settled(self) -> None:
         """Wait while the run goes back to another checkpoint."""
@@ -406,9 +475,9 @@ class Run:
             self._error = error if not self._status.ended else None
             await self._come_to_rest(RunStatus.FAILED, error)
         else:
-            await self._come_to_rest(
-                RunStatus.CANCELLED if runner.cancel_asked else status_at_rest(self.snapshot)
-            )
+            asleep = runner.asleep_until is not None
+            waits = RunStatus.WAITING if asleep else status_at_rest(self.snapshot)
+            await self._come_to_rest(RunStatus.CANCELLED if runner.cancel_asked else waits)
 
     def _look_later(self) -> None:
         """Look into the inbox now and then, for those who want to cancel a run in a long superstep."""
@@ -466,6 +535,9 @@ class Run:
         self._runner.drop_answers()
         for event in (WorkflowStatusEvent(status), *events):
             self._emit(event)
+        self._alarm.set(self._runner.wakes_at if status is RunStatus.WAITING else None)
+        if self._sleeps:
+            return
         self._log.close()
         if self._rest is not None and not self._rest.done():
             self._rest.set_result(None)

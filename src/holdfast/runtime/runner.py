@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.answers import checked_answer
 from holdfast.engine.limits import Limits
-from holdfast.engine.snapshot import Snapshot, answered, status_at_rest
+from holdfast.engine.snapshot import Snapshot, answered, status_at_rest, with_expiries
+from holdfast.engine.status import RunStatus
 from holdfast.engine.superstep import Applied, Outcome, Turn, WaitingJoin, apply, plan, waiting_joins
 from holdfast.engine.value import Captor, NotAtHand, Value
-from holdfast.errors import ExecutorFailed, HoldfastError, HoldfastWarning, RunTaken
+from holdfast.errors import ExecutorFailed, HoldfastError, HoldfastWarning, RequestAlreadyAnswered, RunTaken
+from holdfast.graph.expired import RequestExpired
 from holdfast.graph.graph import Graph
 from holdfast.ids import ExecutorId, RequestId, RunId
 from holdfast.runtime.cast import Cast
@@ -32,8 +34,9 @@ from holdfast.runtime.events import (
     WorkflowOutputEvent,
     WorkflowWarningEvent,
 )
-from holdfast.runtime.journal import Journal
+from holdfast.runtime.journal import Journal, sleepers
 from holdfast.runtime.placed import Placed
+from holdfast.runtime.times import as_time, in_microseconds
 from holdfast.runtime.turns import Finished, Turns
 from holdfast.runtime.wording import (
     failure,
@@ -91,14 +94,22 @@ class Runner:
         self.cancel_asked = False
         """Whether someone left the wish that the run be cancelled."""
         self._replayed: dict[ExecutorId, Finished] = {}
+        self._sleepers: dict[ExecutorId, int] = {}
+        """Until when turns of the superstep to come sleep, as a resumed run finds it."""
+        self.asleep_until: int | None = None
+        """When the first turn goes on that the superstep under way waits for; then the run came to rest for it."""
+        self._expiring: tuple[object, int | None] = (None, None)
+        self.environment = environment
         self._driver: asyncio.Task[Any] | None = None
         self._lost: RunTaken | None = None
         self.cast = Cast(graph, run_id, shared, snapshot if resumed else None)
         if recorder is None:
-            around = Surroundings(limits, capture, run_id, self.emit, Journal())
+            around = Surroundings(limits, capture, run_id, self.emit, Journal(), environment=environment)
             self._turns = Turns(around, self.cast.placed, environment.chance)
         else:
-            around = Surroundings(limits, capture, run_id, self.emit, recorder.journal, True, recorder.begun)
+            around = Surroundings(
+                limits, capture, run_id, self.emit, recorder.journal, True, recorder.begun, environment
+            )
             self._turns = Turns(around, self.cast.placed, environment.chance, recorder.journal.add)
             recorder.journal.lost = self._lose
 
@@ -185,6 +196,45 @@ class Runner:
         """The run came to rest: answers that were not delivered are void, or wait in the inbox."""
         self._responses = {}
 
+    # Time
+
+    @property
+    def wakes_at(self) -> int | None:
+        """When a run at rest has something to do by itself; None if it has not."""
+        times = [time for time in (self.asleep_until, self._first_expiry()) if time is not None]
+        return min(times, default=None)
+
+    def _sleep_until(self, time: int) -> None:
+        assert self.recorder is not None
+        self.asleep_until = self.recorder.log.asleep_until = time
+
+    def _first_expiry(self) -> int | None:
+        requests = self.snapshot.requests
+        if self._expiring[0] is not requests:
+            times = [request.expiry.at for request in requests.values() if request.expiry is not None]
+            self._expiring = requests, min(times, default=None)
+        return self._expiring[1]
+
+    async def _expire(self, first: int) -> None:
+        """Let requests whose time is over be answered by that, unless someone else was faster."""
+        now = in_microseconds(self._now())
+        if now < first:
+            return
+        for request in list(self.snapshot.requests.values()):
+            key, expiry = request.request_id, request.expiry
+            if expiry is None or expiry.at > now or key in self._answers:
+                continue
+            expired = self._capture(RequestExpired(key, as_time(expiry.at)), "response")
+            if self.recorder is None:
+                self._responses[key] = expired
+                continue
+            try:
+                await self.recorder.leave({key: expired})
+            except RequestAlreadyAnswered:
+                await self.look_for_letters()
+            else:
+                self._accept({key: expired})
+
     # Supersteps
 
     @property
@@ -223,7 +273,9 @@ class Runner:
         self.take_letters()
         if self.resumed and not self._restored:
             self._restored = True
+            self.snapshot = with_expiries(self.snapshot, recorder.log.expiries())
             self._replayed = {who: replayed(turn) for who, turn in recorder.journal.turns.items()}
+            self._sleepers = sleepers(recorder.journal.results, in_microseconds(self._now()))
             if self.moves:
                 await self._restore()
 
@@ -259,6 +311,8 @@ class Runner:
         assert driver is not None
         stretch = time.monotonic()
         while not self.cancel_asked:
+            if self.snapshot.requests.size and (first := self._first_expiry()) is not None:
+                await self._expire(first)
             # With storage the end of a superstep takes them along, also of one that began before a resume.
             if self._responses and (self.recorder is None or not self.snapshot.deliveries):
                 await self._deliver_responses()
@@ -274,6 +328,11 @@ class Runner:
                         continue
                 break
             await self._superstep(turns, driver)
+            if self.asleep_until is not None:
+                assert self.recorder is not None
+                await self.recorder.rest(RunStatus.WAITING, None)
+                self.take_letters()
+                return
             if self.recorder is not None and self.recorder.log.letters:
                 self.take_letters()
             holder = self._log.holder
@@ -297,12 +356,16 @@ class Runner:
         events: list[WorkflowEvent] = [] if recorder is None else recorder.news()
         events.append(SuperStepStartedEvent(started))
         done, self._replayed = self._replayed, {}
+        asleep, self._sleepers = self._sleepers, {}
+        if asleep and all(who in done or who in asleep for who, _ in turns):
+            self._sleep_until(min(asleep.values()))
+            return
         for executor_id, deliveries in turns:
-            if executor_id not in done:
+            if executor_id not in done and executor_id not in asleep:
                 events.append(ExecutorInvokedEvent(executor_id, len(deliveries)))
         self.emit(events)
-        if done:
-            finished, reported = await self._run_others(turns, snapshot, done), 0
+        if done or asleep:
+            finished, reported = await self._run_others(turns, snapshot, done, asleep), 0
         elif len(turns) == 1:
             finished, reported = [await self._turns.run_one(turns[0], snapshot, driver.cancelling())], 0
         else:
@@ -318,7 +381,10 @@ class Runner:
             for turn in failed:
                 if isinstance(turn.error, RunTaken):
                     raise turn.error
-            raise failure(failed, self._run_id, self.superstep, started)
+            if failed:
+                raise failure(failed, self._run_id, self.superstep, started)
+            self._sleep_until(min(turn.asleep_until for turn in finished if turn.asleep_until is not None))
+            return
         try:
             try:
                 applied = apply(self._graph, snapshot, outcomes, self._limits, self._capture)
@@ -345,12 +411,20 @@ class Runner:
         self.emit(events)
 
     async def _run_others(
-        self, turns: Sequence[Turn], snapshot: Snapshot, done: Mapping[ExecutorId, Finished]
+        self,
+        turns: Sequence[Turn],
+        snapshot: Snapshot,
+        done: Mapping[ExecutorId, Finished],
+        asleep: Mapping[ExecutorId, int],
     ) -> list[Finished]:
-        """Run the turns that the journal does not have; all of them are told together, in the order of the plan."""
-        others = [turn for turn in turns if turn.executor_id not in done]
+        """Run the turns that are neither over nor asleep; all are told together, in the order of the plan."""
+        others = [turn for turn in turns if turn.executor_id not in done and turn.executor_id not in asleep]
         ran, _ = await self._turns.run_all(others, snapshot, lambda _: None)
         by_id = {**done, **{finished.turn.executor_id: finished for finished in ran}}
+        for turn in turns:
+            if turn.executor_id in asleep:
+                until = asleep[turn.executor_id]
+                by_id[turn.executor_id] = Finished(turn, None, None, (), 1, False, until)
         return [by_id[turn.executor_id]._replace(turn=turn) for turn in turns]
 
     async def _applied_with(
@@ -396,7 +470,9 @@ class Runner:
     def _ends_of(self, finished: Sequence[Finished]) -> list[WorkflowEvent]:
         """The events of turns that are over: those that they added, then how they ended."""
         events: list[WorkflowEvent] = []
-        for (executor_id, _), _, error, added, attempt, again in finished:
+        for (executor_id, _), _, error, added, attempt, again, until in finished:
+            if until is not None:
+                continue
             for event in added:
                 if isinstance(event, WorkflowWarningEvent):
                     self.warnings.append(event.warning)

@@ -13,10 +13,11 @@ from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.superstep import Outcome, Turn
 from holdfast.errors import ExecutorTimeout, GraphError, RunTaken, WrongType
 from holdfast.graph.executor import Executor
+from holdfast.graph.expired import RequestExpired
 from holdfast.graph.handler import Handler
 from holdfast.graph.types import type_name
 from holdfast.ids import ExecutorId
-from holdfast.runtime.context import Surroundings, TurnContext
+from holdfast.runtime.context import Asleep, Surroundings, TurnContext
 from holdfast.runtime.events import ExecutorFailedEvent, WorkflowEvent, WorkflowWarningEvent
 from holdfast.runtime.fields import copy_of_fields, put_back
 from holdfast.runtime.placed import Placed
@@ -33,6 +34,8 @@ class Finished(NamedTuple):
     attempt: int = 1
     replayed: bool = False
     """Whether the journal had it: it was over before the run was resumed."""
+    asleep_until: int | None = None
+    """When its handler is to be called again, which sleeps."""
 
 
 # What is meant for the whole program, or for the coroutine itself, not for one run.
@@ -132,6 +135,8 @@ class Turns:
                     result = await (call if timeout is None else _in_time(call, placed, handler, timeout))
                     if self.stopping:  # the handler kept the cancellation to itself
                         raise asyncio.CancelledError
+                    if context.asleep is not None:  # or that it sleeps
+                        raise context.asleep
                     if result is not None:
                         context.returned(result)
                 if spec.keeps:
@@ -141,6 +146,8 @@ class Turns:
                         context.tell(WorkflowWarningEvent(warning, placed.address))
                 outcome = context.outcome()
                 return Finished(turn, outcome, None, context.events, attempt)
+            except Asleep as asleep:
+                return Finished(turn, None, None, (), attempt, False, asleep.until)
             except asyncio.CancelledError as error:
                 task = asyncio.current_task()
                 if self.stopping or task is None or task.cancelling() > cancelled:
@@ -152,6 +159,10 @@ class Turns:
             except BaseException as error:
                 if self.stopping:
                     raise asyncio.CancelledError from error
+                if (
+                    context.asleep is not None
+                ):  # cleaning up before the sleep failed: it is tried anew after it
+                    return Finished(turn, None, None, (), attempt, False, context.asleep.until)
                 context.close()
                 wait = self._wait(handler, attempt, error)
                 if wait is None:
@@ -209,7 +220,9 @@ async def _reset(placed: Placed) -> None:
 def _handler_for(placed: Placed, message: object, request: Request | None) -> Handler:
     spec = placed.spec
     if request is not None:
-        handler = spec.answerer(request.data.peek(), request.response_type)
+        expired = request.expiry is not None and isinstance(message, RequestExpired)
+        form = RequestExpired if expired else request.response_type
+        handler = spec.answerer(request.data.peek(), form)
     else:
         handler = spec.dispatch.find(message)
     if handler is None:

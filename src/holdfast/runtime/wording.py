@@ -17,6 +17,7 @@ from holdfast.graph.matching import shown
 from holdfast.ids import ExecutorId, RunId
 from holdfast.runtime.events import PendingRequest, WorkflowEvent, WorkflowWarningEvent
 from holdfast.runtime.placed import Placed
+from holdfast.runtime.times import as_time
 from holdfast.runtime.turns import Finished
 
 if TYPE_CHECKING:
@@ -99,7 +100,10 @@ def waiting_fan_in(join: WaitingJoin) -> WaitingFanIn:
 
 def pending(request: Request) -> PendingRequest:
     """A request as those who answer see it."""
-    return PendingRequest(request.request_id, request.data.load(), request.response_type, request.executor_id)
+    expires = None if request.expiry is None else as_time(request.expiry.at)
+    return PendingRequest(
+        request.request_id, request.data.load(), request.response_type, request.executor_id, expires
+    )
 
 
 def replayed(turn: Journaled) -> Finished:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from holdfast.checkpoint.store import Head, RunQuery
+from holdfast.engine.status import RunStatus
 from holdfast.ids import RunId
 
 _Order: TypeAlias = tuple[int, RunId]
@@ -19,6 +20,21 @@ def asked_for(heads: Iterable[Head], query: RunQuery) -> list[Head]:
     after = next((order(head) for head in ordered if head.run_id == query.after), None)
     wanted = [head for head in ordered if _matches(head, query) and (after is None or order(head) > after)]
     return wanted[: query.limit]
+
+
+def due_of(
+    heads: Iterable[Head], workflow_name: str, time: int, limit: int, has_letters: Callable[[RunId], bool]
+) -> list[Head]:
+    """The runs of a workflow that have something to do, in the order in which they should be woken."""
+    found: list[tuple[int, RunId, Head]] = []
+    for head in heads:
+        if head.status is not RunStatus.WAITING or head.workflow_name != workflow_name:
+            continue
+        if has_letters(head.run_id):
+            found.append((-1, head.run_id, head))
+        elif head.wake_at is not None and head.wake_at <= time:
+            found.append((head.wake_at, head.run_id, head))
+    return [head for _, _, head in sorted(found)[:limit]]
 
 
 def _oldest(head: Head) -> _Order:

@@ -29,7 +29,7 @@ from holdfast.checkpoint.store import (
 from holdfast.errors import StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.compare import check_expected, check_head, check_removal
-from holdfast.stores.listing import asked_for
+from holdfast.stores.listing import asked_for, due_of
 
 
 class MemoryStore:
@@ -107,6 +107,10 @@ class MemoryStore:
     async def runs(self, query: RunQuery) -> Sequence[Head]:
         self._check_open()
         return asked_for(self._heads.values(), query)
+
+    async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
+        self._check_open()
+        return due_of(self._heads.values(), workflow_name, time, limit, lambda run: bool(self._waiting(run)))
 
     async def damaged(self) -> Sequence[Damage]:
         self._check_open()

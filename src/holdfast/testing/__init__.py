@@ -1,16 +1,17 @@
 """What Holdfast ships for the tests of others.
 
-``assert_resumable`` for workflows; ``StoreConformance`` and ``DurableStoreConformance``, which need pytest, for stores.
+``assert_resumable`` and ``VirtualTime`` for workflows; ``StoreConformance`` and ``DurableStoreConformance``, which need pytest, for stores.
 """
 
 from typing import TYPE_CHECKING, Any
 
 from holdfast.testing.resumable import assert_resumable
+from holdfast.testing.virtual_time import VirtualTime
 
 if TYPE_CHECKING:
     from holdfast.testing.conformance import DurableStoreConformance, StoreConformance
 
-__all__ = ["DurableStoreConformance", "StoreConformance", "assert_resumable"]
+__all__ = ["DurableStoreConformance", "StoreConformance", "VirtualTime", "assert_resumable"]
 
 
 def __getattr__(name: str) -> Any:

@@ -31,7 +31,8 @@ from holdfast.stores.file.hints import Hints
 from holdfast.stores.file.locks import Locks
 from holdfast.stores.file.row import Misplaced
 from holdfast.stores.file.run_folder import RunFolder, Tools
-from holdfast.stores.listing import asked_for
+from holdfast.stores.file.waking import Waking, sign_of
+from holdfast.stores.listing import asked_for, due_of
 from holdfast.stores.names import safe_name
 from holdfast.stores.presence import Presence
 
@@ -54,7 +55,7 @@ class Folders:
         self._runs = base / "runs"
         self._removing = root / marker.REMOVING
         self._hints = Hints(base / "ids")
-        self._tools = Tools(self.disk, locks, self.blobs, self._hints)
+        self._tools = Tools(self.disk, locks, self.blobs, self._hints, Waking(base / "waking", self.disk))
         self._lock = threading.Lock()
         self._remembered: OrderedDict[str, RunFolder] = OrderedDict()
         self._info: StoreInfo | None = None
@@ -159,6 +160,25 @@ class Folders:
             if head is not None:
                 heads.append(head)
         return asked_for(heads, query)
+
+    def due(self, workflow_name: str, time: int, limit: int) -> list[Head]:
+        """The runs that have something to do; reads only those of which a sign says so."""
+        heads: dict[RunId, Head] = {}
+        with_letters: set[RunId] = set()
+        for sign in self._tools.waking.until(time):
+            folder = self._folder(sign.run)
+            try:
+                head = folder.head()
+                letters = bool(folder.inbox()) if head is not None else False
+            except (Misplaced, CheckpointCorrupt):
+                continue
+            if head is None or sign_of(head, letters, sign.run) != sign:
+                self._tools.waking.remove_if_old(sign)
+            if head is not None:
+                heads[head.run_id] = head
+                if letters:
+                    with_letters.add(head.run_id)
+        return due_of(heads.values(), workflow_name, time, limit, with_letters.__contains__)
 
     def damaged(self) -> list[Damage]:
         """The runs whose newest file cannot be read."""

@@ -22,6 +22,7 @@ from holdfast.stores.file.locks import Locks
 from holdfast.stores.file.row import Row, View, covering
 from holdfast.stores.file.standing import Standing
 from holdfast.stores.file.tidying import Tidying
+from holdfast.stores.file.waking import Waking, sign_of
 
 
 class Tools(NamedTuple):
@@ -31,6 +32,7 @@ class Tools(NamedTuple):
     locks: Locks
     blobs: Blobs
     hints: Hints
+    waking: Waking
 
 
 class _Draft(NamedTuple):
@@ -228,7 +230,11 @@ class RunFolder:
         disk, known, commit = self._tools.disk, self._row.known, draft.commit
         if known.newest is None:
             disk.make_folder(self.path)
+        run, waking, before = self.path.name, self._tools.waking, known.sign(self.path.name)
         if arrives(commit):
+            sign = sign_of(commit.head, bool(commit.letters), run)
+            if sign is not None:
+                waking.add(sign)
             if not publish_whole(commit, self.path, disk, self._tools.hints):
                 return False
             self._row.forget()
@@ -249,9 +255,12 @@ class RunFolder:
                 outline.gone,
             )
         )
+        sign = None if outline.gone else sign_of(commit.head, bool(outline.letters), run)
         try:
             for record in commit.records:
                 self._tools.hints.add(record.checkpoint_id, self.path / place.name)
+            if sign is not None:
+                waking.add(sign)
             disk.publish(temp, self.path / place.name)
         except FileExistsError:
             disk.remove(temp)
@@ -261,6 +270,10 @@ class RunFolder:
             raise
         self._sync(commit, draft)
         self._row.follow(place, outline)
+        if sign is not None:
+            waking.add(sign)  # once more: one that took long could be thought to be wrong
+        if before is not None and before != sign:
+            waking.remove(before)
         return True
 
     def _sync(self, commit: Commit, draft: _Draft) -> None:

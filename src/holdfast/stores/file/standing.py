@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from holdfast.checkpoint.store import Commit, Expected, Head, Letter
 from holdfast.stores.file.document import Outline
 from holdfast.stores.file.place import FIRST, Place, full
+from holdfast.stores.file.waking import Sign, sign_of
 
 
 class Standing:
@@ -64,6 +65,10 @@ class Standing:
     def expected(self) -> Expected | None:
         """What a commit must expect."""
         return Expected(self.head.checkpoint_id, self.head.token) if self.head is not None else None
+
+    def sign(self, run: str) -> Sign | None:
+        """The sign by which the run is found when it is to be woken, if it is."""
+        return None if self.head is None else sign_of(self.head, bool(self.letters), run)
 
     def settle(self, places: Iterable[Place]) -> None:
         """Know that the edits in these files are carried out, durably: the next file need not speak of them."""

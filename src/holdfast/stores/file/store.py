@@ -83,6 +83,11 @@ class FileStore:
     async def runs(self, query: RunQuery) -> Sequence[Head]:
         return await self._do("list its runs", lambda: self._folders.runs(query))
 
+    async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
+        return await self._do(
+            "find the runs that are due", lambda: self._folders.due(workflow_name, time, limit)
+        )
+
     async def damaged(self) -> Sequence[Damage]:
         return await self._do("list its runs", lambda: self._folders.damaged())
 

@@ -63,7 +63,7 @@ def find_run(connection: sqlite3.Connection, namespace: str, run_id: RunId) -> i
 def read_notes(connection: sqlite3.Connection, namespace: str, run_id: RunId) -> list[Note]:
     """The journal of a run."""
     run = find_run(connection, namespace, run_id)
-    if run is None or not _has_table(connection, "notes"):
+    if run is None or not has_table(connection, "notes"):
         return []
     return [Note(_key(key), data) for key, data in connection.execute(_NOTES, (run,))]
 
@@ -71,12 +71,12 @@ def read_notes(connection: sqlite3.Connection, namespace: str, run_id: RunId) ->
 def read_inbox(connection: sqlite3.Connection, namespace: str, run_id: RunId) -> list[Letter]:
     """The inbox of a run."""
     run = find_run(connection, namespace, run_id)
-    if run is None or not _has_table(connection, "letters"):
+    if run is None or not has_table(connection, "letters"):
         return []
     return waiting_letters(connection, run)
 
 
-def _has_table(connection: sqlite3.Connection, name: str) -> bool:
+def has_table(connection: sqlite3.Connection, name: str) -> bool:
     """Those who only read add no tables to a database that was made before there were these."""
     return connection.execute(_HAS_TABLE, (name,)).fetchone() is not None
 

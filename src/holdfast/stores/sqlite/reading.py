@@ -12,6 +12,7 @@ from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.blob_files import BlobFiles
 from holdfast.stores.compare import sound
+from holdfast.stores.sqlite.mail import has_table
 from holdfast.stores.sqlite.writing import FIND_FAMILY, prefix
 
 _HEAD = (
@@ -39,6 +40,9 @@ _TAGS = (
     "SELECT seq, tag FROM tags JOIN checkpoints ON checkpoints.id = tags.checkpoint WHERE run = "
     "(SELECT id FROM runs WHERE namespace = ? AND run = ?) AND seq BETWEEN ? AND ? ORDER BY tags.rowid"
 )
+_WAITS = _HEAD + " AND workflow = ? AND status = ?"
+_WITH_LETTERS = _WAITS + " AND id IN (SELECT run FROM letters WHERE data IS NOT NULL) ORDER BY run LIMIT ?"
+_WAKING = _WAITS + " AND wake_at <= ? ORDER BY wake_at, run LIMIT ?"
 _BLOB = "SELECT size, data FROM blobs WHERE family = ? AND find = ? AND digest = ?"
 _GREATEST = 2**63 - 1
 
@@ -122,6 +126,24 @@ def read_runs(connection: sqlite3.Connection, namespace: str, query: RunQuery) -
         except CheckpointCorrupt:  # told by read_damaged
             continue
     return heads
+
+
+def read_due(
+    connection: sqlite3.Connection, namespace: str, workflow_name: str, time: int, limit: int
+) -> list[Head]:
+    """The runs of a workflow that have something to do: those with letters, then those whose time has come."""
+    of = (namespace, workflow_name, RunStatus.WAITING.value)
+    has_mail = has_table(connection, "letters")
+    rows = connection.execute(_WITH_LETTERS, (*of, limit)).fetchall() if has_mail else []
+    rows += connection.execute(_WAKING, (*of, min(time, _GREATEST), limit + len(rows))).fetchall()
+    heads: dict[RunId, Head] = {}
+    for row in rows:
+        try:
+            head = _checked_head(row)
+        except CheckpointCorrupt:  # told by read_damaged
+            continue
+        heads.setdefault(head.run_id, head)
+    return list(heads.values())[:limit]
 
 
 def _clauses(

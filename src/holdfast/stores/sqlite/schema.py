@@ -29,6 +29,7 @@ TABLES = (
         wake_at INTEGER, takeovers INTEGER NOT NULL, reason BLOB NOT NULL, retention TEXT NOT NULL)""",
     "CREATE UNIQUE INDEX runs_by_name ON runs (namespace, run)",
     "CREATE INDEX runs_by_age ON runs (namespace, created, run)",
+    "CREATE INDEX runs_by_waking ON runs (namespace, wake_at) WHERE wake_at IS NOT NULL",
     """CREATE TABLE checkpoints (
         id INTEGER PRIMARY KEY, run INTEGER NOT NULL, seq INTEGER NOT NULL, find INTEGER NOT NULL,
         checkpoint BLOB NOT NULL, new_bytes INTEGER NOT NULL, header BLOB NOT NULL, changes BLOB NOT NULL,

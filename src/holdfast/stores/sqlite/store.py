@@ -119,6 +119,11 @@ class SqliteStore:
     async def runs(self, query: RunQuery) -> Sequence[Head]:
         return await self._read(lambda connection: reading.read_runs(connection, self.namespace, query))
 
+    async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
+        return await self._read(
+            lambda connection: reading.read_due(connection, self.namespace, workflow_name, time, limit)
+        )
+
     async def damaged(self) -> Sequence[Damage]:
         return await self._read(lambda connection: reading.read_damaged(connection, self.namespace))
 

@@ -1,0 +1,86 @@
+"""Which runs are to be woken: an empty file for each, named by when and which.
+
+Without them all runs would have to be read to find those that are due. They are made, durably, before the commit that
+says so, and believed only after a look at the run: who finds one that is wrong removes it, but no young one, because
+its commit may be on its way.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from holdfast.checkpoint.store import Head
+from holdfast.engine.status import RunStatus
+from holdfast.stores.disk import Disk
+
+AT_ONCE = 0
+_DIGITS = 20
+_OLD_SECONDS = 60.0
+
+
+class Sign(NamedTuple):
+    """That a run is to be woken: when, and the name of its folder."""
+
+    time: int
+    run: str
+
+    @property
+    def name(self) -> str:
+        """The name of its file."""
+        return f"{self.time:0{_DIGITS}d}-{self.run}"
+
+
+def sign_of(head: Head, has_letters: bool, run: str) -> Sign | None:
+    """The sign that a run needs where it stands; None if nothing is to be done for it."""
+    if head.status is not RunStatus.WAITING or (head.wake_at is None and not has_letters):
+        return None
+    return Sign(AT_ONCE if has_letters or head.wake_at is None else max(head.wake_at, AT_ONCE), run)
+
+
+class Waking:
+    """The folder of signs."""
+
+    def __init__(self, folder: Path, disk: Disk) -> None:
+        self._folder = folder
+        self._disk = disk
+
+    def add(self, sign: Sign) -> None:
+        """Make sure that a sign is there, durably."""
+        path = self._folder / sign.name
+        if path.exists():
+            return
+        self._disk.make_folder(self._folder)
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+        self._disk.sync_folder(self._folder)
+
+    def remove(self, sign: Sign) -> None:
+        """Take a sign away that is not needed any more."""
+        try:
+            os.unlink(self._folder / sign.name)
+        except FileNotFoundError:
+            pass
+
+    def remove_if_old(self, sign: Sign) -> None:
+        """Take away a sign that is wrong, unless the commit that it belongs to may be on its way."""
+        try:
+            if time.time() - os.stat(self._folder / sign.name).st_mtime > _OLD_SECONDS:
+                self.remove(sign)
+        except FileNotFoundError:
+            pass
+
+    def until(self, latest: int) -> Iterator[Sign]:
+        """The signs up to a time, soonest first."""
+        try:
+            names = sorted(os.listdir(self._folder))
+        except FileNotFoundError:
+            return
+        for name in names:
+            digits, _, run = name.partition("-")
+            if len(digits) == _DIGITS and digits.isdigit() and run:
+                if int(digits) > latest:
+                    return
+                yield Sign(int(digits), run)

@@ -1,0 +1,107 @@
+"""A clock that tests move by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import heapq
+import itertools
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from holdfast.runtime.environment import Environment, use
+
+_BEGIN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
+
+
+class VirtualTime:
+    """A clock that stands still until ``advance`` moves it, for runs that sleep for days.
+
+    Workflows that are built and hosts that are made inside of it go by it.
+
+    >>> import asyncio
+    >>> from datetime import timedelta
+    >>> from holdfast import InMemoryCheckpointStorage, WorkflowBuilder, WorkflowContext, executor
+    >>> @executor
+    ... async def remind(text: str, ctx: WorkflowContext[None, str]) -> str:
+    ...     await ctx.sleep(timedelta(days=30))
+    ...     return text
+    >>> async def main():
+    ...     with VirtualTime() as time:
+    ...         builder = WorkflowBuilder(name="Remind").set_start_executor(remind)
+    ...         workflow = builder.with_checkpointing(InMemoryCheckpointStorage()).build()
+    ...         waiting = asyncio.ensure_future(workflow.run("rent"))
+    ...         await time.timer()
+    ...         await time.advance(days=30)
+    ...         return await waiting
+    >>> asyncio.run(main()).outputs
+    ['rent']
+    """
+
+    def __init__(self, begin: datetime.datetime = _BEGIN) -> None:
+        self._now = begin
+        self._timers: list[tuple[datetime.datetime, int, _Timer]] = []
+        self._numbers = itertools.count()
+        self._waiting: list[asyncio.Future[None]] = []
+        self._end: Callable[[], None] | None = None
+
+    def __enter__(self) -> Self:
+        self._end = use(Environment(now=self.now, later=self._later))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._end is not None:
+            self._end()
+            self._end = None
+
+    def now(self) -> datetime.datetime:
+        """The time that it is."""
+        return self._now
+
+    async def timer(self) -> None:
+        """Wait until something waits for the time: then it can be moved."""
+        if self.next_timer() is None:
+            waiting = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiting)
+            await waiting
+
+    def next_timer(self) -> datetime.datetime | None:
+        """When the next thing happens that waits for the time; None if there is none."""
+        while self._timers and self._timers[0][2].cancelled:
+            heapq.heappop(self._timers)
+        return self._timers[0][0] if self._timers else None
+
+    async def advance(self, span: datetime.timedelta | float = 0, *, days: float = 0) -> None:
+        """Move the clock on, by seconds, a timedelta or days; what waits for the time on the way gets its turn."""
+        seconds = span.total_seconds() if isinstance(span, datetime.timedelta) else span
+        target = self._now + datetime.timedelta(days=days, seconds=seconds)
+        while (next_timer := self.next_timer()) is not None and next_timer <= target:
+            self._now = max(next_timer, self._now)
+            _, _, timer = heapq.heappop(self._timers)
+            timer.call()
+            await asyncio.sleep(0)
+        self._now = target
+        await asyncio.sleep(0)
+
+    def _later(self, seconds: float, call: Callable[[], object]) -> _Timer:
+        timer = _Timer(call)
+        # Rounded up, so that what is called never comes early.
+        span = datetime.timedelta(microseconds=-(-seconds * 1_000_000 // 1))
+        heapq.heappush(self._timers, (self._now + span, next(self._numbers), timer))
+        waiting, self._waiting = self._waiting, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+        return timer
+
+
+class _Timer:
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.call = call
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
