@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.store import Store
     from holdfast.checkpoint.verify import Problem, VerifyReport
     from holdfast.checkpoint.views import CheckpointSummary
+    from holdfast.host import Host
     from holdfast.runtime.result import RunResult
     from holdfast.runtime.run import Run
     from holdfast.runtime.streams import RunStream
@@ -126,6 +127,7 @@ __all__ = [
     "HeadMoved",
     "HoldfastError",
     "HoldfastWarning",
+    "Host",
     "InMemoryCheckpointStorage",
     "InvalidArgument",
     "InvalidResponse",
@@ -208,6 +210,7 @@ _LATER = {
     "DiffValue": "checkpoint.difference",
     "Difference": "checkpoint.difference",
     "FileCheckpointStorage": "stores.storages",
+    "Host": "host",
     "InMemoryCheckpointStorage": "stores.storages",
     "Phase": "checkpoint.info",
     "Problem": "checkpoint.verify",

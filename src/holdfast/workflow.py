@@ -255,6 +255,10 @@ class Workflow:
             run.take(responses)
         return run
 
+    async def resumed(self, run_id: str, storage: CheckpointStorage | None = None) -> Run:
+        """A run that is to go on from where it stands, before anything of it happens: for those who host runs."""
+        return await self._resumed(None, storage=storage, run_id=run_id)
+
     async def _attached(self, message: Any, run_id: str, storage: CheckpointStorage | None) -> Run | None:
         durable = self._durable(self._needed(storage))
         if not await durable.has_same_input(message, run_id):

@@ -16,7 +16,7 @@ class Alarm:
 
     def __init__(self, environment: Environment, ring: Callable[[], Awaitable[None]]) -> None:
         self._environment = environment
-        self._ring: Callable[[], Any] = weakref.WeakMethod(ring)
+        self._ring: Callable[[], Any] = weakref.WeakMethod(ring, lambda _: self.cancel())
         self._timer: Timer | None = None
         self._task: asyncio.Future[None] | None = None
 

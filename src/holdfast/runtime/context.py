@@ -359,8 +359,8 @@ class TurnContext(WorkflowContext[Any, Any]):
         if expiry is not None and spec.answerer(data, RequestExpired) is None:
             raise GraphError(
                 f"executor {address!r} asks with a {type(data).__name__} and expires={expires!r}, but has no handler "
-                f"for what happens then; add: @response_handler async def expired(self, request: {type(data).__name__}, "
-                f"expired: RequestExpired, ctx: WorkflowContext)"
+                f"for what happens then; add: @response_handler async def expired(self, request: "
+                f"{type(data).__name__}, expired: RequestExpired, ctx: WorkflowContext)"
             )
         given = (
             request_id

@@ -272,6 +272,10 @@ class Recorder:
         self.started = last if last.phase is Phase.START else None
         return made
 
+    def abandon(self) -> None:
+        """Say no more how the run stands: whoever finds it RUNNING without an owner goes on with it."""
+        self._stored = False
+
     def _standing(self, status: RunStatus) -> RunStatus:
         """How a run stands that was left with ``status``: what was committed counts."""
         stored = self.status if self.log.head.checkpoint_id else RunStatus.RUNNING

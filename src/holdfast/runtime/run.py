@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -37,6 +38,7 @@ from holdfast.runtime.times import as_time
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.info import CheckpointInfo
+    from holdfast.checkpoint.store import Head
 
 Answers: TypeAlias = Mapping[RequestId, Any] | Mapping[str, Any]
 """Answers by the ids of the requests."""
@@ -61,6 +63,18 @@ class Home(Protocol):
     async def runner_where_it_stands(self, run_id: RunId, log: EventLog) -> Runner:
         """What goes on with the run; raises ``RunTaken`` if someone else does."""
         ...
+
+
+_at_rest: weakref.WeakValueDictionary[str, Run] = weakref.WeakValueDictionary()
+
+
+def held_at_rest(head: Head) -> Run | None:
+    """The object with which someone in this event loop waits for a run that stands there; None if nobody does."""
+    run = _at_rest.get(head.run_id)
+    latest = None if run is None else run.latest_checkpoint
+    if run is None or latest is None or latest.checkpoint_id != head.checkpoint_id:
+        return None
+    return run if run._loop is asyncio.get_running_loop() else None
 
 
 class Run:
@@ -99,10 +113,11 @@ class Run:
         self._resting: asyncio.Future[None] | None = None
         self._moving = False
         self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._rest: asyncio.Future[None] | None = None
         if runner.recorder is not None:
             runner.recorder.log.claim.holder = self
-        self._alarm = Alarm(runner.environment, self._wake)
+        self._alarm: Alarm | None = None
         self._look: asyncio.TimerHandle | None = None
         self._looking: asyncio.Future[None] | None = None
 
@@ -171,7 +186,9 @@ class Run:
     def _move(self) -> None:
         self._moving = False
         self._leaving = self._resting = None
-        self._alarm.cancel()
+        self._loop = asyncio.get_running_loop()
+        _at_rest.pop(self._run_id, None)
+        self._turn_alarm_off()
         if self._rest is None or self._rest.done():  # else it only slept
             self._rest = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._drive(), name=f"holdfast run {self._run_id}")
@@ -247,6 +264,16 @@ class Run:
                 f"run {self._run_id} is {status}: someone else went on with it since this object saw it wait; get one "
                 f"that knows where it stands with 'workflow.resume(run_id=...)'"
             )
+
+    def _set_alarm(self) -> None:
+        wakes_at = self._runner.wakes_at
+        if wakes_at is not None:
+            self._alarm = self._alarm or Alarm(self._runner.environment, self._wake)
+            self._alarm.set(wakes_at)
+
+    def _turn_alarm_off(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
 
     def _may_wake(self) -> bool:
         return self._status is RunStatus.WAITING and self._leaving is None and self._going_back is None
@@ -376,10 +403,26 @@ class Run:
 
     def _stop_following(self) -> None:
         """Leave a run that sleeps to whoever wakes it."""
-        self._alarm.cancel()
+        self._turn_alarm_off()
+        _at_rest.pop(self._run_id, None)
         self._log.close()
         if self._rest is not None and not self._rest.done():
             self._rest.set_result(None)
+
+    async def go_on(self) -> None:
+        """Go on if a sleep or the time of a question is over, or answers were left, until nothing drives the run."""
+        if self._runner.asleep_until is None:
+            await self._go_on_with_letters(self._runner)
+        if self._status is RunStatus.WAITING:
+            await self._wake()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def abandon(self) -> None:
+        """Leave the run as a process does that dies: it is interrupted, and whoever finds it so goes on with it."""
+        if self._runner.recorder is not None and not self._status.ended:
+            self._runner.recorder.abandon()
+        await self._leave(RunStatus.STOPPED, GRACE_SECONDS)
 
     async def driven(self) -> None:
         """Wait until nothing drives the run: it is over, or waits, or sleeps; then it is left to whoever wakes it."""
@@ -535,7 +578,9 @@ class Run:
         self._runner.drop_answers()
         for event in (WorkflowStatusEvent(status), *events):
             self._emit(event)
-        self._alarm.set(self._runner.wakes_at if status is RunStatus.WAITING else None)
+        if status is RunStatus.WAITING:
+            self._set_alarm()
+            _at_rest[self._run_id] = self
         if self._sleeps:
             return
         self._log.close()

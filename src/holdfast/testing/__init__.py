@@ -1,6 +1,7 @@
 """What Holdfast ships for the tests of others.
 
-``assert_resumable`` and ``VirtualTime`` for workflows; ``StoreConformance`` and ``DurableStoreConformance``, which need pytest, for stores.
+``assert_resumable`` and ``VirtualTime`` for workflows;
+``StoreConformance`` and ``DurableStoreConformance``, which need pytest, for stores.
 """
 
 from typing import TYPE_CHECKING, Any

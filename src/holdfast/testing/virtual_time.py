@@ -98,6 +98,10 @@ class VirtualTime:
         return timer
 
 
+def _nothing() -> None:
+    pass
+
+
 class _Timer:
     def __init__(self, call: Callable[[], object]) -> None:
         self.call = call
@@ -105,3 +109,4 @@ class _Timer:
 
     def cancel(self) -> None:
         self.cancelled = True
+        self.call = _nothing  # it stays in the heap for a while, but what it would have called need not

@@ -60,6 +60,7 @@ class Folders:
         self._remembered: OrderedDict[str, RunFolder] = OrderedDict()
         self._info: StoreInfo | None = None
         self._ready = False
+        self._signs_set = False
 
     def open(self) -> StoreInfo:
         """Make sure that the store is there, and of a known format."""
@@ -163,6 +164,7 @@ class Folders:
 
     def due(self, workflow_name: str, time: int, limit: int) -> list[Head]:
         """The runs that have something to do; reads only those of which a sign says so."""
+        self._set_signs()
         heads: dict[RunId, Head] = {}
         with_letters: set[RunId] = set()
         for sign in self._tools.waking.until(time):
@@ -179,6 +181,17 @@ class Folders:
                 if letters:
                     with_letters.add(head.run_id)
         return due_of(heads.values(), workflow_name, time, limit, with_letters.__contains__)
+
+    def _set_signs(self) -> None:
+        """Once, look at all runs: a sign may be missing, where files were copied or taken away by hand."""
+        if self._signs_set:
+            return
+        for folder in self._run_folders():
+            try:
+                folder.set_sign()
+            except (Misplaced, CheckpointCorrupt):
+                continue
+        self._signs_set = True
 
     def damaged(self) -> list[Damage]:
         """The runs whose newest file cannot be read."""

@@ -67,6 +67,14 @@ class RunFolder:
             self._row.catch_up()
             return list(self._row.known.letters.values())
 
+    def set_sign(self) -> None:
+        """Make sure that the run is found when it is to be woken."""
+        with self._lock:
+            self._row.catch_up()
+            sign = self._row.known.sign(self.path.name)
+            if sign is not None:
+                self._tools.waking.add(sign)
+
     def notes(self) -> list[Note]:
         """The journal of the checkpoint on which the run stands, in order."""
         with self._lock:

@@ -1,0 +1,259 @@
+"""Runs that wait for time or for answers are woken by whoever hosts them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, Self
+
+from holdfast.checkpoint.driving import is_driven
+from holdfast.checkpoint.store import RunQuery
+from holdfast.engine.status import RunStatus
+from holdfast.errors import HeadMoved, HoldfastError, InvalidArgument, RunEnded, RunTaken, WrongType
+from holdfast.runtime.environment import current
+from holdfast.runtime.run import GRACE_SECONDS, Run, held_at_rest
+from holdfast.runtime.times import in_microseconds
+
+if TYPE_CHECKING:
+    from holdfast.checkpoint.storage import CheckpointStorage
+    from holdfast.checkpoint.store import Head
+    from holdfast.workflow import Workflow
+
+_logger = logging.getLogger("holdfast.host")
+
+# How often runs are looked for whose process died.
+_RESCUE_SECONDS = 10.0
+# How long a run is left alone that could not be woken.
+_BACKOFF_SECONDS = 60.0
+_PROBLEMS_KEPT = 1_000
+
+
+class _Tried(NamedTuple):
+    """Where a run stood when it could not be woken, or had nothing to do though letters wait."""
+
+    checkpoint_id: str
+    wake_at: int | None
+    again: float
+
+
+class Host:
+    """Goes on with the runs of workflows in a storage that have something to do.
+
+    Those are runs whose sleep is over, or whose questions have expired or were answered by ``storage.respond``, and
+    runs whose process died. Any number of hosts may share a storage: each run is woken by one of them. A host keeps
+    nothing in memory of the runs that wait.
+
+    >>> import asyncio
+    >>> from holdfast import Host, InMemoryCheckpointStorage, WorkflowBuilder, WorkflowContext, executor
+    >>> @executor
+    ... async def remind(text: str, ctx: WorkflowContext[None, str]) -> str:
+    ...     await ctx.sleep(0.01)
+    ...     return text
+    >>> async def main():
+    ...     storage = InMemoryCheckpointStorage()
+    ...     workflow = WorkflowBuilder(name="Remind").set_start_executor(remind).build()
+    ...     await workflow.start("rent", run_id="r", storage=storage)
+    ...     async with Host(storage, workflow, poll=0.01):
+    ...         while (await storage.list_runs())[0].status != "completed":
+    ...             await asyncio.sleep(0.01)
+    ...     return (await storage.get_latest(run_id="r")).outputs
+    >>> [output.data for output in asyncio.run(main())]
+    ['rent']
+    """
+
+    def __init__(
+        self,
+        storage: CheckpointStorage,
+        *workflows: Workflow,
+        poll: float = 1.0,
+        concurrency: int = 100,
+        woken: Callable[[Run], object] | None = None,
+    ) -> None:
+        """``poll`` is how often it looks for runs, in seconds; ``concurrency`` how many go on at the same time.
+
+        ``woken`` is called with each run that it goes on with, before anything of it happens.
+        """
+        if not poll > 0:
+            raise InvalidArgument(f"poll={poll!r}: must be more than 0 seconds")
+        if type(concurrency) is not int or concurrency < 1:
+            raise InvalidArgument(f"concurrency={concurrency!r}: must be a whole number of at least 1")
+        self._storage = storage
+        self._workflows = _by_name(workflows)
+        self._poll = poll
+        self._concurrency = concurrency
+        self._woken = woken
+        self._now = current().now
+        self._active: dict[str, asyncio.Task[None]] = {}
+        self._runs: dict[str, Run] = {}
+        self._tried: dict[str, _Tried] = {}
+        self._serving: asyncio.Task[None] | None = None
+        self._rescue_at = 0.0
+        self.problems: dict[str, HoldfastError] = {}
+        """Why runs could not be woken, by run id; the last thousand."""
+
+    @property
+    def active(self) -> list[str]:
+        """The ids of the runs that it goes on with right now."""
+        return list(self._active)
+
+    async def wake_due(self) -> int:
+        """Go on with every run that has something to do now, until each waits, sleeps or is over; how many there were.
+
+        For programs that are started now and then, and for tests; ``async with`` and ``serve`` do this all the time.
+        """
+        woken = 0
+        while started := await self._look():
+            woken += started
+            while self._active:
+                await asyncio.wait(self._active.values())
+        return woken
+
+    async def serve(self) -> None:
+        """Wake runs until this is cancelled; then those under way are left as ``__aexit__`` leaves them."""
+        try:
+            while True:
+                try:
+                    started = await self._look()
+                except HoldfastError as error:  # a store that cannot be read now may be later
+                    _logger.warning("looking for runs to wake failed: %s", error)
+                    started = 0
+                await self._pause(started)
+        finally:
+            await self._leave()
+
+    async def __aenter__(self) -> Self:
+        self._serving = asyncio.create_task(self.serve(), name="holdfast host")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop. Runs under way have some seconds to come to rest; others are left for the next host to go on with."""
+        serving, self._serving = self._serving, None
+        if serving is not None:
+            serving.cancel()
+            await asyncio.wait([serving])
+
+    async def _pause(self, started: int) -> None:
+        if len(self._active) >= self._concurrency:
+            await asyncio.wait(self._active.values(), return_when=asyncio.FIRST_COMPLETED)
+        elif started:
+            await asyncio.sleep(0)
+        else:
+            await asyncio.sleep(self._poll)
+
+    async def _look(self) -> int:
+        """Begin to wake those that are due, as many as there is room for; how many that were."""
+        started = 0
+        loop_time = asyncio.get_running_loop().time()
+        for name, workflow in self._workflows.items():
+            room = self._concurrency - len(self._active)
+            if room <= 0:
+                break
+            # Also as many as are known and would be passed over.
+            most = room + len(self._active) + len(self._tried)
+            heads = list(await self._storage.store.due(name, in_microseconds(self._now()), most))
+            if loop_time >= self._rescue_at:
+                heads += await self._interrupted(name)
+            for head in heads:
+                if len(self._active) < self._concurrency and self._begin(workflow, head, loop_time):
+                    started += 1
+        if loop_time >= self._rescue_at:
+            self._rescue_at = loop_time + _RESCUE_SECONDS
+        return started
+
+    async def _interrupted(self, name: str) -> list[Head]:
+        running = await self._storage.store.runs(RunQuery(name, frozenset([RunStatus.RUNNING])))
+        return [head for head in running if not await is_driven(self._storage.store, head)]
+
+    def _begin(self, workflow: Workflow, head: Head, loop_time: float) -> bool:
+        if head.run_id in self._active:
+            return False
+        tried = self._tried.get(head.run_id)
+        if tried is not None:
+            same = (tried.checkpoint_id, tried.wake_at) == (head.checkpoint_id, head.wake_at)
+            due = head.wake_at is not None and head.wake_at <= in_microseconds(self._now())
+            if same and loop_time < tried.again and not (due and tried.again == _NOT_BEFORE_TIME):
+                return False
+            del self._tried[head.run_id]
+        task = asyncio.create_task(self._wake(workflow, head), name=f"holdfast host {head.run_id}")
+        self._active[head.run_id] = task
+        task.add_done_callback(lambda done: self._ended(head.run_id, done))
+        return True
+
+    def _ended(self, run_id: str, task: asyncio.Task[None]) -> None:
+        self._active.pop(run_id, None)
+        self._runs.pop(run_id, None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _logger.error("waking run %s failed", run_id, exc_info=error)
+
+    async def _wake(self, workflow: Workflow, head: Head) -> None:
+        loop_time = asyncio.get_running_loop().time()
+        try:
+            held = held_at_rest(head)
+            if held is not None:  # someone in this process holds it, and is to see what it does
+                await held.go_on()
+            else:
+                await self._resume(workflow, head)
+        except (RunTaken, HeadMoved, RunEnded):  # someone else was faster
+            return
+        except HoldfastError as error:
+            self._tried[head.run_id] = _Tried(head.checkpoint_id, head.wake_at, loop_time + _BACKOFF_SECONDS)
+            self._note(head.run_id, error)
+            return
+        self.problems.pop(head.run_id, None)
+        after = await self._storage.store.head(head.run_id)
+        if after is not None and (after.checkpoint_id, after.status) == (
+            head.checkpoint_id,
+            RunStatus.WAITING,
+        ):
+            # It went to sleep at once: letters that it has cannot be taken before that is over.
+            self._tried[head.run_id] = _Tried(after.checkpoint_id, after.wake_at, _NOT_BEFORE_TIME)
+
+    async def _resume(self, workflow: Workflow, head: Head) -> None:
+        run = await workflow.resumed(head.run_id, self._storage)
+        self._runs[head.run_id] = run
+        if self._woken is not None:
+            self._woken(run)
+        await run.open()
+        run.begin()
+        await run.driven()
+
+    def _note(self, run_id: str, error: HoldfastError) -> None:
+        _logger.warning("run %s cannot be woken: %s", run_id, error)
+        self.problems.pop(run_id, None)
+        self.problems[run_id] = error
+        while len(self.problems) > _PROBLEMS_KEPT:
+            del self.problems[next(iter(self.problems))]
+
+    async def _leave(self) -> None:
+        if self._active:
+            await asyncio.wait(self._active.values(), timeout=GRACE_SECONDS)
+        for run in list(self._runs.values()):
+            await run.abandon()
+        for task in list(self._active.values()):
+            task.cancel()
+        if self._active:
+            await asyncio.wait(self._active.values())
+
+
+_NOT_BEFORE_TIME = float("inf")
+
+
+def _by_name(workflows: Sequence[Workflow]) -> dict[str, Workflow]:
+    named: dict[str, Workflow] = {}
+    for workflow in workflows:
+        if not hasattr(workflow, "resumed"):
+            raise WrongType(f"a host takes workflows, not a {type(workflow).__name__}: {workflow!r}")
+        if workflow.name in named:
+            raise InvalidArgument(
+                f"a host got two workflows with the name {workflow.name!r}; give each its own"
+            )
+        named[workflow.name] = workflow
+    if not named:
+        raise InvalidArgument(
+            "a host needs the workflows whose runs it goes on with: Host(storage, workflow)"
+        )
+    return named
