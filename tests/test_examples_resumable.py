@@ -23,7 +23,7 @@ from holdfast import (
     SuperStepStartedEvent,
     Workflow,
 )
-from holdfast.testing import assert_resumable
+from holdfast.testing import VirtualTime, assert_resumable
 from tests.support.runs import soon
 from tests.test_examples import examples
 
@@ -47,6 +47,7 @@ ANSWERS: dict[str, Callable[[PendingRequest], Any]] = {
     "09_request_and_response.py": lambda request: {"approved": True},
     "10_approval_loop.py": _approves_the_third,
     "11_nesting.py": lambda request: f"{request.executor_id} says fine",
+    "20_time.py": lambda request: True,
 }
 
 ELSEWHERE = {
@@ -161,7 +162,8 @@ async def test_example_is_resumable(example: Path) -> None:
     module = module_of(example)
     answer = ANSWERS.get(example.name) or getattr(module, "answer", None)
     for message in inputs_of(example):
-        result = await soon(module.make_workflow().run(message))
+        with VirtualTime() as time:
+            result = await soon(time.pass_until(module.make_workflow().run(message)))
         if result.pending_requests:
             assert answer is not None, f"{example.name} asks; give an answer in it, or in ANSWERS"
         assert await assert_resumable(module.make_workflow, message, answer) > 2

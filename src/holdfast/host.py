@@ -58,8 +58,8 @@ class Host:
     ...     async with Host(storage, workflow, poll=0.01):
     ...         while (await storage.list_runs())[0].status != "completed":
     ...             await asyncio.sleep(0.01)
-    ...     return (await storage.get_latest(run_id="r")).outputs
-    >>> [output.data for output in asyncio.run(main())]
+    ...     return (await storage.load((await storage.list_runs())[0].checkpoint_id)).outputs
+    >>> asyncio.run(main())
     ['rent']
     """
 

@@ -13,6 +13,7 @@ from holdfast.checkpoint.store import Commit, Letter, Store
 from holdfast.engine.copying import differs
 from holdfast.engine.status import RunStatus
 from holdfast.errors import StorageError
+from holdfast.testing.virtual_time import VirtualTime
 
 if TYPE_CHECKING:
     from holdfast.runtime.events import PendingRequest, WorkflowEvent
@@ -52,8 +53,8 @@ async def assert_resumable(
 
     ``make_workflow`` is called for each run, as a new process would; it must do the same each time. ``answer`` gives
     the answers to requests. Outputs, final state and durable events, but for times and attempts, must be those of a
-    run that was not stopped. Returns how many ways of going on were compared; raises ``AssertionError`` naming the
-    first that came to another end.
+    run that was not stopped. Sleeps take no time. Returns how many ways of going on were compared; raises
+    ``AssertionError`` naming the first that came to another end.
 
     >>> import asyncio
     >>> from holdfast import WorkflowBuilder, executor
@@ -65,58 +66,87 @@ async def assert_resumable(
     >>> asyncio.run(assert_resumable(make, 21))
     4
     """
-    make_storage = make_storage or _in_memory
-    storage = make_storage()
-    reference = await make_workflow().start(message, storage=storage)
-    expected = await _ending(reference, storage, answer)
-    checkpoints = await storage.list_checkpoints(run_id=reference.run_id)
-    compared = 0
-    for checkpoint in checkpoints:
-        back = await make_workflow().resume(checkpoint.checkpoint_id, storage=storage)
-        _compare(
-            expected,
-            await _ending(back, storage, answer),
-            checkpoint,
-            f"from checkpoint {checkpoint.seq}, the {checkpoint.phase} of superstep {checkpoint.superstep}",
-        )
-        compared += 1
-    await storage.close()
-    commits = 1
-    while await _stopped_after(commits, make_workflow, message, answer, make_storage, expected):
-        compared += 1
-        commits += 1
-    return compared + 1
+    with VirtualTime() as time:
+        return await _Comparison(make_workflow, message, answer, make_storage or _in_memory, time).run()
 
 
-async def _stopped_after(
-    commits: int,
-    make_workflow: Callable[[], Workflow],
-    message: Any,
-    answer: Answer | None,
-    make_storage: Callable[[], CheckpointStorage],
-    expected: Ending,
-) -> bool:
-    """Let the store die after so many commits and go on; whether the run was stopped at all."""
-    storage = make_storage()
-    store = storage._store
-    mortal = _Mortal(store, commits)
-    storage._store = mortal
-    run = await make_workflow().start(message, storage=storage)
-    stopped = False
-    try:
-        await _ending(run, storage, answer)
-    except StorageError as error:
-        if error is not mortal.death:
-            raise
-        stopped = True
-    storage._store = store
-    latest = await storage.get_latest(run_id=run.run_id)
-    assert latest is not None
-    resumed = await make_workflow().resume(run_id=run.run_id, storage=storage)
-    ending = await _ending(resumed, storage, answer)
-    _compare(expected, ending, latest, f"stopped after commit {commits} and resumed")
-    await storage.close()
-    return stopped
+class _Comparison:
+    """Runs of one workflow that should come to the same end."""
+
+    def __init__(
+        self,
+        make_workflow: Callable[[], Workflow],
+        message: Any,
+        answer: Answer | None,
+        make_storage: Callable[[], CheckpointStorage],
+        time: VirtualTime,
+    ) -> None:
+        self._make_workflow = make_workflow
+        self._message = message
+        self._answer = answer
+        self._make_storage = make_storage
+        self._time = time
+
+    async def run(self) -> int:
+        """Compare all ways; how many there are."""
+        storage = self._make_storage()
+        reference = await self._make_workflow().start(self._message, storage=storage)
+        expected = await self._ending(reference, storage)
+        checkpoints = await storage.list_checkpoints(run_id=reference.run_id)
+        for checkpoint in checkpoints:
+            back = await self._make_workflow().resume(checkpoint.checkpoint_id, storage=storage)
+            how = f"from checkpoint {checkpoint.seq}, the {checkpoint.phase} of superstep {checkpoint.superstep}"
+            _compare(expected, await self._ending(back, storage), checkpoint, how)
+        await storage.close()
+        commits = 1
+        while await self._stopped_after(commits, expected):
+            commits += 1
+        return len(checkpoints) + commits
+
+    async def _stopped_after(self, commits: int, expected: Ending) -> bool:
+        """Let the store die after so many commits and go on; whether the run was stopped at all."""
+        storage = self._make_storage()
+        store = storage._store
+        mortal = _Mortal(store, commits)
+        storage._store = mortal
+        run = await self._make_workflow().start(self._message, storage=storage)
+        stopped = False
+        try:
+            await self._ending(run, storage)
+        except StorageError as error:
+            if error is not mortal.death:
+                raise
+            stopped = True
+        storage._store = store
+        latest = await storage.get_latest(run_id=run.run_id)
+        assert latest is not None
+        resumed = await self._make_workflow().resume(run_id=run.run_id, storage=storage)
+        ending = await self._ending(resumed, storage)
+        _compare(expected, ending, latest, f"stopped after commit {commits} and resumed")
+        await storage.close()
+        return stopped
+
+    async def _ending(self, run: Run, storage: CheckpointStorage) -> Ending:
+        """Let a run come to its end, answering what it asks."""
+        events: list[WorkflowEvent] = []
+        while True:
+            events += await self._events_of(run)
+            if run.status is not RunStatus.WAITING or self._answer is None:
+                break
+            await run.respond({request.request_id: self._answer(request) for request in run.pending_requests})
+        result = await run.wait_for_completion()
+        latest = await storage.get_latest(run_id=run.run_id)
+        assert latest is not None
+        loaded = await storage.load(latest.checkpoint_id)
+        return Ending(result.status, result.outputs, _state(loaded), _durable(events))
+
+    async def _events_of(self, run: Run) -> list[WorkflowEvent]:
+        """The events until the run is at rest; whenever it sleeps, the clock is moved."""
+
+        async def watch() -> list[WorkflowEvent]:
+            return [event async for event in run.watch_stream()]
+
+        return await self._time.pass_until(watch())
 
 
 class _Mortal:
@@ -144,21 +174,6 @@ def _in_memory() -> CheckpointStorage:
     return InMemoryCheckpointStorage()
 
 
-async def _ending(run: Run, storage: CheckpointStorage, answer: Answer | None) -> Ending:
-    """Let a run come to its end, answering what it asks."""
-    events: list[WorkflowEvent] = []
-    while True:
-        events += [event async for event in run.watch_stream()]
-        if run.status is not RunStatus.WAITING or answer is None:
-            break
-        await run.respond({request.request_id: answer(request) for request in run.pending_requests})
-    result = await run.wait_for_completion()
-    latest = await storage.get_latest(run_id=run.run_id)
-    assert latest is not None
-    loaded = await storage.load(latest.checkpoint_id)
-    return Ending(result.status, result.outputs, _state(loaded), _durable(events))
-
-
 def _state(checkpoint: Checkpoint) -> dict[str, Any]:
     kept = {f"executor {owner}": _plain(value) for owner, value in checkpoint.executor_states.items()}
     return {**kept, **{f"scope {name}": _plain(scope) for name, scope in checkpoint.scopes.items()}}
@@ -170,11 +185,13 @@ def _plain(value: Any) -> Any:
 
 def _durable(events: list[WorkflowEvent]) -> list[tuple[int, str, dict[str, Any]]]:
     """Events without their circumstances, but for those that a resume need not repeat."""
-    kept = []
+    kept: list[tuple[int, str, dict[str, Any]]] = []
     for event in events:
         kind = type(event).__name__
         if event.provisional or kind in _NOT_DURABLE:
             continue
+        if kind == "SuperStepStartedEvent":  # one that was begun again, after a sleep, tells all of it again
+            kept = [known for known in kept if known[0] != event.superstep or known[1] == "RequestInfoEvent"]
         content = {f.name: getattr(event, f.name) for f in fields(event) if f.name not in _CIRCUMSTANCES}
         kept.append((event.superstep, kind, _comparable(content)))
     return kept

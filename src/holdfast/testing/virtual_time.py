@@ -6,11 +6,13 @@ import asyncio
 import datetime
 import heapq
 import itertools
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from holdfast.runtime.environment import Environment, use
+
+T = TypeVar("T")
 
 _BEGIN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
@@ -31,12 +33,10 @@ class VirtualTime:
     ...     with VirtualTime() as time:
     ...         builder = WorkflowBuilder(name="Remind").set_start_executor(remind)
     ...         workflow = builder.with_checkpointing(InMemoryCheckpointStorage()).build()
-    ...         waiting = asyncio.ensure_future(workflow.run("rent"))
-    ...         await time.timer()
-    ...         await time.advance(days=30)
-    ...         return await waiting
-    >>> asyncio.run(main()).outputs
-    ['rent']
+    ...         result = await time.pass_until(workflow.run("rent"))
+    ...         return result.outputs, time.now().date()
+    >>> asyncio.run(main())
+    (['rent'], datetime.date(2026, 1, 31))
     """
 
     def __init__(self, begin: datetime.datetime = _BEGIN) -> None:
@@ -85,6 +85,21 @@ class VirtualTime:
             await asyncio.sleep(0)
         self._now = target
         await asyncio.sleep(0)
+
+    async def pass_until(self, awaitable: Awaitable[T]) -> T:
+        """What something gives that is awaited; whenever anything waits for the time, the clock is moved there."""
+        awaited = asyncio.ensure_future(awaitable)
+        try:
+            while not awaited.done():
+                timer = asyncio.ensure_future(self.timer())
+                await asyncio.wait([awaited, timer], return_when=asyncio.FIRST_COMPLETED)
+                timer.cancel()
+                next_timer = self.next_timer()
+                if not awaited.done() and next_timer is not None:
+                    await self.advance(next_timer - self._now)
+        finally:
+            awaited.cancel()
+        return awaited.result()
 
     def _later(self, seconds: float, call: Callable[[], object]) -> _Timer:
         timer = _Timer(call)
