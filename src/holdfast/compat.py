@@ -221,6 +221,18 @@ class InProcessExecution:
         return await workflow.start(message, run_id, checkpoint_manager)
 
     @staticmethod
+    async def run(
+        workflow: Workflow,
+        message: Any,
+        checkpoint_manager: CheckpointStorage | None = None,
+        run_id: str | None = None,
+    ) -> Run:
+        """Start a run with ``message`` as its input and let it go on until it waits or is over."""
+        run = await workflow.start(message, run_id, checkpoint_manager)
+        await run.wait_for_completion()
+        return run
+
+    @staticmethod
     async def resume_stream(
         workflow: Workflow,
         from_checkpoint: CheckpointInfo,

@@ -121,6 +121,9 @@ class Run:
         self._look: asyncio.TimerHandle | None = None
         self._looking: asyncio.Future[None] | None = None
 
+    def __repr__(self) -> str:
+        return f"<Run {self._run_id!r} of {self._workflow_name!r}, {self._status}>"
+
     @property
     def run_id(self) -> RunId:
         """The id of the run."""

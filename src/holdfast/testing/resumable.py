@@ -115,7 +115,10 @@ class _Comparison:
         try:
             await self._ending(run, storage)
         except HoldfastError as error:
-            if mortal.death not in (error, error.__cause__):  # the second where a handler waited for the store
+            if mortal.death not in (
+                error,
+                error.__cause__,
+            ):  # the second where a handler waited for the store
                 raise
             stopped = True
         storage._store = store
