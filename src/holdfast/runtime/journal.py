@@ -73,7 +73,8 @@ class StoredJournal(Journal):
         """What is to be noted; even the drafts are made only when it comes to that."""
         self._cleared = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._writing: asyncio.Task[None] | None = None
+        self.writing: asyncio.Task[None] | None = None
+        """What makes notes durable, if anything does."""
         self.over = False
         """Whether the run came to rest: nothing more is noted of it."""
         self.lost: Callable[[RunTaken], None] = lambda error: None
@@ -104,15 +105,15 @@ class StoredJournal(Journal):
         await self._caught_up()
 
     async def settled(self) -> None:
-        if self._pending or (self._writing is not None and not self._writing.done()):
+        if self._pending or (self.writing is not None and not self.writing.done()):
             await asyncio.shield(self._write())
 
     def _write(self) -> asyncio.Task[None]:
         self._stop_timer()
-        if self._writing is None or self._writing.done():
-            self._writing = asyncio.ensure_future(self._write_pending())
-            self._writing.add_done_callback(_taken_note_of)
-        return self._writing
+        if self.writing is None or self.writing.done():
+            self.writing = asyncio.ensure_future(self._write_pending())
+            self.writing.add_done_callback(_taken_note_of)
+        return self.writing
 
     async def _write_pending(self) -> None:
         while self._pending:

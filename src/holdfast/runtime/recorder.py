@@ -355,6 +355,8 @@ class Recorder(Correspondence):
         the store raises: a head that cannot be changed still says RUNNING, and the run can be resumed as well.
         """
         await self._idle()
+        if self.journal.writing is not None:  # notes that waited for a commit as well
+            await self._over(self.journal.writing)
         await self._catch_up_at_last(error)
         status = self._standing(status)
         pending = self.journal.take_pending()

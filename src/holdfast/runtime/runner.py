@@ -282,7 +282,7 @@ class Runner:
             self._log.show()
         else:
             assert before is not None
-            self.snapshot = before
+            self.snapshot, self.superstep = before, before.superstep + 1
             self._log.discard()
             self._lose(error)
 
