@@ -38,6 +38,10 @@ check: $(DEV) ## formatting, lint, types, layers
 faults: $(DEV) ## kill, stop and race processes on each store, a thousand times and more (a short form is in make test)
 	$(BIN)/python -m tests.faults.sigkill --store sqlite --kills 1000 $(ARGS)
 	$(BIN)/python -m tests.faults.sigkill --store file --kills 1000 $(ARGS)
+	set -e; for store in sqlite file late; do \
+	  $(BIN)/python -m tests.faults.sigkill --store $$store --kills 300 --durability async; \
+	done
+	$(BIN)/python -m tests.faults.sigkill --store sqlite --kills 300 --durability exit
 	$(BIN)/python -m tests.faults.journal --store sqlite --kills 200 $(ARGS)
 	$(BIN)/python -m tests.faults.journal --store file --kills 200 $(ARGS)
 	set -e; for store in sqlite file; do \

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from holdfast.engine.durability import Durability, checked_durability
 from holdfast.engine.limits import Limits
 from holdfast.errors import GraphError, LimitExceeded
 from holdfast.graph.alias import check_aliases
@@ -98,6 +99,7 @@ class WorkflowBuilder:
         self._aliases: dict[ExecutorId, ExecutorId] = {}
         self._storage: CheckpointStorage | None = None
         self._retention: Retention | None = None
+        self._durability: Durability = "sync"
 
     def register_executor(self, factory: Callable[[], Executor], name: str) -> WorkflowBuilder:
         """Let ``name`` stand in edges for the executor that ``factory`` creates for each run.
@@ -219,6 +221,15 @@ class WorkflowBuilder:
         self._retention = retention
         return self
 
+    def with_durability(self, durability: Durability) -> WorkflowBuilder:
+        """Say when supersteps are made durable: ``"sync"``, which is the default, ``"async"`` or ``"exit"``.
+
+        Each before the next one begins; each while the next one runs, before anyone sees what came of it; or all of
+        them when the run comes to rest. Without storage it means nothing.
+        """
+        self._durability = checked_durability(durability)
+        return self
+
     def with_output_from(self, *executors: Placeable) -> WorkflowBuilder:
         """Take as outputs of the workflow only what these executors yield; what others yield is not given out."""
         self._output_from = frozenset(self._place(executor) for executor in executors)
@@ -282,6 +293,7 @@ class WorkflowBuilder:
             limits=self._limits,
             storage=self._storage,
             retention=self._retention,
+            durability=self._durability,
         )
 
     def _in_order(self) -> dict[ExecutorId, ExecutorSpec]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.info import CheckpointInfo
     from holdfast.checkpoint.retention import Retention
     from holdfast.checkpoint.storage import CheckpointStorage
+    from holdfast.engine.durability import Durability
     from holdfast.engine.limits import Limits
     from holdfast.engine.snapshot import Snapshot
     from holdfast.engine.value import Captor
@@ -51,6 +52,7 @@ class Workflow:
         environment: Environment | None = None,
         storage: CheckpointStorage | None = None,
         retention: Retention | None = None,
+        durability: Durability = "sync",
     ) -> None:
         from holdfast.runtime.environment import current
         from holdfast.runtime.leases import remember
@@ -63,6 +65,7 @@ class Workflow:
         self._shared = remember(graph)
         self._storage = storage
         self._retention = retention
+        self._durability = durability
         self._codec: Codec | None = None
         if storage is not None:
             self._durable(storage)  # so that what cannot be stored is said when the workflow is built
@@ -288,6 +291,7 @@ class Workflow:
             self._codec,
             self._runner,
             self._retention,
+            self._durability,
         )
 
     def _assembled(self, run_id: RunId, snapshot: Snapshot, capture: Captor) -> Run:

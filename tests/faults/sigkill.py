@@ -1,6 +1,7 @@
 """Kills processes in the middle of their runs, and looks whether anything that was acknowledged is lost.
 
     python -m tests.faults.sigkill --store sqlite --kills 1000
+    python -m tests.faults.sigkill --store sqlite --kills 1000 --durability async
 
 This process never opens a storage and never has a second thread: it forks one child after the other. Each goes on
 with a run, tells every checkpoint that it was told of, and is killed at a random moment. After each kill another
@@ -32,6 +33,8 @@ from holdfast import (
     handler,
 )
 from holdfast.checkpoint.store import Commit, Letter, Store
+from holdfast.engine.durability import Durability
+from holdfast.runtime.event_log import EventLog
 from tests.support.durable import Wrapped, storage_at
 from tests.support.fault_processes import Child, Doing, Parent, warm_up
 
@@ -77,7 +80,7 @@ async def join(totals: list[int], ctx: WorkflowContext[int, Any]) -> None:
     await ctx.yield_output([len(rounds), sum(totals), big == random.Random(5).randbytes(300_000)])
 
 
-def rounds() -> Workflow:
+def rounds(durability: Durability) -> Workflow:
     workers = [Work.bind(id=f"w{number}") for number in range(WORKERS)]
     return (
         WorkflowBuilder(name="Rounds", max_iterations=1_000)
@@ -85,6 +88,7 @@ def rounds() -> Workflow:
         .add_fan_out_edges(start, workers)
         .add_fan_in_edges(workers, join)
         .add_edge(join, start)
+        .with_durability(durability)
         .build()
     )
 
@@ -132,24 +136,38 @@ class Hasty(Wrapped):
         await self.inner.close()
 
 
+class Late(Wrapped):
+    """Takes its time before it commits, so that a run with durability "async" is ahead of it."""
+
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        await asyncio.sleep(0.01)
+        return await self.inner.commit(commit)
+
+
+ON_SQLITE = ("hasty", "late", "early")
+
+
 def opened(kind: str, folder: Path) -> CheckpointStorage:
-    """The storage of this kind; "hasty" is SQLite with the planted bug."""
-    if kind == "hasty":
-        return CheckpointStorage(Hasty(storage_at("sqlite", folder).store))
-    return storage_at(kind, folder)
+    """The storage of this kind: "hasty" and "early" are SQLite with a planted bug, "late" is SQLite that is slow."""
+    if kind not in ON_SQLITE:
+        return storage_at(kind, folder)
+    if kind == "early":  # nothing is held back until it is durable
+        EventLog.hold_back = lambda self: None  # type: ignore[method-assign]
+    store = storage_at("sqlite", folder).store
+    return CheckpointStorage(Hasty(store) if kind == "hasty" else Late(store))
 
 
 # -- what children do ------------------------------------------------------------------------------
 
 
-async def go_on(parent: Parent, kind: str, folder: Path, run_id: str) -> None:
+async def go_on(parent: Parent, kind: str, folder: Path, run_id: str, durability: Durability) -> None:
     """Start the run or go on with it; tell each checkpoint that is acknowledged, and what comes of the run."""
     async with opened(kind, folder) as storage:
         parent.tell("ready")
         if await storage.head_or_none(run_id) is None:
-            run = await rounds().start(ROUNDS, run_id=run_id, storage=storage)
+            run = await rounds(durability).start(ROUNDS, run_id=run_id, storage=storage)
         else:
-            run = await _resumed(storage, run_id)
+            run = await _resumed(rounds(durability), storage, run_id)
         async for event in run.watch_stream():
             if isinstance(event, CheckpointSavedEvent):
                 parent.tell(f"saved {event.checkpoint.checkpoint_id}")
@@ -157,18 +175,18 @@ async def go_on(parent: Parent, kind: str, folder: Path, run_id: str) -> None:
     parent.tell(f"done {json.dumps(outputs)}")
 
 
-async def _resumed(storage: CheckpointStorage, run_id: str) -> Run:
+async def _resumed(workflow: Workflow, storage: CheckpointStorage, run_id: str) -> Run:
     try:
-        return await rounds().resume(run_id=run_id, storage=storage)
+        return await workflow.resume(run_id=run_id, storage=storage)
     except (
         RunPoisoned
     ):  # so many were killed in a row before their first checkpoint; who knows better goes on
-        return await rounds().resume(run_id=run_id, storage=storage)
+        return await workflow.resume(run_id=run_id, storage=storage)
 
 
 async def look(parent: Parent, kind: str, folder: Path, run_id: str, acknowledged: list[str]) -> None:
     """Tell what is wrong with what is stored of a run."""
-    async with storage_at("sqlite" if kind == "hasty" else kind, folder) as storage:
+    async with storage_at("sqlite" if kind in ON_SQLITE else kind, folder) as storage:
         head = await storage.head_or_none(run_id)
         if head is None:
             if acknowledged:
@@ -206,6 +224,7 @@ class Campaign:
     folder: Path
     kills: int
     seed: int
+    durability: Durability = "sync"
     killed: int = 0
     runs: int = 0
     acknowledged: int = 0
@@ -228,7 +247,7 @@ class Campaign:
         while not self.wrong:
             last = self.killed >= self.kills
             told, ended = _life(
-                lambda parent: go_on(parent, self.kind, self.folder, run_id),
+                lambda parent: go_on(parent, self.kind, self.folder, run_id, self.durability),
                 None if last else _moment(chance),
             )
             saved = [line.split()[1] for line in told if line.startswith("saved ")]
@@ -285,7 +304,8 @@ def _life(doing: Doing, moment: Moment | None) -> tuple[list[str], bool]:
 def main(arguments: list[str] | None = None) -> int:
     """Play a campaign from the command line; 0 if nothing went wrong."""
     parser = argparse.ArgumentParser(description="Kill processes in the middle of their runs.")
-    parser.add_argument("--store", choices=["sqlite", "file", "hasty"], default="sqlite")
+    parser.add_argument("--store", choices=["sqlite", "file", *ON_SQLITE], default="sqlite")
+    parser.add_argument("--durability", choices=["sync", "async", "exit"], default="sync")
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("--folder", type=Path, default=None)
@@ -293,7 +313,7 @@ def main(arguments: list[str] | None = None) -> int:
     seed = given.seed if given.seed is not None else random.SystemRandom().randrange(1 << 32)
     with tempfile.TemporaryDirectory() as temporary:
         folder = given.folder or Path(temporary)
-        campaign = Campaign(given.store, folder, given.kills, seed).play()
+        campaign = Campaign(given.store, folder, given.kills, seed, given.durability).play()
     print(
         f"seed {seed}: {campaign.killed} kills, {campaign.idle} of them before a checkpoint was told of, "
         f"{campaign.runs} runs, {campaign.acknowledged} checkpoints acknowledged"

@@ -36,6 +36,7 @@ from holdfast.checkpoint.values import BlobSource, Encoder, restored
 from holdfast.engine import state
 from holdfast.engine.chain import Chain
 from holdfast.engine.copying import differs
+from holdfast.engine.distance import distance
 from holdfast.engine.message import Delivery, Output, Request
 from holdfast.engine.snapshot import BufferKey, Delta, Snapshot, advance, answered
 from holdfast.engine.state import Scope
@@ -343,6 +344,8 @@ class Step(NamedTuple):
     instances: list[tuple[int, int]]
     drops: list[int]
     happened: list[Any]
+    late: bool = False
+    """Whether it is committed with what follows."""
 
 
 class Answers(NamedTuple):
@@ -397,6 +400,7 @@ STEPS = st.builds(
     instances=st.lists(st.tuples(st.integers(0, 1), st.integers(0, 3)), max_size=2, unique_by=lambda i: i[0]),
     drops=st.lists(st.integers(0, 9), max_size=1),
     happened=SHORT,
+    late=st.booleans(),
 )
 SCRIPTS = st.lists(
     st.one_of(
@@ -448,6 +452,7 @@ class Writing:
         self._clock = 0
         self._requests = 0
         self.snapshot = Snapshot()
+        self._late: tuple[Snapshot, list[Any]] | None = None
         self.log: RunLog
 
     def _outside(self) -> Outside:
@@ -496,13 +501,26 @@ class Writing:
         after = advance(before, delta)
         happened = [(None, self.capture(value)) for value in step.happened]
         happened += [(ExecutorId("a"), ("Kind", f"text {len(happened)}"))]  # type: ignore[list-item]
+        if self._late is not None:
+            before, earlier = self._late
+            delta, happened = distance(before, after), [*earlier, *happened]
+            await as_far(before, delta, after)
+        self.snapshot, self._late = after, (before, happened)
+        if not step.late:
+            await self._commit(delta)
+
+    async def _commit(self, delta: Delta | None = None) -> None:
+        """Commit what was put off."""
+        if self._late is None:
+            return
+        after, (before, happened), self._late = self.snapshot, self._late, None
         end = Entry(
             Phase.END,
             after.superstep,
             Cause.SUPERSTEP,
             RunStatus.RUNNING,
             before=before,
-            delta=delta,
+            delta=distance(before, after) if delta is None else delta,
             since_input=after.since_input if after.since_input != self.log.since_input + 1 else None,
             happened=happened,
         )
@@ -563,6 +581,7 @@ class Writing:
         return state.Put(self.capture(whole + tail if kind == "grow" else whole[: len(whole) // 2] + tail))
 
     async def respond(self, answers: Answers) -> None:
+        await self._commit()
         pending = list(self.snapshot.requests)
         if not pending:
             return
@@ -577,6 +596,7 @@ class Writing:
 
     async def again(self, again: Again) -> None:
         """Load the head or an earlier checkpoint, as a new process would, and go on from there."""
+        self._late = None  # it is lost
         target = self.made[-1 - again.back % len(self.made)] if again.back % 2 else self.made[-1]
         head = await self.storage.head("run")
         self.log, loaded, blobs = await self.storage.load_log(
@@ -599,6 +619,16 @@ class Writing:
                 keyframe=True,
             )
             await self.append([back], [snapshot])
+
+
+async def as_far(before: Snapshot, delta: Delta, after: Snapshot) -> None:
+    """Whether one delta leads as far as the supersteps between, in contents and in order."""
+    found = advance(before, delta)._replace(superstep=after.superstep, since_input=after.since_input)
+    assert not differs(await picture(found), await picture(after)), "the distance leads elsewhere"
+    for name in ("state", "buffers", "requests", "instances"):
+        assert list(getattr(found, name)) == list(getattr(after, name)), f"{name} are in another order"
+    for scope, keys in after.state.items():
+        assert list(found.state[scope]) == list(keys), f"the keys of {scope} are in another order"
 
 
 def _held(manifest: Manifest) -> Any:
@@ -668,6 +698,7 @@ async def written(script: Sequence[Any]) -> Writing:
     await writing.begin("input " * 12)
     for step in script:
         await writing.take(step)
+    await writing._commit()
     return writing
 
 
@@ -688,6 +719,32 @@ def test_the_same_with_small_limits(script: list[Any], inline: int, keyframe: in
 
     with small_limits(inline, keyframe, largest_part):
         asyncio.run(main())
+
+
+# What grows, goes and begins anew within a few supersteps that are committed together.
+_OFTEN = st.builds(
+    Step,
+    writes=st.tuples(st.just(0), st.sampled_from(["append", "append", "put", "drop"]), VALUES).map(
+        lambda w: [w]
+    ),
+    deliveries=st.just([]),
+    buffers=st.tuples(st.just(0), st.just(0), st.lists(st.integers(0, 3), max_size=1)).map(lambda b: [b]),
+    outputs=st.just([]),
+    requests=st.just([]),
+    instances=st.just([]),
+    drops=st.just([]),
+    happened=st.just([]),
+    late=st.sampled_from([True, True, False]),
+)
+
+
+@some(150)
+@given(st.lists(_OFTEN, min_size=3, max_size=8))
+def test_supersteps_that_are_committed_together(script: list[Any]) -> None:
+    async def main() -> None:
+        await check(await written(script))
+
+    asyncio.run(main())
 
 
 def test_random_logs_show_all_that_is_claimed() -> None:

@@ -24,6 +24,7 @@ from holdfast import (
 )
 from holdfast.checkpoint import manifest
 from holdfast.checkpoint.manifest import Changes, Grow, Manifest
+from holdfast.engine.durability import checked_durability
 from holdfast.errors import HoldfastError
 from holdfast.runtime import cast, recorder
 from holdfast.testing import assert_resumable
@@ -57,10 +58,22 @@ def make_storage(
 # -- in memory -------------------------------------------------------------------------------------
 
 
+DURABILITIES = st.sampled_from(["sync", "async", "exit"])
+
+
+def durable(build: Callable[[], Workflow], durability: str) -> Callable[[], Workflow]:
+    def make() -> Workflow:
+        workflow = build()
+        workflow._durability = checked_durability(durability)
+        return workflow
+
+    return make
+
+
 @some(25)
-@given(livings(), inputs())
-def test_any_workflow_is_resumable(living: Living, message: int) -> None:
-    asyncio.run(assert_resumable(living.build, message, answer))
+@given(livings(), inputs(), DURABILITIES)
+def test_any_workflow_is_resumable(living: Living, message: int, durability: str) -> None:
+    asyncio.run(assert_resumable(durable(living.build, durability), message, answer))
 
 
 @some(15)
@@ -70,9 +83,12 @@ def test_any_graph_is_resumable(description: Description, message: int) -> None:
 
 
 @some(25)
-@given(livings(), inputs(), MANNERS)
-def test_answers_are_never_lost_or_asked_for_again(living: Living, message: int, manner: str) -> None:
-    asyncio.run(assert_goes_on(living.build, message, answer, manner, InMemoryCheckpointStorage))
+@given(livings(), inputs(), MANNERS, DURABILITIES)
+def test_answers_are_never_lost_or_asked_for_again(
+    living: Living, message: int, manner: str, durability: str
+) -> None:
+    make = durable(living.build, durability)
+    asyncio.run(assert_goes_on(make, message, answer, manner, InMemoryCheckpointStorage))
 
 
 @some(25)

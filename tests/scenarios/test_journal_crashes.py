@@ -39,6 +39,7 @@ from holdfast import (
     handler,
 )
 from holdfast.checkpoint.store import Commit, Letter
+from holdfast.engine.durability import Durability
 from holdfast.engine.value import Value
 from holdfast.ids import ExecutorId, RunId
 from holdfast.runtime import wording
@@ -133,7 +134,7 @@ async def join(parts: list[str], ctx: WorkflowContext[None, list[str]]) -> None:
 TEN = [f"w{number}" for number in range(10)]
 
 
-def working(name: str, work: type[Work], numbers: range) -> Workflow:
+def working(name: str, work: type[Work], numbers: range, durability: Durability = "sync") -> Workflow:
     workers = [work.bind(id=TEN[number], number=number) for number in numbers]
     builder = (
         WorkflowBuilder(name=name)
@@ -144,7 +145,7 @@ def working(name: str, work: type[Work], numbers: range) -> Workflow:
     )
     for worker in workers:
         builder.add_edge(worker, worker)
-    return builder.build()
+    return builder.with_durability(durability).build()
 
 
 @executor(id="joined")
@@ -153,7 +154,7 @@ async def joined(parts: list[Any], ctx: WorkflowContext[None, list[Any]]) -> Non
     await ctx.yield_output(parts)
 
 
-def nesting() -> Workflow:
+def nesting(durability: Durability) -> Workflow:
     """The same ten in two nested workflows, side by side."""
     halves = [
         WorkflowExecutor(working(f"Half {half}", Work, range(half * 5, half * 5 + 5)), id=f"half{half}")
@@ -164,6 +165,7 @@ def nesting() -> Workflow:
         .set_start_executor(start)
         .add_fan_out_edges(start, halves)
         .add_fan_in_edges(halves, joined)
+        .with_durability(durability)
         .build()
     )
 
@@ -172,22 +174,26 @@ def nesting() -> Workflow:
 
 
 @cache
-def _built(which: str, even: bool) -> Workflow:
-    return (
-        nesting() if which == "nested" else working("Ten", Work if which == "ten" else Persistent, range(10))
-    )
+def _built(which: str, even: bool, durability: Durability) -> Workflow:
+    if which == "nested":
+        return nesting(durability)
+    return working("Ten", Work if which == "ten" else Persistent, range(10), durability)
+
+
+def _now(which: str) -> Workflow:
+    return _built(which, worlds[-1].process % 2 == 1, worlds[-1].durability)
 
 
 def ten() -> Workflow:
-    return _built("ten", worlds[-1].process % 2 == 1)
+    return _now("ten")
 
 
 def ten_that_try_again() -> Workflow:
-    return _built("persistent", worlds[-1].process % 2 == 1)
+    return _now("persistent")
 
 
 def ten_nested() -> Workflow:
-    return _built("nested", worlds[-1].process % 2 == 1)
+    return _now("nested")
 
 
 # -- what must come of it --------------------------------------------------------------------------

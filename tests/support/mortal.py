@@ -11,8 +11,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
 
-from holdfast import CheckpointStorage, Run, StorageError, Workflow
-from holdfast.checkpoint.store import Commit, Letter
+from holdfast import CheckpointStorage, Phase, Run, StorageError, Workflow, WorkflowEvent
+from holdfast.checkpoint.record import read_header
+from holdfast.checkpoint.store import Commit, Depth, Letter
+from holdfast.engine.durability import Durability
 from holdfast.ids import RunId
 from holdfast.stores.memory import MemoryStore
 from tests.support.durable import Wrapped
@@ -54,6 +56,13 @@ class Call(NamedTuple):
     key: str
 
 
+class Sight(NamedTuple):
+    """An event that a process showed to someone outside."""
+
+    process: int
+    event: WorkflowEvent
+
+
 class Left(NamedTuple):
     """What the store held when a process was over."""
 
@@ -68,8 +77,12 @@ class Left(NamedTuple):
 class World:
     """All that outlives a process: the store, the effects, and who saw what."""
 
-    def __init__(self, seed: int, store: MemoryStore | None = None) -> None:
+    message = 1
+    """What the run is started with."""
+
+    def __init__(self, seed: int, store: MemoryStore | None = None, durability: Durability = "sync") -> None:
         self.random = random.Random(seed)
+        self.durability = durability
         self.store = store or MemoryStore()
         self.processes = 0
         self.began: list[Turn] = []
@@ -82,6 +95,11 @@ class World:
         """The executor that fails."""
         self.flaky = 0.0
         """How often a commit of nothing but notes fails."""
+        self.seen: list[Sight] = []
+        """What watchers were shown."""
+        self.in_flight = 0
+        self.most_in_flight = 0
+        """How many commits of a process were under way at the same time."""
 
     @property
     def process(self) -> int:
@@ -91,6 +109,7 @@ class World:
     def begin(self) -> None:
         """Whoever calls this is another process from now on, with all that it starts."""
         self.processes += 1
+        self.in_flight = 0
         _living.set(self.processes)
 
     async def pause(self) -> None:
@@ -120,7 +139,9 @@ class World:
         keys = keys_of(at_once(self.store.notes(RunId(RUN))))
         turns = frozenset(key[1] for key in keys if key[0] == "turn")
         effects = frozenset((key[1], key[2]) for key in keys if key[0] == "once")
-        return Left(process, head.seq // 2 + 1, turns, effects)
+        (record,) = at_once(self.store.records(RunId(RUN), head.seq, head.seq, Depth.HEADERS))
+        header = read_header(record)
+        return Left(process, header.superstep + (header.phase is Phase.END), turns, effects)
 
 
 _living: ContextVar[int] = ContextVar("living")
@@ -167,14 +188,18 @@ class Mortal(Wrapped):
 
     async def commit(self, commit: Commit) -> Sequence[Letter]:
         world = self._world
+        world.in_flight += 1
+        world.most_in_flight = max(world.most_in_flight, world.in_flight)
         await world.pause()
         if self.dead:
             raise Death
         chance = 1.0 if commit.records or not commit.notes or not world.flaky else world.random.random()
         if chance < world.flaky / 2:
+            world.in_flight -= 1
             raise StorageError("the disk failed before it wrote")
         waiting = await self.inner.commit(commit)
         await world.pause()
+        world.in_flight -= 1
         if chance < world.flaky:
             raise StorageError("the disk failed after it wrote")
         return waiting
@@ -217,7 +242,7 @@ class Process:
         world, storage = self._world, CheckpointStorage(self._store)
         world.begin()
         if at_once(world.store.head(RunId(RUN))) is None:
-            return await go(await self._make().start(1, run_id=RUN, storage=storage))
+            return await go(await self._make().start(world.message, run_id=RUN, storage=storage))
         return await go(await self._make().resume(run_id=RUN, storage=storage))
 
 

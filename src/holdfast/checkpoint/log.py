@@ -11,7 +11,7 @@ from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.document import packed
 from holdfast.checkpoint.folding import take_in
 from holdfast.checkpoint.info import CheckpointInfo
-from holdfast.checkpoint.manifest import Changes, Manifest
+from holdfast.checkpoint.manifest import Changes, Manifest, digests_of
 from holdfast.checkpoint.owner import Claim
 from holdfast.checkpoint.packing import Entry, Packer
 from holdfast.checkpoint.record import (
@@ -65,6 +65,19 @@ class Draft(NamedTuple):
 
     values: Sequence[Value]
     make: Callable[[Packer], Note]
+
+
+class Prepared(NamedTuple):
+    """Checkpoints that have their ids, and what has to be committed for them."""
+
+    made: list[CheckpointInfo]
+    head: Head
+    records: tuple[Record, ...]
+    blobs: tuple[Blob, ...]
+    notes: tuple[Note, ...]
+    taken: tuple[str, ...]
+    noted: set[Digest]
+    """The blobs that the notes name."""
 
 
 class Replay(NamedTuple):
@@ -153,6 +166,14 @@ class RunLog:
         ``taken`` are the keys of letters that they use up, ``drafts`` what is noted at the last of them. Raises
         ``HeadMoved`` if another writer took the run, ``StorageError`` if it cannot be stored.
         """
+        prepared = await self.prepare(entries, taken, drafts)
+        await self.commit(prepared)
+        return prepared.made
+
+    async def prepare(
+        self, entries: Sequence[Entry], taken: Sequence[str] = (), drafts: Sequence[Draft] = ()
+    ) -> Prepared:
+        """Give checkpoints their ids; nothing else may be written before they are committed."""
         packer, changes = await self._changes(entries)
         notes = _noted_by(drafts, packer)
         made: list[CheckpointInfo] = []
@@ -168,16 +189,22 @@ class RunLog:
         head = self._next_head(entries[-1].status)._replace(
             checkpoint_id=newest.checkpoint_id, seq=newest.seq, takeovers=0
         )
-        await self._commit(head, tuple(records), blobs, notes, tuple(taken))
-        if not drafts:
-            self._noted = set()
+        noted = {
+            digest for draft in drafts for value in draft.values for digest in digests_of(packer.ref(value))
+        }
+        return Prepared(made, head, tuple(records), blobs, notes, tuple(taken), noted)
+
+    async def commit(self, prepared: Prepared) -> None:
+        """Make checkpoints durable that have their ids."""
+        _, head, records, blobs, notes, taken, noted = prepared
+        await self._commit(head, records, blobs, notes, taken)
+        self._noted = noted
         self._ahead = False
         self._counters.checkpoints += len(records)
         self._counters.new_bytes += sum(record.new_bytes for record in records)
         self._counters.blobs_written += len(blobs)
-        if self._tidy is not None and head.retention and newest.keyframe is not None:
+        if self._tidy is not None and head.retention and records[-1].keyframe is not None:
             await self._tidy(head)
-        return made
 
     async def set_status(
         self, status: RunStatus, reason: str = "", drafts: Sequence[Draft] = (), taken: Sequence[str] = ()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import NamedTuple, TypeAlias
 
 from holdfast.checkpoint import slices
 from holdfast.checkpoint.info import Cause, Phase
@@ -26,10 +27,12 @@ from holdfast.checkpoint.record import digest_of, stored_form
 from holdfast.checkpoint.values import Encoded, Encoder, Pieces
 from holdfast.engine import state
 from holdfast.engine.message import Delivery, Request
-from holdfast.engine.snapshot import Buffer, Delta, Snapshot
+from holdfast.engine.snapshot import Buffer, BufferKey, Delta, Snapshot
 from holdfast.engine.status import RunStatus
 from holdfast.engine.value import Joined, NotAtHand, Value
 from holdfast.ids import Digest, ExecutorId, RequestId
+
+Buffered: TypeAlias = "tuple[BufferKey, Sequence[tuple[ExecutorId, Sequence[Ref]]] | None]"
 
 INLINE = 4096
 """Values up to this size stand in the record itself."""
@@ -135,8 +138,9 @@ class Packer:
             ],
             dropped=delta.dropped,
             buffers=[
-                (key, self._extended(before.buffers.get(key), buffer))
+                change
                 for key, buffer in delta.buffers.items()
+                for change in self._buffered(key, before.buffers.get(key), buffer)
             ],
             outputs=[(output.executor_id, self.ref(output.value)) for output in delta.outputs],
             requests=[self._asked(request) for request in delta.requests],
@@ -153,18 +157,21 @@ class Packer:
         form = self._encoder.codec.encode_form(request.response_type, "response_type")
         return Asked(request.request_id, request.executor_id, self.ref(request.data), form, 0, request.expiry)
 
-    def _extended(
-        self, before: Buffer | None, after: Buffer | None
-    ) -> list[tuple[ExecutorId, list[Ref]]] | None:
-        """What came into the buffer of a fan-in; None if it is no longer there."""
+    def _buffered(self, key: BufferKey, before: Buffer | None, after: Buffer | None) -> list[Buffered]:
+        """What came into the buffer of a fan-in; None if it is no longer there, and first if it began anew."""
         if after is None:
-            return None
+            return [(key, None)]
         held = before or {}
-        return [
-            (source, [self.ref(value) for value in list(values)[len(held.get(source, ())) :]])
+        anew = any(
+            source not in after or next(iter(after[source])) is not first for source, first in _firsts(held)
+        )
+        extended = [
+            (source, [self.ref(value) for value in islice(values, known, None)])
             for source, values in after.items()
-            if len(values) > len(held.get(source, ()))
+            for known in (0 if anew else len(held.get(source, ())),)
+            if len(values) > known
         ]
+        return [(key, None), (key, extended)] if anew else [(key, extended)]
 
     def _written(self, before: Snapshot, place: state.Place, change: state.Write) -> Written:
         if isinstance(change, state.Drop):
@@ -291,6 +298,10 @@ class Packer:
                 parts.append(part)
         flush()
         return Ref(ref.label, ref.size, parts=parts)
+
+
+def _firsts(buffer: Buffer) -> Iterator[tuple[ExecutorId, Value]]:
+    return ((source, next(iter(values))) for source, values in buffer.items())
 
 
 def _tail(held: Value, value: Encoded) -> bytes | None:

@@ -242,6 +242,7 @@ class TurnContext(WorkflowContext[Any, Any]):
         journal, address, superstep = self._around.journal, self._placed.address, self.superstep
         kept = journal.result(superstep, address, kept_as)
         if kept is None:
+            await journal.ready()
             try:
                 result = await called(function, args, kwargs)
             except BaseException:

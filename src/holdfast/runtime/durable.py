@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.checkpoint.bundles import unbundled
@@ -19,6 +19,7 @@ from holdfast.checkpoint.restoring import snapshot_of
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.storage import CheckpointStorage, id_of_checkpoint
 from holdfast.checkpoint.store import Depth, Head
+from holdfast.engine.durability import Durability
 from holdfast.engine.limits import Limits
 from holdfast.engine.snapshot import Snapshot, status_at_rest
 from holdfast.engine.state import Place, Put, Scope, write
@@ -64,6 +65,7 @@ class Durable:
         codec: Codec,
         runner: Callable[..., Runner],
         retention: Retention | None = None,
+        durability: Durability = "sync",
     ) -> None:
         self._graph = graph
         self._name = name
@@ -72,6 +74,7 @@ class Durable:
         self._encoder = storage.encoder(codec, limits.max_value_size)
         self._runner = runner
         self._retention = retention
+        self._durability = durability
         self._graph_may_change = False
         self._outside = Outside(lambda: microseconds(environment.now()), environment.salt)
 
@@ -88,7 +91,10 @@ class Durable:
             fingerprint=self._graph.fingerprint,
             graph=self._description(),
         )
-        return self._run(run_id, Standing(snapshot, Recorder(log, self._merge_for, [given]), False))
+        return self._run(run_id, Standing(snapshot, self._recorder(log, [given]), False))
+
+    def _recorder(self, log: RunLog, first: Sequence[Entry], *before: Any) -> Recorder:
+        return Recorder(log, self._merge_for, self._durability, first, *before)
 
     def _description(self) -> Value:
         return self._encoder(self._graph.description_text, "graph")
@@ -210,7 +216,7 @@ class Durable:
             return contents
 
         began = await self._began(head, loaded.info, new.renames) if not back else None
-        recorder = Recorder(log, self._merge_for, first, loaded.info, journal, not back, began)
+        recorder = self._recorder(log, first, loaded.info, journal, not back, began)
         return Standing(snapshot, recorder, True)
 
     async def _load_log(self, head: Head, seq: int) -> tuple[RunLog, Loaded, Blobs]:
@@ -282,7 +288,7 @@ class Durable:
             )
             first[1:1] = [edit]
         log = self._storage.forked_log(run_id, head, loaded, self._encoder, self._outside, self._retention)
-        return self._run(run_id, Standing(snapshot, Recorder(log, self._merge_for, first), True))
+        return self._run(run_id, Standing(snapshot, self._recorder(log, first), True))
 
     def _edited(self, key: EditKey, value: Any) -> Value:
         if isinstance(key, StateKey):

@@ -32,6 +32,7 @@ class EventLog:
         self._retained = retained
         self._chapter = 0
         self._closed = False
+        self._held_back: list[WorkflowEvent] | None = None
         self._waiting: list[asyncio.Future[None]] = []
         self._released: asyncio.Future[None] | None = None
         self.holder: Watcher | None = None
@@ -40,12 +41,29 @@ class EventLog:
 
     def emit(self, events: Sequence[WorkflowEvent]) -> None:
         """Append events; never waits."""
+        if self._held_back is not None:
+            self._held_back += events
+            return
         self._events += events
         self.end += len(events)
         if self._waiting:
             self._wake()
         if len(self._events) > 2 * self._retained:
             self._trim()
+
+    def hold_back(self) -> None:
+        """Show nothing of what is emitted from now on: what it tells of may yet come to nothing."""
+        self._held_back = []
+
+    def show(self) -> None:
+        """Show what was held back."""
+        events, self._held_back = self._held_back, None
+        if events:
+            self.emit(events)
+
+    def discard(self) -> None:
+        """What was held back came to nothing."""
+        self._held_back = None
 
     def close(self) -> None:
         """Say that no more events follow."""

@@ -42,6 +42,9 @@ class Journal:
     async def settled(self) -> None:
         """Wait until what was kept is durable, if the run is; raises if it cannot be."""
 
+    async def ready(self) -> None:
+        """Wait until an effect may happen: where its turn began must be durable, if the run is."""
+
 
 class StoredJournal(Journal):
     """The journal of a run that is stored.
@@ -55,6 +58,7 @@ class StoredJournal(Journal):
         commit: Callable[[Sequence[Draft], Callable[[], bool]], Awaitable[None]],
         draft_turn: Callable[[Finished], Draft],
         draft_result: Callable[[ExecutorId, str, Value], Draft],
+        caught_up: Callable[[], Awaitable[None]],
     ) -> None:
         super().__init__()
         self.turns: Mapping[ExecutorId, Journaled] = {}
@@ -62,11 +66,15 @@ class StoredJournal(Journal):
         self._commit = commit
         self._draft_turn = draft_turn
         self._draft_result = draft_result
+        self._caught_up = caught_up
+        self.patient = False
+        """Whether outcomes wait for something else that has to be durable, however long that takes."""
         self._pending: list[Callable[[], Draft]] = []
         """What is to be noted; even the drafts are made only when it comes to that."""
         self._cleared = 0
         self._timer: asyncio.TimerHandle | None = None
-        self._writing: asyncio.Task[None] | None = None
+        self.writing: asyncio.Task[None] | None = None
+        """What makes notes durable, if anything does."""
         self.over = False
         """Whether the run came to rest: nothing more is noted of it."""
         self.lost: Callable[[RunTaken], None] = lambda error: None
@@ -85,7 +93,7 @@ class StoredJournal(Journal):
     def add(self, turn: Finished) -> None:
         """Take note of a turn that is over; it will be durable soon, unless the superstep is before that."""
         self._pending.append(partial(self._draft_turn, turn))
-        if self._timer is None and not self.over:
+        if self._timer is None and not self.over and not self.patient:
             self._timer = asyncio.get_running_loop().call_later(_LAZY_SECONDS, self._write)
 
     async def keep(self, superstep: int, executor_id: ExecutorId, name: str, result: Value) -> None:
@@ -93,16 +101,19 @@ class StoredJournal(Journal):
         self._pending.append(partial(self._draft_result, executor_id, name, result))
         await asyncio.shield(self._write())
 
+    async def ready(self) -> None:
+        await self._caught_up()
+
     async def settled(self) -> None:
-        if self._pending or (self._writing is not None and not self._writing.done()):
+        if self._pending or (self.writing is not None and not self.writing.done()):
             await asyncio.shield(self._write())
 
     def _write(self) -> asyncio.Task[None]:
         self._stop_timer()
-        if self._writing is None or self._writing.done():
-            self._writing = asyncio.ensure_future(self._write_pending())
-            self._writing.add_done_callback(_taken_note_of)
-        return self._writing
+        if self.writing is None or self.writing.done():
+            self.writing = asyncio.ensure_future(self._write_pending())
+            self.writing.add_done_callback(_taken_note_of)
+        return self.writing
 
     async def _write_pending(self) -> None:
         while self._pending:

@@ -3,69 +3,79 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from holdfast.checkpoint.driving import leave_answers
-from holdfast.checkpoint.inbox import Answer, Cancel, answer_letter, asks_to_cancel, read_letter
+from holdfast.checkpoint.inbox import asks_to_cancel
 from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase
-from holdfast.checkpoint.journal import Contents, Journaled, MergeFor, result_draft, turn_draft
-from holdfast.checkpoint.loading import Blobs
+from holdfast.checkpoint.journal import Contents, Journaled, MergeFor, Told, result_draft, turn_draft
 from holdfast.checkpoint.log import Draft, RunLog
 from holdfast.checkpoint.packing import Entry
-from holdfast.engine.answers import already_answered
-from holdfast.engine.snapshot import Snapshot, status_at_rest
+from holdfast.engine.distance import distance
+from holdfast.engine.durability import Durability
+from holdfast.engine.snapshot import Delta, Snapshot, status_at_rest
 from holdfast.engine.status import RunStatus
 from holdfast.engine.superstep import Applied
 from holdfast.engine.value import Value
 from holdfast.errors import HeadMoved, HoldfastError, RunExists, RunTaken
-from holdfast.ids import CheckpointId, ExecutorId, RequestId
+from holdfast.ids import ExecutorId, RequestId
+from holdfast.runtime.correspondence import Correspondence
 from holdfast.runtime.events import CheckpointSavedEvent, WorkflowEvent, WorkflowWarningEvent
 from holdfast.runtime.journal import StoredJournal
 
 if TYPE_CHECKING:
     from holdfast.runtime.turns import Finished
 
-T = TypeVar("T")
+# Under which name the journal has where the superstep began, if that is not the checkpoint it belongs to. No executor
+# has an empty id.
+_BEGAN: Final = (ExecutorId(""), "began")
 
 
 class Beginning(NamedTuple):
-    """The checkpoint at which a superstep began, and what executors that were renamed since were called there."""
+    """Where a superstep began, and what executors that were renamed since were called there."""
 
-    checkpoint_id: CheckpointId
+    name: str
+    """The id of a checkpoint; with the number of the superstep if it began later, where nothing was durable."""
     names: Mapping[str, str]
 
 
-class Recorder:
+class Uncommitted(NamedTuple):
+    """What a run did that was not committed: where it was then, where it is, and what happened on the way."""
+
+    before: Snapshot
+    after: Snapshot
+    happened: list[Told]
+
+
+class Recorder(Correspondence):
     """Makes the checkpoints of one run, notes in its journal what comes between them, and reads its inbox.
 
     ``first`` are the checkpoints to make before anything else: the input of a new run, or the place to which an old
     one is restored. ``head`` is the checkpoint that a resumed run stands on. ``before`` reads the journal of a
     resumed run; with ``carries`` it is still worth something behind ``first``. ``began`` is where the superstep to come
-    began: with another graph the run stands there anew, but nothing of it begins anew.
+    began: with another graph the run stands there anew, but nothing of it begins anew. ``durability`` says when
+    supersteps are committed.
     """
 
     def __init__(
         self,
         log: RunLog,
         merge_for: MergeFor,
+        durability: Durability,
         first: Sequence[Entry] = (),
         head: CheckpointInfo | None = None,
         before: Callable[[], Awaitable[Contents]] | None = None,
         carries: bool = False,
         began: Beginning | None = None,
     ) -> None:
-        self.log = log
+        super().__init__(log)
+        self.durability = durability
         self._merge_for = merge_for
         self._before = before
         self._carries = carries
         self._began = began
-        self.journal = StoredJournal(self._note, self._draft, result_draft)
-        self._letters: dict[RequestId, str] = {}
-        """The keys of the letters in which answers came."""
-        self._void: set[str] = set()
-        """The keys of letters that are of no use, which the next commit takes."""
+        self.journal = StoredJournal(self._note, self._draft, result_draft, self.caught_up)
+        self.journal.patient = durability == "exit"
         self.checkpoints: list[CheckpointInfo] = [head] if head is not None else []
         self.started: CheckpointInfo | None = head if head is not None and head.phase is Phase.START else None
         """The checkpoint at the start of the superstep that comes next or is under way."""
@@ -75,8 +85,12 @@ class Recorder:
         self._opened = False
         self._stored = False
         """Whether the head in the store is this run's own: from then on it says how the run stands."""
-        self._committing: asyncio.Future[Any] | None = None
-        self._cancelled: asyncio.CancelledError | None = None
+        self._origin = "" if self.started is None else str(self.started.checkpoint_id)
+        """The checkpoint by which supersteps are named that begin where nothing is durable."""
+        self._uncommitted: Uncommitted | None = None
+        self._catching_up: asyncio.Task[None] | None = None
+        self.tell: Callable[[Sequence[WorkflowEvent]], None] = lambda events: None
+        """Told of checkpoints that are made between the ends of supersteps."""
 
     @property
     def status(self) -> RunStatus:
@@ -117,6 +131,9 @@ class Recorder:
             contents = await self._before()
             self.log.knows(contents.digests)
             self.journal.found(superstep, contents)
+            if (began := contents.results.get(_BEGAN)) is not None:
+                self._began = Beginning(began.load(), {} if self._began is None else self._began.names)
+                self._origin = self._began.name.rpartition("/")[0]
         if self._first:
             made = await self._append(self._first, self._carried())
             self._stored = True
@@ -138,74 +155,19 @@ class Recorder:
         turns = [turn_draft(turn, self.log.encoder, self._merge_for) for turn in self.journal.turns.values()]
         return turns + [result_draft(*key, result) for key, result in self.journal.results]
 
-    # The inbox.
-
-    async def leave(self, answers: Mapping[RequestId, Value]) -> None:
-        """Leave answers to pending requests, so that they are durable; raises ``RequestAlreadyAnswered``."""
-        letters = [
-            answer_letter(request_id, self._asked_by(request_id), value)  # type: ignore[arg-type]
-            for request_id, value in answers.items()
-        ]
-        left = await self._unless_taken(self.log.leave(letters))
-        if left.refused:
-            known = {letter.key: str(request_id) for letter, request_id in zip(letters, answers, strict=True)}
-            raise already_answered([known[key] for key in left.refused])
-        self._letters.update(zip(answers, (letter.key for letter in letters), strict=True))
-
-    async def moved_by_others(self) -> RunStatus | None:
-        """How a run stands that someone else moved on since it came to rest here; None if nobody did."""
-        head = await self.log.newest()
-        ours = (head.checkpoint_id, head.token) == (self.log.head.checkpoint_id, self.log.head.token)
-        return None if ours else head.status
-
-    async def respond_where_it_stands(self, responses: Mapping[Any, Any]) -> None:
-        """Answer requests of a run that someone else moved on, as those do who never had it."""
-        head, store = await self.log.newest(), self.log.store
-        blobs = Blobs(store, head.family, self.log.encoder.counters)
-        await leave_answers(store, head, blobs, self.log.encoder, responses)
-
-    async def look(self) -> None:
-        """Read the inbox now, and not only with the next commit; not while a commit is about to change what counts."""
-        await self._idle()
-        before, seen = self._committing, self.log.letters
-        await self.log.read_letters()
-        if self._committing is not before:
-            self.log.letters = seen
-
-    def _asked_by(self, request_id: RequestId) -> int:
-        asked_by = self.log.asked_by(request_id)
-        if asked_by is None:  # a commit under way delivers another answer
-            raise already_answered([request_id])
-        return asked_by
-
-    def wishes(self) -> tuple[dict[RequestId, Value], bool]:
-        """The answers that others left for pending requests, and whether the run is to be cancelled."""
-        answers: dict[RequestId, Value] = {}
-        cancelled = False
-        for letter in self.log.letters:
-            wish = read_letter(letter, self.log.encoder)
-            if isinstance(wish, Answer) and self.log.asked_by(wish.request_id) == wish.asked_by:
-                answers[wish.request_id] = wish.value
-                self._letters[wish.request_id] = letter.key
-            else:
-                cancelled = cancelled or isinstance(wish, Cancel)
-                self._void.add(letter.key)
-        return answers, cancelled
-
-    def _taken_by(self, responses: Iterable[RequestId]) -> list[str]:
-        """The letters that a commit with these responses uses up."""
-        if self.log.ahead:  # what could not be committed says nothing of what is void
-            return []
-        void, self._void = self._void, set()
-        return [*(self._letters[known] for known in responses if known in self._letters), *void]
-
     # The journal.
 
     def begun(self, address: ExecutorId) -> tuple[str, str]:
         """The id of the checkpoint at which the superstep under way began, and what an executor was called there."""
         if self._began is not None:
-            return self._began.checkpoint_id, self._began.names.get(address, address)
+            return self._began.name, self._began.names.get(address, address)
+        if self._uncommitted is not None:
+            return self._beginning_of(self._uncommitted.after), address
         return "" if self.started is None else self.started.checkpoint_id, address
+
+    def _beginning_of(self, before: Snapshot) -> str:
+        """Names a superstep that began where nothing was durable, as it is named when it is done again."""
+        return f"{self._origin}/{before.superstep + 1}"
 
     def _draft(self, turn: Finished) -> Draft:
         assert turn.outcome is not None
@@ -214,7 +176,7 @@ class Recorder:
         return turn_draft(journaled, self.log.encoder, self._merge_for)
 
     async def _note(self, drafts: Sequence[Draft], count: Callable[[], bool]) -> None:
-        await self._idle()
+        await self._sound()
         if count():  # else their superstep was committed meanwhile, and the journal is that of the next
             await self._shielded(self.log.note(drafts))
 
@@ -222,6 +184,7 @@ class Recorder:
 
     async def answered(self, snapshot: Snapshot, responses: Mapping[RequestId, Value]) -> None:
         """Commit responses before anything acts on them."""
+        await self.caught_up()
         self._began = None
         self.journal.over = False
         await self._append([_answers(snapshot, responses)], taken=self._taken_by(responses))
@@ -233,12 +196,50 @@ class Recorder:
         happened: Sequence[WorkflowEvent],
         responses: Mapping[RequestId, Value],
     ) -> list[CheckpointInfo]:
-        """Commit the end of a superstep, and the start of the next in the same commit if there is one."""
+        """Commit the end of a superstep, and the start of the next in the same commit if there is one.
+
+        Where the run goes on, the commit may be still under way when this returns (``behind``), or none be made.
+        """
         after, delta = applied.snapshot, applied.delta
-        since_input = after.since_input if after.since_input != self.log.since_input + 1 else None
+        self.journal.clear()
+        kept = [self._kept(event) for event in happened]
         going_on = bool(after.deliveries or responses)
+        at_leisure = going_on and not responses
+        if self.durability == "exit":
+            if at_leisure:
+                self._began = None
+                self._put_off(before, after, kept)
+                return []
+            await self._idle()
+            if self._uncommitted is not None:
+                before, _, earlier = self._uncommitted
+                delta, kept = distance(before, after), [*earlier, *kept]
+        elif self.durability == "async":
+            await self._sound()
+        self._began = None
         status = RunStatus.RUNNING if going_on else status_at_rest(after)
-        end = Entry(
+        entries = [self._end(status, before, after, delta, kept)]
+        if responses:
+            entries.append(_answers(after, responses))
+        elif going_on:
+            entries.append(_start(after))
+        if at_leisure and self.durability == "async":
+            made = await self._in_background(entries, self._taken_by(()), self.checkpoints.extend)
+            self._news += made
+            self._made(made)
+            return made
+        return await self._append(entries, taken=self._taken_by(responses))
+
+    def _end(
+        self,
+        status: RunStatus,
+        before: Snapshot,
+        after: Snapshot,
+        delta: Delta,
+        happened: Sequence[Told],
+    ) -> Entry:
+        since_input = after.since_input if after.since_input != self.log.since_input + 1 else None
+        return Entry(
             Phase.END,
             after.superstep,
             Cause.SUPERSTEP,
@@ -246,18 +247,63 @@ class Recorder:
             before=before,
             delta=delta,
             since_input=since_input,
-            happened=[self._kept(event) for event in happened],
+            happened=happened,
         )
-        entries = [end]
-        if responses:
-            entries.append(_answers(after, responses))
-        elif going_on:
-            entries.append(Entry(Phase.START, after.superstep + 1, Cause.SUPERSTEP, RunStatus.RUNNING))
-        self.journal.clear()
-        self._began = None
-        return await self._append(entries, taken=self._taken_by(responses))
 
-    def _kept(self, event: WorkflowEvent) -> tuple[ExecutorId | None, Value | tuple[str, str]]:
+    # What is not committed at once.
+
+    def _put_off(self, before: Snapshot, after: Snapshot, happened: Sequence[Told]) -> None:
+        """Let a superstep be committed with those that follow: of all of them only the last snapshot is kept."""
+        if self._uncommitted is None:
+            self._uncommitted = Uncommitted(before, after, list(happened))
+        else:
+            self._uncommitted.happened.extend(happened)
+            self._uncommitted = self._uncommitted._replace(after=after)
+        self.started = None
+
+    @property
+    def durable(self) -> Snapshot | None:
+        """The snapshot on which the run stands in the store, if it is an earlier one than the run is at."""
+        return None if self._uncommitted is None else self._uncommitted.before
+
+    async def caught_up(self) -> None:
+        """Wait until all that the run stands on is durable; raises if it cannot be.
+
+        Whoever waits can be cancelled, which is no business of the commit.
+        """
+        if self._uncommitted is None and not self.behind and self._failure is None:
+            return
+        if self._catching_up is None or self._catching_up.done():
+            self._catching_up = asyncio.ensure_future(self._catch_up())
+            self._catching_up.add_done_callback(_taken_note_of)
+        await asyncio.shield(self._catching_up)
+
+    async def _catch_up(self) -> None:
+        await self._sound()
+        while self._uncommitted is not None:
+            await self._shielded(self._commit_late())
+            await self._sound()
+
+    async def _commit_late(self) -> None:
+        """Commit what was put off, while its superstep is under way."""
+        if self._uncommitted is None:
+            return
+        before, after, happened = self._uncommitted
+        told = list(happened)
+        end = self._end(RunStatus.RUNNING, before, after, distance(before, after), told)
+        began = self._beginning_of(after)
+        note = result_draft(*_BEGAN, self.log.encoder(began, "beginning"))
+        made = await self._appended([end, _start(after)], (), [note])
+        del happened[: len(told)]
+        if self._uncommitted.after is after:
+            self._uncommitted = None
+            self._began = Beginning(began, {})
+            self.started = made[-1]
+        else:  # another superstep ended meanwhile
+            self._uncommitted = self._uncommitted._replace(before=after)
+        self.tell(self.news())
+
+    def _kept(self, event: WorkflowEvent) -> Told:
         if isinstance(event, WorkflowWarningEvent):
             return event.executor_id, (type(event.warning).__name__, str(event.warning))
         return None, self.log.encoder(event, "event")
@@ -265,12 +311,34 @@ class Recorder:
     async def _append(
         self, entries: Sequence[Entry], drafts: Sequence[Draft] = (), taken: Sequence[str] = ()
     ) -> list[CheckpointInfo]:
-        made = await self._shielded(self.log.append(entries, taken, drafts))
+        return await self._shielded(self._append_all(entries, drafts, taken))
+
+    async def _append_all(
+        self, entries: Sequence[Entry], drafts: Sequence[Draft], taken: Sequence[str]
+    ) -> list[CheckpointInfo]:
+        made = await self._appended(entries, taken, drafts)
+        self._made(made)
+        self._uncommitted = None
+        return made
+
+    async def _appended(
+        self, entries: Sequence[Entry], taken: Sequence[str], drafts: Sequence[Draft]
+    ) -> list[CheckpointInfo]:
+        try:
+            made = await self.log.append(entries, taken, drafts)
+        except BaseException as error:
+            if self._uncommitted is not None:  # it never will be
+                self._failure = self._meaning(error)
+            raise
         self.checkpoints += made
         self._news += made
+        return made
+
+    def _made(self, made: Sequence[CheckpointInfo]) -> None:
         last = made[-1]
         self.started = last if last.phase is Phase.START else None
-        return made
+        if self.started is not None:
+            self._origin = str(last.checkpoint_id)
 
     def abandon(self) -> None:
         """Say no more how the run stands: whoever finds it RUNNING without an owner goes on with it."""
@@ -291,6 +359,9 @@ class Recorder:
         the store raises: a head that cannot be changed still says RUNNING, and the run can be resumed as well.
         """
         await self._idle()
+        if self.journal.writing is not None:  # notes that waited for a commit as well
+            await self._over(self.journal.writing)
+        await self._catch_up_at_last(error)
         status = self._standing(status)
         pending = self.journal.take_pending()
         settled = status is self.status and not self._void
@@ -306,57 +377,21 @@ class Recorder:
                 error.add_note(f"that the run is {status} could not be stored: {problem}")
         return status
 
+    async def _catch_up_at_last(self, error: BaseException | None) -> None:
+        if self._uncommitted is None or self._failure is not None:
+            return
+        try:
+            await self._catch_up()
+        except HoldfastError as problem:
+            if error is not None:
+                error.add_note(f"what it did since its last checkpoint could not be stored: {problem}")
+
     async def _forget_cancels(self, status: RunStatus, reason: str) -> None:
         """A run that is over has no wish left that it be cancelled: one that is resumed should not find it."""
         taken: set[str] = set()
         while wishes := {w.key for w in self.log.letters if asks_to_cancel(w)} - taken:
             taken |= wishes
             await self._shielded(self.log.set_status(status, reason, taken=sorted(wishes)))
-
-    async def _idle(self) -> None:
-        """Wait for commits that are under way: a run may be left while it commits."""
-        while self._committing is not None and not self._committing.done():
-            await self._over(self._committing)
-
-    async def _shielded(self, commit: Coroutine[Any, Any, T]) -> T:
-        """Wait for a commit to end, also while being cancelled: what was committed counts.
-
-        The cancellation is raised by ``raise_if_cancelled``, once the caller has taken what was committed.
-        """
-        await self._idle()
-        task: asyncio.Task[T] = asyncio.ensure_future(commit)
-        self._committing = task
-        await self._over(task)
-        return await self._unless_taken(task)
-
-    async def _unless_taken(self, commit: Awaitable[T]) -> T:
-        """What a commit gives; one that another writer prevented raises ``RunTaken``."""
-        try:
-            return await commit
-        except HeadMoved as error:
-            if not self.log.head.checkpoint_id:
-                raise  # of a run that begins
-            raise RunTaken(
-                f"run {self.log.run_id} was taken over, or cancelled, by someone else; what was done here since its "
-                f"last checkpoint is not part of it. Let its new owner go on, or take it back with "
-                f"'workflow.resume(run_id=..., take_over=True)'"
-            ) from error
-
-    async def _over(self, task: asyncio.Future[Any]) -> None:
-        while not task.done():
-            # What asyncio.wait does, without its ceremony: this is done in every superstep.
-            ended = asyncio.get_running_loop().create_future()
-            task.add_done_callback(partial(_ended, ended))
-            try:
-                await ended
-            except asyncio.CancelledError as error:
-                self._cancelled = error
-
-    def raise_if_cancelled(self) -> None:
-        """Be cancelled, if that was asked for during a commit."""
-        cancelled, self._cancelled = self._cancelled, None
-        if cancelled is not None:
-            raise cancelled
 
 
 def _beginning(made: Sequence[CheckpointInfo]) -> Beginning | None:
@@ -367,9 +402,14 @@ def _beginning(made: Sequence[CheckpointInfo]) -> Beginning | None:
     return None
 
 
-def _ended(ended: asyncio.Future[None], _: object) -> None:
-    if not ended.done():
-        ended.set_result(None)
+def _start(after: Snapshot) -> Entry:
+    return Entry(Phase.START, after.superstep + 1, Cause.SUPERSTEP, RunStatus.RUNNING)
+
+
+def _taken_note_of(task: asyncio.Task[None]) -> None:
+    """Whoever waits is told, if anyone still does."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _answers(snapshot: Snapshot, responses: Mapping[RequestId, Value]) -> Entry:

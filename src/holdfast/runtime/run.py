@@ -164,7 +164,7 @@ class Run:
     @property
     def snapshot(self) -> Snapshot:
         """The run as it was after its last superstep."""
-        return self._runner.snapshot
+        return self._runner.shown
 
     async def open(self) -> None:
         """Commit what must be durable before anything acts on it: when this returns, the run is in the storage."""

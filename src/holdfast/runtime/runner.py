@@ -101,7 +101,8 @@ class Runner:
         self._expiring: tuple[object, int | None] = (None, None)
         self.environment = environment
         self._driver: asyncio.Task[Any] | None = None
-        self._lost: RunTaken | None = None
+        self._lost: BaseException | None = None
+        self._durable: Snapshot | None = None
         self.cast = Cast(graph, run_id, shared, snapshot if resumed else None)
         if recorder is None:
             around = Surroundings(limits, capture, run_id, self.emit, Journal(), environment=environment)
@@ -112,6 +113,8 @@ class Runner:
             )
             self._turns = Turns(around, self.cast.placed, environment.chance, recorder.journal.add)
             recorder.journal.lost = self._lose
+            recorder.committed = self._committed
+            recorder.tell = self.emit
 
     def leave_behind(self) -> None:
         """A handler goes on though the run is over: nothing is heard of it, and it keeps its instances."""
@@ -123,13 +126,18 @@ class Runner:
         task.cancel()
         self._turns.stop()
 
+    @property
+    def shown(self) -> Snapshot:
+        """The run as others may see it: without what may yet come to nothing."""
+        return self.snapshot if self._durable is None else self._durable
+
     # Questions
 
     @property
     def pending(self) -> list[PendingRequest]:
         """The requests that wait for an answer."""
         taken = self._answers
-        return [pending(r) for r in self.snapshot.requests.values() if r.request_id not in taken]
+        return [pending(r) for r in self.shown.requests.values() if r.request_id not in taken]
 
     @property
     def _answers(self) -> dict[RequestId, Value]:
@@ -142,7 +150,7 @@ class Runner:
         """
         checked = {
             RequestId(request_id): checked_answer(
-                self.snapshot, request_id, answer, self._capture, self._answers
+                self.shown, request_id, answer, self._capture, self._answers
             )
             for request_id, answer in responses.items()
         }
@@ -293,13 +301,45 @@ class Runner:
         with self.cast.at_work():
             try:
                 await self._drive()
-            except asyncio.CancelledError:
-                if self._lost is not None:
+            except (asyncio.CancelledError, Exception) as error:
+                await self._settle(error)
+                if self._lost is not None and isinstance(error, asyncio.CancelledError):
                     raise self._lost from self._lost.__cause__
                 raise
+            await self._settle()
 
-    def _lose(self, error: RunTaken) -> None:
-        """Another process took the run: stop what goes on here."""
+    async def _settle(self, error: BaseException | None = None) -> None:
+        """Wait until what the run did is durable, whatever it ends with; raises if that cannot be."""
+        self._driver = None  # it is over: nobody has to stop it
+        recorder = self.recorder
+        if recorder is None:
+            return
+        try:
+            await recorder.caught_up()
+        except Exception as problem:
+            undone, self.snapshot = recorder.durable is not None, recorder.durable or self.snapshot
+            if problem is error:
+                return
+            if undone and isinstance(error, Exception):
+                error.add_note(f"what it did since its last checkpoint could not be stored: {problem}")
+                return
+            raise problem from problem.__cause__
+        if isinstance(error, ExecutorFailed) and error.checkpoint is None:
+            error.checkpoint = recorder.started
+
+    def _committed(self, error: BaseException | None) -> None:
+        """A commit in the background is over: what was held back for it is true now, or it never was."""
+        before, self._durable = self._durable, None
+        if error is None:
+            self._log.show()
+        else:
+            assert before is not None
+            self.snapshot, self.superstep = before, before.superstep + 1
+            self._log.discard()
+            self._lose(error)
+
+    def _lose(self, error: BaseException) -> None:
+        """Another process took the run, or it cannot be stored: stop what goes on here."""
         if self._lost is None and self._driver is not None:
             self._lost = error
             self.stop(self._driver)
@@ -454,11 +494,15 @@ class Runner:
         happened += [event for event in events[told:] if isinstance(event, WorkflowWarningEvent)]
         responses = dict(self._responses)
         made = await recorder.superstep(self.snapshot, applied, happened, responses)
+        if recorder.behind:
+            self._durable = self.snapshot
+            self._log.hold_back()
         self.snapshot = applied.snapshot
-        completed = events[-1]
-        assert isinstance(completed, SuperStepCompletedEvent)
-        completed.checkpoint = made[0]
-        events[-1:-1] = recorder.news(1)
+        if made:
+            completed = events[-1]
+            assert isinstance(completed, SuperStepCompletedEvent)
+            completed.checkpoint = made[0]
+            events[-1:-1] = recorder.news(1)
         if responses:
             self._deliver(responses)
 

@@ -1,0 +1,133 @@
+"""Commits of one run, one after the other: waited for, or in the background."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+from holdfast.checkpoint.info import CheckpointInfo
+from holdfast.checkpoint.log import RunLog
+from holdfast.checkpoint.packing import Entry
+from holdfast.errors import HeadMoved, RunTaken
+
+T = TypeVar("T")
+
+
+class Commits:
+    """Makes commits, never two at a time. None of them is cut by a cancellation: what was committed counts."""
+
+    def __init__(self, log: RunLog) -> None:
+        self.log = log
+        self.behind = False
+        """Whether a commit goes on in the background: what the run did last may yet come to nothing."""
+        self.committed: Callable[[BaseException | None], None] = lambda error: None
+        """Told when a commit in the background is over, and what it failed with."""
+        self._committing: asyncio.Future[Any] | None = None
+        self._cancelled: asyncio.CancelledError | None = None
+        self._failure: BaseException | None = None
+        """What a commit in the background failed with: nothing more can follow."""
+
+    async def _idle(self) -> None:
+        """Wait for commits that are under way: a run may be left while it commits."""
+        while self._committing is not None and not self._committing.done():
+            await self._over(self._committing)
+
+    async def _sound(self) -> None:
+        """The same; raises what a commit in the background failed with."""
+        await self._idle()
+        if self._failure is not None:
+            raise self._failure
+
+    async def _shielded(self, commit: Coroutine[Any, Any, T]) -> T:
+        """Wait for a commit to end, also while being cancelled: what was committed counts.
+
+        The cancellation is raised by ``raise_if_cancelled``, once the caller has taken what was committed.
+        """
+        await self._idle()
+        task: asyncio.Task[T] = asyncio.ensure_future(commit)
+        self._committing = task
+        await self._over(task)
+        return await self._unless_taken(task)
+
+    async def _in_background(
+        self, entries: Sequence[Entry], taken: Sequence[str], done: Callable[[list[CheckpointInfo]], None]
+    ) -> list[CheckpointInfo]:
+        """Give checkpoints their ids and let them be committed while the caller goes on; then ``done`` is told."""
+        await self._sound()
+        ready: asyncio.Future[list[CheckpointInfo]] = asyncio.get_running_loop().create_future()
+        task = asyncio.ensure_future(self._commit_behind(entries, taken, done, ready))
+        self._committing = task
+        await self._over(ready)
+        made = ready.result()
+        self.behind = not task.done()
+        if self._failure is not None:
+            raise self._failure
+        return made
+
+    async def _commit_behind(
+        self,
+        entries: Sequence[Entry],
+        taken: Sequence[str],
+        done: Callable[[list[CheckpointInfo]], None],
+        ready: asyncio.Future[list[CheckpointInfo]],
+    ) -> None:
+        try:
+            prepared = await self.log.prepare(entries, taken)
+        except BaseException as error:
+            ready.set_exception(error)
+            raise
+        ready.set_result(prepared.made)
+        failure: BaseException | None = None
+        try:
+            await self._unless_taken(self.log.commit(prepared))
+            done(prepared.made)
+        except BaseException as error:
+            self._failure = failure = error
+        behind, self.behind = self.behind, False
+        if behind:  # else whoever makes it will see for itself
+            self.committed(failure)
+
+    async def _unless_taken(self, commit: Awaitable[T]) -> T:
+        """What a commit gives; one that another writer prevented raises ``RunTaken``."""
+        try:
+            return await commit
+        except HeadMoved as error:
+            meaning = self._meaning(error)
+            if meaning is error:
+                raise
+            raise meaning from error
+
+    def _meaning(self, error: BaseException) -> BaseException:
+        """What a commit failed with, as those who drive a run are told it."""
+        if not isinstance(error, HeadMoved) or not self.log.head.checkpoint_id:  # that of a run that begins
+            return error
+        taken = RunTaken(
+            f"run {self.log.run_id} was taken over, or cancelled, by someone else; what was done here since its "
+            f"last checkpoint is not part of it. Let its new owner go on, or take it back with "
+            f"'workflow.resume(run_id=..., take_over=True)'"
+        )
+        taken.__cause__ = error
+        return taken
+
+    async def _over(self, future: asyncio.Future[Any]) -> None:
+        while not future.done():
+            # What asyncio.wait does, without its ceremony: this is done in every superstep.
+            ended = asyncio.get_running_loop().create_future()
+            future.add_done_callback(partial(_ended, ended))
+            try:
+                await ended
+            except asyncio.CancelledError as error:
+                self._cancelled = error
+
+    def raise_if_cancelled(self) -> None:
+        """Be cancelled, if that was asked for during a commit."""
+        cancelled, self._cancelled = self._cancelled, None
+        if cancelled is not None:
+            raise cancelled
+
+
+def _ended(ended: asyncio.Future[None], _: object) -> None:
+    if not ended.done():
+        ended.set_result(None)
