@@ -169,11 +169,12 @@ class Waking:
         assert await due(store) == ["s", "t", "r"]
 
     async def test_odd_ids_are_due(self, store: Store) -> None:
-        for number, run in enumerate(ODD_IDS):
+        ids = ODD_IDS[:40]
+        for number, run in enumerate(ids):
             await waits(store, run, NOON if number % 2 else None)
             if not number % 2:
                 await leave(store, "a", run=run)
-        assert await due(store) == sorted(ODD_IDS[::2]) + sorted(ODD_IDS[1::2])
+        assert await due(store) == sorted(ids[::2]) + sorted(ids[1::2])
 
     async def test_what_is_due_is_told_while_runs_come_to_wait(self, store: Store) -> None:
         """Whatever else is written: a run that waited before the question is in the answer."""
