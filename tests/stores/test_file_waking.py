@@ -9,8 +9,9 @@ import pytest
 
 from holdfast.engine.status import RunStatus
 from holdfast.ids import RunId
+from holdfast.stores.disk import Disk
 from holdfast.stores.file import FileStore
-from holdfast.stores.file import folders as folders_module
+from holdfast.stores.file.folders import Folders
 from holdfast.stores.file.run_folder import RunFolder
 from holdfast.testing.store_suite.inbox import leave
 from holdfast.testing.store_suite.removal import place_of
@@ -148,11 +149,11 @@ async def test_a_sign_that_a_commit_needs_is_young(
     head = await waits(store, "r", NOON + HOUR)
     (tmp_path / "waking" / f"{NOON:020d}-r").touch()
     age(tmp_path)
-    genuine = folders_module.Disk.publish
+    genuine = Disk.publish
     seen: list[list[str]] = []
 
     def look_first(disk: object, temp: Path, to: Path) -> None:
-        looking = folders_module.Folders(tmp_path, "")
+        looking = Folders(tmp_path, "")
         assert looking.due("Flow", NOON, 9) == []
         seen.append(signs(tmp_path))
         genuine(disk, temp, to)  # type: ignore[arg-type]
