@@ -28,6 +28,7 @@ _RESCUE_SECONDS = 10.0
 # How long a run is left alone that could not be woken.
 _BACKOFF_SECONDS = 60.0
 _PROBLEMS_KEPT = 1_000
+_AT_ONCE = float("-inf")
 
 
 class _Tried(NamedTuple):
@@ -35,7 +36,14 @@ class _Tried(NamedTuple):
 
     checkpoint_id: str
     wake_at: int | None
-    again: float
+    again: float | None
+    """When it is tried again, by the clock of the event loop; None when its time has come."""
+
+    def lasts(self, loop_time: float, now: int) -> bool:
+        """Whether the run is still to be left alone."""
+        if self.again is not None:
+            return loop_time < self.again
+        return self.wake_at is None or now < self.wake_at
 
 
 class Host:
@@ -58,9 +66,9 @@ class Host:
     ...     async with Host(storage, workflow, poll=0.01):
     ...         while (await storage.list_runs())[0].status != "completed":
     ...             await asyncio.sleep(0.01)
-    ...     return (await storage.load((await storage.list_runs())[0].checkpoint_id)).outputs
+    ...     return (await storage.list_runs())[0].status
     >>> asyncio.run(main())
-    ['rent']
+    <RunStatus.COMPLETED: 'completed'>
     """
 
     def __init__(
@@ -89,7 +97,7 @@ class Host:
         self._runs: dict[str, Run] = {}
         self._tried: dict[str, _Tried] = {}
         self._serving: asyncio.Task[None] | None = None
-        self._rescue_at = 0.0
+        self._rescue_at = _AT_ONCE
         self.problems: dict[str, HoldfastError] = {}
         """Why runs could not be woken, by run id; the last thousand."""
 
@@ -103,7 +111,7 @@ class Host:
 
         For programs that are started now and then, and for tests; ``async with`` and ``serve`` do this all the time.
         """
-        woken = 0
+        woken, self._rescue_at = 0, _AT_ONCE
         while started := await self._look():
             woken += started
             while self._active:
@@ -135,6 +143,8 @@ class Host:
         if serving is not None:
             serving.cancel()
             await asyncio.wait([serving])
+            if kind is None and not serving.cancelled() and (problem := serving.exception()) is not None:
+                raise problem
 
     async def _pause(self, started: int) -> None:
         if len(self._active) >= self._concurrency:
@@ -148,19 +158,28 @@ class Host:
         """Begin to wake those that are due, as many as there is room for; how many that were."""
         started = 0
         loop_time = asyncio.get_running_loop().time()
+        self._forget_tried(loop_time)
+        rescues = loop_time >= self._rescue_at
+        all_rescued = True
         for name, workflow in self._workflows.items():
             room = self._concurrency - len(self._active)
             if room <= 0:
+                all_rescued = False
                 break
             # Also as many as are known and would be passed over.
             most = room + len(self._active) + len(self._tried)
             heads = list(await self._storage.store.due(name, in_microseconds(self._now()), most))
-            if loop_time >= self._rescue_at:
+            if rescues:
                 heads += await self._interrupted(name)
             for head in heads:
-                if len(self._active) < self._concurrency and self._begin(workflow, head, loop_time):
-                    started += 1
-        if loop_time >= self._rescue_at:
+                if not self._may_begin(head):
+                    continue
+                if len(self._active) >= self._concurrency:
+                    all_rescued = False
+                    break
+                self._begin(workflow, head)
+                started += 1
+        if rescues and all_rescued:
             self._rescue_at = loop_time + _RESCUE_SECONDS
         return started
 
@@ -168,20 +187,25 @@ class Host:
         running = await self._storage.store.runs(RunQuery(name, frozenset([RunStatus.RUNNING])))
         return [head for head in running if not await is_driven(self._storage.store, head)]
 
-    def _begin(self, workflow: Workflow, head: Head, loop_time: float) -> bool:
-        if head.run_id in self._active:
-            return False
+    def _forget_tried(self, loop_time: float) -> None:
+        """Try again what is not to be left alone any longer."""
+        if self._tried:
+            now = in_microseconds(self._now())
+            self._tried = {run: tried for run, tried in self._tried.items() if tried.lasts(loop_time, now)}
+
+    def _may_begin(self, head: Head) -> bool:
         tried = self._tried.get(head.run_id)
-        if tried is not None:
-            same = (tried.checkpoint_id, tried.wake_at) == (head.checkpoint_id, head.wake_at)
-            due = head.wake_at is not None and head.wake_at <= in_microseconds(self._now())
-            if same and loop_time < tried.again and not (due and tried.again == _NOT_BEFORE_TIME):
-                return False
-            del self._tried[head.run_id]
+        same = tried is not None and (tried.checkpoint_id, tried.wake_at) == (
+            head.checkpoint_id,
+            head.wake_at,
+        )
+        return head.run_id not in self._active and not same
+
+    def _begin(self, workflow: Workflow, head: Head) -> None:
+        self._tried.pop(head.run_id, None)
         task = asyncio.create_task(self._wake(workflow, head), name=f"holdfast host {head.run_id}")
         self._active[head.run_id] = task
         task.add_done_callback(lambda done: self._ended(head.run_id, done))
-        return True
 
     def _ended(self, run_id: str, task: asyncio.Task[None]) -> None:
         self._active.pop(run_id, None)
@@ -191,12 +215,13 @@ class Host:
 
     async def _wake(self, workflow: Workflow, head: Head) -> None:
         loop_time = asyncio.get_running_loop().time()
+        early = head.wake_at is None or in_microseconds(self._now()) < head.wake_at
         try:
-            held = held_at_rest(head)
-            if held is not None:  # someone in this process holds it, and is to see what it does
-                await held.go_on()
+            run = held_at_rest(self._storage.store, head)
+            if run is not None:  # someone in this event loop holds it, and is to see what it does
+                await run.go_on()
             else:
-                await self._resume(workflow, head)
+                run = await self._resumed(workflow, head)
         except (RunTaken, HeadMoved, RunEnded):  # someone else was faster
             return
         except HoldfastError as error:
@@ -204,22 +229,19 @@ class Host:
             self._note(head.run_id, error)
             return
         self.problems.pop(head.run_id, None)
-        after = await self._storage.store.head(head.run_id)
-        if after is not None and (after.checkpoint_id, after.status) == (
-            head.checkpoint_id,
-            RunStatus.WAITING,
-        ):
-            # It went to sleep at once: letters that it has cannot be taken before that is over.
-            self._tried[head.run_id] = _Tried(after.checkpoint_id, after.wake_at, _NOT_BEFORE_TIME)
+        latest, wakes = run.latest_checkpoint, run.asleep_until
+        if early and wakes is not None and latest is not None and latest.checkpoint_id == head.checkpoint_id:
+            # It has letters, but they cannot be taken before it is awake.
+            self._tried[head.run_id] = _Tried(head.checkpoint_id, in_microseconds(wakes), None)
 
-    async def _resume(self, workflow: Workflow, head: Head) -> None:
-        run = await workflow.resumed(head.run_id, self._storage)
-        self._runs[head.run_id] = run
+    async def _resumed(self, workflow: Workflow, head: Head) -> Run:
+        run = self._runs[head.run_id] = await workflow.resumed(head.run_id, self._storage)
         if self._woken is not None:
             self._woken(run)
         await run.open()
         run.begin()
         await run.driven()
+        return run
 
     def _note(self, run_id: str, error: HoldfastError) -> None:
         _logger.warning("run %s cannot be woken: %s", run_id, error)
@@ -231,15 +253,11 @@ class Host:
     async def _leave(self) -> None:
         if self._active:
             await asyncio.wait(self._active.values(), timeout=GRACE_SECONDS)
-        for run in list(self._runs.values()):
-            await run.abandon()
+        await asyncio.gather(*(run.abandon() for run in self._runs.values()))
         for task in list(self._active.values()):
             task.cancel()
         if self._active:
             await asyncio.wait(self._active.values())
-
-
-_NOT_BEFORE_TIME = float("inf")
 
 
 def _by_name(workflows: Sequence[Workflow]) -> dict[str, Workflow]:

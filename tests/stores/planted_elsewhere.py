@@ -70,6 +70,10 @@ class Filed(MemoryStore):
         with self._filed():
             return await super().runs(query)
 
+    async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
+        with self._filed():
+            return await super().due(workflow_name, time, limit)
+
     async def find(self, checkpoint_id: CheckpointId) -> tuple[RunId, int] | None:
         with self._filed():
             return await super().find(checkpoint_id)
@@ -225,6 +229,11 @@ class SweepsWhatItSaw(Filed):
             return sum(len(self._blobs.pop((family, digest), b"")) for digest in seen)
 
 
+class KnowsOnlyWhatItLetWait(Filed):
+    async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
+        return await MemoryStore.due(self, workflow_name, time, limit)
+
+
 class BringsWhatItThinksIsMissing(Filed):
     """Looks for a blob first, and writes it together with the rest: in between it may be swept."""
 
@@ -252,5 +261,6 @@ BUGS: list[tuple[type[Filed], str]] = [
     (ForgetsWhoBroughtBlobs, "test_what_another_process_brings_since_the_mark_stays"),
     (SweepsWhatItSaw, "test_what_another_process_brings_since_the_mark_stays"),
     (BringsWhatItThinksIsMissing, "test_what_another_process_brings_while_this_one_sweeps_is_there"),
+    (KnowsOnlyWhatItLetWait, "test_what_another_process_lets_wait_is_due_after_its_death"),
     (KnowsOnlyItsOwnKeys, "test_of_processes_that_leave_the_same_key_one_wins"),
 ]

@@ -35,6 +35,7 @@ from tests.stores import (
     planted_journal,
     planted_kept,
     planted_removal,
+    planted_waking,
 )
 from tests.stores.planted_elsewhere import Filed
 from tests.stores.planted_kept import Kept
@@ -816,6 +817,7 @@ BUGS: list[tuple[type[MemoryStore], str]] = [
     *planted_inbox.BUGS,
     *planted_arrivals.BUGS,
     *planted_removal.BUGS,
+    *planted_waking.BUGS,
 ]
 
 
@@ -950,6 +952,7 @@ DURABLE_BUGS: list[tuple[type[Kept], str]] = [
     *planted_kept.BUGS,
     *planted_arrivals.DURABLE_BUGS,
     *planted_removal.DURABLE_BUGS,
+    *planted_waking.DURABLE_BUGS,
 ]
 
 

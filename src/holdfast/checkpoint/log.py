@@ -341,8 +341,8 @@ class RunLog:
         )
 
     def _wake_at(self) -> int | None:
-        times = [time for time in (self.asleep_until, self._manifest.first_expiry()) if time is not None]
-        return min(times, default=None)
+        # A question that expires meanwhile has to wait: answers are taken when the superstep that sleeps is over.
+        return self._manifest.first_expiry() if self.asleep_until is None else self.asleep_until
 
     async def _commit(
         self,

@@ -274,8 +274,7 @@ class TurnContext(WorkflowContext[Any, Any]):
         self._sleeps += 1
         kept = around.journal.result(superstep, address, name)
         if kept is None:
-            given, what = (delay, "delay") if delay is not None else (until, "until")
-            wakes = expiry_of(given, around.environment.now(), what).at
+            wakes = _end_of_sleep(delay, until, around.environment.now())
             await around.journal.keep(superstep, address, name, around.capture(wakes, "sleep"))
         else:
             await around.journal.settled()
@@ -479,6 +478,17 @@ class TurnContext(WorkflowContext[Any, Any]):
         if not key.isascii():
             _check_text(key, "state key")
         return self._scope(scope_name), key, None
+
+
+def _end_of_sleep(delay: object, until: object, now: datetime.datetime) -> int:
+    """When a sleep is over, of which either is given."""
+    from datetime import datetime
+
+    if isinstance(delay, datetime):
+        raise WrongType(f"delay={delay!r}: must be seconds or a timedelta; for a time say sleep(until=...)")
+    if until is not None and not isinstance(until, datetime):
+        raise WrongType(f"until={until!r}: must be a datetime; for a time span say sleep(...)")
+    return expiry_of(delay, now, "delay").at if until is None else expiry_of(until, now, "until").at
 
 
 async def wait_until(wakes: int, environment: Environment) -> None:

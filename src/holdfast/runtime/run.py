@@ -38,7 +38,7 @@ from holdfast.runtime.times import as_time
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.info import CheckpointInfo
-    from holdfast.checkpoint.store import Head
+    from holdfast.checkpoint.store import Head, Store
 
 Answers: TypeAlias = Mapping[RequestId, Any] | Mapping[str, Any]
 """Answers by the ids of the requests."""
@@ -65,13 +65,14 @@ class Home(Protocol):
         ...
 
 
-_at_rest: weakref.WeakValueDictionary[str, Run] = weakref.WeakValueDictionary()
+_at_rest: weakref.WeakValueDictionary[tuple[int, str], Run] = weakref.WeakValueDictionary()
+"""Runs that wait, by the identity of their store, which they keep alive, and their id."""
 
 
-def held_at_rest(head: Head) -> Run | None:
+def held_at_rest(store: Store, head: Head) -> Run | None:
     """The object with which someone in this event loop waits for a run that stands there; None if nobody does."""
-    run = _at_rest.get(head.run_id)
-    latest = None if run is None else run.latest_checkpoint
+    run = _at_rest.get((id(store), head.run_id))
+    latest = None if run is None or run.status is not RunStatus.WAITING else run.latest_checkpoint
     if run is None or latest is None or latest.checkpoint_id != head.checkpoint_id:
         return None
     return run if run._loop is asyncio.get_running_loop() else None
@@ -141,6 +142,12 @@ class Run:
         return None if time is None else as_time(time)
 
     @property
+    def asleep_until(self) -> datetime.datetime | None:
+        """When a run that waits goes on because handlers of it sleep, whatever else it waits for; else None."""
+        time = self._runner.asleep_until if self._status is RunStatus.WAITING else None
+        return None if time is None else as_time(time)
+
+    @property
     def _sleeps(self) -> bool:
         """Whether the run waits for nothing but time: to those who follow it, it is not at rest."""
         runner = self._runner
@@ -190,7 +197,6 @@ class Run:
         self._moving = False
         self._leaving = self._resting = None
         self._loop = asyncio.get_running_loop()
-        _at_rest.pop(self._run_id, None)
         self._turn_alarm_off()
         if self._rest is None or self._rest.done():  # else it only slept
             self._rest = asyncio.get_running_loop().create_future()
@@ -260,7 +266,7 @@ class Run:
             if found and self._may_go_on(runner):
                 self._go_on()
         elif status is RunStatus.CANCELLED:
-            if self._may_go_on(runner):
+            if runner is self._runner and self._may_wake():
                 self._end(status)
         else:
             raise RunTaken(
@@ -273,35 +279,53 @@ class Run:
         if wakes_at is not None:
             self._alarm = self._alarm or Alarm(self._runner.environment, self._wake)
             self._alarm.set(wakes_at)
+        if self._runner.recorder is not None:
+            _at_rest[id(self._runner.recorder.log.store), self._run_id] = self
 
     def _turn_alarm_off(self) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
+        if self._runner.recorder is not None:
+            held = id(self._runner.recorder.log.store), self._run_id
+            if _at_rest.get(held) is self:
+                del _at_rest[held]
+
+    def wait_here(self) -> None:
+        """Let a run that waits be woken in this event loop, if the one in which it came to rest is closed."""
+        if self._status is RunStatus.WAITING and self._loop is not None and self._loop.is_closed():
+            self._loop = asyncio.get_running_loop()
+            if self._sleeps:
+                self._rest = self._loop.create_future()
+            self._set_alarm()
 
     def _may_wake(self) -> bool:
         return self._status is RunStatus.WAITING and self._leaving is None and self._going_back is None
 
     async def _wake(self) -> None:
         """A sleep is over, or the time of a question: go on, unless someone else did or is about to leave the run."""
-        runner, home = self._runner, self._home
+        before = runner = self._runner
         if not self._may_wake():
             return
         try:
-            if runner.recorder is not None and await runner.recorder.moved_by_others() is not None:
-                if not self._sleeps:
-                    return  # those who hold this object are told when they ask for something
+            moved = None if runner.recorder is None else await runner.recorder.moved_by_others()
+            if moved is RunStatus.CANCELLED and before is self._runner and self._may_wake():
+                self._end(moved)
+            elif moved is not None and self._sleeps:  # others are told when they ask for something
                 raise RunTaken(
                     f"run {self._run_id} was woken by someone else; get an object that knows where it stands with "
                     f"'workflow.resume(run_id=...)'"
                 )
-            if runner.asleep_until is not None and home is not None:
+            if moved is not None:
+                return
+            if runner.asleep_until is not None and self._home is not None:
                 # As in another process: executors are as they were before the superstep, and its journal is read.
-                runner = await home.runner_where_it_stands(self._run_id, self._log)
+                runner = await self._home.runner_where_it_stands(self._run_id, self._log)
         except HoldfastError as error:
-            self._error = error
-            self._end(RunStatus.STOPPED)
+            if before is self._runner and self._may_wake():  # else this object itself was faster
+                self._error = error
+                self._end(RunStatus.STOPPED)
             return
-        if not self._may_wake():
+        if before is not self._runner or not self._may_wake():
             return
         followed, self._runner = self._sleeps, runner
         if runner.recorder is not None:
@@ -345,6 +369,7 @@ class Run:
         """
         await self._settled()
         self.begin()
+        self.wait_here()
         if self._status is RunStatus.WAITING and self._runner.recorder is not None:
             await self._go_on_with_letters(self._runner)
         if self._rest is not None:
@@ -407,7 +432,6 @@ class Run:
     def _stop_following(self) -> None:
         """Leave a run that sleeps to whoever wakes it."""
         self._turn_alarm_off()
-        _at_rest.pop(self._run_id, None)
         self._log.close()
         if self._rest is not None and not self._rest.done():
             self._rest.set_result(None)
@@ -583,7 +607,8 @@ class Run:
             self._emit(event)
         if status is RunStatus.WAITING:
             self._set_alarm()
-            _at_rest[self._run_id] = self
+        else:
+            self._turn_alarm_off()
         if self._sleeps:
             return
         self._log.close()

@@ -209,8 +209,7 @@ class Runner:
     @property
     def wakes_at(self) -> int | None:
         """When a run at rest has something to do by itself; None if it has not."""
-        times = [time for time in (self.asleep_until, self._first_expiry()) if time is not None]
-        return min(times, default=None)
+        return self._first_expiry() if self.asleep_until is None else self.asleep_until
 
     def _sleep_until(self, time: int) -> None:
         assert self.recorder is not None
@@ -398,6 +397,7 @@ class Runner:
         done, self._replayed = self._replayed, {}
         asleep, self._sleepers = self._sleepers, {}
         if asleep and all(who in done or who in asleep for who, _ in turns):
+            self.emit(events[:-1])
             self._sleep_until(min(asleep.values()))
             return
         for executor_id, deliveries in turns:

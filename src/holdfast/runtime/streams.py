@@ -29,6 +29,7 @@ class RunWatch(AsyncIterator[WorkflowEvent]):
         while not self._over:
             for event in self._taken:
                 return event
+            self._run.wait_here()
             events = await self._run._log.take(self._watcher)
             self._taken = iter(events)
             if not events:

@@ -34,7 +34,7 @@ import pytest
 _PARTS = (
     *("arrivals", "blobs", "commits", "concurrency", "durable", "elsewhere", "heads", "inbox", "journal"),
     *("lasting", "letters", "names", "presence", "processes", "records", "removal", "runs", "samples"),
-    *("shared", "sweeping"),
+    *("shared", "sweeping", "waking"),
 )
 _names = [f"holdfast.testing.store_suite.{part}" for part in _PARTS]
 pytest.register_assert_rewrite(*(name for name in _names if name not in sys.modules))
@@ -56,6 +56,7 @@ from holdfast.testing.store_suite.removal import Removals  # noqa: E402
 from holdfast.testing.store_suite.runs import Runs  # noqa: E402
 from holdfast.testing.store_suite.shared import Shared  # noqa: E402
 from holdfast.testing.store_suite.sweeping import Sweeping  # noqa: E402
+from holdfast.testing.store_suite.waking import KeptWaking, Waking  # noqa: E402
 
 if sys.platform != "win32":
     from holdfast.testing.store_suite.elsewhere import Elsewhere
@@ -84,12 +85,15 @@ class StoreConformance(
     Arrivals,
     Removals,
     Sweeping,
+    Waking,
 ):
     """What every store promises. Fixture ``store``: an empty one of namespace ''; the fixture closes it."""
 
 
 @pytest.mark.asyncio
-class DurableStoreConformance(StoreConformance, Durable, Shared, Lasting, Elsewhere, KeptArrivals):
+class DurableStoreConformance(
+    StoreConformance, Durable, Shared, Lasting, Elsewhere, KeptArrivals, KeptWaking
+):
     """What a store promises that does not live in memory.
 
     Fixture ``reopen``: an async function that makes another object for the place of ``store``, for a namespace. It is

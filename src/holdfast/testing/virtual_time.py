@@ -103,6 +103,9 @@ class VirtualTime:
 
     def _later(self, seconds: float, call: Callable[[], object]) -> _Timer:
         timer = _Timer(call)
+        if seconds <= 0:  # its time has come, so the clock need not be moved for it
+            asyncio.get_running_loop().call_soon(lambda: timer.call())
+            return timer
         # Rounded up, so that what is called never comes early.
         span = datetime.timedelta(microseconds=-(-seconds * 1_000_000 // 1))
         heapq.heappush(self._timers, (self._now + span, next(self._numbers), timer))

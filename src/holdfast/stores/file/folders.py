@@ -31,7 +31,7 @@ from holdfast.stores.file.hints import Hints
 from holdfast.stores.file.locks import Locks
 from holdfast.stores.file.row import Misplaced
 from holdfast.stores.file.run_folder import RunFolder, Tools
-from holdfast.stores.file.waking import Waking, sign_of
+from holdfast.stores.file.waking import AT_ONCE, Waking, sign_of
 from holdfast.stores.listing import asked_for, due_of
 from holdfast.stores.names import safe_name
 from holdfast.stores.presence import Presence
@@ -167,17 +167,23 @@ class Folders:
         self._set_signs()
         heads: dict[RunId, Head] = {}
         with_letters: set[RunId] = set()
+        found, last = 0, AT_ONCE
         for sign in self._tools.waking.until(time):
+            if found >= limit and sign.time > last:
+                break  # the others come later in the order
+            last = sign.time
             folder = self._folder(sign.run)
             try:
                 head = folder.head()
                 letters = bool(folder.inbox()) if head is not None else False
             except (Misplaced, CheckpointCorrupt):
                 continue
-            if head is None or sign_of(head, letters, sign.run) != sign:
+            true = head is not None and sign_of(head, letters, sign.run) == sign
+            if not true:
                 self._tools.waking.remove_if_old(sign)
-            if head is not None:
+            if head is not None:  # also one that got another sign a moment ago
                 heads[head.run_id] = head
+                found += true and head.workflow_name == workflow_name
                 if letters:
                     with_letters.add(head.run_id)
         return due_of(heads.values(), workflow_name, time, limit, with_letters.__contains__)

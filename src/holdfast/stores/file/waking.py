@@ -49,10 +49,13 @@ class Waking:
         self._disk = disk
 
     def add(self, sign: Sign) -> None:
-        """Make sure that a sign is there, durably."""
+        """Make sure that a sign is there, durably, and young: one that is old may be about to be taken for wrong."""
         path = self._folder / sign.name
-        if path.exists():
+        try:
+            os.utime(path)
             return
+        except FileNotFoundError:
+            pass
         self._disk.make_folder(self._folder)
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
         self._disk.sync_folder(self._folder)

@@ -6,6 +6,7 @@ import asyncio
 
 from holdfast.checkpoint.owner import this_process
 from holdfast.checkpoint.store import Blob, Left, Letter, Store
+from holdfast.engine.status import RunStatus
 from holdfast.ids import RunId
 from holdfast.testing.store_suite.durable import Reopen
 from holdfast.testing.store_suite.inbox import inbox, keys_of, leave
@@ -14,6 +15,7 @@ from holdfast.testing.store_suite.processes import Line, Process
 from holdfast.testing.store_suite.removal import place_of, removal_of, run_of, seqs_of, tags_of
 from holdfast.testing.store_suite.samples import (
     LARGE,
+    NOON,
     all_of,
     begin,
     move_on,
@@ -25,6 +27,7 @@ from holdfast.testing.store_suite.samples import (
     staying_commit,
 )
 from holdfast.testing.store_suite.sweeping import FAMILY, bring, discarded, sample_blobs, there
+from holdfast.testing.store_suite.waking import due, waits
 
 
 class Elsewhere:
@@ -99,6 +102,29 @@ class Elsewhere:
             assert await leave(store, "x") == Left(sample_head("r"), ("x",))
             assert keys_of(await store.commit(next_commit(sample_head("r")))) == ["y", "z"]
             assert await journal(store) == ()
+
+    async def test_what_another_process_lets_wait_is_due_after_its_death(
+        self, store: Store, reopen: Reopen
+    ) -> None:
+        async def work(line: Line) -> None:
+            other = await reopen()
+            await waits(other, "r", NOON + 1)
+            await waits(other, "s")
+            line.say("done")
+            await line.hear()
+            await leave(other, "a", run="s")
+            await move_on(other, sample_head("t", status=RunStatus.WAITING, owner=""), wake_at=NOON)
+            line.say("done")
+            await line.hear()
+
+        async with Process(work) as process:
+            assert await process.hear() == "done"
+            assert (await due(store), await due(store, NOON + 1)) == ([], ["r"])
+            await waits(store, "t")
+            process.say("go on")
+            assert await process.hear() == "done"
+            process.kill()
+            assert (await due(store), await due(store, NOON + 1)) == (["s", "t"], ["s", "t", "r"])
 
     async def test_the_next_commit_returns_what_another_process_left(
         self, store: Store, reopen: Reopen

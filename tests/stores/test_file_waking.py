@@ -1,0 +1,181 @@
+"""FileStore: the files by which it finds the runs that have something to do."""
+
+import os
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.engine.status import RunStatus
+from holdfast.ids import RunId
+from holdfast.stores.disk import Disk
+from holdfast.stores.file import FileStore
+from holdfast.stores.file.folders import Folders
+from holdfast.stores.file.run_folder import RunFolder
+from holdfast.testing.store_suite.inbox import leave
+from holdfast.testing.store_suite.removal import place_of
+from holdfast.testing.store_suite.samples import GREATEST, NOON, move_on, staying_commit
+from holdfast.testing.store_suite.waking import HOUR, due, waits
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[FileStore]:
+    store = FileStore(tmp_path)
+    yield store
+    await store.close()
+
+
+def signs(path: Path) -> list[str]:
+    return sorted(os.listdir(path / "waking"))
+
+
+def age(path: Path) -> None:
+    """Let all signs be old."""
+    for name in signs(path):
+        os.utime(path / "waking" / name, (1, 1))
+
+
+async def test_there_is_one_sign_for_a_run_as_long_as_it_waits_for_something(
+    store: FileStore, tmp_path: Path
+) -> None:
+    head = await waits(store, "r", NOON)
+    assert signs(tmp_path) == [f"{NOON:020d}-r"]
+    await leave(store, "a")
+    assert signs(tmp_path) == [f"{0:020d}-r"]
+    await store.commit(staying_commit(head, taken=["a"]))
+    assert signs(tmp_path) == [f"{NOON:020d}-r"]
+    head = await move_on(store, head, wake_at=NOON + HOUR)
+    assert signs(tmp_path) == [f"{NOON + HOUR:020d}-r"]
+    head = await move_on(store, head, status=RunStatus.RUNNING, wake_at=None)
+    assert signs(tmp_path) == []
+    head = await move_on(store, head, status=RunStatus.WAITING)
+    assert signs(tmp_path) == []
+    head = await move_on(store, head, wake_at=NOON)
+    assert signs(tmp_path) == [f"{NOON:020d}-r"]
+    await store.remove_run(RunId("r"), place_of(head))
+    assert signs(tmp_path) == []
+
+
+@pytest.mark.parametrize("whole_folder", [True, False])
+async def test_signs_that_were_taken_away_are_made_again(
+    store: FileStore, tmp_path: Path, whole_folder: bool
+) -> None:
+    await waits(store, "r", NOON)
+    await waits(store, "s")
+    await leave(store, "a", run="s")
+    await store.close()
+    if whole_folder:
+        shutil.rmtree(tmp_path / "waking")
+    else:
+        os.unlink(tmp_path / "waking" / signs(tmp_path)[1])
+    other = FileStore(tmp_path)
+    assert await due(other) == ["s", "r"]
+    assert signs(tmp_path) == [f"{0:020d}-s", f"{NOON:020d}-r"]
+    await other.close()
+
+
+async def test_a_sign_that_is_wrong_is_not_believed_and_removed_when_it_is_old(
+    store: FileStore, tmp_path: Path
+) -> None:
+    await waits(store, "r", NOON + HOUR)
+    for name in (f"{0:020d}-r", f"{NOON:020d}-r", f"{NOON:020d}-gone"):
+        (tmp_path / "waking" / name).touch()
+    assert await due(store) == []
+    assert len(signs(tmp_path)) == 4  # their commits may be on their way
+    age(tmp_path)
+    assert await due(store) == []
+    assert signs(tmp_path) == [f"{NOON + HOUR:020d}-r"]
+    assert await due(store, NOON + HOUR) == ["r"]
+
+
+async def test_what_is_no_sign_is_passed_over(store: FileStore, tmp_path: Path) -> None:
+    await waits(store, "r", NOON)
+    for name in ("README", "-", "1-r", f"{0:020d}", f"{0:020d}-", "\u0663" * 20 + "-r"):
+        (tmp_path / "waking" / name).touch()
+    age(tmp_path)
+    assert await due(store) == ["r"]
+    assert len(signs(tmp_path)) == 7
+
+
+async def test_a_process_that_dies_before_its_commit_leaves_a_sign_that_wakes_nobody(
+    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head = await waits(store, "r", NOON + HOUR)
+
+    class Died(BaseException):
+        pass
+
+    def die(*_: object) -> None:
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr("holdfast.stores.disk.Disk.publish", die)
+        with pytest.raises(Died):
+            await move_on(store, head, wake_at=NOON)
+    assert f"{NOON:020d}-r" in signs(tmp_path)
+    other = FileStore(tmp_path)
+    assert (await due(other), await due(other, NOON + HOUR)) == ([], ["r"])
+    await other.close()
+
+
+async def test_a_process_that_dies_after_its_commit_leaves_a_sign(
+    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a sign of that name lay there already, old and wrong until that commit."""
+    head = await waits(store, "r", NOON + HOUR)
+    (tmp_path / "waking" / f"{NOON:020d}-r").touch()
+    age(tmp_path)
+    other = FileStore(tmp_path)
+
+    class Died(BaseException):
+        pass
+
+    def die(*_: object) -> None:
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "_sync", die)
+        with pytest.raises(Died):
+            await move_on(store, head, wake_at=NOON)
+    assert await due(other) == ["r"]
+    await other.close()
+
+
+async def test_a_sign_that_a_commit_needs_is_young(
+    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever looks between sign and commit leaves it alone, however long it lay there."""
+    head = await waits(store, "r", NOON + HOUR)
+    (tmp_path / "waking" / f"{NOON:020d}-r").touch()
+    age(tmp_path)
+    genuine = Disk.publish
+    seen: list[list[str]] = []
+
+    def look_first(disk: object, temp: Path, to: Path) -> None:
+        looking = Folders(tmp_path, "")
+        assert looking.due("Flow", NOON, 9) == []
+        seen.append(signs(tmp_path))
+        genuine(disk, temp, to)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("holdfast.stores.disk.Disk.publish", look_first)
+    await move_on(store, head, wake_at=NOON)
+    assert [f"{NOON:020d}-r" in each for each in seen] == [True]
+
+
+async def test_only_as_many_runs_are_read_as_are_told(
+    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(10):
+        await waits(store, f"r{number}", NOON + number)
+    assert await due(store, GREATEST, limit=3) == ["r0", "r1", "r2"]
+    read: list[str] = []
+    genuine = RunFolder.inbox
+
+    def inbox(folder: RunFolder) -> object:
+        read.append(folder.path.name)
+        return genuine(folder)
+
+    monkeypatch.setattr(RunFolder, "inbox", inbox)
+    assert [head.run_id for head in await store.due("Flow", GREATEST, 3)] == ["r0", "r1", "r2"]
+    assert read == ["r0", "r1", "r2"]
