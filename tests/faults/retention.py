@@ -80,17 +80,17 @@ def toggled(steps: int) -> list[Any]:
 class Cutless(Wrapped):
     """Removes records and gives no keyframes to those that follow."""
 
-    async def remove(self, removal: Removal) -> None:
-        await self.inner.remove(removal._replace(keyframes=()))
+    async def remove(self, removal: Removal) -> bool:
+        return await self.inner.remove(removal._replace(keyframes=()))
 
 
 class ParentsFirst(Wrapped):
     """Removes records before those that follow have their keyframes."""
 
-    async def remove(self, removal: Removal) -> None:
+    async def remove(self, removal: Removal) -> bool:
         await self.inner.remove(removal._replace(keyframes=(), blobs=()))
         await asyncio.sleep(0.005)
-        await self.inner.remove(removal._replace(seqs=()))
+        return await self.inner.remove(removal._replace(seqs=()))
 
 
 PLANTED: dict[str, Callable[[Any], Any]] = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from heapq import merge
 from types import TracebackType
@@ -18,12 +18,13 @@ from holdfast.checkpoint.listing import Listing
 from holdfast.checkpoint.loading import Blobs, Loaded, changes_of, load, whole
 from holdfast.checkpoint.log import Outside, RunLog
 from holdfast.checkpoint.manifest import Manifest, Renames
-from holdfast.checkpoint.pruning import PruneReport, prune_run, pruned, remove_records, sweep
+from holdfast.checkpoint.pruning import PruneReport, pruned, remove_records, sweep, tidied
 from holdfast.checkpoint.record import corrupt, info_of, read_header
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.run_info import RunInfo, run_info
 from holdfast.checkpoint.steps import Progress
 from holdfast.checkpoint.store import Depth, Expected, Head, Record, RunQuery, Store
+from holdfast.checkpoint.tidying import Tidying
 from holdfast.checkpoint.transfer import export_run, import_run
 from holdfast.checkpoint.tree import drawn
 from holdfast.checkpoint.values import Encoder
@@ -32,7 +33,6 @@ from holdfast.engine.status import RunStatus
 from holdfast.errors import (
     CheckpointCorrupt,
     CheckpointNotFound,
-    HoldfastError,
     InvalidArgument,
     RunNotFound,
     RunTaken,
@@ -103,26 +103,17 @@ class CheckpointStorage:
         now = outside.now()
         head = Head(run_id, workflow_name, run_id, CheckpointId(""), 0, 0, RunStatus.RUNNING, now, now)
         head = self._with_retention(head, retention)
-        return RunLog(self._store, encoder, outside, head, tidy=self._tidied(outside))
+        return RunLog(self._store, encoder, outside, head, tidying=self._tidying(outside))
 
     def _with_retention(self, head: Head, retention: Retention | None) -> Head:
         chosen = retention or self.retention
         return head if chosen is None else head._replace(retention=chosen.text())
 
-    def _tidied(self, outside: Outside) -> Callable[[Head], Awaitable[None]]:
-        """What removes the checkpoints of a run that are not kept, where it costs little: behind a keyframe."""
+    def _tidying(self, outside: Outside, due: bool = False) -> Tidying:
+        async def tidy(head: Head) -> int:
+            return await tidied(self._store, self.blobs(head.family), head, moment(outside.now()))
 
-        async def tidy(head: Head) -> None:
-            blobs = self.blobs(head.family)
-            now = moment(outside.now())
-            try:
-                freed = await prune_run(self._store, blobs, head, Retention.of_text(head.retention), now)
-                if freed.checkpoints:
-                    await sweep(self._store, head.family, blobs)
-            except HoldfastError:
-                pass  # nothing is lost by it: what should go goes at the next keyframe, or by prune
-
-        return tidy
+        return Tidying(tidy, due)
 
     async def load_log(
         self, head: Head, encoder: Encoder, outside: Outside, seq: int, retention: Retention | None = None
@@ -132,9 +123,8 @@ class CheckpointStorage:
         loaded = await load(self._store, blobs, head, seq, Depth.ALL)
         time = max(head.updated, loaded.header.time)
         head = self._with_retention(head, retention)
-        log = RunLog(
-            self._store, encoder, outside, head, loaded.manifest, loaded.replay, time, self._tidied(outside)
-        )
+        tidying = self._tidying(outside, due=True)
+        log = RunLog(self._store, encoder, outside, head, loaded.manifest, loaded.replay, time, tidying)
         return log, loaded, blobs
 
     def forked_log(
@@ -159,7 +149,7 @@ class CheckpointStorage:
             head,
             loaded.manifest,
             last_time=loaded.header.time,
-            tidy=self._tidied(outside),
+            tidying=self._tidying(outside),
         )
         log.stand_on(loaded.checkpoint_id)
         return log

@@ -21,6 +21,7 @@ from holdfast.checkpoint.store import Blob, Commit, Depth, Head, Letter, Note, R
 from holdfast.engine.status import RunStatus
 from holdfast.errors import (
     CheckpointCorrupt,
+    CheckpointNotFound,
     HeadMoved,
     InvalidArgument,
     RunExists,
@@ -212,10 +213,37 @@ async def _read(reader: ExportReader, steps: Steps) -> None:
 
 async def _store(store: Store, reader: ExportReader, steps: Steps) -> None:
     head = _arriving(reader.head)
+    commit = Commit(
+        head,
+        None,
+        tuple(reader.records),
+        notes=tuple(reader.notes),
+        letters=tuple(reader.letters),
+        needs=tuple(reader.digests),
+    )
+    for left in reversed(range(_MOST_LOOKS)):
+        await _add_blobs(store, reader, steps)
+        try:
+            await store.commit(commit)
+        except CheckpointNotFound:  # a sweep of its family took blobs that no run named yet
+            if not left:
+                raise
+            steps.again(reader.counts.blobs)
+            continue
+        except HeadMoved:  # someone else began it, perhaps by importing it
+            if not await _is_there(store, reader):
+                raise
+        except StorageError:
+            if await store.head(head.run_id) != head:
+                raise
+        return
+
+
+async def _add_blobs(store: Store, reader: ExportReader, steps: Steps) -> None:
     batch: list[Blob] = []
 
     async def add() -> None:
-        await store.add_blobs(head.family, batch)
+        await store.add_blobs(reader.head.family, batch)
         steps.done(len(batch))
         batch.clear()
         await asyncio.sleep(0)  # lets the threads of the store drop them, too, before the next ones come
@@ -226,17 +254,6 @@ async def _store(store: Store, reader: ExportReader, steps: Steps) -> None:
             await add()
     if batch:
         await add()
-    commit = Commit(
-        head, None, tuple(reader.records), notes=tuple(reader.notes), letters=tuple(reader.letters)
-    )
-    try:
-        await store.commit(commit)
-    except HeadMoved:  # someone else began it, perhaps by importing it
-        if not await _is_there(store, reader):
-            raise
-    except StorageError:
-        if await store.head(head.run_id) != head:
-            raise
 
 
 def _arriving(head: Head) -> Head:

@@ -88,10 +88,10 @@ class Folders:
         self._get_ready()
         return self.run(run_id).tag(seq, tags)
 
-    def remove(self, removal: Removal) -> None:
-        """Remove records of a run."""
+    def remove(self, removal: Removal) -> bool:
+        """Remove records of a run; false if one of them has tags."""
         self._get_ready()
-        self.run(removal.run_id).remove(removal)
+        return self.run(removal.run_id).remove(removal)
 
     def remove_run(self, run_id: RunId, expected: Expected) -> None:
         """Remove a run. Its name is noted before, so that others go on if this process dies."""

@@ -144,13 +144,14 @@ class SqliteStore:
         )
         return done
 
-    async def remove(self, removal: Removal) -> None:
+    async def remove(self, removal: Removal) -> bool:
         session = self._current()
         head = await self.head(removal.run_id)
         with await self._bring(session, RunId("") if head is None else head.family, removal.blobs):
-            await session.writes.call(
+            done: bool = await session.writes.call(
                 lambda connection: upkeep.remove(connection, self.namespace, removal, self._big_blob)
             )
+        return done
 
     async def remove_run(self, run_id: RunId, expected: Expected) -> None:
         await self._current().writes.call(

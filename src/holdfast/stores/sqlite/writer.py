@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.checkpoint.store import Commit, Left, Letter
-from holdfast.errors import CheckpointCorrupt, HeadMoved, StorageError
+from holdfast.errors import CheckpointCorrupt, CheckpointNotFound, HeadMoved, StorageError
 from holdfast.ids import RunId
 from holdfast.stores.sqlite import mail
 from holdfast.stores.sqlite.failures import patiently, storage_error
@@ -23,6 +23,10 @@ _DOUBTFUL_UPKEEP = ". It may have happened or not: do it again"
 
 class Refused(StorageError):
     """What was asked for must not be done; nothing was written."""
+
+
+_BEFORE_WRITING = (HeadMoved, CheckpointCorrupt, CheckpointNotFound, Refused)
+"""What is raised before anything of a task was written."""
 
 
 class Mail(NamedTuple):
@@ -84,7 +88,12 @@ class Writer:
                 call.result = _leave(connection, self._namespace, task)
             else:
                 call.result = task(connection)
-        except (HeadMoved, CheckpointCorrupt, Refused) as error:  # before anything of it was written
+        except (
+            HeadMoved,
+            CheckpointCorrupt,
+            CheckpointNotFound,
+            Refused,
+        ) as error:  # before anything of it was written
             call.error = error
 
     def _finish(self, connection: sqlite3.Connection, calls: list[Call[Task]]) -> None:
