@@ -16,6 +16,7 @@ from holdfast.checkpoint.export_check import checked, named_by_notes, named_by_r
 from holdfast.checkpoint.export_file import ExportReader, ExportWriter
 from holdfast.checkpoint.export_place import Draft, Source
 from holdfast.checkpoint.loading import Blobs
+from holdfast.checkpoint.looking import steadily
 from holdfast.checkpoint.steps import Progress, Steps, finished
 from holdfast.checkpoint.store import Blob, Commit, Depth, Head, Letter, Note, Record, Store
 from holdfast.engine.status import RunStatus
@@ -59,8 +60,15 @@ async def export_run(
 ) -> Head:
     """Write a run, as it stands at one moment, to a new file; gives where it stood.
 
-    The file gets its name when it is complete, was read back and checked, and is durable.
+    The file gets its name when it is complete, was read back and checked, and is durable. If checkpoints of the run
+    are removed before they are written, it begins anew.
     """
+    return await steadily(lambda: _export(store, run_id, path, progress))
+
+
+async def _export(
+    store: Store, run_id: RunId, path: str | os.PathLike[str], progress: Progress | None
+) -> Head:
     standing = await _standing(store, run_id)
     draft = Draft(path)
     try:
