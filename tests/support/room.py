@@ -34,7 +34,7 @@ STATES = {
     "10 kB": State(10, 1_000),
     "200 kB": State(40, 5_000),
     "2 MB": State(400, 5_000),
-    "2 MB in 8": State(8, 250_000),
+    "200 kB in 8": State(8, 25_000),
 }
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from holdfast.checkpoint.store import Blob, Marked
 from holdfast.ids import Digest, RunId
 from holdfast.stores.disk import Disk
-from holdfast.stores.file.locks import Locks
+from holdfast.stores.locks import Locks
 from holdfast.stores.names import safe_name
 
 _DIGEST_BYTES = 32

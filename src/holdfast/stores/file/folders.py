@@ -28,10 +28,10 @@ from holdfast.stores.disk import Disk
 from holdfast.stores.file import marker
 from holdfast.stores.file.blobs import Blobs
 from holdfast.stores.file.hints import Hints
-from holdfast.stores.file.locks import Locks
 from holdfast.stores.file.row import Misplaced
 from holdfast.stores.file.run_folder import RunFolder, Tools
 from holdfast.stores.listing import asked_for
+from holdfast.stores.locks import Locks
 from holdfast.stores.names import safe_name
 from holdfast.stores.presence import Presence
 

@@ -18,10 +18,10 @@ from holdfast.stores.file.arrival import arrives, publish_whole
 from holdfast.stores.file.blobs import Blobs
 from holdfast.stores.file.edits import removal_document, tags_document
 from holdfast.stores.file.hints import Hints
-from holdfast.stores.file.locks import Locks
 from holdfast.stores.file.row import Row, View, covering
 from holdfast.stores.file.standing import Standing
 from holdfast.stores.file.tidying import Tidying
+from holdfast.stores.locks import Locks
 
 
 class Tools(NamedTuple):

@@ -170,13 +170,20 @@ class SqliteStore:
 
     async def discard(self, family: RunId, mark: int, digests: Sequence[Digest]) -> int:
         session = self._current()
-        alone: AbstractContextManager[None] = await session.files.call(
+
+        async def discard(files: bool) -> int:
+            freed: int = await session.writes.call(
+                lambda connection: upkeep.discard(connection, self.namespace, family, mark, digests, files)
+            )
+            return freed
+
+        alone: AbstractContextManager[None] | None = await session.files.call(
             Job("sweeping", session.blob_files.alone)
         )
+        if alone is None:
+            return await discard(files=False)
         with alone:  # nobody is between writing a file and naming it
-            freed: int = await session.writes.call(
-                lambda connection: upkeep.discard(connection, self.namespace, family, mark, digests)
-            )
+            freed = await discard(files=True)
             # Not by the thread for files, where someone may wait until this is over.
             of_files = await self._read(
                 lambda connection: upkeep.remove_files(

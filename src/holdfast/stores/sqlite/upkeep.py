@@ -103,14 +103,22 @@ def mark(connection: sqlite3.Connection, namespace: str, family: RunId) -> Marke
 
 
 def discard(
-    connection: sqlite3.Connection, namespace: str, family: RunId, marked: int, digests: Sequence[Digest]
+    connection: sqlite3.Connection,
+    namespace: str,
+    family: RunId,
+    marked: int,
+    digests: Sequence[Digest],
+    files: bool,
 ) -> int:
-    """Remove rows of blobs that nobody brought since; the bytes that they took, without those that are files."""
+    """Remove rows of blobs that nobody brought since; the bytes that they took, without those that are files.
+
+    Without ``files`` the rows of those stay, too.
+    """
     row = connection.execute(FIND_FAMILY, (namespace, family)).fetchone()
     freed = 0
     for digest in digests if row is not None else ():
         found = connection.execute(_UNUSED, (*row, prefix(digest), digest, marked)).fetchone()
-        if found is not None:
+        if found is not None and (files or not found[2]):
             number, size, is_file = found
             connection.execute(_DISCARD, (number,))
             freed += 0 if is_file else size
