@@ -1,6 +1,7 @@
 """Kills those who prune and sweep, and lets others write and resume meanwhile: nothing that is kept is ever lost.
 
     python -m tests.faults.retention --store sqlite --kills 500 --seed 7
+    python -m tests.faults.retention --store file --kills 100 --steps 10000 room
 
 Chance comes from a seed, which is printed; the moments themselves are the machine's.
 """
@@ -12,7 +13,7 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -29,15 +30,18 @@ from holdfast import (
     handler,
 )
 from holdfast.checkpoint.store import Removal
+from holdfast.ids import Digest, RunId
 from tests.faults.playing import Case, Scenario
 from tests.support.durable import ON_DISK, Wrapped, storage_at
 from tests.support.fault_processes import Child, Parent, Wrong, expect, warm_up
-from tests.support.retained import content, stored_seqs
+from tests.support.retained import content, stored_bytes, stored_seqs
+from tests.support.room import ALLOWED, STATES, Room, rewriting, room_on_disk, state_held
 from tests.support.small_limits import small_limits
 
 LATEST = Retention.latest_only()
 STEPS = 40
-WRITERS, RUNS_EACH, RESUMED = 4, 5, 5
+# Processes, and the runs that each of them drives at the same time; and runs that are left and resumed.
+WRITERS, RUNS_EACH, RESUMED = 2, 25, 5
 
 
 # -- the workflow ----------------------------------------------------------------------------------
@@ -80,22 +84,46 @@ def toggled(steps: int) -> list[Any]:
 class Cutless(Wrapped):
     """Removes records and gives no keyframes to those that follow."""
 
-    async def remove(self, removal: Removal) -> None:
-        await self.inner.remove(removal._replace(keyframes=()))
+    async def remove(self, removal: Removal) -> bool:
+        return await self.inner.remove(removal._replace(keyframes=()))
 
 
 class ParentsFirst(Wrapped):
     """Removes records before those that follow have their keyframes."""
 
-    async def remove(self, removal: Removal) -> None:
+    async def remove(self, removal: Removal) -> bool:
         await self.inner.remove(removal._replace(keyframes=(), blobs=()))
         await asyncio.sleep(0.005)
-        await self.inner.remove(removal._replace(seqs=()))
+        return await self.inner.remove(removal._replace(seqs=()))
+
+
+class IgnoresMarks(Wrapped):
+    """Sweeps what nobody named when it looked, also if somebody brought it since."""
+
+    async def discard(self, family: RunId, mark: int, digests: Sequence[Digest]) -> int:
+        return await self.inner.discard(family, 1 << 33, digests)
+
+
+class Boasts(Wrapped):
+    """Says that a sweep freed more than it did."""
+
+    async def discard(self, family: RunId, mark: int, digests: Sequence[Digest]) -> int:
+        return 1 + await self.inner.discard(family, mark, digests)
+
+
+class Hoards(Wrapped):
+    """Removes records of runs, but never sweeps."""
+
+    async def discard(self, family: RunId, mark: int, digests: Sequence[Digest]) -> int:
+        return 0
 
 
 PLANTED: dict[str, Callable[[Any], Any]] = {
     "cutless": Cutless,
     "parents-first": ParentsFirst,
+    "ignores-marks": IgnoresMarks,
+    "boasts": Boasts,
+    "hoards": Hoards,
 }
 
 
@@ -103,10 +131,13 @@ PLANTED: dict[str, Callable[[Any], Any]] = {
 async def storage_of(case: Case) -> AsyncIterator[CheckpointStorage]:
     """The storage with its planted bug; keyframes are small, so that much is removed."""
     with small_limits(inline=4096, keyframe=1200, largest_part=1 << 18, compress=1024):
-        whole = storage_at(case.kind, case.folder)
-        store = PLANTED[case.planted](whole.store) if case.planted else whole.store
-        async with CheckpointStorage(store) as storage:
+        async with _planted_in(case) as storage:
             yield storage
+
+
+def _planted_in(case: Case) -> CheckpointStorage:
+    whole = storage_at(case.kind, case.folder)
+    return CheckpointStorage(PLANTED[case.planted](whole.store) if case.planted else whole.store)
 
 
 # -- what children do ------------------------------------------------------------------------------
@@ -201,6 +232,41 @@ async def sweep(parent: Parent, case: Case) -> None:
     parent.tell(f"swept {json.dumps([rounds, checkpoints, blobs])}")
 
 
+async def free(parent: Parent, case: Case) -> None:
+    """Prune everything; what that frees is what the report says."""
+    async with storage_of(case) as storage:
+        before = await stored_bytes(storage)
+        foreseen = await storage.prune(LATEST, dry_run=True)
+        report = await storage.prune(LATEST)
+        freed = before - await stored_bytes(storage)
+        expect(report.checkpoints > 0 and freed > 0, f"there was nothing to be freed: {report}")
+        expect(freed == report.bytes, f"{freed} bytes were freed, but the report says {report.bytes}")
+        expect(freed == foreseen.bytes, f"{freed} bytes were freed, but {foreseen.bytes} were foreseen")
+        again = await storage.prune(LATEST)
+        expect(again.bytes == again.checkpoints == again.blobs == 0, f"something was left: {again}")
+    parent.tell("freed")
+
+
+async def rewrite(parent: Parent, case: Case, name: str, steps: int) -> None:
+    """Start a run that writes one key of its state anew in each superstep, or go on with it."""
+    async with _planted_in(case) as storage:
+        workflow = rewriting(STATES[name])
+        if await storage.head_or_none(name) is None:
+            run = await workflow.start(steps, run_id=name, storage=storage)
+        else:
+            run = await workflow.resume(run_id=name, storage=storage)
+        bound = 0
+        async for event in run.watch_stream():
+            if not isinstance(event, CheckpointSavedEvent) or event.checkpoint.superstep < 2:
+                continue
+            bound = bound or 4 * await state_held(storage) + ALLOWED
+            taken = room_on_disk(case.folder)
+            expect(taken.apparent <= bound, f"{taken.apparent} bytes at {event.checkpoint}, not {bound}")
+            parent.tell(f"saved {event.checkpoint.seq} {taken.apparent} {taken.allocated} {bound}")
+        await run.wait_for_completion()
+    parent.tell("done")
+
+
 async def fill(parent: Parent, case: Case, round_number: int) -> None:
     """Make checkpoints and blobs that can be pruned: a run, a fork of it, and a branch."""
     async with storage_of(case) as storage:
@@ -293,6 +359,40 @@ def killed_sweeps(case: Case, kills: int, chance: random.Random) -> None:
         looking.until("looked")
 
 
+def killed_in_its_room(case: Case, kills: int, steps: int, chance: random.Random, name: str) -> None:
+    """A run that keeps only its latest checkpoint is killed at any moment, and takes little room at every one."""
+    killed, seen, bound = 0, 0, 0
+    most = Room(0, 0)
+    done = False
+    while not done:
+        with case.child(rewrite, name, steps) as child:
+            child.until("saved", "done")
+            if killed < kills:
+                child.ended_within(chance.random() * 2 * _PER_SUPERSTEP[case.kind] * steps / kills)
+                child.kill()
+            else:
+                child.finish()
+            expect(not told(child, "wrong"), f"{name}: {told(child, 'wrong')}")
+            done = "done" in child.told
+            for line in told(child, "saved"):
+                seen, *taken, bound = map(int, line.split())
+                most = Room(*map(max, most, taken))
+        killed += not done
+        taken_now = room_on_disk(case.folder)
+        expect(taken_now.apparent <= bound, f"after a kill: {taken_now.apparent} bytes, not {bound}")
+        with case.child(look, {name: seen}) as looking:
+            looking.until("looked")
+    print(
+        f"{case.kind}, {name}, {steps} supersteps, {killed} kills: {most.apparent:,} bytes, {most.allocated:,} "
+        f"allocated, of {bound:,}",
+        flush=True,
+    )
+
+
+# Seconds, about: so that kills are spread over a run.
+_PER_SUPERSTEP = {"sqlite": 0.004, "file": 0.012}
+
+
 def beside_writers(case: Case, steps: int) -> None:
     """One prunes and sweeps while others write, stop and resume; no one ever misses anything."""
     with case.child(sweep) as sweeper:
@@ -310,18 +410,33 @@ def beside_writers(case: Case, steps: int) -> None:
     expect(rounds > 2 and checkpoints > 20 and blobs > 2, f"little was swept: {rounds, checkpoints, blobs}")
     with case.child(look, {}) as looking:
         looking.until("looked")
+    with case.child(free) as freeing:
+        freeing.until("freed")
+    with case.child(look, {}) as looking:
+        looking.until("looked")
 
 
-SCENARIOS = ["killed-writers", "killed-sweeps", "beside-writers"]
+SCENARIOS = ["killed-writers", "killed-sweeps", "beside-writers", "room"]
+# A run of so many supersteps shows for every state how much room it takes.
+_LONG = 1000
 
 
-def scenario(name: str, kills: int, seed: int) -> Scenario:
+def scenario(name: str, kills: int, steps: int, seed: int) -> Scenario:
     chance = random.Random(seed)
+    if name == "room":
+        return lambda case: in_their_room(case, kills, steps, chance)
     if name == "killed-writers":
         return lambda case: killed_writers(case, kills, chance)
     if name == "killed-sweeps":
         return lambda case: killed_sweeps(case, kills, chance)
-    return lambda case: beside_writers(case, max(16, kills))
+    return lambda case: beside_writers(case, max(8, kills))
+
+
+def in_their_room(case: Case, kills: int, steps: int, chance: random.Random) -> None:
+    for number, name in enumerate(STATES if steps >= _LONG else ["200 kB in 8"]):
+        folder = case.folder / str(number)
+        folder.mkdir()
+        killed_in_its_room(Case(case.kind, folder, case.planted), kills, steps, chance, name)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -330,6 +445,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--store", choices=ON_DISK, default="sqlite")
     parser.add_argument("--planted", choices=["", *PLANTED], default="")
     parser.add_argument("--kills", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=150, help="of each run that is killed in its room")
     parser.add_argument("--seed", type=int, default=None)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(SCENARIOS)}")
     given = parser.parse_args(arguments)
@@ -342,7 +458,7 @@ def main(arguments: list[str] | None = None) -> int:
         with tempfile.TemporaryDirectory() as folder:
             wrong = ""
             try:
-                scenario(name, given.kills, seed)(Case(given.store, Path(folder), given.planted))
+                scenario(name, given.kills, given.steps, seed)(Case(given.store, Path(folder), given.planted))
             except Wrong as problem:
                 wrong = str(problem) or "it says not what"
         failed = failed or bool(wrong)

@@ -14,7 +14,7 @@ from tests.support.fault_processes import play
 KILLS = int(os.environ.get("HOLDFAST_KILLS", "10"))
 
 
-@pytest.mark.parametrize("scenario", ["killed-writers", "killed-sweeps", "beside-writers"])
+@pytest.mark.parametrize("scenario", ["killed-writers", "killed-sweeps", "beside-writers", "room"])
 @pytest.mark.parametrize("store", ON_DISK)
 def test_nothing_that_is_kept_is_lost(store: str, scenario: str, tmp_path: Path) -> None:
     code, said = play(tmp_path, "retention", "--store", store, "--kills", KILLS, scenario)
@@ -22,9 +22,17 @@ def test_nothing_that_is_kept_is_lost(store: str, scenario: str, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("planted", "scenario"), [("cutless", "killed-sweeps"), ("parents-first", "killed-writers")]
+    ("planted", "scenario", "how"),
+    [
+        ("cutless", "killed-sweeps", "missing"),
+        ("parents-first", "killed-writers", "missing"),
+        ("ignores-marks", "beside-writers", "missing"),
+        ("boasts", "beside-writers", "the report says"),
+        ("hoards", "room", "bytes"),
+    ],
 )
-def test_a_planted_bug_is_found(planted: str, scenario: str, tmp_path: Path) -> None:
-    code, said = play(tmp_path, "retention", "--planted", planted, "--kills", 100, scenario)
+def test_a_planted_bug_is_found(planted: str, scenario: str, how: str, tmp_path: Path) -> None:
+    kills = 100 if scenario.startswith("killed") else 10
+    code, said = play(tmp_path, "retention", "--planted", planted, "--kills", kills, scenario)
     assert code == 1, said
-    assert "missing" in said
+    assert how in said

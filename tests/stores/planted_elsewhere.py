@@ -90,7 +90,7 @@ class Filed(MemoryStore):
         with self._filed():
             return await super().tag(run_id, seq, tags)
 
-    async def remove(self, removal: Removal) -> None:
+    async def remove(self, removal: Removal) -> bool:
         with self._filed():
             return await super().remove(removal)
 
@@ -202,7 +202,7 @@ class KeepsTagsInMemory(Filed):
 
 
 class RemovesInMemory(Filed):
-    async def remove(self, removal: Removal) -> None:
+    async def remove(self, removal: Removal) -> bool:
         return await MemoryStore.remove(self, removal)
 
 

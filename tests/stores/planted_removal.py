@@ -63,144 +63,180 @@ class TagsOnlyHeads(MemoryStore):
 
 
 class RemovesAllBefore(MemoryStore):
-    async def remove(self, removal: Removal) -> None:
+    async def remove(self, removal: Removal) -> bool:
         last = max(removal.seqs, default=0)
-        await super().remove(removal._replace(seqs=tuple(range(last + 1)) if last < 1000 else removal.seqs))
+        return await super().remove(
+            removal._replace(seqs=tuple(range(last + 1)) if last < 1000 else removal.seqs)
+        )
 
 
 class FindsWhatWasRemoved(MemoryStore):
-    async def remove(self, removal: Removal) -> None:
+    async def remove(self, removal: Removal) -> bool:
         places = dict(self._places)
-        await super().remove(removal)
+        done = await super().remove(removal)
         self._places.update(places)
+        return done
 
 
-class RemovesAHundred(MemoryStore):
-    async def remove(self, removal: Removal) -> None:
-        await super().remove(removal._replace(seqs=removal.seqs[:100]))
-
-
-class KeepsTheKeyframeThatIsThere(MemoryStore):
-    async def remove(self, removal: Removal) -> None:
-        bare = [one for one in removal.keyframes if not self._records[removal.run_id, one[0]].keyframe]
-        await super().remove(removal._replace(keyframes=tuple(bare)))
-
-
-class GivesNoKeyframes(MemoryStore):
-    async def remove(self, removal: Removal) -> None:
-        await super().remove(removal._replace(keyframes=()))
-
-
-class ForgetsTagsWithKeyframes(MemoryStore):
-    async def remove(self, removal: Removal) -> None:
-        await super().remove(removal)
-        for seq, _ in removal.keyframes:
+class RemovesWhatHasTags(MemoryStore):
+    def _untag(self, removal: Removal) -> None:
+        for seq in removal.seqs:
             if (record := self._records.get((removal.run_id, seq))) is not None:
                 self._records[removal.run_id, seq] = record._replace(tags=())
 
+    async def remove(self, removal: Removal) -> bool:
+        self._untag(removal)
+        return await super().remove(removal)
+
+
+class SaysThatWhatHasTagsIsGone(MemoryStore):
+    async def remove(self, removal: Removal) -> bool:
+        await super().remove(removal)
+        return True
+
+
+class RemovesWhatHasNoTags(MemoryStore):
+    """Passes over records with tags, though those they follow from go."""
+
+    async def remove(self, removal: Removal) -> bool:
+        records = {seq: self._records.get((removal.run_id, seq)) for seq in removal.seqs}
+        bare = [seq for seq, record in records.items() if record is None or not record.tags]
+        await super().remove(removal._replace(seqs=tuple(bare)))
+        return len(bare) == len(records)
+
+
+class RemovesAHundred(MemoryStore):
+    async def remove(self, removal: Removal) -> bool:
+        return await super().remove(removal._replace(seqs=removal.seqs[:100]))
+
+
+class KeepsTheKeyframeThatIsThere(MemoryStore):
+    async def remove(self, removal: Removal) -> bool:
+        bare = [one for one in removal.keyframes if not self._records[removal.run_id, one[0]].keyframe]
+        return await super().remove(removal._replace(keyframes=tuple(bare)))
+
+
+class GivesNoKeyframes(MemoryStore):
+    async def remove(self, removal: Removal) -> bool:
+        return await super().remove(removal._replace(keyframes=()))
+
+
+class ForgetsTagsWithKeyframes(MemoryStore):
+    async def remove(self, removal: Removal) -> bool:
+        done = await super().remove(removal)
+        for seq, _ in removal.keyframes:
+            if (record := self._records.get((removal.run_id, seq))) is not None:
+                self._records[removal.run_id, seq] = record._replace(tags=())
+        return done
+
 
 class KeepsRecordsWithKeyframes(MemoryStore):
-    async def remove(self, removal: Removal) -> None:
+    async def remove(self, removal: Removal) -> bool:
         bare = [
             seq
             for seq in removal.seqs
             if (record := self._records.get((removal.run_id, seq))) is None or record.keyframe is None
         ]
-        await super().remove(removal._replace(seqs=tuple(bare)))
+        return await super().remove(removal._replace(seqs=tuple(bare)))
 
 
 class BringsNoBlobsToKeyframes(MemoryStore):
-    async def remove(self, removal: Removal) -> None:
-        await super().remove(removal._replace(blobs=()))
+    async def remove(self, removal: Removal) -> bool:
+        return await super().remove(removal._replace(blobs=()))
 
 
 class BringsBlobsToTheRun(MemoryStore):
-    async def remove(self, removal: Removal) -> None:
-        await super().remove(removal._replace(blobs=()))
+    async def remove(self, removal: Removal) -> bool:
+        done = await super().remove(removal._replace(blobs=()))
         self._bring(removal.run_id, removal.blobs)
+        return done
 
 
 class NeedsEveryRecord(MemoryStore):
-    async def remove(self, removal: Removal) -> None:
+    async def remove(self, removal: Removal) -> bool:
         for seq in (*removal.seqs, *(seq for seq, _ in removal.keyframes)):
             self._records[removal.run_id, seq]
-        await super().remove(removal)
+        return await super().remove(removal)
 
 
 class RemovesFromAnyHead(MemoryStore):
-    async def remove(self, removal: Removal) -> None:
+    async def remove(self, removal: Removal) -> bool:
         head = self._heads.get(removal.run_id)
         if head is not None:
             removal = removal._replace(expected=Expected(head.checkpoint_id, head.token))
-        await super().remove(removal)
+        return await super().remove(removal)
 
 
 class RemovesFromAnyOwner(MemoryStore):
-    async def remove(self, removal: Removal) -> None:
+    async def remove(self, removal: Removal) -> bool:
         head = self._heads.get(removal.run_id)
         if head is not None:
             removal = removal._replace(expected=removal.expected._replace(token=head.token))
-        await super().remove(removal)
+        return await super().remove(removal)
 
 
 class GivesKeyframesBeforeItCompares(MemoryStore):
-    async def remove(self, removal: Removal) -> None:
+    async def remove(self, removal: Removal) -> bool:
         for seq, keyframe in removal.keyframes:
             if (record := self._records.get((removal.run_id, seq))) is not None:
                 self._records[removal.run_id, seq] = record._replace(keyframe=keyframe)
-        await super().remove(removal)
+        return await super().remove(removal)
 
 
 class RemovesTheHead(MemoryStore):
-    async def remove(self, removal: Removal) -> None:
+    async def remove(self, removal: Removal) -> bool:
         for seq in removal.seqs:
             self._remove(removal.run_id, seq)
-        await super().remove(removal._replace(seqs=()))
+        return await super().remove(removal._replace(seqs=()))
 
 
 class SaysThatTheHeadMoved(MemoryStore):
-    async def remove(self, removal: Removal) -> None:
+    async def remove(self, removal: Removal) -> bool:
         try:
-            await super().remove(removal)
+            return await super().remove(removal)
         except StorageError as error:
             raise HeadMoved(str(error)) from None
 
 
 class EmptiesTheJournalWithARemoval(MemoryStore):
-    async def remove(self, removal: Removal) -> None:
-        await super().remove(removal)
+    async def remove(self, removal: Removal) -> bool:
+        done = await super().remove(removal)
         self._notes.pop(removal.run_id, None)
+        return done
 
 
 class ForgetsLettersWithARemoval(MemoryStore):
-    async def remove(self, removal: Removal) -> None:
-        await super().remove(removal)
+    async def remove(self, removal: Removal) -> bool:
+        done = await super().remove(removal)
         self._letters.pop(removal.run_id, None)
+        return done
 
 
 class TakesTheTokenForARemoval(MemoryStore):
-    async def remove(self, removal: Removal) -> None:
-        await super().remove(removal)
+    async def remove(self, removal: Removal) -> bool:
+        done = await super().remove(removal)
         head = self._heads[removal.run_id]
         self._heads[removal.run_id] = head._replace(token=head.token + 1)
+        return done
 
 
 class RemovesFromTheFamily(MemoryStore):
-    async def remove(self, removal: Removal) -> None:
-        await super().remove(removal)
+    async def remove(self, removal: Removal) -> bool:
+        done = await super().remove(removal)
         family = self._heads[removal.run_id].family
         for head in self._heads.values():
             if head.family == family:
                 for seq in removal.seqs:
                     self._remove(head.run_id, seq)
+        return done
 
 
 class RemovesStepByStep(MemoryStore):
-    async def remove(self, removal: Removal) -> None:
+    async def remove(self, removal: Removal) -> bool:
         for seq in removal.seqs:
             await super().remove(removal._replace(seqs=(seq,), keyframes=()))
             await asyncio.sleep(0)
-        await super().remove(removal)
+        return await super().remove(removal)
 
 
 # -- runs ------------------------------------------------------------------------------------------
@@ -334,10 +370,11 @@ class ForgetsWhatForksBring(SweepsOf):
 
 
 class ForgetsWhatRemovalsBring(SweepsOf):
-    async def remove(self, removal: Removal) -> None:
+    async def remove(self, removal: Removal) -> bool:
         brought = dict(self._brought)
-        await super().remove(removal)
+        done = await super().remove(removal)
         self._brought = brought
+        return done
 
 
 class KeepsWhatWasEverBrought(SweepsOf):
@@ -474,6 +511,9 @@ BUGS: list[tuple[type[MemoryStore], str]] = [
     (ForgetsTagsWithKeyframes, "test_tags_stay_while_the_run_goes_on"),
     (RemovesAllBefore, "test_removed_records_are_gone_and_the_others_stay"),
     (FindsWhatWasRemoved, "test_removed_records_are_gone_and_the_others_stay"),
+    (RemovesWhatHasTags, "test_a_record_with_tags_is_not_removed"),
+    (SaysThatWhatHasTagsIsGone, "test_a_record_with_tags_is_not_removed"),
+    (RemovesWhatHasNoTags, "test_a_record_with_tags_is_not_removed"),
     (RemovesAHundred, "test_many_records_are_removed_at_once"),
     (KeepsTheKeyframeThatIsThere, "test_records_get_keyframes_as_others_go"),
     (GivesNoKeyframes, "test_records_get_keyframes_as_others_go"),
@@ -629,11 +669,12 @@ class RemovesFromAllNamespaces(Kept):
         super().__init__(place, namespace)
         self._place = place
 
-    async def remove(self, removal: Removal) -> None:
-        await super().remove(removal)
+    async def remove(self, removal: Removal) -> bool:
+        done = await super().remove(removal)
         for room in self._place.values():
             for seq in removal.seqs if isinstance(room, MemoryStore) else ():
                 room._remove(removal.run_id, seq)
+        return done
 
 
 class MustBeOpenedToSweep(Kept):

@@ -23,7 +23,7 @@ from holdfast.checkpoint.store import (
     Store,
     StoreInfo,
 )
-from holdfast.errors import HeadMoved, StorageError
+from holdfast.errors import HeadMoved, HoldfastError, StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.conformance import DurableStoreConformance, StoreConformance
@@ -34,6 +34,7 @@ from tests.stores import (
     planted_inbox,
     planted_journal,
     planted_kept,
+    planted_needs,
     planted_removal,
     planted_waking,
 )
@@ -50,7 +51,7 @@ DURABLE_TESTS = sorted(
 async def passes(test: Awaitable[None]) -> bool:
     try:
         await asyncio.wait_for(test, 30)
-    except (AssertionError, StorageError, RuntimeError, KeyError, TypeError, TimeoutError):
+    except (AssertionError, HoldfastError, RuntimeError, KeyError, TypeError, TimeoutError):
         return False
     return True
 
@@ -818,6 +819,7 @@ BUGS: list[tuple[type[MemoryStore], str]] = [
     *planted_arrivals.BUGS,
     *planted_removal.BUGS,
     *planted_waking.BUGS,
+    *planted_needs.BUGS,
 ]
 
 
@@ -953,6 +955,7 @@ DURABLE_BUGS: list[tuple[type[Kept], str]] = [
     *planted_arrivals.DURABLE_BUGS,
     *planted_removal.DURABLE_BUGS,
     *planted_waking.DURABLE_BUGS,
+    *planted_needs.DURABLE_BUGS,
 ]
 
 

@@ -12,6 +12,7 @@ import pytest
 from holdfast.checkpoint.store import Blob, Commit
 from holdfast.errors import HeadMoved
 from holdfast.ids import Digest, RunId
+from holdfast.stores import disk as disk_module
 from holdfast.stores.disk import Disk
 from holdfast.stores.file import FileStore
 from tests.stores.file_commits import NOON, RUN, at, checkpoint_id, failing, head, seqs, step, tree, write
@@ -144,7 +145,44 @@ async def test_a_lost_race_leaves_nothing(store, path) -> None:
     assert len(tree(path)) == 6
 
 
-async def test_old_temporary_files_are_swept_up(path) -> None:
+async def test_temporary_files_of_those_who_died_are_swept_up(path) -> None:
+    store = FileStore(path)
+    await store.open()
+    await store.close()
+    (path / "temp" / "dead.tmp").write_bytes(b"half")
+    (path / "temp" / "folder.tmp").mkdir()
+    (path / "temp" / "folder.tmp" / "half").write_bytes(b"half")
+    living = Disk(path / "temp")
+    written, folder = living.write(b"whole"), living.new_folder()
+    again = FileStore(path)
+    await again.commit(step(RUN, 1))
+    assert sorted(os.listdir(path / "temp")) == sorted([written.name, folder.name])
+    living.publish(written, path / "temp" / "published")
+    living.remove(folder)
+    assert os.listdir(path / "temp") == ["published"]
+    await again.close()
+
+
+async def test_a_temporary_file_that_is_swept_up_before_it_is_locked_is_made_again(path, monkeypatch) -> None:
+    path.mkdir()
+    disk, other = Disk(path), Disk(path)
+    straight, made = disk_module._try_lock, []
+
+    def late(handle: int) -> bool | None:
+        made.append(handle)
+        if len(made) == 1:
+            other.sweep()
+        return straight(handle)
+
+    monkeypatch.setattr(disk_module, "_try_lock", late)
+    temp = disk.write(b"whole")
+    assert len(made) == 3  # two of its own, and that of the sweep
+    assert [name.read_bytes() for name in path.iterdir()] == [b"whole"]
+    disk.remove(temp)
+
+
+async def test_where_there_are_no_locks_old_temporary_files_are_swept_up(path, monkeypatch) -> None:
+    monkeypatch.setattr(disk_module, "_try_lock", lambda handle: None)
     store = FileStore(path)
     await store.open()
     await store.close()

@@ -14,8 +14,8 @@ from holdfast.checkpoint.store import Depth, Expected, Keyframe, Letter, Removal
 from holdfast.errors import HeadMoved
 from holdfast.ids import RunId
 from holdfast.stores.file import FileStore
-from holdfast.stores.file.locks import Locks
 from holdfast.stores.file.tidying import Tidying
+from holdfast.stores.locks import Locks
 from tests.stores.file_commits import (
     EVERYTHING,
     RUN,

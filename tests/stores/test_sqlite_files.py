@@ -102,7 +102,11 @@ async def test_large_blobs_are_files(path: Path) -> None:
     blobs = [sample_blob(b"s" * 999), sample_blob(b"l" * 1000), sample_blob(b"x" * 5000)]
     await begin(store, "The Run", blobs)
     beside = path.with_name("runs.db-blobs")
-    files = {file.name: file for file in beside.rglob("*") if file.is_file() and file.name != ".sweep"}
+    files = {
+        file.name: file
+        for file in beside.rglob("*")
+        if file.is_file() and file.name not in (".sweep", ".gate")
+    }
     assert files.keys() == {blob.digest.hex() for blob in blobs[1:]}
     assert files[blobs[1].digest.hex()].read_bytes() == blobs[1].data
     assert execute(path, "SELECT size, data IS NULL FROM blobs ORDER BY size") == [

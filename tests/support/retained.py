@@ -80,7 +80,7 @@ async def blob_sizes(storage: CheckpointStorage, family: str) -> list[int]:
 
 
 async def stored_bytes(storage: CheckpointStorage) -> int:
-    """The bytes of all records and blobs, as stored, without cut keyframes: pruning adds those."""
+    """The bytes of all records and blobs, as stored."""
     total = 0
     families = set()
     for run in await storage.list_runs(limit=None):
@@ -88,7 +88,7 @@ async def stored_bytes(storage: CheckpointStorage) -> int:
         families.add(head.family)
         for record in await storage.store.records(head.run_id, 1, head.seq, Depth.ALL):
             parts = [record.header, record.changes, record.values]
-            if record.keyframe is not None and not record.keyframe.cut:
+            if record.keyframe is not None:
                 parts += [record.keyframe.changes, record.keyframe.values]
             total += sum(map(len, parts))
     for family in families:

@@ -5,17 +5,19 @@ from contextlib import contextmanager
 
 import pytest
 
-from holdfast.checkpoint import log, packing, pruning, record
+from holdfast.checkpoint import log, packing, pruning, record, tidying
 
 
 @contextmanager
 def small_limits(
     inline: int = 24, keyframe: int = 300, largest_part: int = 600, compress: int = 64
 ) -> Iterator[None]:
-    """Values become blobs, keyframes come often, records are compressed and parts of them lie elsewhere."""
+    """Values become blobs, keyframes come often, room is made soon, and parts of compressed records lie elsewhere."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packing, "INLINE", inline)
         patch.setattr(log, "_KEYFRAME_BYTES", keyframe)
+        patch.setattr(tidying, "_LEAST", 20 * keyframe)
+        patch.setattr(tidying, "_PER_RECORD", 0)
         for module in (log, pruning):
             patch.setattr(module, "LARGEST_PART", largest_part)
         patch.setattr(record, "_WORTH_COMPRESSING", compress)

@@ -13,6 +13,7 @@ import ormsgpack
 from holdfast.checkpoint.document import refs_of
 from holdfast.checkpoint.info import Cause
 from holdfast.checkpoint.loading import Blobs, load
+from holdfast.checkpoint.looking import steadily
 from holdfast.checkpoint.manifest import Manifest, Ref
 from holdfast.checkpoint.record import corrupt, elsewhere, plain_form, read_header, unsealed
 from holdfast.checkpoint.statistics import StorageStatistics, StorageUsage
@@ -134,17 +135,27 @@ class _Run:
 
 async def _run(store: Store, blobs: Blobs, head: Head, tally: _Tally) -> _Run | None:
     """Count a run; None if it is gone meanwhile."""
-    run = _Run(head, StorageUsage(runs=1))
-    try:
-        for first in range(1, head.seq + 1, _RECORDS):
-            last = min(first + _RECORDS - 1, head.seq)
-            for record in await store.records(head.run_id, first, last, Depth.ALL):
+    run: _Run | None = None
+    told, most = 0, head.seq
+
+    async def look() -> None:
+        nonlocal run, told
+        now = await store.head(head.run_id)
+        run = None if now is None else _Run(now, StorageUsage(runs=1))
+        if now is None or run is None:
+            return
+        for first in range(1, now.seq + 1, _RECORDS):
+            last = min(first + _RECORDS - 1, now.seq)
+            for record in await store.records(now.run_id, first, last, Depth.ALL):
                 await _record(store, run, record)
-            tally.went_on(last - first + 1)
-        _hold(run, (await load(store, blobs, head, head.seq, Depth.CHANGES)).manifest)
+            if told < min(last, most):
+                tally.went_on(min(last, most) - told)
+                told = min(last, most)
+        _hold(run, (await load(store, blobs, now, now.seq, Depth.CHANGES)).manifest)
+
+    try:
+        await steadily(look)
     except CheckpointCorrupt:
-        if await store.head(head.run_id) is None:
-            return None
         tally.unreadable.append(head.run_id)
     return run
 

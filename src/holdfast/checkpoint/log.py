@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from holdfast.checkpoint.bundles import bundled
@@ -36,6 +36,7 @@ from holdfast.checkpoint.store import (
     Record,
     Store,
 )
+from holdfast.checkpoint.tidying import Tidying
 from holdfast.checkpoint.values import Encoder
 from holdfast.engine.message import Expiry
 from holdfast.engine.status import RunStatus
@@ -104,7 +105,7 @@ class RunLog:
         manifest: Manifest | None = None,
         replay: Replay = _FROM_THE_START,
         last_time: int = 0,
-        tidy: Callable[[Head], Awaitable[None]] | None = None,
+        tidying: Tidying | None = None,
     ) -> None:
         self.head = head
         self._store = store
@@ -113,8 +114,9 @@ class RunLog:
         self._manifest = manifest or Manifest()
         self._replay = replay
         self._last_time = last_time
-        self._tidy = tidy
+        self._tidying = tidying
         self._parent: CheckpointId | None = head.checkpoint_id or None
+        self._needs: tuple[Digest, ...] = ()
         self._acquired = False
         self._noted: set[Digest] = set()
         self._ahead = False
@@ -155,8 +157,12 @@ class RunLog:
         return {key: asked.expiry for key, asked in self._manifest.requests.items()}
 
     def stand_on(self, checkpoint_id: CheckpointId) -> None:
-        """Let the next record follow the checkpoint that was loaded instead of the head."""
+        """Let the next record follow the checkpoint that was loaded instead of the head.
+
+        Nobody keeps that one from being removed meanwhile, so what it holds has to be there when the record is stored.
+        """
         self._parent = checkpoint_id
+        self._needs = tuple(self._manifest.digests)
 
     async def append(
         self, entries: Sequence[Entry], taken: Sequence[str] = (), drafts: Sequence[Draft] = ()
@@ -203,8 +209,8 @@ class RunLog:
         self._counters.checkpoints += len(records)
         self._counters.new_bytes += sum(record.new_bytes for record in records)
         self._counters.blobs_written += len(blobs)
-        if self._tidy is not None and head.retention and records[-1].keyframe is not None:
-            await self._tidy(head)
+        if self._tidying is not None:
+            await self._tidying.after(head, records, self._manifest)
 
     async def set_status(
         self, status: RunStatus, reason: str = "", drafts: Sequence[Draft] = (), taken: Sequence[str] = ()
@@ -285,7 +291,8 @@ class RunLog:
         take_in(manifest, changed, entry.phase, entry.cause, seq, self._last_time)
         plain = packed(changed)
         weight = self._replay.weight + len(plain[0]) + len(plain[1]) / VALUE_WEIGHT
-        wanted = entry.keyframe or (last and weight >= max(_KEYFRAME_BYTES, self._replay.keyframe))
+        heavy = weight >= max(_KEYFRAME_BYTES, self._replay.keyframe)
+        wanted = entry.keyframe or (last and (heavy or self._makes_room(packer)))
         self._replay = Replay(seq) if wanted else self._replay._replace(weight=weight)
         header = Header(
             self.run_id,
@@ -325,6 +332,9 @@ class RunLog:
         self._replay = self._replay._replace(keyframe=len(keyframe.changes) + len(keyframe.values))
         return keyframe
 
+    def _makes_room(self, packer: Packer) -> bool:
+        return self._tidying is not None and self._tidying.due(self.head, packer.new_blob_bytes())
+
     def _part(self, plain: bytes, packer: Packer) -> bytes:
         stored = stored_form(plain)
         return stored if len(stored) <= LARGEST_PART else ELSEWHERE + packer.blob(plain)
@@ -359,7 +369,10 @@ class RunLog:
             self.claim.take()  # before anyone can see its name in the head
         try:
             try:
-                self.letters = await self._store.commit(Commit(head, expected, records, blobs, notes, taken))
+                commit = Commit(head, expected, records, blobs, notes, taken)
+                if records and self._needs:
+                    commit, self._needs = commit._replace(needs=self._needs), ()
+                self.letters = await self._store.commit(commit)
             except HeadMoved:
                 raise
             except StorageError as error:

@@ -43,7 +43,7 @@ class Freed(NamedTuple):
     checkpoints: int = 0
     blobs: int = 0
     bytes: int = 0
-    """Of records and of blobs, as stored."""
+    """Of records and of blobs, as stored; without those that keyframes took, which others got."""
 
     def __add__(self, other: object) -> Freed:
         if not isinstance(other, Freed):
@@ -59,36 +59,41 @@ async def remove_records(
     going = [record for record in headers if record.seq in gone and record.seq != head.seq]
     if not going:
         return Freed()
-    freed = Freed(len(going), 0, await _bytes_of(store, head.run_id, [record.seq for record in going]))
-    if dry_run:
-        return freed
+    seqs = tuple(record.seq for record in going)
+    freed = await _bytes_of(store, head.run_id, seqs)
     names = {record.checkpoint_id for record in going}
     keyframes: list[tuple[int, Keyframe]] = []
     new: list[Blob] = []
     for record in headers:
         if record.checkpoint_id not in names and info_of(record).parent_id in names:
-            keyframe, parts = await _cut_keyframe(store, blobs, head, record)
+            keyframe, parts, more = await _cut_keyframe(store, blobs, head, record)
             keyframes.append((record.seq, keyframe))
             new += parts
-    seqs = tuple(record.seq for record in going)
-    removal = Removal(
-        head.run_id, Expected(head.checkpoint_id, head.token), seqs, tuple(keyframes), tuple(new)
-    )
-    await _remove_moving(store, removal, head)
-    return freed
+            freed -= more
+    if not dry_run:
+        expected = Expected(head.checkpoint_id, head.token)
+        await _remove_moving(store, Removal(head.run_id, expected, seqs, tuple(keyframes), tuple(new)), head)
+    return Freed(len(going), 0, freed)
 
 
 async def _remove_moving(store: Store, removal: Removal, head: Head) -> None:
-    """Remove records of a run that may go on meanwhile: then nothing of it follows from what goes."""
+    """Remove records of a run that may go on meanwhile: then nothing of it follows from what goes.
+
+    Raises ``HeadMoved`` where what is to go has to be found out again.
+    """
     while True:
         try:
-            return await store.remove(removal)
+            done = await store.remove(removal)
         except HeadMoved:
             latest = await store.head(head.run_id)
             if latest is None or not await _went_on(store, head, latest):
                 raise
             head = latest
             removal = removal._replace(expected=Expected(head.checkpoint_id, head.token))
+            continue
+        if not done:
+            raise HeadMoved(f"run {head.run_id!r}: a checkpoint that was to go was given a tag meanwhile")
+        return
 
 
 async def _went_on(store: Store, head: Head, latest: Head) -> bool:
@@ -118,18 +123,21 @@ def _parts(record: Record) -> list[bytes]:
 
 async def _cut_keyframe(
     store: Store, blobs: Blobs, head: Head, record: Record
-) -> tuple[Keyframe, list[Blob]]:
-    """A keyframe for a record, so that its parent may be missing."""
+) -> tuple[Keyframe, list[Blob], int]:
+    """A keyframe for a record, so that its parent may be missing; with its blobs, and how many bytes are new."""
     stored = await store.records(head.run_id, record.seq, record.seq, Depth.ALL)
     if stored and stored[0].keyframe is not None:
-        return stored[0].keyframe._replace(cut=True), []
+        return stored[0].keyframe._replace(cut=True), [], 0
     try:
         loaded = await load(store, blobs, head, record.seq, Depth.ALL)
     except CheckpointCorrupt:
         if await store.records(head.run_id, record.seq, record.seq, Depth.HEADERS):
             raise
         raise HeadMoved(f"run {head.run_id!r} is pruned by someone else at the same time") from None
-    return keyframe_at(record.checkpoint_id, loaded.manifest)
+    keyframe, parts = keyframe_at(record.checkpoint_id, loaded.manifest)
+    known = await store.blobs(head.family, [blob.digest for blob in parts]) if parts else {}
+    new = sum(len(blob.data) for blob in parts if blob.digest not in known)
+    return keyframe, parts, new + len(keyframe.changes) + len(keyframe.values)
 
 
 def keyframe_at(checkpoint_id: CheckpointId, manifest: Manifest) -> tuple[Keyframe, list[Blob]]:
@@ -163,6 +171,17 @@ async def superfluous(store: Store, head: Head, retention: Retention, now: datet
     return frozenset(info.seq for info in known) - retention.kept(known, head.checkpoint_id, now)
 
 
+async def tidied(store: Store, blobs: Blobs, head: Head, now: datetime) -> int:
+    """Prune a run by its own retention and sweep its family; gives how many records were looked at."""
+    freed = await prune_run(store, blobs, head, Retention.of_text(head.retention), now)
+    if not freed.checkpoints:
+        return len(await store.records(head.run_id, 1, head.seq, Depth.HEADERS))
+    mark, sizes = await store.mark(head.family)
+    named = await _named(store, head.family, blobs, {})
+    await _discard(store, head.family, mark, [digest for digest in sizes if digest not in named.digests])
+    return named.records
+
+
 async def sweep(store: Store, family: RunId, blobs: Blobs, would_go: WouldGo | None = None) -> Freed:
     """Remove the blobs of a family that no run of it names any more; safe beside writers, and to be interrupted.
 
@@ -172,9 +191,13 @@ async def sweep(store: Store, family: RunId, blobs: Blobs, would_go: WouldGo | N
     if not sizes:
         return Freed()
     named = await _named(store, family, blobs, would_go or {})
-    unused = [digest for digest in sizes if digest not in named]
+    unused = [digest for digest in sizes if digest not in named.digests]
     if would_go is not None:
         return Freed(0, len(unused), sum(sizes[digest] for digest in unused))
+    return await _discard(store, family, mark, unused)
+
+
+async def _discard(store: Store, family: RunId, mark: int, unused: Sequence[Digest]) -> Freed:
     freed = Freed()
     for first in range(0, len(unused), _BATCH):
         batch = unused[first : first + _BATCH]
@@ -183,32 +206,34 @@ async def sweep(store: Store, family: RunId, blobs: Blobs, would_go: WouldGo | N
     return freed
 
 
-async def _named(store: Store, family: RunId, blobs: Blobs, would_go: WouldGo) -> set[Digest]:
-    """The blobs that the runs of a family name, also those runs that begin meanwhile as forks of others."""
-    named: set[Digest] = set()
-    seen: set[tuple[RunId, int]] = set()
-    while True:
-        heads = await store.runs(RunQuery(family=family))
-        new = [head for head in heads if (head.run_id, head.created) not in seen]
-        if not new:
-            return named
-        for head in new:
-            seen.add((head.run_id, head.created))
-            named |= await _named_by(store, head, blobs, would_go.get(head.run_id, ()))
+class _Named(NamedTuple):
+    digests: set[Digest]
+    records: int
+    """How many had to be read for it."""
 
 
-async def _named_by(store: Store, head: Head, blobs: Blobs, but: Collection[int]) -> set[Digest]:
+async def _named(store: Store, family: RunId, blobs: Blobs, would_go: WouldGo) -> _Named:
+    """The blobs that the runs of a family name; runs that begin meanwhile bring what they need, or need it."""
+    found = _Named(set(), 0)
+    for head in await store.runs(RunQuery(family=family)):
+        named = await _named_by(store, head, blobs, would_go.get(head.run_id, ()))
+        found = _Named(found.digests | named.digests, found.records + named.records)
+    return found
+
+
+async def _named_by(store: Store, head: Head, blobs: Blobs, but: Collection[int]) -> _Named:
     """The blobs that the records and the journal of a run name.
 
     Until the run is seen to stand where it stood before the journal was read: what is noted may become a record, and
     what a record names may come into the keyframe of a later one, before the one is read and after the other was.
     """
     named: set[Digest] = set()
-    read = 0
+    read = records = 0
     while True:
         for first in range(read + 1, head.seq + 1, _PAGE):
             last = min(first + _PAGE - 1, head.seq)
             for record in await store.records(head.run_id, first, last, Depth.ALL):
+                records += 1
                 if record.seq not in but:
                     named |= await _digests_in(store, record, blobs)
         read = head.seq
@@ -220,7 +245,7 @@ async def _named_by(store: Store, head: Head, blobs: Blobs, but: Collection[int]
         head = latest
     if but:  # what stays would get keyframes that name what those before it brought
         named |= await _named_by_keyframes(store, head, blobs, but)
-    return named
+    return _Named(named, records)
 
 
 async def _named_by_keyframes(store: Store, head: Head, blobs: Blobs, but: Container[int]) -> set[Digest]:
@@ -267,7 +292,7 @@ class PruneReport:
     checkpoints: int
     blobs: int
     bytes: int
-    """Of records and of blobs, as stored."""
+    """By how much less records and blobs take, as stored: what went, without the keyframes that others needed then."""
     dry_run: bool = False
 
     def __str__(self) -> str:

@@ -33,6 +33,10 @@ class Steps:
         """There is more to do than was known."""
         self._total += steps * self._passes
 
+    def again(self, steps: int) -> None:
+        """So much of what was done has to be done once more."""
+        self._total += steps
+
     def done(self, steps: int) -> None:
         """So much more is done."""
         self._done += steps

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from heapq import merge
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from holdfast.checkpoint.checkpoint import Checkpoint, Material, with_values
 from holdfast.checkpoint.codec import Codec
@@ -17,13 +17,15 @@ from holdfast.checkpoint.info import CheckpointInfo, moment
 from holdfast.checkpoint.listing import Listing
 from holdfast.checkpoint.loading import Blobs, Loaded, changes_of, load, whole
 from holdfast.checkpoint.log import Outside, RunLog
+from holdfast.checkpoint.looking import steadily, verified_steadily
 from holdfast.checkpoint.manifest import Manifest, Renames
-from holdfast.checkpoint.pruning import PruneReport, prune_run, pruned, remove_records, sweep
+from holdfast.checkpoint.pruning import PruneReport, pruned, remove_records, sweep, tidied
 from holdfast.checkpoint.record import corrupt, info_of, read_header
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.run_info import RunInfo, run_info
 from holdfast.checkpoint.steps import Progress
 from holdfast.checkpoint.store import Depth, Expected, Head, Record, RunQuery, Store
+from holdfast.checkpoint.tidying import Tidying
 from holdfast.checkpoint.transfer import export_run, import_run
 from holdfast.checkpoint.tree import drawn
 from holdfast.checkpoint.values import Encoder
@@ -32,18 +34,20 @@ from holdfast.engine.status import RunStatus
 from holdfast.errors import (
     CheckpointCorrupt,
     CheckpointNotFound,
-    HoldfastError,
+    HeadMoved,
     InvalidArgument,
     RunNotFound,
     RunTaken,
     WrongType,
 )
-from holdfast.ids import CheckpointId, RunId, complaint_about_id
+from holdfast.ids import CheckpointId, Digest, RunId, complaint_about_id
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.comparing.checkpoints import Side
     from holdfast.checkpoint.difference import CheckpointDiff
     from holdfast.checkpoint.statistics import StorageStatistics
+
+T = TypeVar("T")
 
 _ANY_SIZE = 1 << 62
 
@@ -103,26 +107,17 @@ class CheckpointStorage:
         now = outside.now()
         head = Head(run_id, workflow_name, run_id, CheckpointId(""), 0, 0, RunStatus.RUNNING, now, now)
         head = self._with_retention(head, retention)
-        return RunLog(self._store, encoder, outside, head, tidy=self._tidied(outside))
+        return RunLog(self._store, encoder, outside, head, tidying=self._tidying(outside))
 
     def _with_retention(self, head: Head, retention: Retention | None) -> Head:
         chosen = retention or self.retention
         return head if chosen is None else head._replace(retention=chosen.text())
 
-    def _tidied(self, outside: Outside) -> Callable[[Head], Awaitable[None]]:
-        """What removes the checkpoints of a run that are not kept, where it costs little: behind a keyframe."""
+    def _tidying(self, outside: Outside, due: bool = False) -> Tidying:
+        async def tidy(head: Head) -> int:
+            return await tidied(self._store, self.blobs(head.family), head, moment(outside.now()))
 
-        async def tidy(head: Head) -> None:
-            blobs = self.blobs(head.family)
-            now = moment(outside.now())
-            try:
-                freed = await prune_run(self._store, blobs, head, Retention.of_text(head.retention), now)
-                if freed.checkpoints:
-                    await sweep(self._store, head.family, blobs)
-            except HoldfastError:
-                pass  # nothing is lost by it: what should go goes at the next keyframe, or by prune
-
-        return tidy
+        return Tidying(tidy, due)
 
     async def load_log(
         self, head: Head, encoder: Encoder, outside: Outside, seq: int, retention: Retention | None = None
@@ -132,9 +127,8 @@ class CheckpointStorage:
         loaded = await load(self._store, blobs, head, seq, Depth.ALL)
         time = max(head.updated, loaded.header.time)
         head = self._with_retention(head, retention)
-        log = RunLog(
-            self._store, encoder, outside, head, loaded.manifest, loaded.replay, time, self._tidied(outside)
-        )
+        tidying = self._tidying(outside, due=True)
+        log = RunLog(self._store, encoder, outside, head, loaded.manifest, loaded.replay, time, tidying)
         return log, loaded, blobs
 
     def forked_log(
@@ -159,7 +153,7 @@ class CheckpointStorage:
             head,
             loaded.manifest,
             last_time=loaded.header.time,
-            tidy=self._tidied(outside),
+            tidying=self._tidying(outside),
         )
         log.stand_on(loaded.checkpoint_id)
         return log
@@ -186,10 +180,7 @@ class CheckpointStorage:
         found = await self._store.find(_checkpoint_id(checkpoint_id))
         head = None if found is None else await self._store.head(found[0])
         if found is None or head is None or not await self._keeps(head, found[1]):
-            raise CheckpointNotFound(
-                f"there is no checkpoint {checkpoint_id!r} in this storage; 'await storage.list_checkpoints()' lists "
-                f"those that are there"
-            )
+            raise _not_found(checkpoint_id)
         return head, found[1]
 
     async def _keeps(self, head: Head, seq: int) -> bool:
@@ -205,16 +196,15 @@ class CheckpointStorage:
 
     async def renames(self, head: Head, seq: int) -> Renames | None:
         """The executors that a checkpoint renamed, if it did."""
-        (record,) = await self._store.records(head.run_id, seq, seq, Depth.CHANGES)
-        return changes_of(await whole(record, self.blobs(head.family)), Depth.CHANGES).renames
+        records = await self._store.records(head.run_id, seq, seq, Depth.CHANGES)
+        if not records:
+            raise _no_record(head, seq)
+        return changes_of(await whole(records[0], self.blobs(head.family)), Depth.CHANGES).renames
 
     async def _record(self, head: Head, seq: int) -> Record:
         records = await self._store.records(head.run_id, seq, seq, Depth.HEADERS)
         if not records:
-            raise CheckpointCorrupt(
-                f"run {head.run_id!r} has no checkpoint number {seq}, though it is said to be there; "
-                f"'await storage.verify()' lists what is affected"
-            )
+            raise _no_record(head, seq)
         if seq == head.seq and records[0].checkpoint_id != head.checkpoint_id:
             raise corrupt(head.checkpoint_id, f"the run stands on it, but its record {seq} is another")
         return records[0]
@@ -273,7 +263,7 @@ class CheckpointStorage:
         else:
             heads = list(await self._store.runs(RunQuery(workflow_name)))
         heads = [head for head in heads if workflow_name in (None, head.workflow_name)]
-        lists = [await self._listed(head) for head in heads]
+        lists = [await self._listed_now(head) for head in heads]
         found = list(merge(*lists, key=lambda checkpoint: (checkpoint.timestamp, checkpoint.seq)))
         if after is not None:
             cursor = id_of_checkpoint(after)
@@ -284,6 +274,23 @@ class CheckpointStorage:
                 )
             found = found[place[0] + 1 :]
         return found[:limit]
+
+    async def _listed_now(self, head: Head) -> list[Checkpoint]:
+        """The checkpoints of a run, where it stands now; none if it was removed."""
+        known: Head | None = head
+
+        async def look() -> list[Checkpoint]:
+            nonlocal known
+            now, known = known or await self._store.head(head.run_id), None
+            while now is not None:
+                found = await self._listed(now)
+                latest = now if _stands(now, found) else await self._store.head(head.run_id)
+                if latest is not None and latest.checkpoint_id == now.checkpoint_id:
+                    return found
+                now = latest
+            return []
+
+        return await steadily(look)
 
     async def _listed(self, head: Head) -> list[Checkpoint]:
         blobs = self.blobs(head.family)
@@ -297,9 +304,9 @@ class CheckpointStorage:
                 info_of(record),
                 Material(
                     lambda record=record: listing.manifest(record.checkpoint_id),  # type: ignore[misc]
-                    lambda record=record: self._full(head, record.seq),  # type: ignore[misc]
+                    lambda record=record: self._full(head, record),  # type: ignore[misc]
                     encoder,
-                    blobs,
+                    _BlobsOf(self, record.checkpoint_id, blobs),
                     False,
                 ),
             )
@@ -307,24 +314,45 @@ class CheckpointStorage:
             if record.seq in kept
         ]
 
-    async def _full(self, head: Head, seq: int) -> Manifest:
-        return (await load(self._store, self.blobs(head.family), head, seq, Depth.ALL)).manifest
+    async def _full(self, head: Head, record: Record) -> Manifest:
+        blobs = self.blobs(head.family)
+
+        async def read() -> Manifest:
+            return (await load(self._store, blobs, head, record.seq, Depth.ALL)).manifest
+
+        return await self.still_there(record.checkpoint_id, read)
+
+    async def still_there(self, checkpoint_id: CheckpointId, read: Callable[[], Awaitable[T]]) -> T:
+        """What is read of a checkpoint that someone holds; raises ``CheckpointNotFound`` if it was removed since."""
+        try:
+            return await read()
+        except CheckpointCorrupt:
+            await self.find(checkpoint_id)
+            return await steadily(read)
 
     async def get_latest(
         self, workflow_name: str | None = None, run_id: str | None = None
     ) -> Checkpoint | None:
         """The checkpoint that a run stands on: that run, or the one of this workflow that moved last."""
-        if run_id is not None:
-            head = await self._store.head(_run_id(run_id))
-        else:
-            newest = await self._store.runs(RunQuery(workflow_name, limit=1, newest=True))
-            head = newest[0] if newest else None
-        return None if head is None else await self._load(head, head.seq, values=False)
+
+        async def look() -> Checkpoint | None:
+            if run_id is not None:
+                head = await self._store.head(_run_id(run_id))
+            else:
+                newest = await self._store.runs(RunQuery(workflow_name, limit=1, newest=True))
+                head = newest[0] if newest else None
+            return None if head is None else await self._load(head, head.seq, values=False)
+
+        return await steadily(look)
 
     async def load(self, checkpoint_id: str | CheckpointInfo, values: bool = True) -> Checkpoint:
         """A checkpoint with its values; without them they can be read one by one with ``read_state``."""
-        head, seq = await self.find(id_of_checkpoint(checkpoint_id))
-        return await self._load(head, seq, values)
+        wanted = id_of_checkpoint(checkpoint_id)
+
+        async def look() -> Checkpoint:
+            return await self._load(*await self.find(wanted), values)
+
+        return await steadily(look)
 
     async def _load(self, head: Head, seq: int, values: bool) -> Checkpoint:
         blobs = self.blobs(head.family)
@@ -335,9 +363,9 @@ class CheckpointStorage:
             listing = Listing([await whole(record, blobs) for record in records])
             material = Material(
                 lambda: listing.manifest(record.checkpoint_id),
-                lambda: self._full(head, seq),
+                lambda: self._full(head, record),
                 self.encoder(self.codec_for(head.workflow_name)),
-                blobs,
+                _BlobsOf(self, record.checkpoint_id, blobs),
                 False,
             )
             return _checkpoint(info_of(record), material)
@@ -355,10 +383,23 @@ class CheckpointStorage:
     async def verify(self, run_id: str | None = None) -> VerifyReport:
         """Check that everything stored is what was stored: a report, never an error about what it finds."""
         if run_id is not None:
-            return await verified(self._store, [await self.head(run_id)], self.blobs)
-        report = await verified(self._store, await self._store.runs(RunQuery()), self.blobs)
+            return await self._verified(await self.head(run_id))
+        report = VerifyReport()
+        for head in await self._store.runs(RunQuery()):
+            of_run = await self._verified(head)
+            report.runs += of_run.runs
+            report.checkpoints += of_run.checkpoints
+            report.blobs += of_run.blobs
+            report.problems += of_run.problems
         report.problems += [Problem(run, None, what) for run, what in await self._store.damaged()]
         return report
+
+    async def _verified(self, head: Head) -> VerifyReport:
+        async def look() -> VerifyReport:
+            now = await self._store.head(head.run_id)
+            return await verified(self._store, [] if now is None else [now], self.blobs)
+
+        return await verified_steadily(look)
 
     async def draw_tree(self, run_id: str, ascii: bool = False) -> str:
         """The checkpoints of a run as a tree of text, with the run that it was forked from and all forks of these.
@@ -368,7 +409,7 @@ class CheckpointStorage:
         asked = await self.head(run_id)
         runs = await self._store.runs(RunQuery(asked.workflow_name))
         heads = [head for head in runs if head.family == asked.family]
-        checkpoints = [made for head in heads for made in await self._listed(head)]
+        checkpoints = [made for head in heads for made in await self._listed_now(head)]
         return drawn(checkpoints, {head.checkpoint_id: head.status for head in heads}, ascii)
 
     async def diff(
@@ -380,7 +421,10 @@ class CheckpointStorage:
         """
         from holdfast.checkpoint.comparing.checkpoints import difference_of
 
-        return await difference_of(await self._side(checkpoint_a), await self._side(checkpoint_b))
+        async def look() -> CheckpointDiff:
+            return await difference_of(await self._side(checkpoint_a), await self._side(checkpoint_b))
+
+        return await steadily(look)
 
     async def statistics(
         self, progress: Progress | None = None, *, measure_blobs: bool = False
@@ -415,9 +459,15 @@ class CheckpointStorage:
     async def _tag(
         self, checkpoint_id: str | CheckpointInfo, change: Callable[[Sequence[str]], Iterable[str]]
     ) -> None:
-        head, seq = await self.find(id_of_checkpoint(checkpoint_id))
-        record = await self._record(head, seq)
-        await self._store.tag(head.run_id, seq, tuple(change(record.tags)))
+        wanted = id_of_checkpoint(checkpoint_id)
+
+        async def look() -> bool:
+            head, seq = await self.find(wanted)
+            record = await self._record(head, seq)
+            return await self._store.tag(head.run_id, seq, tuple(change(record.tags)))
+
+        if not await steadily(look):
+            raise _not_found(wanted)
 
     async def prune(
         self,
@@ -437,14 +487,25 @@ class CheckpointStorage:
 
     async def delete(self, checkpoint_id: str | CheckpointInfo) -> None:
         """Remove one checkpoint; those that follow it stay. The one on which its run stands cannot be removed."""
-        head, seq = await self.find(id_of_checkpoint(checkpoint_id))
-        if seq == head.seq:
-            raise InvalidArgument(
-                f"run {head.run_id} stands on checkpoint {head.checkpoint_id}, so it cannot be deleted; delete the run "
-                f"with 'storage.delete_run', or go back to another checkpoint first"
-            )
-        blobs = self.blobs(head.family)
-        await remove_records(self._store, blobs, head, {seq})
+        wanted = id_of_checkpoint(checkpoint_id)
+        while True:
+            head, seq = await self.find(wanted)
+            if seq == head.seq:
+                raise InvalidArgument(
+                    f"run {head.run_id} stands on checkpoint {head.checkpoint_id}, so it cannot be deleted; delete the "
+                    f"run with 'storage.delete_run', or go back to another checkpoint first"
+                )
+            blobs = self.blobs(head.family)
+            records = await self._store.records(head.run_id, seq, seq, Depth.HEADERS)
+            if records and records[0].tags:
+                await self._store.tag(head.run_id, seq, ())
+            try:
+                await remove_records(self._store, blobs, head, {seq})
+                break
+            except (
+                HeadMoved
+            ):  # the run was taken back meanwhile, perhaps to this checkpoint; or someone tagged it
+                continue
         await sweep(self._store, head.family, blobs)
 
     async def delete_run(self, run_id: str) -> None:
@@ -469,11 +530,13 @@ class CheckpointStorage:
             )
         if not responses:
             raise InvalidArgument(f"no response was given to run {run_id}; pass {{request_id: answer}}")
-        head = await self.head(run_id)
-        encoder = self.encoder(self.codec_for(head.workflow_name))
-        return await run_info(
-            self._store, await leave_answers(self._store, head, self.blobs(head.family), encoder, responses)
-        )
+
+        async def leave() -> Head:
+            head = await self.head(run_id)
+            encoder = self.encoder(self.codec_for(head.workflow_name))
+            return await leave_answers(self._store, head, self.blobs(head.family), encoder, responses)
+
+        return await run_info(self._store, await steadily(leave))
 
     async def cancel(self, run_id: str) -> RunInfo:
         """Cancel a run from any process: at once if nobody drives it, else whoever does ends it soon.
@@ -519,8 +582,37 @@ class CheckpointStorage:
         await self.close()
 
 
+class _BlobsOf:
+    """The blobs of a checkpoint that was listed: they are read later, when it may have been removed."""
+
+    def __init__(self, storage: CheckpointStorage, checkpoint_id: CheckpointId, blobs: Blobs) -> None:
+        self._storage, self._checkpoint_id, self._blobs = storage, checkpoint_id, blobs
+
+    async def read(self, digests: Sequence[Digest]) -> Mapping[Digest, bytes]:
+        return await self._storage.still_there(self._checkpoint_id, lambda: self._blobs.read(digests))
+
+
 def _checkpoint(info: CheckpointInfo, material: Material) -> Checkpoint:
     return Checkpoint(**vars(info), material=material)
+
+
+def _stands(head: Head, checkpoints: Iterable[CheckpointInfo]) -> bool:
+    """Whether the one on which the run stands is among its checkpoints."""
+    return any(one.checkpoint_id == head.checkpoint_id for one in checkpoints)
+
+
+def _not_found(checkpoint_id: str) -> CheckpointNotFound:
+    return CheckpointNotFound(
+        f"there is no checkpoint {checkpoint_id!r} in this storage; 'await storage.list_checkpoints()' lists "
+        f"those that are there"
+    )
+
+
+def _no_record(head: Head, seq: int) -> CheckpointCorrupt:
+    return CheckpointCorrupt(
+        f"run {head.run_id!r} has no checkpoint number {seq}, though it is said to be there; "
+        f"'await storage.verify()' lists what is affected"
+    )
 
 
 def _kept(head: Head, records: Sequence[Record]) -> frozenset[int]:

@@ -114,7 +114,8 @@ class Commit(NamedTuple):
 
     ``notes`` come into the journal of the checkpoint that ``head`` names, ``taken`` are the keys of letters that are
     used up. ``letters`` are left in the inbox; only the first commit of a run has any, when the run comes from
-    another store.
+    another store. ``needs`` names blobs of the family that have to be there: records name them that are built on a
+    checkpoint which someone may remove meanwhile. They count as brought by the commit.
     """
 
     head: Head
@@ -124,6 +125,7 @@ class Commit(NamedTuple):
     notes: tuple[Note, ...] = ()
     taken: tuple[str, ...] = ()
     letters: tuple[Letter, ...] = ()
+    needs: tuple[Digest, ...] = ()
 
 
 class Removal(NamedTuple):
@@ -221,7 +223,8 @@ class Store(Protocol):
         checkpoint as it is only adds. A note with a key that is there already replaces it in its place.
 
         Raises ``HeadMoved`` if the run's head is not the expected one (same checkpoint, same token), or if one is
-        there and none is expected; then nothing changed. Blobs may be durable before the rest, also when it fails;
+        there and none is expected; then nothing changed. So does ``CheckpointNotFound`` say that nothing changed: a
+        blob that the commit needs is not there. Blobs may be durable before the rest, also when it fails;
         a blob that is there already is left as it is. After a ``StorageError`` the commit may have happened or not:
         ``head`` tells. Commits of different runs may be made durable together, but each fails alone. A caller that
         is cancelled while it waits leaves the commit to happen or not.
@@ -231,8 +234,8 @@ class Store(Protocol):
     async def add_blobs(self, family: RunId, blobs: Sequence[Blob]) -> None:
         """Make blobs of a family durable before any commit names them; one that is there already is left as it is.
 
-        For a run that comes from another store, whose blobs together are too much for one commit. No run can be seen
-        by it, nor does one have to be there.
+        For a run that comes from another store, whose blobs together are too much for one commit, which then needs
+        them. No run can be seen by it, nor does one have to be there.
         """
         ...
 
@@ -272,11 +275,12 @@ class Store(Protocol):
         """Let a record have these tags and no others, durably; False if there is no such record."""
         ...
 
-    async def remove(self, removal: Removal) -> None:
-        """Give records keyframes and remove others, all or nothing, durably.
+    async def remove(self, removal: Removal) -> bool:
+        """Give records keyframes and remove others, all or nothing, durably; false if one of those has tags.
 
-        Raises ``HeadMoved`` as ``commit`` does. Seqs without a record are passed over; the record on which the run
-        stands cannot be removed (``StorageError``). A checkpoint that was removed cannot be found any more.
+        Then nothing changed: who wants it to go takes its tags first. Raises ``HeadMoved`` as ``commit`` does. Seqs
+        without a record are passed over; the record on which the run stands cannot be removed (``StorageError``). A
+        checkpoint that was removed cannot be found any more.
         """
         ...
 

@@ -16,11 +16,13 @@ from holdfast.checkpoint.export_check import checked, named_by_notes, named_by_r
 from holdfast.checkpoint.export_file import ExportReader, ExportWriter
 from holdfast.checkpoint.export_place import Draft, Source
 from holdfast.checkpoint.loading import Blobs
+from holdfast.checkpoint.looking import steadily
 from holdfast.checkpoint.steps import Progress, Steps, finished
 from holdfast.checkpoint.store import Blob, Commit, Depth, Head, Letter, Note, Record, Store
 from holdfast.engine.status import RunStatus
 from holdfast.errors import (
     CheckpointCorrupt,
+    CheckpointNotFound,
     HeadMoved,
     InvalidArgument,
     RunExists,
@@ -58,8 +60,15 @@ async def export_run(
 ) -> Head:
     """Write a run, as it stands at one moment, to a new file; gives where it stood.
 
-    The file gets its name when it is complete, was read back and checked, and is durable.
+    The file gets its name when it is complete, was read back and checked, and is durable. If checkpoints of the run
+    are removed before they are written, it begins anew.
     """
+    return await steadily(lambda: _export(store, run_id, path, progress))
+
+
+async def _export(
+    store: Store, run_id: RunId, path: str | os.PathLike[str], progress: Progress | None
+) -> Head:
     standing = await _standing(store, run_id)
     draft = Draft(path)
     try:
@@ -212,10 +221,37 @@ async def _read(reader: ExportReader, steps: Steps) -> None:
 
 async def _store(store: Store, reader: ExportReader, steps: Steps) -> None:
     head = _arriving(reader.head)
+    commit = Commit(
+        head,
+        None,
+        tuple(reader.records),
+        notes=tuple(reader.notes),
+        letters=tuple(reader.letters),
+        needs=tuple(reader.digests),
+    )
+    for left in reversed(range(_MOST_LOOKS)):
+        await _add_blobs(store, reader, steps)
+        try:
+            await store.commit(commit)
+        except CheckpointNotFound:  # a sweep of its family took blobs that no run named yet
+            if not left:
+                raise
+            steps.again(reader.counts.blobs)
+            continue
+        except HeadMoved:  # someone else began it, perhaps by importing it
+            if not await _is_there(store, reader):
+                raise
+        except StorageError:
+            if await store.head(head.run_id) != head:
+                raise
+        return
+
+
+async def _add_blobs(store: Store, reader: ExportReader, steps: Steps) -> None:
     batch: list[Blob] = []
 
     async def add() -> None:
-        await store.add_blobs(head.family, batch)
+        await store.add_blobs(reader.head.family, batch)
         steps.done(len(batch))
         batch.clear()
         await asyncio.sleep(0)  # lets the threads of the store drop them, too, before the next ones come
@@ -226,17 +262,6 @@ async def _store(store: Store, reader: ExportReader, steps: Steps) -> None:
             await add()
     if batch:
         await add()
-    commit = Commit(
-        head, None, tuple(reader.records), notes=tuple(reader.notes), letters=tuple(reader.letters)
-    )
-    try:
-        await store.commit(commit)
-    except HeadMoved:  # someone else began it, perhaps by importing it
-        if not await _is_there(store, reader):
-            raise
-    except StorageError:
-        if await store.head(head.run_id) != head:
-            raise
 
 
 def _arriving(head: Head) -> Head:

@@ -154,7 +154,7 @@ class _RunCheck:
         if record.keyframe is not None and record.keyframe.cut and header.parent_id not in self._records:
             return
         if header.parent_id is not None and header.parent_id not in self._records:
-            if header.cause == "fork" and record.keyframe is not None:
+            if header.cause in ("fork", "restore") and record.keyframe is not None:  # it may go meanwhile
                 return
             self.wrong(record.checkpoint_id, f"its parent {header.parent_id} is missing")
             return

@@ -11,6 +11,7 @@ from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase, microseconds
 from holdfast.checkpoint.journal import Contents, read_journal
 from holdfast.checkpoint.loading import Blobs, Loaded
 from holdfast.checkpoint.log import Outside, RunLog
+from holdfast.checkpoint.looking import steadily
 from holdfast.checkpoint.manifest import Renames
 from holdfast.checkpoint.owner import holder_of
 from holdfast.checkpoint.packing import Entry
@@ -116,12 +117,17 @@ class Durable:
             return False
         self._check_name(head)
         given = begin(self._graph, self._name, message, self._limits, self._encoder)
-        if not await self._storage.store.records(head.run_id, 1, 1, Depth.HEADERS):
-            return True  # retention removed it, and with it what could be compared
-        _, first, blobs = await self._storage.load_log(head, self._encoder, self._outside, 1)
-        stored = snapshot_of(first.manifest, 0, self._encoder, blobs)
-        await _at_hand([delivery.value for delivery in stored.deliveries])
-        if _messages(given) != _messages(stored):
+
+        async def look() -> Snapshot | None:
+            if not await self._storage.store.records(head.run_id, 1, 1, Depth.HEADERS):
+                return None  # retention removed it, and with it what could be compared
+            _, first, blobs = await self._storage.load_log(head, self._encoder, self._outside, 1)
+            stored = snapshot_of(first.manifest, 0, self._encoder, blobs)
+            await _at_hand([delivery.value for delivery in stored.deliveries])
+            return stored
+
+        stored = await steadily(look)
+        if stored is not None and _messages(given) != _messages(stored):
             raise RunExists(
                 f"run {run_id!r} is in this storage already, with another input; choose another id, or go on with that "
                 f"run by 'workflow.resume(run_id=...)'"
@@ -142,19 +148,22 @@ class Durable:
         take_over: bool = False,
     ) -> Run:
         """A run that goes on from where it stands, or from a checkpoint of it."""
-        if checkpoint is None:
-            assert run_id is not None
-            head = await self._storage.head(run_id)
-            seq = head.seq
-        else:
-            head, seq = await self._storage.find(id_of_checkpoint(checkpoint))
         self._graph_may_change = allow_graph_change
-        self._check_name(head)
-        at_head = seq == head.seq and checkpoint is None
-        head = await free_to_drive(self._storage.store, head, take_over)
-        seq = head.seq if at_head else seq
-        standing = await self._standing(head, seq, allow_graph_change)
-        return self._run(head.run_id, standing)
+
+        async def look() -> tuple[RunId, Standing]:
+            if checkpoint is None:
+                assert run_id is not None
+                head = await self._storage.head(run_id)
+                seq = head.seq
+            else:
+                head, seq = await self._storage.find(id_of_checkpoint(checkpoint))
+            self._check_name(head)
+            at_head = seq == head.seq and checkpoint is None
+            head = await free_to_drive(self._storage.store, head, take_over)
+            seq = head.seq if at_head else seq
+            return head.run_id, await self._standing(head, seq, allow_graph_change)
+
+        return self._run(*await steadily(look))
 
     def _run(self, run_id: RunId, standing: Standing) -> Run:
         log = EventLog()
@@ -180,13 +189,16 @@ class Durable:
         await self._own(checkpoint, run_id)
 
     async def _own(self, checkpoint: str | CheckpointInfo, run_id: RunId) -> Standing:
-        head, seq = await self._storage.find(id_of_checkpoint(checkpoint))
-        if head.run_id != run_id:
-            raise InvalidArgument(
-                f"checkpoint {id_of_checkpoint(checkpoint)} belongs to run {head.run_id}, not to {run_id}; begin a new "
-                f"run there with 'workflow.fork(checkpoint)'"
-            )
-        return await self._standing(head, seq, self._graph_may_change, again=True)
+        async def look() -> Standing:
+            head, seq = await self._storage.find(id_of_checkpoint(checkpoint))
+            if head.run_id != run_id:
+                raise InvalidArgument(
+                    f"checkpoint {id_of_checkpoint(checkpoint)} belongs to run {head.run_id}, not to {run_id}; begin a "
+                    f"new run there with 'workflow.fork(checkpoint)'"
+                )
+            return await self._standing(head, seq, self._graph_may_change, again=True)
+
+        return await steadily(look)
 
     async def _standing(
         self, head: Head, seq: int, allow_graph_change: bool, again: bool = False
@@ -275,10 +287,14 @@ class Durable:
             raise WrongType(
                 f"edits are a dict like {{('scope', 'key'): value}}, not a {type(edits).__name__}"
             )
-        head, seq = await self._storage.find(id_of_checkpoint(checkpoint))
-        self._check_name(head)
-        _, loaded, blobs = await self._load_log(head, seq)
-        snapshot, new = await self._snapshot(loaded, blobs, allow_graph_change)
+
+        async def look() -> tuple[Head, Loaded, Snapshot, _Graph]:
+            head, seq = await self._storage.find(id_of_checkpoint(checkpoint))
+            self._check_name(head)
+            _, loaded, blobs = await self._load_log(head, seq)
+            return head, loaded, *await self._snapshot(loaded, blobs, allow_graph_change)
+
+        head, loaded, snapshot, new = await steadily(look)
         first = _standing_again(Cause.FORK, loaded, snapshot, new)
         if edits:
             writes = {_place(key): Put(self._edited(key, value)) for key, value in edits.items()}

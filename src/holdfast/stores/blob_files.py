@@ -23,7 +23,7 @@ class BlobFiles:
         self._disk = Disk(root / ".temp")
         self._folder = root / f"namespace-{safe_name(namespace)}"
         self._swept = False
-        self._lock = SweepLock(root / ".sweep")
+        self._lock = SweepLock(root)
 
     def path(self, family: RunId, digest: Digest) -> Path:
         """Where a blob lies."""
@@ -45,11 +45,18 @@ class BlobFiles:
     def bring(self, family: RunId, blobs: Sequence[Blob]) -> Held:
         """Write blobs, and keep sweeps out until the context is left; writers do not keep each other out."""
         held = self._lock.shared()
-        self.write(family, blobs)
+        try:
+            self.write(family, blobs)
+        except BaseException:
+            held.release()
+            raise
         return held
 
-    def alone(self) -> Held:
-        """Keep writers out, from now until the context is left: none is between writing a blob and naming it."""
+    def alone(self) -> Held | None:
+        """Keep writers out, from now until the context is left: none is between writing a blob and naming it.
+
+        None if that cannot be had.
+        """
         return self._lock.exclusive()
 
     def sizes(self, family: RunId) -> dict[Digest, int]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from holdfast.checkpoint.store import Commit, Expected, Head, Removal
-from holdfast.errors import HeadMoved, StorageError
-from holdfast.ids import RunId
+from holdfast.errors import CheckpointNotFound, HeadMoved, StorageError
+from holdfast.ids import Digest, RunId
 
 
 def check_head(commit: Commit, there: Expected | None) -> None:
@@ -18,6 +20,17 @@ def check_expected(run_id: RunId, expected: Expected, head: Head | None) -> None
     there = None if head is None else Expected(head.checkpoint_id, head.token)
     if there != expected:
         raise HeadMoved(f"run {run_id!r} {_difference(expected, there)}")
+
+
+def check_needs(commit: Commit, there: Container[Digest]) -> None:
+    """Raise ``CheckpointNotFound`` unless all blobs are there that a commit needs."""
+    missing = [digest.hex() for digest in commit.needs if digest not in there]
+    if missing:
+        raise CheckpointNotFound(
+            f"run {commit.head.run_id!r} cannot go on from the checkpoint that was loaded: it was removed meanwhile, "
+            f"with {len(missing)} of its values (the first is blob {missing[0]}); nothing was written. "
+            f"'await storage.list_checkpoints()' lists the checkpoints that are there"
+        )
 
 
 def check_removal(head: Head, removal: Removal) -> None:

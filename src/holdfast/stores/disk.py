@@ -9,26 +9,31 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 _FILE_MODE = 0o600
 _FOLDER_MODE = 0o700
 _LEFT_BEHIND = 24 * 3600
+_TEMPORARY = ".tmp"
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
 class Disk:
     """Writes files whole: first under a name that nobody reads in ``temp``, durable, and only then in their place.
 
-    Raises ``OSError`` with the path in ``filename``. ``fsyncs`` counts those of files and of folders.
+    A temporary file is locked until it is published or removed: so what a process that died left behind can be told
+    from what is being written. Raises ``OSError`` with the path in ``filename``. ``fsyncs`` counts those of files and
+    of folders.
     """
 
     def __init__(self, temp: Path) -> None:
         self.temp = temp
         self.fsyncs = 0
         self._counting = threading.Lock()
+        self._locked: dict[Path, int] = {}
+        """The temporary files that are being written, each with what holds its lock."""
 
     def write(self, data: bytes) -> Path:
         """Make a durable file in ``temp``, to be published or removed."""
@@ -36,17 +41,15 @@ class Disk:
 
     def write_all(self, pieces: Iterable[bytes]) -> Path:
         """Make a durable file of pieces that come one by one, as ``write`` does."""
-        path = self.temp / f"{secrets.token_hex(8)}.tmp"
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), _FILE_MODE)
+        path, handle = self._new_file()
         try:
-            try:
-                for piece in pieces:
-                    rest = memoryview(piece)
-                    while rest:
-                        rest = rest[os.write(handle, rest) :]
-                self._sync(handle)
-            finally:
-                os.close(handle)
+            for piece in pieces:
+                rest = memoryview(piece)
+                while rest:
+                    rest = rest[os.write(handle, rest) :]
+            self._sync(handle)
+            if sys.platform == "win32":  # there a file that is open can be neither renamed nor removed
+                self._let_go(path)
         except OSError as error:
             self.remove(path)
             error.filename = error.filename or str(path)
@@ -55,6 +58,45 @@ class Disk:
             self.remove(path)
             raise
         return path
+
+    def new_file(self) -> Path:
+        """Make an empty file in ``temp`` for someone else to write to, to be published or removed."""
+        path, _ = self._new_file()
+        if sys.platform == "win32":
+            self._let_go(path)
+        return path
+
+    def new_folder(self) -> Path:
+        """Make a folder in ``temp``, to be put in its place, and then to be let go of by ``remove``."""
+        return self._locked_as(lambda path: os.mkdir(path, _FOLDER_MODE), os.O_RDONLY)[0]
+
+    def _new_file(self) -> tuple[Path, int]:
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        return self._locked_as(lambda path: None, flags)
+
+    def _locked_as(self, make: Callable[[Path], None], flags: int) -> tuple[Path, int]:
+        while True:
+            path = self.temp / f"{secrets.token_hex(8)}{_TEMPORARY}"
+            make(path)
+            handle = (
+                _NOTHING if sys.platform == "win32" and path.is_dir() else os.open(path, flags, _FILE_MODE)
+            )
+            if handle == _NOTHING:
+                return path, handle
+            if not _try_lock(handle) or os.fstat(handle).st_nlink:
+                self._locked[path] = handle
+                return path, handle
+            os.close(handle)  # someone swept it up before it was locked
+
+    def _let_go(self, temp: Path) -> None:
+        handle = self._locked.pop(temp, None)
+        if handle is not None:
+            os.close(handle)
+
+    def replace(self, temp: Path, place: Path) -> None:
+        """Let a written file take the place of another one."""
+        os.replace(temp, place)
+        self._let_go(temp)
 
     def publish(self, temp: Path, place: Path) -> None:
         """Let a written file appear in its place, whole; raises ``FileExistsError`` if something is there already.
@@ -73,15 +115,19 @@ class Disk:
                 error.filename = str(place)
                 raise
             _rename_if_free(temp, place)
+            self._let_go(temp)
         else:
             self.remove(temp)
 
     def remove(self, temp: Path) -> None:
-        """Remove a temporary file if that is possible; what stays is swept up later."""
+        """Remove a temporary file or folder if that is possible; what stays is swept up later."""
         try:
             os.unlink(temp)
+        except (IsADirectoryError, PermissionError):  # which of them it is depends on the system
+            shutil.rmtree(temp, ignore_errors=True)
         except OSError:
             pass
+        self._let_go(temp)
 
     def make_folder(self, folder: Path) -> None:
         """Make a folder and those above it, durably.
@@ -124,17 +170,15 @@ class Disk:
             os.close(handle)
 
     def sweep(self) -> None:
-        """Remove temporary files and folders that a crash left behind; a day old, nobody can be writing them."""
+        """Remove temporary files and folders that a crash left behind: nobody has locked them.
+
+        Where there are no locks, those that are a day old, for nobody can be writing them.
+        """
         oldest = time.time() - _LEFT_BEHIND
         with os.scandir(self.temp) as entries:
             for entry in entries:
                 try:
-                    if entry.stat(follow_symlinks=False).st_mtime >= oldest:
-                        continue
-                    if entry.is_dir(follow_symlinks=False):
-                        shutil.rmtree(entry.path)
-                    else:
-                        os.unlink(entry.path)
+                    _sweep(entry, oldest)
                 except OSError:  # another process sweeps too
                     pass
 
@@ -148,6 +192,39 @@ class Disk:
             os.fsync(handle)
         with self._counting:
             self.fsyncs += 1
+
+
+_NOTHING = -1
+
+
+def _try_lock(handle: int) -> bool | None:
+    """Whether this one has the lock now; None where there are none."""
+    if sys.platform == "win32":
+        return None
+    import fcntl
+
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        return False if error.errno in (errno.EWOULDBLOCK, errno.EACCES) else None
+    return True
+
+
+def _sweep(entry: os.DirEntry[str], oldest: float) -> None:
+    """Remove a temporary file or folder, while its lock is held, if nobody else holds that."""
+    lockable = sys.platform != "win32" and entry.name.endswith(_TEMPORARY) and not entry.is_symlink()
+    handle = os.open(entry.path, os.O_RDONLY) if lockable else _NOTHING
+    unused = _try_lock(handle) if lockable else None
+    try:
+        if unused is None:
+            unused = entry.stat(follow_symlinks=False).st_mtime < oldest
+        if unused and entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path)
+        elif unused:
+            os.unlink(entry.path)
+    finally:
+        if handle != _NOTHING:
+            os.close(handle)
 
 
 def _has_entries(folder: Path) -> bool:

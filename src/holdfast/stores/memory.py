@@ -28,7 +28,7 @@ from holdfast.checkpoint.store import (
 )
 from holdfast.errors import StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
-from holdfast.stores.compare import check_expected, check_head, check_removal
+from holdfast.stores.compare import check_expected, check_head, check_needs, check_removal
 from holdfast.stores.listing import asked_for, due_of
 
 
@@ -65,6 +65,9 @@ class MemoryStore:
         head = commit.head
         there = self._heads.get(head.run_id)
         check_head(commit, Expected(there.checkpoint_id, there.token) if there is not None else None)
+        if commit.needs:
+            check_needs(commit, {digest for digest in commit.needs if (head.family, digest) in self._blobs})
+            self._bring(head.family, [Blob(digest, b"") for digest in commit.needs])
         self._bring(head.family, commit.blobs)
         for record in commit.records:
             self._add(record)
@@ -97,8 +100,7 @@ class MemoryStore:
 
     async def add_blobs(self, family: RunId, blobs: Sequence[Blob]) -> None:
         self._check_open()
-        for blob in blobs:
-            self._blobs.setdefault((family, blob.digest), blob.data)
+        self._bring(family, blobs)
 
     async def head(self, run_id: RunId) -> Head | None:
         self._check_open()
@@ -137,10 +139,13 @@ class MemoryStore:
             self._records[run_id, seq] = record._replace(tags=tuple(tags))
         return record is not None
 
-    async def remove(self, removal: Removal) -> None:
+    async def remove(self, removal: Removal) -> bool:
         self._check_open()
         head = self._stands(removal.run_id, removal.expected)
         check_removal(head, removal)
+        going = [self._records.get((removal.run_id, seq)) for seq in removal.seqs]
+        if any(record.tags for record in going if record is not None):
+            return False
         self._bring(head.family, removal.blobs)
         for seq, keyframe in removal.keyframes:
             place = removal.run_id, seq
@@ -148,6 +153,7 @@ class MemoryStore:
                 self._records[place] = self._records[place]._replace(keyframe=keyframe)
         for seq in removal.seqs:
             self._remove(removal.run_id, seq)
+        return True
 
     def _stands(self, run_id: RunId, expected: Expected) -> Head:
         head = self._heads.get(run_id)

@@ -2,48 +2,51 @@
 
 from __future__ import annotations
 
-import os
-import sys
+from contextlib import ExitStack
 from pathlib import Path
+
+from holdfast.stores.locks import Locks
+
+_LOCK, _GATE = ".sweep", ".gate"
+# How long a sweep waits for writers, and lets others wait; one of them that stands still keeps it from sweeping.
+_PATIENCE = 1.0
 
 
 class SweepLock:
-    """A lock on a file, which the kernel drops when its process dies: many writers, or one sweep.
+    """A lock in a folder, which the kernel drops when its process dies: many writers, or one sweep.
 
     A writer holds it from before it writes a blob, or finds it there, until the commit that names it is durable.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, folder: Path) -> None:
+        self._locks = Locks(folder)
 
     def shared(self) -> Held:
-        """Held from now on, together with other writers, until the context is left."""
-        return Held(self._locked(exclusive=False))
+        """Held from now on, together with other writers, until the context is left; raises ``TimeoutError``."""
+        held = ExitStack()
+        with self._locks.shared(_GATE):
+            held.enter_context(self._locks.shared(_LOCK))
+        return Held(held)
 
-    def exclusive(self) -> Held:
-        """Held from now on, alone, until the context is left."""
-        return Held(self._locked(exclusive=True))
+    def exclusive(self) -> Held | None:
+        """Held from now on, alone, until the context is left; None if writers kept it for long, or without locks.
 
-    def _locked(self, exclusive: bool) -> int | None:
-        if sys.platform == "win32":  # no shared locks there
-            return None
-        import fcntl
-
-        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
-        except BaseException:
-            os.close(handle)
-            raise
-        return handle
+        Writers that come later wait at the gate: those that overlap would keep a sweep waiting for ever.
+        """
+        held = ExitStack()
+        with self._locks.alone(_GATE, _PATIENCE):
+            alone = held.enter_context(self._locks.alone(_LOCK, _PATIENCE))
+        if alone is not None:
+            return Held(held)
+        held.close()
+        return None
 
 
 class Held:
     """A lock that is held until the context is left, or forgotten: whoever waited for it may have been cancelled."""
 
-    def __init__(self, handle: int | None) -> None:
-        self._handle = handle
+    def __init__(self, held: ExitStack) -> None:
+        self._held = held
 
     def __enter__(self) -> None:
         return None
@@ -53,8 +56,6 @@ class Held:
 
     def release(self) -> None:
         """Hold it no longer."""
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            os.close(handle)  # this unlocks
+        self._held.close()
 
     __del__ = release

@@ -33,8 +33,8 @@ import pytest
 # So that a failing assert shows its values; whoever was imported before cannot be helped any more.
 _PARTS = (
     *("arrivals", "blobs", "commits", "concurrency", "durable", "elsewhere", "heads", "inbox", "journal"),
-    *("lasting", "letters", "names", "presence", "processes", "records", "removal", "runs", "samples"),
-    *("shared", "sweeping", "waking"),
+    *("lasting", "letters", "names", "needs", "presence", "processes", "records", "removal", "runs"),
+    *("samples", "shared", "sweeping", "waking"),
 )
 _names = [f"holdfast.testing.store_suite.{part}" for part in _PARTS]
 pytest.register_assert_rewrite(*(name for name in _names if name not in sys.modules))
@@ -50,6 +50,7 @@ from holdfast.testing.store_suite.journal import Journal  # noqa: E402
 from holdfast.testing.store_suite.lasting import Lasting  # noqa: E402
 from holdfast.testing.store_suite.letters import Letters  # noqa: E402
 from holdfast.testing.store_suite.names import Names  # noqa: E402
+from holdfast.testing.store_suite.needs import KeptNeeds, Needs  # noqa: E402
 from holdfast.testing.store_suite.presence import Presence  # noqa: E402
 from holdfast.testing.store_suite.records import Records  # noqa: E402
 from holdfast.testing.store_suite.removal import Removals  # noqa: E402
@@ -86,13 +87,14 @@ class StoreConformance(
     Removals,
     Sweeping,
     Waking,
+    Needs,
 ):
     """What every store promises. Fixture ``store``: an empty one of namespace ''; the fixture closes it."""
 
 
 @pytest.mark.asyncio
 class DurableStoreConformance(
-    StoreConformance, Durable, Shared, Lasting, Elsewhere, KeptArrivals, KeptWaking
+    StoreConformance, Durable, Shared, Lasting, Elsewhere, KeptArrivals, KeptNeeds, KeptWaking
 ):
     """What a store promises that does not live in memory.
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
-import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,14 +31,13 @@ def publish_whole(commit: Commit, place: Path, disk: Disk, hints: Hints) -> bool
 
     It is written where nobody looks, and renamed: over an empty folder that is there, but over no other.
     """
-    folder = disk.temp / f"{secrets.token_hex(8)}.tmp"
-    os.mkdir(folder, 0o700)
+    folder = disk.new_folder()
     try:
         standing = Standing()
         for piece in _pieces(commit):
             file, outline = standing.next, standing.outline(piece)
             temp = disk.write(document.written(piece, outline.letters, outline.taken))
-            os.rename(temp, folder / file.name)
+            disk.replace(temp, folder / file.name)
             standing.follow(file, outline)
             for record in piece.records:
                 hints.add(record.checkpoint_id, place / file.name)
@@ -48,7 +45,7 @@ def publish_whole(commit: Commit, place: Path, disk: Disk, hints: Hints) -> bool
         if not _renamed(folder, place):
             return False
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        disk.remove(folder)
     disk.sync_folder(place.parent)
     return True
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from holdfast.checkpoint.store import Blob, Marked
 from holdfast.ids import Digest, RunId
 from holdfast.stores.disk import Disk
-from holdfast.stores.file.locks import Locks
+from holdfast.stores.locks import Locks
 from holdfast.stores.names import safe_name
 
 _DIGEST_BYTES = 32
@@ -39,16 +39,29 @@ class Blobs:
         self._locks = locks
 
     @contextmanager
-    def bringing(self, family: RunId, blobs: Sequence[Blob]) -> Iterator[None]:
-        """Make blobs durable; none of them is removed before this ends."""
-        if not blobs:
-            yield
+    def bringing(
+        self, family: RunId, blobs: Sequence[Blob], needs: Sequence[Digest] = ()
+    ) -> Iterator[set[Digest]]:
+        """Make blobs durable; gives those of ``needs`` that are there. None is removed before this ends."""
+        if not blobs and not needs:
+            yield set()
             return
         with ExitStack() as held:
             with self._locks.shared(_gate_name(family)):
                 handle = held.enter_context(self._locks.shared(_lock_name(family)))
-            self._add(family, blobs, _last_mark(handle))
-            yield
+            mark = _last_mark(handle)
+            needed = {digest for digest in needs if self._bring_again(family, digest, mark)}
+            if blobs:
+                self._add(family, blobs, mark)
+            yield needed
+
+    def _bring_again(self, family: RunId, digest: Digest, mark: int) -> bool:
+        """Let a blob be seen to be brought; false if it is not there."""
+        try:
+            _touch(self._folder / safe_name(family) / digest.hex(), mark)
+        except FileNotFoundError:
+            return False
+        return True
 
     @contextmanager
     def _alone(self, family: RunId) -> Iterator[int | None]:
@@ -80,9 +93,7 @@ class Blobs:
                 pass
             finally:
                 self._disk.remove(temp)
-        if mark:
-            brought = max(int(time.time()), mark)
-            os.utime(place, (brought, brought))
+        _touch(place, mark)
 
     def read(self, family: RunId, digests: Sequence[Digest]) -> dict[Digest, bytes]:
         """Those of the blobs that are there."""
@@ -133,6 +144,15 @@ class Blobs:
                 except FileNotFoundError:
                     pass
         return freed
+
+
+def _touch(place: Path, mark: int) -> None:
+    """Let the time of a blob be when it was brought, as far as a sweep will want to know."""
+    if mark:
+        brought = max(int(time.time()), mark)
+        os.utime(place, (brought, brought))
+    else:
+        os.stat(place)
 
 
 def _lock_name(family: RunId) -> str:

@@ -28,11 +28,11 @@ from holdfast.stores.disk import Disk
 from holdfast.stores.file import marker
 from holdfast.stores.file.blobs import Blobs
 from holdfast.stores.file.hints import Hints
-from holdfast.stores.file.locks import Locks
 from holdfast.stores.file.row import Misplaced
 from holdfast.stores.file.run_folder import RunFolder, Tools
 from holdfast.stores.file.waking import AT_ONCE, Waking, sign_of
 from holdfast.stores.listing import asked_for, due_of
+from holdfast.stores.locks import Locks
 from holdfast.stores.names import safe_name
 from holdfast.stores.presence import Presence
 
@@ -90,10 +90,10 @@ class Folders:
         self._get_ready()
         return self.run(run_id).tag(seq, tags)
 
-    def remove(self, removal: Removal) -> None:
-        """Remove records of a run."""
+    def remove(self, removal: Removal) -> bool:
+        """Remove records of a run; false if one of them has tags."""
         self._get_ready()
-        self.run(removal.run_id).remove(removal)
+        return self.run(removal.run_id).remove(removal)
 
     def remove_run(self, run_id: RunId, expected: Expected) -> None:
         """Remove a run. Its name is noted before, so that others go on if this process dies."""

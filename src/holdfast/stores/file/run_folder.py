@@ -11,18 +11,18 @@ from typing import Any, NamedTuple
 from holdfast.checkpoint.store import Commit, Depth, Expected, Head, Left, Letter, Note, Record, Removal
 from holdfast.errors import CheckpointCorrupt, StorageError
 from holdfast.ids import RunId
-from holdfast.stores.compare import check_expected, check_head, check_removal
+from holdfast.stores.compare import check_expected, check_head, check_needs, check_removal
 from holdfast.stores.disk import Disk, explain
 from holdfast.stores.file import document
 from holdfast.stores.file.arrival import arrives, publish_whole
 from holdfast.stores.file.blobs import Blobs
 from holdfast.stores.file.edits import removal_document, tags_document
 from holdfast.stores.file.hints import Hints
-from holdfast.stores.file.locks import Locks
 from holdfast.stores.file.row import Row, View, covering
 from holdfast.stores.file.standing import Standing
 from holdfast.stores.file.tidying import Tidying
 from holdfast.stores.file.waking import Waking, sign_of
+from holdfast.stores.locks import Locks
 
 
 class Tools(NamedTuple):
@@ -93,7 +93,9 @@ class RunFolder:
         with self._lock, self._forgetting():
             self._row.catch_up()
             self._check(commit)
-            with self._tools.blobs.bringing(commit.head.family, commit.blobs):
+            family = commit.head.family
+            with self._tools.blobs.bringing(family, commit.blobs, commit.needs) as needed:
+                check_needs(commit, needed)
                 self._append(draft)
             if commit.expected is None or commit.expected.checkpoint_id != commit.head.checkpoint_id:
                 self._tidying.after_moving()
@@ -136,12 +138,14 @@ class RunFolder:
                 self._tidying.settle()
             return done
 
-    def remove(self, removal: Removal) -> None:
+    def remove(self, removal: Removal) -> bool:
         """Remove records and give others keyframes, all at once; the room is freed afterwards."""
 
-        def draft() -> _Draft:
+        def draft() -> _Draft | None:
             head = self._stands(removal.run_id, removal.expected)
             check_removal(head, removal)
+            if self._any_tagged(removal.seqs):
+                return None
             self._row.learn_keys(0)
             known = self._row.known
             edits = removal_document(removal, sorted(known.used))
@@ -152,8 +156,15 @@ class RunFolder:
             head = self._stands(removal.run_id, removal.expected)
             check_removal(head, removal)
             with self._tools.blobs.bringing(head.family, removal.blobs):
-                self._append(draft)
-            self._tidying.settle()
+                done = self._append(draft)
+            if done:
+                self._tidying.settle()
+            return done
+
+    def _any_tagged(self, seqs: Sequence[int]) -> bool:
+        going = set(seqs)
+        records = self.records(min(going), max(going), Depth.HEADERS) if going else []
+        return any(record.tags for record in records if record.seq in going)
 
     def remove_run(self, run_id: RunId, expected: Expected) -> None:
         """Remove the run: a last commit says so, then the folder goes."""

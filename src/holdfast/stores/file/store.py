@@ -110,8 +110,10 @@ class FileStore:
             f"tag a checkpoint of run {run_id!r}", lambda: self._folders.tag(run_id, seq, tags)
         )
 
-    async def remove(self, removal: Removal) -> None:
-        await self._do(f"remove checkpoints of run {removal.run_id!r}", lambda: self._folders.remove(removal))
+    async def remove(self, removal: Removal) -> bool:
+        return await self._do(
+            f"remove checkpoints of run {removal.run_id!r}", lambda: self._folders.remove(removal)
+        )
 
     async def remove_run(self, run_id: RunId, expected: Expected) -> None:
         await self._do(f"remove run {run_id!r}", lambda: self._folders.remove_run(run_id, expected))

@@ -16,9 +16,9 @@ from holdfast.stores.disk import Disk
 from holdfast.stores.file import document
 from holdfast.stores.file.emptying import empty, empty_rounds
 from holdfast.stores.file.hints import Hints
-from holdfast.stores.file.locks import Locks
 from holdfast.stores.file.place import Place, full, names_in
 from holdfast.stores.file.row import Row, View, covering
+from holdfast.stores.locks import Locks
 
 # How long the end of a removed run waits for those who are about to write to it.
 _PATIENCE = 0.2
@@ -117,7 +117,7 @@ class Tidying:
     def _replace(self, path: Path, content: bytes) -> None:
         temp = self._disk.write(content)
         try:
-            os.replace(temp, path)
+            self._disk.replace(temp, path)
         except BaseException:
             self._disk.remove(temp)
             raise

@@ -8,7 +8,6 @@ file that is missing though the copy names it was removed since; then all begins
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -111,16 +110,16 @@ class _Copy:
     def _whole(self) -> Path:
         """A durable database under a name that nobody reads, when the files of all large values are in their place."""
         for _ in range(_MOST_TRIES):
-            temp = self._disk.temp / f"{secrets.token_hex(8)}.tmp"
+            temp = self._disk.new_file()
             try:
                 with self._handle.gate:
                     big = self._copy_database(temp)
                 self._copy_big(big)
                 self._disk.sync_file(temp)
             except _Removed:
-                _remove(temp)
+                self._remove(temp)
             except BaseException:
-                _remove(temp)
+                self._remove(temp)
                 raise
             else:
                 return temp
@@ -136,15 +135,19 @@ class _Copy:
             _check_free(self._target)
             raise
         finally:
-            _remove(temp)
+            self._remove(temp)
         self._disk.sync_folder(self._target.parent)
+
+    def _remove(self, temp: Path) -> None:
+        for end in _BESIDE:
+            temp.with_name(temp.name + end).unlink(missing_ok=True)
+        self._disk.remove(temp)
 
     # The database.
 
     def _copy_database(self, temp: Path) -> list[Big]:
         """Copy the database as it stands at one moment; says which large values it names then."""
         source = self._handle.connection()
-        os.close(os.open(temp, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         copy = sqlite3.connect(temp, isolation_level=None)
         try:
             # What this transaction reads is what there was when it began, though others write: without it the copy
@@ -196,7 +199,7 @@ class _Copy:
         try:
             if temp.stat().st_size != one.size:
                 raise self._damaged(one, f"has {temp.stat().st_size} bytes, not {one.size}")
-            os.replace(temp, place)
+            self._disk.replace(temp, place)
         finally:
             self._disk.remove(temp)
 
@@ -230,11 +233,6 @@ def _settle(copy: sqlite3.Connection) -> None:
     copy.execute("PRAGMA synchronous = FULL")
     copy.execute("UPDATE runs SET owner = '' WHERE owner <> ''")
     copy.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-
-def _remove(temp: Path) -> None:
-    for path in (temp, *(temp.with_name(temp.name + end) for end in _BESIDE)):
-        path.unlink(missing_ok=True)
 
 
 def _remove_if_empty(folder: Path) -> None:

@@ -19,6 +19,8 @@ CONNECTION_CLASS = sqlite3.Connection
 
 # In pages: 4 MB. Index pages that many commits change are then copied once for several hundred of them.
 WAL_PAGES = 2000
+# The same for runs that retention keeps small, 256 KB: their log would take more room than all that they hold.
+SMALL_WAL_PAGES = 128
 
 # By the rules of POSIX, closing any descriptor of a file drops all locks that the process holds on it. So the file
 # is opened here only to make it, and no other thread may believe that it is there before that is over.
@@ -163,8 +165,14 @@ def _connect(place: Place) -> sqlite3.Connection:
     # On macOS a plain sync leaves the data in the cache of the drive; elsewhere this means nothing.
     connection.execute("PRAGMA fullfsync = ON")
     connection.execute("PRAGMA checkpoint_fullfsync = ON")
-    connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
+    set_log(connection, small=False)
     return connection
+
+
+def set_log(connection: sqlite3.Connection, small: bool) -> None:
+    """Say how long the write-ahead log of a connection gets; a small one is also cut when a commit made it longer."""
+    connection.execute(f"PRAGMA wal_autocheckpoint = {SMALL_WAL_PAGES if small else WAL_PAGES}")
+    connection.execute(f"PRAGMA journal_size_limit = {SMALL_WAL_PAGES * schema.PAGE_SIZE if small else -1}")
 
 
 def _switch_to_wal(connection: sqlite3.Connection, place: Place) -> None:

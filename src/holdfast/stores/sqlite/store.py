@@ -149,13 +149,14 @@ class SqliteStore:
         )
         return done
 
-    async def remove(self, removal: Removal) -> None:
+    async def remove(self, removal: Removal) -> bool:
         session = self._current()
         head = await self.head(removal.run_id)
         with await self._bring(session, RunId("") if head is None else head.family, removal.blobs):
-            await session.writes.call(
+            done: bool = await session.writes.call(
                 lambda connection: upkeep.remove(connection, self.namespace, removal, self._big_blob)
             )
+        return done
 
     async def remove_run(self, run_id: RunId, expected: Expected) -> None:
         await self._current().writes.call(
@@ -174,13 +175,20 @@ class SqliteStore:
 
     async def discard(self, family: RunId, mark: int, digests: Sequence[Digest]) -> int:
         session = self._current()
-        alone: AbstractContextManager[None] = await session.files.call(
+
+        async def discard(files: bool) -> int:
+            freed: int = await session.writes.call(
+                lambda connection: upkeep.discard(connection, self.namespace, family, mark, digests, files)
+            )
+            return freed
+
+        alone: AbstractContextManager[None] | None = await session.files.call(
             Job("sweeping", session.blob_files.alone)
         )
+        if alone is None:
+            return await discard(files=False)
         with alone:  # nobody is between writing a file and naming it
-            freed: int = await session.writes.call(
-                lambda connection: upkeep.discard(connection, self.namespace, family, mark, digests)
-            )
+            freed = await discard(files=True)
             # Not by the thread for files, where someone may wait until this is over.
             of_files = await self._read(
                 lambda connection: upkeep.remove_files(

@@ -29,6 +29,7 @@ _REMOVE_RUN = (
     "DELETE FROM letters WHERE run = ?",
     "DELETE FROM runs WHERE id = ?",
 )
+_TAGGED = "SELECT seq FROM checkpoints WHERE run = ? AND EXISTS (SELECT 1 FROM tags WHERE checkpoint = checkpoints.id)"
 _BEGIN_SWEEP = "UPDATE marks SET count = count + 1"
 _MARKS = "SELECT count FROM marks"
 _BLOBS = "SELECT digest, size FROM blobs WHERE family = ?"
@@ -48,13 +49,15 @@ def _stands(
     return head, run
 
 
-def remove(connection: sqlite3.Connection, namespace: str, removal: Removal, big_blob: int) -> None:
-    """Give records keyframes and remove others, in the transaction that is open."""
+def remove(connection: sqlite3.Connection, namespace: str, removal: Removal, big_blob: int) -> bool:
+    """Give records keyframes and remove others, in the transaction that is open; false if one of those has tags."""
     head, run = _stands(connection, namespace, removal.run_id, removal.expected)
     try:
         check_removal(head, removal)
     except StorageError as error:
         raise Refused(str(error)) from None
+    if _any_tagged(connection, run, removal.seqs):
+        return False
     if removal.blobs:
         add_blobs(connection, namespace, head.family, removal.blobs, big_blob)
     for seq, keyframe in removal.keyframes:
@@ -64,6 +67,11 @@ def remove(connection: sqlite3.Connection, namespace: str, removal: Removal, big
         for found in connection.execute(_FIND, (run, seq)).fetchall():
             for statement in (*_OF_CHECKPOINT, _REMOVE):
                 connection.execute(statement, found)
+    return True
+
+
+def _any_tagged(connection: sqlite3.Connection, run: int, seqs: Sequence[int]) -> bool:
+    return not set(seqs).isdisjoint(seq for (seq,) in connection.execute(_TAGGED, (run,)))
 
 
 def remove_run(connection: sqlite3.Connection, namespace: str, run_id: RunId, expected: Expected) -> None:
@@ -95,14 +103,22 @@ def mark(connection: sqlite3.Connection, namespace: str, family: RunId) -> Marke
 
 
 def discard(
-    connection: sqlite3.Connection, namespace: str, family: RunId, marked: int, digests: Sequence[Digest]
+    connection: sqlite3.Connection,
+    namespace: str,
+    family: RunId,
+    marked: int,
+    digests: Sequence[Digest],
+    files: bool,
 ) -> int:
-    """Remove rows of blobs that nobody brought since; the bytes that they took, without those that are files."""
+    """Remove rows of blobs that nobody brought since; the bytes that they took, without those that are files.
+
+    Without ``files`` the rows of those stay, too.
+    """
     row = connection.execute(FIND_FAMILY, (namespace, family)).fetchone()
     freed = 0
     for digest in digests if row is not None else ():
         found = connection.execute(_UNUSED, (*row, prefix(digest), digest, marked)).fetchone()
-        if found is not None:
+        if found is not None and (files or not found[2]):
             number, size, is_file = found
             connection.execute(_DISCARD, (number,))
             freed += 0 if is_file else size

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.checkpoint.store import Commit, Left, Letter
-from holdfast.errors import CheckpointCorrupt, HeadMoved, StorageError
+from holdfast.errors import CheckpointCorrupt, CheckpointNotFound, HeadMoved, StorageError
 from holdfast.ids import RunId
 from holdfast.stores.sqlite import mail
 from holdfast.stores.sqlite.failures import patiently, storage_error
-from holdfast.stores.sqlite.handle import Handle, Place
+from holdfast.stores.sqlite.handle import Handle, Place, set_log
 from holdfast.stores.sqlite.lane import Call, settle
 from holdfast.stores.sqlite.reading import read_head
 from holdfast.stores.sqlite.writing import write_commit
@@ -23,6 +23,10 @@ _DOUBTFUL_UPKEEP = ". It may have happened or not: do it again"
 
 class Refused(StorageError):
     """What was asked for must not be done; nothing was written."""
+
+
+_BEFORE_WRITING = (HeadMoved, CheckpointCorrupt, CheckpointNotFound, Refused)
+"""What is raised before anything of a task was written."""
 
 
 class Mail(NamedTuple):
@@ -47,6 +51,8 @@ class Writer:
         self._handle = handle
         self._namespace = namespace
         self._big_blob = big_blob
+        self._small_log: sqlite3.Connection | None = None
+        """The connection whose log is kept small, if it is."""
 
     def work(self, calls: list[Call[Task]]) -> None:
         """Write, and tell those who wait for it."""
@@ -57,6 +63,7 @@ class Writer:
     def _write(self, calls: list[Call[Task]]) -> None:
         try:
             connection = self._handle.connection()
+            self._set_log(connection, calls)
             patiently(lambda: connection.execute("BEGIN IMMEDIATE"), self._place.busy_seconds)
         except (sqlite3.Error, StorageError) as error:
             self._fail(calls, error, "writing to")
@@ -74,6 +81,14 @@ class Writer:
             return
         self._finish(connection, calls)
 
+    def _set_log(self, connection: sqlite3.Connection, calls: list[Call[Task]]) -> None:
+        """Keep the log small while runs are written of which not everything is kept, and only then."""
+        commits = [call.task for call in calls if isinstance(call.task, Commit)]
+        small = any(commit.head.retention for commit in commits)
+        if commits and small != (self._small_log is connection):
+            set_log(connection, small)
+            self._small_log = connection if small else None
+
     def _apply(self, connection: sqlite3.Connection, call: Call[Task]) -> None:
         call.error = None
         task = call.task
@@ -84,7 +99,12 @@ class Writer:
                 call.result = _leave(connection, self._namespace, task)
             else:
                 call.result = task(connection)
-        except (HeadMoved, CheckpointCorrupt, Refused) as error:  # before anything of it was written
+        except (
+            HeadMoved,
+            CheckpointCorrupt,
+            CheckpointNotFound,
+            Refused,
+        ) as error:  # before anything of it was written
             call.error = error
 
     def _finish(self, connection: sqlite3.Connection, calls: list[Call[Task]]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from holdfast.checkpoint.store import Blob, Commit, Expected, Head, Letter, Record
 from holdfast.ids import CheckpointId, RunId
-from holdfast.stores.compare import check_head
+from holdfast.stores.compare import check_head, check_needs
 from holdfast.stores.sqlite import mail
 
 _FIND_RUN = "SELECT id, checkpoint, token, created FROM runs WHERE namespace = ? AND run = ?"
@@ -44,17 +44,18 @@ def write_commit(
 ) -> list[Letter]:
     """Write the rows of a commit in the transaction that is open, and say which letters wait for the run.
 
-    Raises ``HeadMoved`` before it writes any.
+    Raises ``HeadMoved`` or ``CheckpointNotFound`` before it writes any.
     """
     head = commit.head
     row = connection.execute(_FIND_RUN, (namespace, head.run_id)).fetchone()
+    check_head(commit, None if row is None else Expected(CheckpointId(row[1].hex()), row[2]))
+    if commit.needs:
+        _bring_needed(connection, namespace, commit)
     if row is None:
-        check_head(commit, None)
         run = connection.execute(_ADD_RUN, (namespace, head.run_id, head.created, *_moving(head))).lastrowid
         assert run is not None
     else:
-        run, checkpoint, token, created = row
-        check_head(commit, Expected(CheckpointId(checkpoint.hex()), token))
+        run, checkpoint, _, created = row
         connection.execute(_MOVE_RUN, (*_moving(head), run))
         if created != head.created:
             connection.execute(_SET_CREATED, (head.created, run))
@@ -108,6 +109,21 @@ def _add_record(connection: sqlite3.Connection, run: int, record: Record) -> Non
     )
     if (keyframe := record.keyframe) is not None:
         connection.execute(_ADD_KEYFRAME, (added.lastrowid, keyframe.cut, keyframe.changes, keyframe.values))
+
+
+def _bring_needed(connection: sqlite3.Connection, namespace: str, commit: Commit) -> None:
+    """Let blobs that are there count as brought; raises ``CheckpointNotFound`` before it writes if one is not."""
+    family = connection.execute(FIND_FAMILY, (namespace, commit.head.family)).fetchone() or (None,)
+    rows = {
+        digest: row
+        for digest in commit.needs
+        if (row := connection.execute(_HAS_BLOB, (*family, prefix(digest), digest)).fetchone()) is not None
+    }
+    check_needs(commit, rows)
+    (marks,) = connection.execute(_MARKS).fetchone()
+    for number, mark in rows.values():
+        if mark != marks:
+            connection.execute(_BRING_AGAIN, (marks, number))
 
 
 def add_blobs(

@@ -157,10 +157,10 @@ class Lasting:
         blobs = sample_blobs()
         head = await run_of(store, "r", 2)
         await bring(store, head, *blobs)
-        assert await (await reopen()).tag(RunId("r"), 1, ["a"])
+        assert await (await reopen()).tag(RunId("r"), 2, ["a"])
         mark, sizes = await (await reopen()).mark(FAMILY)
         assert await discarded(await reopen(), mark, blobs) == sum(sizes.values())
-        await (await reopen()).remove(removal_of(head, [1]))
+        assert await (await reopen()).remove(removal_of(head, [1]))
         assert await seqs_of(store, "r") == [2]
         await (await reopen()).remove_run(RunId("r"), place_of(head))
         assert await all_of(store, "r") == (None, [])

@@ -139,14 +139,28 @@ class Removals:
         head = await move_on(store, head)
         await store.tag(RunId("r"), 2, ["b"])
         head = await move_on(store, head)
-        await store.remove(removal_of(head, [2], [(1, sample_keyframe(1))]))
+        await store.tag(RunId("r"), 2, [])
+        assert await store.remove(removal_of(head, [2], [(1, sample_keyframe(1))])) is True
         assert await tags_of(store, "r") == {1: ("a",)}
+
+    async def test_a_record_with_tags_is_not_removed(self, store: Store) -> None:
+        head = await run_of(store, "r", 5)
+        await store.tag(RunId("r"), 2, ["a"])
+        before = await all_of(store, "r")
+        for seqs in ([2], [1, 2, 3], [4, 2]):
+            assert await store.remove(removal_of(head, seqs, [(5, sample_keyframe(5))])) is False
+            assert await all_of(store, "r") == before
+        assert await store.remove(removal_of(head, [1, 3, 4])) is True
+        assert await seqs_of(store, "r") == [2, 5]
+        await store.tag(RunId("r"), 2, [])
+        assert await store.remove(removal_of(head, [2])) is True
+        assert await seqs_of(store, "r") == [5]
 
     # Records.
 
     async def test_removed_records_are_gone_and_the_others_stay(self, store: Store) -> None:
         head = await run_of(store, "r", 6)
-        await store.remove(removal_of(head, [1, 2, 4]))
+        assert await store.remove(removal_of(head, [1, 2, 4])) is True
         assert await all_of(store, "r") == (head, [sample_record("r", seq) for seq in (3, 5, 6)])
         assert await seqs_of(store, "r") == [3, 5, 6]
         await store.remove(removal_of(head, [5, 3]))

@@ -1,0 +1,43 @@
+"""Looking at runs that move on, and whose checkpoints are removed, while someone looks."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from holdfast.checkpoint.verify import Problem, VerifyReport
+from holdfast.errors import CheckpointCorrupt
+
+T = TypeVar("T")
+
+# What is wrong so often, one time after the other, is wrong.
+_LOOKS = 3
+
+
+async def steadily(look: Callable[[], Awaitable[T]]) -> T:
+    """What ``look`` gives, which begins with the head of a run, or with the id of a checkpoint.
+
+    A checkpoint can be removed between two things that are read of it. Then something seems to be missing, but not if
+    everything is read anew: ``look`` sees another head, or that there is no such checkpoint. What is said again and
+    again is damage.
+    """
+    said, times = "", 0
+    while True:
+        try:
+            return await look()
+        except CheckpointCorrupt as error:
+            said, times = str(error), times + 1 if str(error) == said else 1
+            if times == _LOOKS:
+                raise
+
+
+async def verified_steadily(look: Callable[[], Awaitable[VerifyReport]]) -> VerifyReport:
+    """What a check of a run finds wrong each time that it looks anew."""
+    report = await look()
+    for _ in range(_LOOKS - 1):
+        if report.ok:
+            break
+        seen: list[Problem] = report.problems
+        report = await look()
+        report.problems = [problem for problem in report.problems if problem in seen]
+    return report
