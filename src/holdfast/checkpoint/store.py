@@ -45,6 +45,8 @@ class Record(NamedTuple):
     keyframe: Keyframe | None = None
     tags: tuple[str, ...] = ()
     """Given to it later, and no part of what its id covers."""
+    sound: bool = True
+    """Whether what its id does not cover is what was stored, as far as the store can tell; told when all is read."""
 
 
 class Head(NamedTuple):
