@@ -141,7 +141,7 @@ async def test_a_lost_race_leaves_nothing(store, path) -> None:
         await store.commit(step(RUN, 2)._replace(blobs=(Blob(Digest(b"1" * 32), b"x"),)))
     assert os.listdir(path / "temp") == []
     assert not (path / "blobs").exists()
-    assert len(tree(path)) == 6
+    assert len(tree(path)) == 7
 
 
 async def test_old_temporary_files_are_swept_up(path) -> None:

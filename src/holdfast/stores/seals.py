@@ -31,20 +31,14 @@ def _text(text: str) -> bytes:
 
 
 def record_seal(record: Record) -> int:
-    """Over what the id of a record does not cover: its run, its size, its tags, and whether it has a keyframe."""
-    keyframe = record.keyframe
-    return _seal(
-        ormsgpack.packb(
-            [
-                _text(record.run_id),
-                record.seq,
-                _text(record.checkpoint_id),
-                record.new_bytes,
-                [_text(tag) for tag in record.tags],
-                None if keyframe is None else bool(keyframe.cut),
-            ]
-        )
-    )
+    """Over what the id of a record does not cover: its size, its tags, and whether it has a keyframe."""
+    cut = None if record.keyframe is None else record.keyframe.cut
+    return seal_of_parts(record.checkpoint_id, record.seq, record.new_bytes, record.tags, cut)
+
+
+def seal_of_parts(checkpoint_id: str, seq: int, new_bytes: int, tags: Sequence[str], cut: bool | None) -> int:
+    """The same from its parts; ``cut`` is None without a keyframe."""
+    return _seal(ormsgpack.packb([_text(checkpoint_id), seq, new_bytes, [_text(tag) for tag in tags], cut]))
 
 
 def keyed_seal(run_id: str, kind: str, key: str, data: bytes | None) -> int:
@@ -69,8 +63,3 @@ def document_seal(document: dict[str, Any]) -> int:
 
 
 _SEALED = frozenset(["records", "notes", "letters"])
-
-
-def total(seals: Sequence[int]) -> int:
-    """The sum of seals, which is the same in any order."""
-    return sum(seals) % MODULUS

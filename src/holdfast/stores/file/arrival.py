@@ -39,7 +39,9 @@ def publish_whole(commit: Commit, place: Path, disk: Disk, hints: Hints) -> bool
         standing = Standing()
         for piece in _pieces(commit):
             file, outline = standing.next, standing.outline(piece)
-            temp = disk.write(document.written(piece, outline.letters, outline.taken))
+            temp = disk.write(
+                document.written(piece, outline.letters, outline.taken, content=outline.content)
+            )
             os.rename(temp, folder / file.name)
             standing.follow(file, outline)
             for record in piece.records:

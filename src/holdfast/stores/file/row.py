@@ -133,12 +133,12 @@ class Row:
         content = path.read_bytes()
         if not content and os.path.lexists(self.path / place.next_round.name):
             return None
-        return document.parsed(path, content)
+        return document.parsed(path, content).trusted()
 
     def whole(self, place: Place) -> document.CommitFile:
         """What stands in a commit file that must not be empty."""
         path = self.path / place.name
-        return document.parsed(path, path.read_bytes())
+        return document.parsed(path, path.read_bytes()).trusted()
 
     def names(self) -> Names:
         """The files of this life of the run, up to the newest that is known."""

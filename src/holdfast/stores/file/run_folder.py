@@ -16,7 +16,7 @@ from holdfast.stores.disk import Disk, explain
 from holdfast.stores.file import document
 from holdfast.stores.file.arrival import arrives, publish_whole
 from holdfast.stores.file.blobs import Blobs
-from holdfast.stores.file.edits import removal_document, tags_document
+from holdfast.stores.file.edits import Overlay, removal_document, tags_document
 from holdfast.stores.file.hints import Hints
 from holdfast.stores.file.locks import Locks
 from holdfast.stores.file.row import Row, View, covering
@@ -39,6 +39,8 @@ class _Draft(NamedTuple):
     commit: Commit
     left: Sequence[Letter] = ()
     edits: dict[str, Any] | None = None
+    change: int = 0
+    """By how much the edits change the sum of the seals of the records."""
     removes: bool = False
     gone: bool = False
 
@@ -117,7 +119,8 @@ class RunFolder:
             known = self._row.known
             if known.head is None or not self.records(seq, seq, Depth.HEADERS):
                 return None
-            return _Draft(Commit(known.head, known.expected), edits=tags_document(seq, tags))
+            edits = tags_document(seq, tags)
+            return _Draft(Commit(known.head, known.expected), edits=edits, change=self._change(edits))
 
         with self._lock, self._forgetting():
             self._row.catch_up()
@@ -135,7 +138,7 @@ class RunFolder:
             self._row.learn_keys(0)
             known = self._row.known
             edits = removal_document(removal, sorted(known.used))
-            return _Draft(Commit(head, known.expected), edits=edits, removes=True)
+            return _Draft(Commit(head, known.expected), edits=edits, change=self._change(edits), removes=True)
 
         with self._lock, self._forgetting():
             self._row.catch_up()
@@ -233,9 +236,11 @@ class RunFolder:
                 return False
             self._row.forget()
             self._row.catch_up()
+            if self._row.known.newest is not None:
+                self._tools.hints.reached(self.path, self._row.known.newest)
             return True
         place = known.next
-        outline = known.outline(commit, draft.left, draft.edits is not None, draft.removes)
+        outline = known.outline(commit, draft.left, draft.edits is not None, draft.removes, draft.change)
         if draft.gone:
             outline = document.Outline(commit.head, False, 0, gone=True)
         temp = disk.write(
@@ -246,6 +251,7 @@ class RunFolder:
                 draft.edits,
                 outline.unsettled,
                 outline.base,
+                outline.content,
                 outline.gone,
             )
         )
@@ -261,6 +267,7 @@ class RunFolder:
             raise
         self._sync(commit, draft)
         self._row.follow(place, outline)
+        self._tools.hints.reached(self.path, place)
         return True
 
     def _sync(self, commit: Commit, draft: _Draft) -> None:
@@ -294,6 +301,17 @@ class RunFolder:
             if self._known().base in (None, view.base):
                 return found
 
+    def _change(self, edits: dict[str, Any]) -> int:
+        """By how much edits change the sum of the seals of the records; what is damaged counts as it is."""
+        view, overlay = self._row.view(), Overlay([edits])
+        change = 0
+        for place in {one for first, last in overlay.ranges for one in covering(view.places, first, last)}:
+            content = view.paths[place].read_bytes()
+            if content:
+                records = view.overlay.applied(document.parsed(view.paths[place], content).records)
+                change += total(overlay.applied(records)) - total(records)
+        return change
+
     def _known(self) -> Standing:
         """What is known now; nothing, if the newest file is damaged."""
         with self._lock:
@@ -308,6 +326,11 @@ class RunFolder:
         with self._lock:
             view = self._row.view()
             return [view.paths[place] for place in reversed(view.places)]
+
+
+def total(records: Sequence[dict[str, Any]]) -> int:
+    """The sum of the seals of records."""
+    return sum(seal for record in records if isinstance(seal := record.get("seal"), int))
 
 
 def _read(view: View, first: int, last: int, depth: Depth) -> list[Record]:

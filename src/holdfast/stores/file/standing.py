@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from holdfast.checkpoint.store import Commit, Expected, Head, Letter
 from holdfast.stores.file.document import Outline
 from holdfast.stores.file.place import FIRST, Place, full
+from holdfast.stores.seals import MODULUS, record_seal
 
 
 class Standing:
@@ -37,6 +38,8 @@ class Standing:
         """The files with edits that may not be carried out yet, oldest first."""
         self.base: Place | None = None
         """The last file that removed records."""
+        self.content = 0
+        """The sum of the seals of all records."""
         self._settled: set[Place] = set()
         self._taken: tuple[str, ...] = ()
         """What was taken since the last file with records: the next file says it again."""
@@ -76,9 +79,17 @@ class Standing:
         return frozenset(self._used)
 
     def outline(
-        self, commit: Commit, left: Iterable[Letter] = (), edits: bool = False, removes: bool = False
+        self,
+        commit: Commit,
+        left: Iterable[Letter] = (),
+        edits: bool = False,
+        removes: bool = False,
+        change: int = 0,
     ) -> Outline:
-        """What the file of a commit says that comes next; or of one that leaves letters, edits or removes records."""
+        """What the file of a commit says that comes next; or of one that leaves letters, edits or removes records.
+
+        ``change`` is that of the sum of the seals of earlier records.
+        """
         waiting = {**self.letters, **{letter.key: letter for letter in (*commit.letters, *left)}}
         taken = [key for key in commit.taken if waiting.pop(key, None) is not None]
         return Outline(
@@ -90,6 +101,7 @@ class Standing:
             bool(commit.notes),
             (*self.unsettled, self.next) if edits else self.unsettled,
             self.next if removes else self.base,
+            (self.content + change + sum(map(record_seal, commit.records))) % MODULUS,
         )
 
     def follow(self, place: Place, file: Outline) -> None:
@@ -98,6 +110,7 @@ class Standing:
         self._settled.intersection_update(file.unsettled)
         self.unsettled = tuple(one for one in file.unsettled if one not in self._settled)
         self.base = file.base
+        self.content = file.content
         self.letters = {letter.key: letter for letter in file.letters}
         self._used.update(file.taken)
         if file.moved:

@@ -77,12 +77,11 @@ def known_keys(connection: sqlite3.Connection, run: int, letters: Sequence[Lette
     )
 
 
-def leave_letters(
-    connection: sqlite3.Connection, run: int, run_id: RunId, letters: Sequence[Letter]
-) -> int:
+def leave_letters(connection: sqlite3.Connection, run: int, run_id: RunId, letters: Sequence[Letter]) -> int:
     """Leave letters whose keys are new."""
     rows = [
-        (run, _stored(key), keyed_seal(run_id, LETTER, key, data), data) for key, data in dict(letters).items()
+        (run, _stored(key), keyed_seal(run_id, LETTER, key, data), data)
+        for key, data in dict(letters).items()
     ]
     connection.executemany(_ADD_LETTER, rows)
     return sum(row[2] for row in rows)

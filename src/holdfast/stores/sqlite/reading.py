@@ -191,7 +191,7 @@ def _tag(stored: Any) -> str:
 
 def _is_sound(record: Record, seal: Any) -> bool:
     try:
-        return record_seal(record) == seal
+        return bool(record_seal(record) == seal)
     except (TypeError, ValueError):
         return False
 
@@ -203,7 +203,9 @@ def _record(run_id: RunId, row: tuple[Any, ...]) -> tuple[Record, Any]:
     keyframe = None if cut is None else Keyframe(key_changes, key_values, bool(cut))
     parts = (checkpoint, header, changes, values, *((key_changes, key_values) if keyframe else ()))
     if not all(isinstance(part, bytes) for part in parts) or not isinstance(new_bytes, int):
-        raise CheckpointCorrupt(f"the row of checkpoint {seq!r} of run {run_id!r} is damaged: it is no record")
+        raise CheckpointCorrupt(
+            f"the row of checkpoint {seq!r} of run {run_id!r} is damaged: it is no record"
+        )
     record = Record(CheckpointId(checkpoint.hex()), run_id, seq, header, changes, values, new_bytes, keyframe)
     return record, seal
 

@@ -99,7 +99,7 @@ def tag(connection: sqlite3.Connection, namespace: str, run_id: RunId, seq: int,
     connection.execute(_OF_CHECKPOINT[1], row)
     given = [(*row, text.encode("utf-8", "surrogatepass")) for text in tags]
     connection.executemany("INSERT INTO tags VALUES (?, ?)", given)
-    change = _sealed(connection, *row, before, before._replace(tags=tuple(tags)))
+    change = _sealed(connection, row[0], before, before._replace(tags=tuple(tags)))
     change_content(connection, namespace, run, head, change)
     return True
 

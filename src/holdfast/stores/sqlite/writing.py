@@ -95,9 +95,7 @@ def move_run(connection: sqlite3.Connection, namespace: str, run: int, head: Hea
     connection.execute(_MOVE_RUN, (*_moving(namespace, head, content % MODULUS), run))
 
 
-def change_content(
-    connection: sqlite3.Connection, namespace: str, run: int, head: Head, change: int
-) -> None:
+def change_content(connection: sqlite3.Connection, namespace: str, run: int, head: Head, change: int) -> None:
     """Let the sum of the seals of a run be another, where it stands."""
     (content,) = connection.execute("SELECT content FROM runs WHERE id = ?", (run,)).fetchone()
     content = (content + change) % MODULUS
