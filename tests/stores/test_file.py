@@ -105,7 +105,7 @@ async def test_layout(store, path) -> None:
         ]
     )
     assert (path / "blobs/r1" / digest.hex()).read_bytes() == b"content"
-    assert json.loads((path / "runs/r1/00000001-0.json").read_text()) == {
+    assert content(path, "00000001-0") == {
         "head": {
             "run_id": "r1",
             "workflow_name": "W",

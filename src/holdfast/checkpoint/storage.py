@@ -27,7 +27,7 @@ from holdfast.checkpoint.store import Depth, Expected, Head, Record, RunQuery, S
 from holdfast.checkpoint.transfer import export_run, import_run
 from holdfast.checkpoint.tree import drawn
 from holdfast.checkpoint.values import Encoder
-from holdfast.checkpoint.verify import Problem, VerifyReport, verified
+from holdfast.checkpoint.verify import VerifyReport, verify_store
 from holdfast.engine.status import RunStatus
 from holdfast.errors import (
     CheckpointCorrupt,
@@ -43,6 +43,7 @@ from holdfast.ids import CheckpointId, RunId, complaint_about_id
 if TYPE_CHECKING:
     from holdfast.checkpoint.comparing.checkpoints import Side
     from holdfast.checkpoint.difference import CheckpointDiff
+    from holdfast.checkpoint.repair import RepairReport
     from holdfast.checkpoint.statistics import StorageStatistics
 
 _ANY_SIZE = 1 << 62
@@ -196,8 +197,11 @@ class CheckpointStorage:
         """Whether a checkpoint is kept; one that is not may still be there for a while."""
         if not head.retention or seq == head.seq:
             return True
-        records = await self._store.records(head.run_id, 1, head.seq, Depth.HEADERS)
-        return seq in _kept(head, records)
+        try:
+            records = await self._store.records(head.run_id, 1, head.seq, Depth.HEADERS)
+            return seq in _kept(head, records)
+        except CheckpointCorrupt:  # of others: whoever asks for one that can be read gets it
+            return True
 
     async def info(self, head: Head, seq: int) -> CheckpointInfo:
         """What is known of a checkpoint of a run without reading any value."""
@@ -352,13 +356,28 @@ class CheckpointStorage:
         )
         return _checkpoint(loaded.info, material)
 
-    async def verify(self, run_id: str | None = None) -> VerifyReport:
-        """Check that everything stored is what was stored: a report, never an error about what it finds."""
-        if run_id is not None:
-            return await verified(self._store, [await self.head(run_id)], self.blobs)
-        report = await verified(self._store, await self._store.runs(RunQuery()), self.blobs)
-        report.problems += [Problem(run, None, what) for run, what in await self._store.damaged()]
-        return report
+    async def verify(self, run_id: str | None = None, *, progress: Progress | None = None) -> VerifyReport:
+        """Check that everything stored is what was stored: a report, never an error about what it finds.
+
+        ``progress`` is called with how many checkpoints are done, and of how many.
+        """
+        return await verify_store(
+            self._store, self.blobs, None if run_id is None else _run_id(run_id), progress
+        )
+
+    async def repair(
+        self, run_id: str | None = None, *, progress: Progress | None = None, dry_run: bool = False
+    ) -> RepairReport:
+        """Repair what can be repaired, and say what cannot; with ``dry_run`` only say it.
+
+        Make a copy of the storage before. Each run is repaired at once or not at all, so this may be interrupted
+        anywhere; one that is driven now is left alone. ``progress`` is told how many runs of how many are done.
+        """
+        from holdfast.checkpoint.repair import repaired
+
+        return await repaired(
+            self._store, self.blobs, None if run_id is None else _run_id(run_id), progress, dry_run
+        )
 
     async def draw_tree(self, run_id: str, ascii: bool = False) -> str:
         """The checkpoints of a run as a tree of text, with the run that it was forked from and all forks of these.

@@ -174,10 +174,21 @@ class RunQuery(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """A run whose head cannot be read, and why; where not even its id can be told, the text says where it lies."""
+    """What is wrong with a run; where not even its id can be told, the text says where it lies."""
 
     run_id: RunId | None
     what: str
+    seq: int | None = None
+    """That of the checkpoint which is affected, where it can be told."""
+
+
+class Mended(NamedTuple):
+    """What was done to a damaged store, or would be."""
+
+    run_id: RunId | None
+    what: str
+    lost: str = ""
+    """What cannot be brought back."""
 
 
 class StoreInfo(NamedTuple):
@@ -248,6 +259,29 @@ class Store(Protocol):
 
     async def damaged(self) -> Sequence[Damage]:
         """The runs whose head cannot be read; ``runs`` leaves them out, ``head`` raises ``CheckpointCorrupt``."""
+        ...
+
+    async def inspect(self) -> Sequence[Damage]:
+        """What is wrong with how the runs are kept, beyond what reading them shows: with heads, notes, letters.
+
+        Has all that ``damaged`` has. Reads everything but blobs, and raises nothing for what it finds.
+        """
+        ...
+
+    async def mend(self, dry_run: bool) -> Sequence[Mended]:
+        """Make heads that can be read for runs whose head cannot, from what is left of them; and rebuild indexes.
+
+        Such a run has a greater token than before, and is not driven. What is damaged besides stays. All that is done
+        to one run happens at once or not at all. With ``dry_run`` nothing is done, only told.
+        """
+        ...
+
+    async def replace(self, commit: Commit) -> None:
+        """Let a run be what a commit says and nothing else, all at once and durably; its blobs stay.
+
+        ``taken`` are the keys of letters that were used up before. What ``expected`` says is compared as by ``commit``.
+        For a run that is repaired: what is there may be damaged in any way but for its head.
+        """
         ...
 
     async def find(self, checkpoint_id: CheckpointId) -> tuple[RunId, int] | None:

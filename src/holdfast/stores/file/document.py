@@ -159,9 +159,9 @@ def _checked(path: Path, reading: Callable[[], _T]) -> _T:
 def damaged(path: Path, what: str) -> CheckpointCorrupt:
     """The error for a commit file that is not what was written."""
     return CheckpointCorrupt(
-        f"{path} is damaged: {what}. Put back a copy from a backup, or let 'await storage.repair()' save what is left; or, "
-        f"if it is the last file of its run, move it out of the folder, and the run stands where it stood one commit "
-        f"earlier"
+        f"{path} is damaged: {what}. Put back a copy from a backup, or let 'await storage.repair()' save what is left; "
+        f"or, if it is the last file of its run, move it out of the folder, and the run stands where it stood one "
+        f"commit earlier"
     )
 
 

@@ -167,8 +167,15 @@ class Folders:
             try:
                 folder.head()
             except (Misplaced, CheckpointCorrupt) as error:
-                found.append(Damage(None, str(error)))
+                found.append(Damage(folder.run_id(), str(error)))
         return found
+
+    def inspect(self) -> list[Damage]:
+        """What is wrong with the files of all runs, also of those that are gone."""
+        folders = {folder.path.name: folder for folder in self._run_folders()}
+        for name in self._hints.runs():
+            folders.setdefault(name, self._folder(name))
+        return [damage for folder in folders.values() for damage in folder.inspect()]
 
     def find(self, checkpoint_id: CheckpointId) -> tuple[RunId, int] | None:
         """The run and seq of a checkpoint."""

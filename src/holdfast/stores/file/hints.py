@@ -52,6 +52,15 @@ class Hints:
         except ValueError:
             return None
 
+    def runs(self) -> list[str]:
+        """The names of the folders of runs that were there at some time."""
+        try:
+            return [
+                name for name in os.listdir(self._folder / "newest") if safe_name(name) == name or "~" in name
+            ]
+        except OSError:
+            return []
+
     def forget(self, folder: Path) -> None:
         """A run is gone, or is known to have lost what it had."""
         try:

@@ -8,7 +8,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast.checkpoint.store import Commit, Depth, Expected, Head, Left, Letter, Note, Record, Removal
+from holdfast.checkpoint.store import (
+    Commit,
+    Damage,
+    Depth,
+    Expected,
+    Head,
+    Left,
+    Letter,
+    Note,
+    Record,
+    Removal,
+)
 from holdfast.errors import CheckpointCorrupt, StorageError
 from holdfast.ids import RunId
 from holdfast.stores.compare import check_expected, check_head, check_removal
@@ -18,6 +29,7 @@ from holdfast.stores.file.arrival import arrives, publish_whole
 from holdfast.stores.file.blobs import Blobs
 from holdfast.stores.file.edits import Overlay, removal_document, tags_document
 from holdfast.stores.file.hints import Hints
+from holdfast.stores.file.inspecting import inspect, run_of
 from holdfast.stores.file.locks import Locks
 from holdfast.stores.file.row import Row, View, covering
 from holdfast.stores.file.standing import Standing
@@ -320,6 +332,16 @@ class RunFolder:
             except CheckpointCorrupt:
                 pass
             return self._row.known
+
+    def run_id(self) -> RunId | None:
+        """The run whose folder this is, as far as it can be told."""
+        with self._lock:
+            return run_of(self._row)
+
+    def inspect(self) -> list[Damage]:
+        """What is wrong with the files."""
+        with self._lock:
+            return list(inspect(self._row, self._tools.hints))
 
     def files(self) -> list[Path]:
         """All commit files, newest first."""

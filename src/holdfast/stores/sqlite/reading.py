@@ -15,10 +15,12 @@ from holdfast.stores.compare import sound
 from holdfast.stores.seals import head_seal, record_seal
 from holdfast.stores.sqlite.writing import FIND_FAMILY, prefix
 
-_HEAD = (
-    "SELECT run, workflow, family, checkpoint, seq, token, status, created, updated, owner, wake_at, takeovers, "
-    "reason, retention, content, seal FROM runs WHERE namespace = ?"
+HEAD_COLUMNS = (
+    "run, workflow, family, checkpoint, seq, token, status, created, updated, owner, wake_at, takeovers, reason, "
+    "retention, content, seal"
 )
+"""What ``checked_head`` wants."""
+_HEAD = f"SELECT {HEAD_COLUMNS} FROM runs WHERE namespace = ?"
 _ONE_HEAD = _HEAD + " AND run = ?"
 _FIND = (
     "SELECT runs.run, checkpoints.seq FROM checkpoints JOIN runs ON runs.id = checkpoints.run "

@@ -104,9 +104,9 @@ def change_content(connection: sqlite3.Connection, namespace: str, run: int, hea
 
 def replace_run(connection: sqlite3.Connection, namespace: str, commit: Commit, big_blob: int) -> None:
     """Let a run be what a commit says and nothing else, in the transaction that is open."""
-    run = mail.find_run(connection, namespace, commit.head.run_id)
-    if run is None:
-        run = add_run(connection, namespace, commit.head)
+    row = connection.execute(_FIND_RUN, (namespace, commit.head.run_id)).fetchone()
+    check_head(commit, None if row is None else Expected(CheckpointId(row[1].hex()), row[2]))
+    run = add_run(connection, namespace, commit.head) if row is None else row[0]
     for statement in OF_RUN:
         connection.execute(statement, (run,))
     content = _add_content(connection, run, commit)
