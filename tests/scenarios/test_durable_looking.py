@@ -578,7 +578,10 @@ async def test_missing_head_record(kind: str, tmp_path: Path) -> None:
         return
     async with storage_at(kind, tmp_path) as storage:
         (problem,) = (await storage.verify()).problems
-        assert (problem.run_id, "00000012-0.json was committed and is missing" in problem.what) == ("hurt", True)
+        assert (problem.run_id, "00000012-0.json was committed and is missing" in problem.what) == (
+            "hurt",
+            True,
+        )
         assert await outputs_of(filling().resume(run_id="hurt", storage=storage)) == [0]
 
 

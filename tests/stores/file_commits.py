@@ -141,7 +141,9 @@ def _unsealed(shown: Any) -> Any:
         return [_unsealed(item) for item in shown]
     if not isinstance(shown, dict):
         return shown
-    return {name: _unsealed(part) for name, part in shown.items() if name not in ("seal", "content")}
+    return {
+        name: _unsealed(part) for name, part in shown.items() if name not in ("seal", "content", "journal")
+    }
 
 
 def child(module: str, function: str, *args: object) -> "subprocess.Popen[str]":

@@ -24,6 +24,7 @@ from tests.stores.file_commits import (
     RUN,
     at,
     checkpoint_id,
+    content,
     failing,
     head,
     record,

@@ -40,7 +40,9 @@ def publish_whole(commit: Commit, place: Path, disk: Disk, hints: Hints) -> bool
         for piece in _pieces(commit):
             file, outline = standing.next, standing.outline(piece)
             temp = disk.write(
-                document.written(piece, outline.letters, outline.taken, content=outline.content)
+                document.written(
+                    piece, outline.letters, outline.taken, content=outline.content, journal=outline.journal
+                )
             )
             os.rename(temp, folder / file.name)
             standing.follow(file, outline)

@@ -53,6 +53,8 @@ class Outline(NamedTuple):
     """The last file, up to this one, that removed records: it names every letter taken before it."""
     content: int = 0
     """The sum of the seals of all records of the run after it."""
+    journal: int = 0
+    """The sum of the seals of all notes since the head came to its checkpoint."""
     gone: bool = False
     """Whether it removed the run."""
 
@@ -101,6 +103,7 @@ def written(
     unsettled: Sequence[Place] = (),
     base: Place | None = None,
     content: int = 0,
+    journal: int = 0,
     gone: bool = False,
 ) -> bytes:
     """The content of a commit file; all but ``commit`` and ``edits`` are those of its ``Outline``."""
@@ -123,6 +126,8 @@ def written(
     if base is not None:
         document["base"] = base.text
     document["content"] = content
+    if journal:
+        document["journal"] = journal
     if gone:
         document["gone"] = True
     document["seal"] = document_seal(document)
@@ -182,6 +187,7 @@ def _commit_file(path: Path, document: Any) -> CommitFile:
         tuple(map(Place.of_text, _items(document, "unsettled"))),
         Place.of_text(document["base"]) if "base" in document else None,
         document["content"],
+        document.get("journal", 0),
         document.get("gone", False) is True,
     )
     return CommitFile(

@@ -37,6 +37,12 @@ def inspect(row: Row, hints: Hints) -> Iterator[Damage]:
             content += _sum_of(view, place)
         except (CheckpointCorrupt, FileNotFoundError) as error:
             yield Damage(run_id, str(error))
+    try:
+        journal = sum(note["seal"] for file in row.noted() for note in file.noted)
+        if journal % MODULUS != row.known.journal:
+            yield Damage(run_id, f"the journal of run {run_id!r} has not all notes that it had")
+    except (CheckpointCorrupt, FileNotFoundError) as error:
+        yield Damage(run_id, str(error))
     if content % MODULUS != row.known.content:
         yield Damage(run_id, f"run {run_id!r} has not all checkpoints that it had, or others beside them")
 

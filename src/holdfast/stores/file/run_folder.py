@@ -264,6 +264,7 @@ class RunFolder:
                 outline.unsettled,
                 outline.base,
                 outline.content,
+                outline.journal,
                 outline.gone,
             )
         )

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from holdfast.checkpoint.store import Commit, Expected, Head, Letter
 from holdfast.stores.file.document import Outline
 from holdfast.stores.file.place import FIRST, Place, full
-from holdfast.stores.seals import MODULUS, record_seal
+from holdfast.stores.seals import MODULUS, keyed_seal, record_seal
 
 
 class Standing:
@@ -40,6 +40,8 @@ class Standing:
         """The last file that removed records."""
         self.content = 0
         """The sum of the seals of all records."""
+        self.journal = 0
+        """The sum of the seals of all notes since the head came to its checkpoint."""
         self._settled: set[Place] = set()
         self._taken: tuple[str, ...] = ()
         """What was taken since the last file with records: the next file says it again."""
@@ -92,9 +94,11 @@ class Standing:
         """
         waiting = {**self.letters, **{letter.key: letter for letter in (*commit.letters, *left)}}
         taken = [key for key in commit.taken if waiting.pop(key, None) is not None]
+        moved = commit.expected is None or commit.expected.checkpoint_id != commit.head.checkpoint_id
+        noted = sum(keyed_seal(commit.head.run_id, "note", *note) for note in commit.notes)
         return Outline(
             commit.head,
-            commit.expected is None or commit.expected.checkpoint_id != commit.head.checkpoint_id,
+            moved,
             max((record.seq for record in commit.records), default=0),
             tuple(waiting.values()),
             (*self._taken, *taken),
@@ -102,6 +106,7 @@ class Standing:
             (*self.unsettled, self.next) if edits else self.unsettled,
             self.next if removes else self.base,
             (self.content + change + sum(map(record_seal, commit.records))) % MODULUS,
+            (noted if moved else self.journal + noted) % MODULUS,
         )
 
     def follow(self, place: Place, file: Outline) -> None:
@@ -110,7 +115,7 @@ class Standing:
         self._settled.intersection_update(file.unsettled)
         self.unsettled = tuple(one for one in file.unsettled if one not in self._settled)
         self.base = file.base
-        self.content = file.content
+        self.content, self.journal = file.content, file.journal
         self.letters = {letter.key: letter for letter in file.letters}
         self._used.update(file.taken)
         if file.moved:
