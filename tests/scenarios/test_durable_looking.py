@@ -570,7 +570,7 @@ async def test_missing_record(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ON_DISK)
 async def test_missing_head_record(kind: str, tmp_path: Path) -> None:
-    """The newest: in a folder of files the run then stands one commit earlier, and only a hint tells that it lost one."""
+    """The newest: in a folder of files the run then stands one commit earlier, and only a hint tells it."""
     listed = await filled(kind, tmp_path)
     damage_of(kind, tmp_path, "hurt").remove_record(12)
     if kind == "sqlite":

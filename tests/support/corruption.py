@@ -192,7 +192,7 @@ async def complaints(storage: CheckpointStorage, baseline: dict[str, Seen], told
     """Where what is read now is something else than before, and was not reported."""
     found = []
     try:
-        there = {head.run_id for head in await storage.store.runs(RunQuery())}
+        there: set[str] = {head.run_id for head in await storage.store.runs(RunQuery())}
     except HoldfastError:
         if not told.unknown:
             found.append("runs cannot be listed, and no problem is told")

@@ -269,18 +269,19 @@ class Store(Protocol):
         ...
 
     async def mend(self, dry_run: bool) -> Sequence[Mended]:
-        """Make heads that can be read for runs whose head cannot, from what is left of them; and rebuild indexes.
+        """Make heads that can be read for runs whose head cannot, from what is left of them; rebuild indexes.
 
-        Such a run has a greater token than before, and is not driven. What is damaged besides stays. All that is done
-        to one run happens at once or not at all. With ``dry_run`` nothing is done, only told.
+        Such a run has a greater token than before, and is not driven. Notes and letters that are not what was left go.
+        What is damaged besides stays. All that is done to one run happens at once or not at all, and doing it again
+        changes nothing. With ``dry_run`` nothing is done, only told.
         """
         ...
 
     async def replace(self, commit: Commit) -> None:
         """Let a run be what a commit says and nothing else, all at once and durably; its blobs stay.
 
-        ``taken`` are the keys of letters that were used up before. What ``expected`` says is compared as by ``commit``.
-        For a run that is repaired: what is there may be damaged in any way but for its head.
+        Raises ``HeadMoved`` as ``commit`` does. For a run that is repaired: what is there may be damaged in any way but
+        for its head. Keys of letters that were taken can be used again.
         """
         ...
 

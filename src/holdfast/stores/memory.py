@@ -126,8 +126,7 @@ class MemoryStore:
         there = self._heads.get(run_id)
         check_head(commit, Expected(there.checkpoint_id, there.token) if there is not None else None)
         self._clear(run_id)
-        await self.commit(commit._replace(expected=None, taken=()))
-        self._letters.setdefault(run_id, {}).update(dict.fromkeys(commit.taken))
+        await self.commit(commit._replace(expected=None))
 
     async def find(self, checkpoint_id: CheckpointId) -> tuple[RunId, int] | None:
         self._check_open()

@@ -41,9 +41,9 @@ def seal_of_parts(checkpoint_id: str, seq: int, new_bytes: int, tags: Sequence[s
     return _seal(ormsgpack.packb([_text(checkpoint_id), seq, new_bytes, [_text(tag) for tag in tags], cut]))
 
 
-def keyed_seal(run_id: str, kind: str, key: str, data: bytes | None) -> int:
-    """Over a note or a letter of a run; one that was taken has no data."""
-    return _seal(ormsgpack.packb([_text(run_id), kind, _text(key), data]))
+def keyed_seal(run_id: str, kind: str, key: str, data: bytes | None, order: int = 0) -> int:
+    """Over a note or a letter of a run; one that was taken has no data. ``order`` is what they are ordered by."""
+    return _seal(ormsgpack.packb([_text(run_id), kind, _text(key), data, order]))
 
 
 def head_seal(namespace: str, head: Head, content: int) -> int:

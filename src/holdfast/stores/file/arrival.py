@@ -33,6 +33,18 @@ def publish_whole(commit: Commit, place: Path, disk: Disk, hints: Hints) -> bool
 
     It is written where nobody looks, and renamed: over an empty folder that is there, but over no other.
     """
+    folder = written_whole(commit, place, disk, hints)
+    try:
+        if not _renamed(folder, place):
+            return False
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    disk.sync_folder(place.parent)
+    return True
+
+
+def written_whole(commit: Commit, place: Path, disk: Disk, hints: Hints) -> Path:
+    """A durable folder with all files of a run, where nobody looks; its hints lead to where it will be."""
     folder = disk.temp / f"{secrets.token_hex(8)}.tmp"
     os.mkdir(folder, 0o700)
     try:
@@ -49,12 +61,10 @@ def publish_whole(commit: Commit, place: Path, disk: Disk, hints: Hints) -> bool
             for record in piece.records:
                 hints.add(record.checkpoint_id, place / file.name)
         disk.sync_folder(folder)
-        if not _renamed(folder, place):
-            return False
-    finally:
+    except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
-    disk.sync_folder(place.parent)
-    return True
+        raise
+    return folder
 
 
 def _pieces(commit: Commit) -> Iterator[Commit]:

@@ -25,7 +25,7 @@ from holdfast.ids import CheckpointId, RunId
 from holdfast.stores.file.layout import laid_out
 from holdfast.stores.file.place import Place
 from holdfast.stores.file.readable import Unreadable, packed_from, shown
-from holdfast.stores.seals import document_seal, keyed_seal, record_seal, seal_of_parts
+from holdfast.stores.seals import MODULUS, document_seal, keyed_seal, record_seal, seal_of_parts
 
 _T = TypeVar("_T")
 _DIGEST_BYTES = 32
@@ -66,6 +66,7 @@ class CommitFile(NamedTuple):
     outline: Outline
     records: list[dict[str, Any]]
     noted: list[dict[str, Any]]
+    lettered: list[dict[str, Any]]
     edits: dict[str, Any]
     """What it changes in earlier records."""
     unsound: str = ""
@@ -141,6 +142,29 @@ def rewritten(path: Path, content: bytes, records: Sequence[dict[str, Any]]) -> 
     return laid_out({**document, "seal": document_seal(document)})
 
 
+def salvaged(file: CommitFile, head: Head, before: Outline | None) -> bytes:
+    """A file that is damaged, with another head: its records as they are, and what else in it is what was written.
+
+    What it says of earlier files is not believed: that comes from the one ``before``.
+    """
+    shown: dict[str, Any] = {"head": _head_document(head), "expected": None, "records": file.records}
+    journal = [note for note in file.noted if _is_sound_item(head.run_id, "note", note)]
+    letters = [letter for letter in file.lettered if _is_sound_item(head.run_id, "letter", letter)]
+    if journal:
+        shown |= {"notes": journal, "journal": sum(note["seal"] for note in journal) % MODULUS}
+    if letters:
+        shown["letters"] = letters
+    content = sum(record["seal"] for record in file.records if isinstance(record.get("seal"), int))
+    if before is not None:
+        content += before.content
+        if before.unsettled:
+            shown["unsettled"] = [place.text for place in before.unsettled]
+        if before.base is not None:
+            shown["base"] = before.base.text
+    shown["content"] = content % MODULUS
+    return laid_out({**shown, "seal": document_seal(shown)})
+
+
 def parsed(path: Path, content: bytes) -> CommitFile:
     """What the content of a commit file says; raises ``CheckpointCorrupt``."""
     return _checked(path, lambda: _commit_file(path, _json(content)))
@@ -190,8 +214,15 @@ def _commit_file(path: Path, document: Any) -> CommitFile:
         document.get("journal", 0),
         document.get("gone", False) is True,
     )
+    letters = _items(document, "letters")
     return CommitFile(
-        path, outline, records, noted, dict(document.get("edits", {})), _unsound(head.run_id, document)
+        path,
+        outline,
+        records,
+        noted,
+        letters,
+        dict(document.get("edits", {})),
+        _unsound(head.run_id, document),
     )
 
 
@@ -202,11 +233,18 @@ def _unsound(run_id: RunId, document: dict[str, Any]) -> str:
             return "it is not what was written"
         for name, kind in (("notes", "note"), ("letters", "letter")):
             for item in _items(document, name):
-                if item["seal"] != keyed_seal(run_id, kind, *_keyed_from(item)):
+                if not _is_sound_item(run_id, kind, item):
                     return f"the {kind} {item['key']} is not what was written"
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""
+
+
+def _is_sound_item(run_id: RunId, kind: str, item: dict[str, Any]) -> bool:
+    try:
+        return bool(item["seal"] == keyed_seal(run_id, kind, *_keyed_from(item)))
+    except Exception:
+        return False
 
 
 def _items(document: Any, name: str) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from holdfast.checkpoint.store import (
     Head,
     Left,
     Letter,
+    Mended,
     Note,
     Record,
     Removal,
@@ -25,15 +27,19 @@ from holdfast.ids import RunId
 from holdfast.stores.compare import check_expected, check_head, check_removal
 from holdfast.stores.disk import Disk, explain
 from holdfast.stores.file import document
-from holdfast.stores.file.arrival import arrives, publish_whole
+from holdfast.stores.file.arrival import arrives, publish_whole, written_whole
 from holdfast.stores.file.blobs import Blobs
 from holdfast.stores.file.edits import Overlay, removal_document, tags_document
 from holdfast.stores.file.hints import Hints
 from holdfast.stores.file.inspecting import inspect, run_of
 from holdfast.stores.file.locks import Locks
+from holdfast.stores.file.mending import Mending, put_aside
 from holdfast.stores.file.row import Row, View, covering
 from holdfast.stores.file.standing import Standing
 from holdfast.stores.file.tidying import Tidying
+
+# How long a repair waits for those who are about to write.
+_PATIENCE = 1.0
 
 
 class Tools(NamedTuple):
@@ -343,6 +349,44 @@ class RunFolder:
         """What is wrong with the files."""
         with self._lock:
             return list(inspect(self._row, self._tools.hints))
+
+    def mend(self, damaged: Path, dry_run: bool) -> list[Mended]:
+        """Let the newest file be one that can be read; those that cannot go to ``damaged``."""
+        with self._lock, self._forgetting(), self._alone():
+            mending = Mending(self._row, self._tools.disk, self._tools.hints, damaged)
+            done = list(mending.mended(dry_run))
+            self._row.forget()
+            return done
+
+    def replace(self, commit: Commit, damaged: Path, mending: Path) -> None:
+        """Let another folder take the place of this one, which goes to ``damaged``.
+
+        It lies in ``mending`` between the two: if this process dies then, the next one that writes puts it into place.
+        """
+        with self._lock, self._forgetting(), self._alone():
+            self._row.catch_up()
+            check_head(commit, self._row.known.expected)
+            with self._tools.blobs.bringing(commit.head.family, commit.blobs):
+                whole = written_whole(commit, self.path, self._tools.disk, self._tools.hints)
+                os.rename(whole, mending)
+                self._tools.disk.sync_folder(mending.parent)
+                put_aside(self.path, damaged, self._tools.disk)
+                os.rename(mending, self.path)
+                self._tools.disk.sync_folder(self.path.parent)
+            self._row.forget()
+            self._row.catch_up()
+            if self._row.known.newest is not None:
+                self._tools.hints.forget(self.path)
+                self._tools.hints.reached(self.path, self._row.known.newest)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep everybody else from the folder."""
+        locks, name = self._tools.locks, self.path.name
+        with locks.turn(f"{name}.tidy") as mine, locks.alone(f"{name}.run", _PATIENCE) as handle:
+            if not mine or (handle is None and not locks.unused(f"{name}.run")):
+                raise StorageError(f"{self.path} is in use by others, and was not repaired; try again")
+            yield
 
     def files(self) -> list[Path]:
         """All commit files, newest first."""

@@ -91,10 +91,10 @@ class FileStore:
         return await self._do("inspect it", lambda: self._folders.inspect())
 
     async def mend(self, dry_run: bool) -> Sequence[Mended]:
-        return ()
+        return await self._do("repair it", lambda: self._folders.mend(dry_run))
 
     async def replace(self, commit: Commit) -> None:
-        raise NotImplementedError
+        await self._do(f"repair run {commit.head.run_id!r}", lambda: self._folders.replace(commit))
 
     async def find(self, checkpoint_id: CheckpointId) -> tuple[RunId, int] | None:
         return await self._do(f"find checkpoint {checkpoint_id}", lambda: self._folders.find(checkpoint_id))

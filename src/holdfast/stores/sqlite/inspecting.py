@@ -20,7 +20,7 @@ from holdfast.stores.sqlite.schema import MAIL_TABLES, TABLES
 
 _MOST_TOLD = 20
 _ROWS = f"SELECT id, namespace, {HEAD_COLUMNS} FROM runs"
-_KEYED = {mail.NOTE: "notes", mail.LETTER: "letters"}
+KEYED = {mail.NOTE: "notes", mail.LETTER: "letters"}
 _NO_RUN = (
     "SELECT run FROM checkpoints WHERE run NOT IN (SELECT id FROM runs) "
     "UNION SELECT run FROM letters WHERE run NOT IN (SELECT id FROM runs) "
@@ -109,14 +109,14 @@ def _named(run: Any) -> RunId | None:
 
 def _content(connection: sqlite3.Connection, number: int, run_id: RunId, content: int) -> Iterator[Damage]:
     seals = [seal for (seal,) in connection.execute("SELECT seal FROM checkpoints WHERE run = ?", (number,))]
-    for kind, table in _KEYED.items():
+    for kind, table in KEYED.items():
         if not mail.has_table(connection, table):
             continue
-        for key, seal, data in connection.execute(
-            f"SELECT key, seal, data FROM {table} WHERE run = ?", (number,)
+        for order, key, seal, data in connection.execute(
+            f"SELECT id, key, seal, data FROM {table} WHERE run = ?", (number,)
         ):
             seals.append(seal)
-            if not is_keyed(run_id, kind, key, seal, data):
+            if not is_keyed(run_id, kind, key, seal, data, order):
                 yield Damage(run_id, f"the {kind} {key!r:.100} of run {run_id!r} is not what was left")
     if sum(map(mail.number, seals)) % MODULUS != content:
         yield Damage(
@@ -125,10 +125,10 @@ def _content(connection: sqlite3.Connection, number: int, run_id: RunId, content
         )
 
 
-def is_keyed(run_id: RunId, kind: str, key: Any, seal: Any, data: Any) -> bool:
+def is_keyed(run_id: RunId, kind: str, key: Any, seal: Any, data: Any, order: int) -> bool:
     """Whether a note or a letter is what was left."""
     try:
-        return bool(keyed_seal(run_id, kind, str(key, "utf-8", "surrogatepass"), data) == seal)
+        return bool(keyed_seal(run_id, kind, str(key, "utf-8", "surrogatepass"), data, order) == seal)
     except (TypeError, ValueError):
         return False
 

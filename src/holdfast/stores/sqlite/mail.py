@@ -19,15 +19,16 @@ NOTE, LETTER = "note", "letter"
 
 _SEALS = "SELECT seal FROM notes WHERE run = ?"
 _CLEAR = "DELETE FROM notes WHERE run = ?"
-_NOTED = "SELECT seal FROM notes WHERE run = ? AND key = ?"
+_NOTED = "SELECT id, seal FROM notes WHERE run = ? AND key = ?"
+_NEXT = "SELECT coalesce(max(id), 0) + 1 FROM "
 # In its place: the row keeps its id, by which notes are ordered.
 _ADD_NOTE = (
-    "INSERT INTO notes (run, key, seal, data) VALUES (?, ?, ?, ?) "
+    "INSERT INTO notes (id, run, key, seal, data) VALUES (?, ?, ?, ?, ?) "
     "ON CONFLICT (run, key) DO UPDATE SET seal = excluded.seal, data = excluded.data"
 )
-_ADD_LETTER = "INSERT INTO letters (run, key, seal, data) VALUES (?, ?, ?, ?)"
-_LEFT = "SELECT seal, data IS NULL FROM letters WHERE run = ? AND key = ?"
-_TAKE = "UPDATE letters SET seal = ?, data = NULL WHERE run = ? AND key = ?"
+_ADD_LETTER = "INSERT INTO letters (id, run, key, seal, data) VALUES (?, ?, ?, ?, ?)"
+_LEFT = "SELECT id, seal, data IS NULL FROM letters WHERE run = ? AND key = ?"
+_TAKE = "UPDATE letters SET seal = ?, data = NULL WHERE id = ?"
 _WAITING = "SELECT key, data FROM letters WHERE run = ? AND data IS NOT NULL ORDER BY id"
 _NOTES = "SELECT key, data FROM notes WHERE run = ? ORDER BY id"
 _FIND_RUN = "SELECT id FROM runs WHERE namespace = ? AND run = ?"
@@ -47,9 +48,10 @@ def add_notes(connection: sqlite3.Connection, run: int, run_id: RunId, notes: It
     change = 0
     for key, data in notes:
         before = connection.execute(_NOTED, (run, _stored(key))).fetchone()
-        seal = keyed_seal(run_id, NOTE, key, data)
-        connection.execute(_ADD_NOTE, (run, _stored(key), seal, data))
-        change += seal - (number(before[0]) if before is not None else 0)
+        order, old = before or (*connection.execute(_NEXT + "notes").fetchone(), 0)
+        seal = keyed_seal(run_id, NOTE, key, data, order)
+        connection.execute(_ADD_NOTE, (order, run, _stored(key), seal, data))
+        change += seal - number(old)
     return change
 
 
@@ -58,10 +60,10 @@ def take_letters(connection: sqlite3.Connection, run: int, run_id: RunId, keys: 
     change = 0
     for key in keys:
         before = connection.execute(_LEFT, (run, _stored(key))).fetchone()
-        if before is not None and not before[1]:
-            seal = keyed_seal(run_id, LETTER, key, None)
-            connection.execute(_TAKE, (seal, run, _stored(key)))
-            change += seal - number(before[0])
+        if before is not None and not before[2]:
+            seal = keyed_seal(run_id, LETTER, key, None, before[0])
+            connection.execute(_TAKE, (seal, before[0]))
+            change += seal - number(before[1])
     return change
 
 
@@ -79,19 +81,13 @@ def known_keys(connection: sqlite3.Connection, run: int, letters: Sequence[Lette
 
 def leave_letters(connection: sqlite3.Connection, run: int, run_id: RunId, letters: Sequence[Letter]) -> int:
     """Leave letters whose keys are new."""
+    (first,) = connection.execute(_NEXT + "letters").fetchone()
     rows = [
-        (run, _stored(key), keyed_seal(run_id, LETTER, key, data), data)
-        for key, data in dict(letters).items()
+        (order, run, _stored(key), keyed_seal(run_id, LETTER, key, data, order), data)
+        for order, (key, data) in enumerate(dict(letters).items(), first)
     ]
     connection.executemany(_ADD_LETTER, rows)
-    return sum(row[2] for row in rows)
-
-
-def add_taken(connection: sqlite3.Connection, run: int, run_id: RunId, keys: Iterable[str]) -> int:
-    """Remember keys of letters that were taken elsewhere or before."""
-    rows = [(run, _stored(key), keyed_seal(run_id, LETTER, key, None), None) for key in dict.fromkeys(keys)]
-    connection.executemany(_ADD_LETTER, rows)
-    return sum(row[2] for row in rows)
+    return sum(row[3] for row in rows)
 
 
 def find_run(connection: sqlite3.Connection, namespace: str, run_id: RunId) -> int | None:

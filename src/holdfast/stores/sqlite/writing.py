@@ -110,7 +110,6 @@ def replace_run(connection: sqlite3.Connection, namespace: str, commit: Commit, 
     for statement in OF_RUN:
         connection.execute(statement, (run,))
     content = _add_content(connection, run, commit)
-    content += mail.add_taken(connection, run, commit.head.run_id, commit.taken)
     if commit.blobs:
         add_blobs(connection, namespace, commit.head.family, commit.blobs, big_blob)
     connection.execute(_SET_CREATED, (commit.head.created, run))
