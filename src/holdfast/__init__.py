@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.difference import CheckpointDiff, Difference, DiffValue
     from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase
     from holdfast.checkpoint.pruning import PruneReport
+    from holdfast.checkpoint.repair import Repair, RepairReport
     from holdfast.checkpoint.retention import Retention
     from holdfast.checkpoint.run_info import RunInfo
     from holdfast.checkpoint.statistics import StorageStatistics, StorageUsage
@@ -139,6 +140,8 @@ __all__ = [
     "Problem",
     "PruneReport",
     "Recipe",
+    "Repair",
+    "RepairReport",
     "RequestAlreadyAnswered",
     "RequestInfoEvent",
     "RequestInfoExecutor",
@@ -211,6 +214,8 @@ _LATER = {
     "Problem": "checkpoint.verify",
     "Run": "runtime.run",
     "PruneReport": "checkpoint.pruning",
+    "Repair": "checkpoint.repair",
+    "RepairReport": "checkpoint.repair",
     "Retention": "checkpoint.retention",
     "RunInfo": "checkpoint.run_info",
     "RunResult": "runtime.result",

@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -207,7 +208,7 @@ async def complaints(storage: CheckpointStorage, baseline: dict[str, Seen], told
 
 
 async def _of_run(storage: CheckpointStorage, run_id: str, seen: Seen, told: Told) -> AsyncIterator[str]:
-    readable = await _read(lambda: head_of(storage, run_id)) == seen.head
+    readable = await _read(partial(head_of, storage, run_id)) == seen.head
     named = run_id in told.runs
     for what, before, read in (
         ("where it stands", seen.head, head_of),
@@ -215,11 +216,11 @@ async def _of_run(storage: CheckpointStorage, run_id: str, seen: Seen, told: Tol
         ("its inbox", seen.letters, inbox_of),
         ("its listing", repr(seen.listed), _listing),
     ):
-        now = await _read(lambda read=read: read(storage, run_id))  # type: ignore[misc]
+        now = await _read(partial(read, storage, run_id))
         if now != before and not (named or (told.unknown and isinstance(now, HoldfastError))):
             yield f"run {run_id}: {what} is not what it was, and it is not named: {now!r:.200}"
     for checkpoint_id, before in seen.checkpoints.items():
-        now = await _read(lambda checkpoint_id=checkpoint_id: loaded(storage, checkpoint_id))  # type: ignore[misc]
+        now = await _read(partial(loaded, storage, checkpoint_id))
         if now == before or told.names(run_id, checkpoint_id, seen.seqs[checkpoint_id]):
             continue
         lost = named and (not readable or isinstance(now, CheckpointNotFound))
@@ -240,10 +241,37 @@ async def _read(read: Callable[[], Any]) -> Any:
         return error
 
 
+async def readable(storage: CheckpointStorage, baseline: dict[str, Seen]) -> set[str]:
+    """The checkpoints that hold what they held."""
+    return {
+        checkpoint_id
+        for seen in baseline.values()
+        for checkpoint_id, before in seen.checkpoints.items()
+        if await _read(partial(loaded, storage, checkpoint_id)) == before
+    }
+
+
+async def mended(storage: CheckpointStorage, baseline: dict[str, Seen]) -> AsyncIterator[str]:
+    """What is wrong with a repair: it must lose nothing that could be read, and tell all that it cannot repair."""
+    before = await readable(storage, baseline)
+    would = await storage.repair(dry_run=True)
+    report = await storage.repair()
+    if bool(would.repairs) != bool(report.repairs):
+        yield f"a dry run tells {would.repairs}, but it did {report.repairs}"
+    if worse := before - await readable(storage, baseline):
+        yield f"a repair made {len(worse)} checkpoints unreadable: {report}"
+    left = {problem.what for problem in report.unrepaired}
+    for problem in (await storage.verify()).problems:
+        if problem.what not in left:
+            yield f"not repaired, and not told: {problem}; {report}"
+    if (again := await storage.repair()).repairs:
+        yield f"it repairs again: {again}"
+
+
 async def tried(
     kind: str, original: Path, baseline: dict[str, Seen], seed: int, work: Path, only: str = ""
 ) -> tuple[str, bool, list[str]]:
-    """Damage a copy of a storage: how, whether it was noticed, and what is wrong with the report."""
+    """Damage a copy of a storage: how, whether it was noticed, and what is wrong with the report or with a repair."""
     shutil.rmtree(work, ignore_errors=True)
     shutil.copytree(original, work, symlinks=True)
     how = damage(kind, work, seed, only)
@@ -251,6 +279,8 @@ async def tried(
     try:
         told = Told(await storage.verify())
         wrong = await complaints(storage, baseline, told)
+        if told.problems and not wrong:
+            wrong = [complaint async for complaint in mended(storage, baseline)]
     finally:
         await storage.close()
     return how, bool(told.problems), wrong

@@ -22,7 +22,7 @@ from holdfast.stores.file.row import Row
 
 
 class Mending:
-    """Lets the newest file of a run be one that can be read. Files that cannot are kept, with names that begin with ``damaged``."""
+    """Lets the newest file of a run be one that can be read; those that cannot are kept as ``damaged``."""
 
     def __init__(self, row: Row, disk: Disk, hints: Hints, damaged: Path) -> None:
         self._row, self._disk, self._hints = row, disk, hints

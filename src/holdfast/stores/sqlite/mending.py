@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from holdfast.stores.seals import MODULUS
 from holdfast.stores.sqlite import mail
 from holdfast.stores.sqlite.inspecting import KEYED, is_keyed, numbers_without_run
 from holdfast.stores.sqlite.reading import HEAD_COLUMNS, checked_head
+from holdfast.stores.sqlite.writer import Refused
 from holdfast.stores.sqlite.writing import change_content, move_run
 
 _ROWS = f"SELECT id, namespace, {HEAD_COLUMNS} FROM runs"
@@ -48,15 +50,20 @@ def mend(connection: sqlite3.Connection, namespace: str, dry_run: bool) -> list[
 
 
 def _reindexed(connection: sqlite3.Connection, dry_run: bool) -> Iterator[Mended]:
-    """Make the indexes anew if any does not fit its table."""
-    try:
-        told = [text for (text,) in connection.execute("PRAGMA integrity_check(5)") if text != "ok"]
-        if any("index" in text for text in told):
-            if not dry_run:
-                connection.execute("REINDEX")
-            yield Mended(None, f"the indexes of the database were made anew: {told[0]}")
-    except sqlite3.DatabaseError:
-        pass  # pages are damaged, which nothing here can repair; ``inspect`` tells it
+    """Make the indexes anew if any does not fit its table; raises where pages are damaged, which nothing must touch."""
+    told = [text for (text,) in connection.execute("PRAGMA integrity_check") if text != "ok"]
+    if not all(_OF_INDEX.search(text) for text in told):
+        raise Refused(
+            "pages of the database are damaged, so nothing was written to it: restore it from a backup together with "
+            "its '-blobs' folder, or rescue what is readable with: sqlite3 FILE .recover"
+        )
+    if told:
+        if not dry_run:
+            connection.execute("REINDEX")
+        yield Mended(None, f"the indexes of the database were made anew: {told[0]}")
+
+
+_OF_INDEX = re.compile(r"missing from index|wrong # of entries in index")
 
 
 class _Left(NamedTuple):
