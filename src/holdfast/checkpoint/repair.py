@@ -99,12 +99,12 @@ async def repaired(
         told = [damage for damage in damages if damage.run_id == head.run_id]
         await _repair_run(store, blobs_of(head.family), head, told, report)
         steps.done(1)
-    known = {head.run_id for head in heads}
-    report.unrepaired += [
-        Problem(damage.run_id, None, damage.what, damage.seq)
-        for damage in damages
-        if damage.run_id not in known and (run_id is None or damage.run_id is None) and not dry_run
-    ]
+    if not dry_run:
+        report.unrepaired += [
+            Problem(damage.run_id, None, damage.what, damage.seq)
+            for damage in await store.inspect()
+            if run_id is None or damage.run_id in (None, run_id)
+        ]
     return report
 
 
@@ -129,6 +129,7 @@ async def _repair_run(
                 f"'await storage.delete_run({head.run_id!r})'",
             )
         )
+        report.unrepaired += found.problems
         return
     planned, brought = Planned(commit), PlannedBlobs(blobs, commit)
     left = await verified(cast(Store, planned), [commit.head], lambda _: brought)

@@ -32,6 +32,7 @@ _FAMILY_OF_PARENT = "SELECT family FROM runs WHERE id = (SELECT run FROM checkpo
 def mend(connection: sqlite3.Connection, namespace: str, dry_run: bool) -> list[Mended]:
     """Make rows of runs that can be read and remove notes and letters that cannot, in the transaction that is open."""
     done = list(_reindexed(connection, dry_run))
+    done += _returned(connection, namespace, dry_run)
     for number, its_namespace, *row in connection.execute(_ROWS).fetchall():
         try:
             head = checked_head(namespace, tuple(row))
@@ -64,6 +65,27 @@ def _reindexed(connection: sqlite3.Connection, dry_run: bool) -> Iterator[Mended
 
 
 _OF_INDEX = re.compile(r"missing from index|wrong # of entries in index")
+
+
+def _returned(connection: sqlite3.Connection, namespace: str, dry_run: bool) -> Iterator[Mended]:
+    """Give rows back to the run to which they say that they belong, if the seals prove that it lacks just them."""
+    for number, run_id, content in connection.execute(_SUMS, (namespace,)).fetchall():
+        lacking = (content - _content(connection, number)) % MODULUS if isinstance(content, int) else 0
+        if not lacking:
+            continue
+        for table in ("checkpoints", *KEYED.values()):
+            row = connection.execute(
+                f"SELECT id FROM {table} WHERE seal = ? AND run <> ?", (lacking, number)
+            ).fetchone()
+            if row is None:
+                continue
+            if not dry_run:
+                connection.execute(f"UPDATE {table} SET run = ? WHERE id = ?", (number, *row))
+            yield Mended(run_id, f"row {row[0]} of {table} belongs to it again")
+            break
+
+
+_SUMS = "SELECT id, run, content FROM runs WHERE namespace = ?"
 
 
 class _Left(NamedTuple):
@@ -115,6 +137,16 @@ def _rebuilt(
     return Mended(
         run_id, f"its head was made anew: it stands on checkpoint {head.checkpoint_id}", WHAT_IS_LOST
     )
+
+
+def _is_here(connection: sqlite3.Connection, namespace: str, run_id: RunId) -> bool:
+    """Whether a run whose row is lost was one of this namespace, as far as that can be told."""
+    known = {
+        name
+        for (name,) in connection.execute("SELECT namespace FROM runs UNION SELECT namespace FROM families")
+    }
+    mine = connection.execute(_FAMILIES, (namespace, run_id)).fetchone() is not None
+    return mine or known <= {namespace}
 
 
 def _family_of(connection: sqlite3.Connection, namespace: str, left: _Left, row: list[Any] | None) -> RunId:
