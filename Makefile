@@ -45,6 +45,7 @@ faults: $(DEV) ## kill, stop and race processes on each store, a thousand times 
 	$(BIN)/python -m tests.faults.journal --store sqlite --kills 200 $(ARGS)
 	$(BIN)/python -m tests.faults.journal --store file --kills 200 $(ARGS)
 	set -e; for store in sqlite file; do \
+	  $(BIN)/python -m tests.faults.corruption --store $$store --count 500; \
 	  $(BIN)/python -m tests.faults.hammer --store $$store --rounds 100; \
 	  $(BIN)/python -m tests.faults.answers --store $$store --rounds 100; \
 	  $(BIN)/python -m tests.faults.zombies --store $$store; \

@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.difference import CheckpointDiff, Difference, DiffValue
     from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase
     from holdfast.checkpoint.pruning import PruneReport
+    from holdfast.checkpoint.repair import Repair, RepairReport
     from holdfast.checkpoint.retention import Retention
     from holdfast.checkpoint.run_info import RunInfo
     from holdfast.checkpoint.statistics import StorageStatistics, StorageUsage
@@ -142,6 +143,8 @@ __all__ = [
     "Problem",
     "PruneReport",
     "Recipe",
+    "Repair",
+    "RepairReport",
     "RequestAlreadyAnswered",
     "RequestExpired",
     "RequestInfoEvent",
@@ -216,6 +219,8 @@ _LATER = {
     "Problem": "checkpoint.verify",
     "Run": "runtime.run",
     "PruneReport": "checkpoint.pruning",
+    "Repair": "checkpoint.repair",
+    "RepairReport": "checkpoint.repair",
     "Retention": "checkpoint.retention",
     "RunInfo": "checkpoint.run_info",
     "RunResult": "runtime.result",

@@ -570,14 +570,18 @@ async def test_missing_record(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ON_DISK)
 async def test_missing_head_record(kind: str, tmp_path: Path) -> None:
-    """The newest: in a folder of files the run then stands one commit earlier, which nobody can tell."""
+    """The newest: in a folder of files the run then stands one commit earlier, and only a hint tells it."""
     listed = await filled(kind, tmp_path)
     damage_of(kind, tmp_path, "hurt").remove_record(12)
     if kind == "sqlite":
         await check_damage(kind, tmp_path, listed, affected={12}, named={12})
         return
     async with storage_at(kind, tmp_path) as storage:
-        assert (await storage.verify()).ok
+        (problem,) = (await storage.verify()).problems
+        assert (problem.run_id, "00000012-0.json was committed and is missing" in problem.what) == (
+            "hurt",
+            True,
+        )
         assert await outputs_of(filling().resume(run_id="hurt", storage=storage)) == [0]
 
 

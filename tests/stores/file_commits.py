@@ -132,7 +132,18 @@ def sizes(path: Path, run: str = "r1") -> dict[str, bool]:
 
 
 def content(path: Path, name: str, run: str = "r1") -> Any:
-    return json.loads((path / "runs" / run / f"{name}.json").read_text())
+    """What stands in a commit file, without seals."""
+    return _unsealed(json.loads((path / "runs" / run / f"{name}.json").read_text()))
+
+
+def _unsealed(shown: Any) -> Any:
+    if isinstance(shown, list):
+        return [_unsealed(item) for item in shown]
+    if not isinstance(shown, dict):
+        return shown
+    return {
+        name: _unsealed(part) for name, part in shown.items() if name not in ("seal", "content", "journal")
+    }
 
 
 def child(module: str, function: str, *args: object) -> "subprocess.Popen[str]":

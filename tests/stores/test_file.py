@@ -24,6 +24,7 @@ from tests.stores.file_commits import (
     RUN,
     at,
     checkpoint_id,
+    content,
     failing,
     head,
     record,
@@ -91,6 +92,8 @@ async def test_layout(store, path) -> None:
             f"blobs/r1/{digest.hex()}",
             *(f"ids/{name[:2]}/{name}" for name in (checkpoint_id(RUN, seq) for seq in (1, 2, 3, 4))),
             f"ids/{checkpoint_id('Über/../', 1)[:2]}/{checkpoint_id('Über/../', 1)}",
+            "ids/newest/r1",
+            f"ids/newest/{safe_name('Über/../')}",
             "runs/r1/00000001-0.json",
             "runs/r1/00000002-0.json",
             "runs/r1/00000004-0.json",
@@ -103,7 +106,7 @@ async def test_layout(store, path) -> None:
         ]
     )
     assert (path / "blobs/r1" / digest.hex()).read_bytes() == b"content"
-    assert json.loads((path / "runs/r1/00000001-0.json").read_text()) == {
+    assert content(path, "00000001-0") == {
         "head": {
             "run_id": "r1",
             "workflow_name": "W",

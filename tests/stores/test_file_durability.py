@@ -142,7 +142,7 @@ async def test_a_lost_race_leaves_nothing(store, path) -> None:
         await store.commit(step(RUN, 2)._replace(blobs=(Blob(Digest(b"1" * 32), b"x"),)))
     assert os.listdir(path / "temp") == []
     assert not (path / "blobs").exists()
-    assert len(tree(path)) == 6
+    assert len(tree(path)) == 7
 
 
 async def test_temporary_files_of_those_who_died_are_swept_up(path) -> None:

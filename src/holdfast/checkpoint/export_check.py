@@ -21,7 +21,7 @@ from holdfast.checkpoint.steps import Steps, finished
 from holdfast.checkpoint.store import Depth, Head, Letter, Note, Record, Store
 from holdfast.checkpoint.verify import verified
 from holdfast.errors import CheckpointCorrupt, HoldfastError
-from holdfast.ids import Digest, RunId
+from holdfast.ids import CheckpointId, Digest, RunId
 
 _PAGE = 500
 
@@ -124,10 +124,14 @@ class _Run:
     def __init__(self, export: ExportReader, steps: Steps) -> None:
         self._export = export
         self._records = export.records
+        self._places = {record.checkpoint_id: (export.head.run_id, record.seq) for record in export.records}
         self._steps = steps
 
     async def head(self, run_id: RunId) -> Head | None:
         return self._export.head
+
+    async def find(self, checkpoint_id: CheckpointId) -> tuple[RunId, int] | None:
+        return self._places.get(checkpoint_id)
 
     async def notes(self, run_id: RunId) -> Sequence[Note]:
         return self._export.notes

@@ -172,14 +172,35 @@ async def load(store: Store, blobs: Blobs, head: Head, seq: int, depth: Depth) -
     if seq == head.seq and target != head.checkpoint_id:
         raise corrupt(head.checkpoint_id, f"the run stands on it, but its record {seq} is another, {target}")
     first = read_header(newest[0]).replay_from
-    records = await store.records(head.run_id, first, seq, depth)
-    by_id = {record.checkpoint_id: await whole(record, blobs) for record in records}
-    line = lineage(by_id, target)
+    try:
+        records = await store.records(head.run_id, first, seq, depth)
+    except (
+        CheckpointCorrupt
+    ):  # something else between them is damaged, perhaps: a branch that this does not need
+        records = await _ancestors(store, head.run_id, seq, first, depth)
+    line = [
+        await whole(record, blobs)
+        for record in lineage({record.checkpoint_id: record for record in records}, target)
+    ]
     header = read_header(line[-1])
     manifest = folded(line, depth)
     if line[-1].keyframe is not None and depth is Depth.ALL:
         changes_of(line[-1], depth)  # its id is checked though the keyframe is what counts
     return Loaded(target, info_of(newest[0]), header, manifest, _replay_of(line))
+
+
+async def _ancestors(store: Store, run_id: RunId, seq: int, first: int, depth: Depth) -> list[Record]:
+    """The records from which one follows, read one by one."""
+    found: list[Record] = []
+    while True:
+        found += await store.records(run_id, seq, seq, depth)
+        parent = read_header(found[-1]).parent_id if found else None
+        if parent is None or found[-1].keyframe is not None:
+            return found
+        place = await store.find(parent)
+        if place is None or place[0] != run_id or not first <= place[1] < seq:
+            return found
+        seq = place[1]
 
 
 def _replay_of(line: Sequence[Record]) -> Replay:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from holdfast.checkpoint.verify import Problem, VerifyReport
 from holdfast.errors import CheckpointCorrupt
 
 T = TypeVar("T")
@@ -29,15 +28,3 @@ async def steadily(look: Callable[[], Awaitable[T]]) -> T:
             said, times = str(error), times + 1 if str(error) == said else 1
             if times == _LOOKS:
                 raise
-
-
-async def verified_steadily(look: Callable[[], Awaitable[VerifyReport]]) -> VerifyReport:
-    """What a check of a run finds wrong each time that it looks anew."""
-    report = await look()
-    for _ in range(_LOOKS - 1):
-        if report.ok:
-            break
-        seen: list[Problem] = report.problems
-        report = await look()
-        report.problems = [problem for problem in report.problems if problem in seen]
-    return report

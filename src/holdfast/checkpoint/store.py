@@ -45,6 +45,8 @@ class Record(NamedTuple):
     keyframe: Keyframe | None = None
     tags: tuple[str, ...] = ()
     """Given to it later, and no part of what its id covers."""
+    sound: bool = True
+    """Whether what its id does not cover is what was stored, as far as the store can tell; told when all is read."""
 
 
 class Head(NamedTuple):
@@ -174,10 +176,21 @@ class RunQuery(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """A run whose head cannot be read, and why; where not even its id can be told, the text says where it lies."""
+    """What is wrong with a run; where not even its id can be told, the text says where it lies."""
 
     run_id: RunId | None
     what: str
+    seq: int | None = None
+    """That of the checkpoint which is affected, where it can be told."""
+
+
+class Mended(NamedTuple):
+    """What was done to a damaged store, or would be."""
+
+    run_id: RunId | None
+    what: str
+    lost: str = ""
+    """What cannot be brought back."""
 
 
 class StoreInfo(NamedTuple):
@@ -257,6 +270,30 @@ class Store(Protocol):
 
     async def damaged(self) -> Sequence[Damage]:
         """The runs whose head cannot be read; ``runs`` leaves them out, ``head`` raises ``CheckpointCorrupt``."""
+        ...
+
+    async def inspect(self) -> Sequence[Damage]:
+        """What is wrong with how the runs are kept, beyond what reading them shows: with heads, notes, letters.
+
+        Has all that ``damaged`` has. Reads everything but blobs, and raises nothing for what it finds.
+        """
+        ...
+
+    async def mend(self, dry_run: bool) -> Sequence[Mended]:
+        """Make heads that can be read for runs whose head cannot, from what is left of them; rebuild indexes.
+
+        Such a run has a greater token than before, and is not driven. Notes and letters that are not what was left go.
+        What is damaged besides stays. All that is done to one run happens at once or not at all, and doing it again
+        changes nothing. With ``dry_run`` nothing is done, only told.
+        """
+        ...
+
+    async def replace(self, commit: Commit) -> None:
+        """Let a run be what a commit says and nothing else, all at once and durably; its blobs stay.
+
+        Raises ``HeadMoved`` as ``commit`` does. For a run that is repaired: what is there may be damaged in any way but
+        for its head. Keys of letters that were taken can be used again.
+        """
         ...
 
     async def find(self, checkpoint_id: CheckpointId) -> tuple[RunId, int] | None:

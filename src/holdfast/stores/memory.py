@@ -20,6 +20,7 @@ from holdfast.checkpoint.store import (
     Left,
     Letter,
     Marked,
+    Mended,
     Note,
     Record,
     Removal,
@@ -118,6 +119,21 @@ class MemoryStore:
         self._check_open()
         return ()
 
+    async def inspect(self) -> Sequence[Damage]:
+        return await self.damaged()
+
+    async def mend(self, dry_run: bool) -> Sequence[Mended]:
+        self._check_open()
+        return ()
+
+    async def replace(self, commit: Commit) -> None:
+        self._check_open()
+        run_id = commit.head.run_id
+        there = self._heads.get(run_id)
+        check_head(commit, Expected(there.checkpoint_id, there.token) if there is not None else None)
+        self._clear(run_id)
+        await self.commit(commit._replace(expected=None))
+
     async def find(self, checkpoint_id: CheckpointId) -> tuple[RunId, int] | None:
         self._check_open()
         return self._places.get(checkpoint_id)
@@ -170,6 +186,9 @@ class MemoryStore:
     async def remove_run(self, run_id: RunId, expected: Expected) -> None:
         self._check_open()
         self._stands(run_id, expected)
+        self._clear(run_id)
+
+    def _clear(self, run_id: RunId) -> None:
         for seq in list(self._seqs.get(run_id, ())):
             self._remove(run_id, seq)
         for table in (self._heads, self._seqs, self._notes, self._letters):

@@ -31,23 +31,37 @@ def publish_whole(commit: Commit, place: Path, disk: Disk, hints: Hints) -> bool
 
     It is written where nobody looks, and renamed: over an empty folder that is there, but over no other.
     """
-    folder = disk.new_folder()
+    folder = written_whole(commit, place, disk, hints)
     try:
-        standing = Standing()
-        for piece in _pieces(commit):
-            file, outline = standing.next, standing.outline(piece)
-            temp = disk.write(document.written(piece, outline.letters, outline.taken))
-            disk.replace(temp, folder / file.name)
-            standing.follow(file, outline)
-            for record in piece.records:
-                hints.add(record.checkpoint_id, place / file.name)
-        disk.sync_folder(folder)
         if not _renamed(folder, place):
             return False
     finally:
         disk.remove(folder)
     disk.sync_folder(place.parent)
     return True
+
+
+def written_whole(commit: Commit, place: Path, disk: Disk, hints: Hints) -> Path:
+    """A durable folder with all files of a run, where nobody looks; its hints lead to where it will be."""
+    folder = disk.new_folder()
+    try:
+        standing = Standing()
+        for piece in _pieces(commit):
+            file, outline = standing.next, standing.outline(piece)
+            temp = disk.write(
+                document.written(
+                    piece, outline.letters, outline.taken, content=outline.content, journal=outline.journal
+                )
+            )
+            disk.replace(temp, folder / file.name)
+            standing.follow(file, outline)
+            for record in piece.records:
+                hints.add(record.checkpoint_id, place / file.name)
+        disk.sync_folder(folder)
+    except BaseException:
+        disk.remove(folder)
+        raise
+    return folder
 
 
 def _pieces(commit: Commit) -> Iterator[Commit]:

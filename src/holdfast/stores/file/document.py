@@ -25,6 +25,7 @@ from holdfast.ids import CheckpointId, RunId
 from holdfast.stores.file.layout import laid_out
 from holdfast.stores.file.place import Place
 from holdfast.stores.file.readable import Unreadable, packed_from, shown
+from holdfast.stores.seals import MODULUS, document_seal, keyed_seal, record_seal, seal_of_parts
 
 _T = TypeVar("_T")
 _DIGEST_BYTES = 32
@@ -50,6 +51,10 @@ class Outline(NamedTuple):
     """The files, up to this one, with edits that may not be carried out yet, oldest first."""
     base: Place | None = None
     """The last file, up to this one, that removed records: it names every letter taken before it."""
+    content: int = 0
+    """The sum of the seals of all records of the run after it."""
+    journal: int = 0
+    """The sum of the seals of all notes since the head came to its checkpoint."""
     gone: bool = False
     """Whether it removed the run."""
 
@@ -61,8 +66,11 @@ class CommitFile(NamedTuple):
     outline: Outline
     records: list[dict[str, Any]]
     noted: list[dict[str, Any]]
+    lettered: list[dict[str, Any]]
     edits: dict[str, Any]
     """What it changes in earlier records."""
+    unsound: str = ""
+    """What in it, beside records, is not what was written."""
 
     @property
     def head(self) -> Head:
@@ -72,6 +80,12 @@ class CommitFile(NamedTuple):
     def record(self, document: dict[str, Any], depth: Depth) -> Record:
         """One of the records, as much of it as asked for; raises ``CheckpointCorrupt``."""
         return _checked(self.path, lambda: _record_from(document, self.head.run_id, depth))
+
+    def trusted(self) -> CommitFile:
+        """The file, if all of it but its records is what was written; raises ``CheckpointCorrupt``."""
+        if self.unsound:
+            raise damaged(self.path, self.unsound)
+        return self
 
     def notes(self) -> list[Note]:
         """The notes; raises ``CheckpointCorrupt``."""
@@ -89,19 +103,21 @@ def written(
     edits: dict[str, Any] | None = None,
     unsettled: Sequence[Place] = (),
     base: Place | None = None,
+    content: int = 0,
+    journal: int = 0,
     gone: bool = False,
 ) -> bytes:
     """The content of a commit file; all but ``commit`` and ``edits`` are those of its ``Outline``."""
-    expected = commit.expected
+    expected, run_id = commit.expected, commit.head.run_id
     document: dict[str, Any] = {
         "head": _head_document(commit.head),
         "expected": expected._asdict() if expected is not None else None,
         "records": [_record_document(record) for record in commit.records],
     }
     if commit.notes:
-        document["notes"] = [_keyed_document(*note) for note in commit.notes]
+        document["notes"] = [_keyed_document(run_id, "note", *note) for note in commit.notes]
     if letters:
-        document["letters"] = [_keyed_document(*letter) for letter in letters]
+        document["letters"] = [_keyed_document(run_id, "letter", *letter) for letter in letters]
     if taken:
         document["taken"] = [text_document(key) for key in taken]
     if edits:
@@ -110,14 +126,43 @@ def written(
         document["unsettled"] = [place.text for place in unsettled]
     if base is not None:
         document["base"] = base.text
+    document["content"] = content
+    if journal:
+        document["journal"] = journal
     if gone:
         document["gone"] = True
+    document["seal"] = document_seal(document)
     return laid_out(document)
 
 
 def rewritten(path: Path, content: bytes, records: Sequence[dict[str, Any]]) -> bytes:
-    """The content of a commit file, with these records instead of its own."""
-    return laid_out({**_checked(path, lambda: _json(content)), "records": list(records)})
+    """The content of a commit file, with these records instead of its own; one that is damaged is not touched."""
+    parsed(path, content).trusted()
+    document = {**_json(content), "records": list(records)}
+    return laid_out({**document, "seal": document_seal(document)})
+
+
+def salvaged(file: CommitFile, head: Head, before: Outline | None) -> bytes:
+    """A file that is damaged, with another head: its records as they are, and what else in it is what was written.
+
+    What it says of earlier files is not believed: that comes from the one ``before``.
+    """
+    shown: dict[str, Any] = {"head": _head_document(head), "expected": None, "records": file.records}
+    journal = [note for note in file.noted if _is_sound_item(head.run_id, "note", note)]
+    letters = [letter for letter in file.lettered if _is_sound_item(head.run_id, "letter", letter)]
+    if journal:
+        shown |= {"notes": journal, "journal": sum(note["seal"] for note in journal) % MODULUS}
+    if letters:
+        shown["letters"] = letters
+    content = sum(record["seal"] for record in file.records if isinstance(record.get("seal"), int))
+    if before is not None:
+        content += before.content
+        if before.unsettled:
+            shown["unsettled"] = [place.text for place in before.unsettled]
+        if before.base is not None:
+            shown["base"] = before.base.text
+    shown["content"] = content % MODULUS
+    return laid_out({**shown, "seal": document_seal(shown)})
 
 
 def parsed(path: Path, content: bytes) -> CommitFile:
@@ -137,10 +182,16 @@ def _checked(path: Path, reading: Callable[[], _T]) -> _T:
     except MemoryError:
         raise
     except Exception as error:
-        raise CheckpointCorrupt(
-            f"{path} is damaged: {type(error).__name__}: {error}. Put back a copy from a backup; or, if it is the last "
-            f"file of its run, move it out of the folder, and the run stands where it stood one commit earlier"
-        ) from error
+        raise damaged(path, f"{type(error).__name__}: {error}") from error
+
+
+def damaged(path: Path, what: str) -> CheckpointCorrupt:
+    """The error for a commit file that is not what was written."""
+    return CheckpointCorrupt(
+        f"{path} is damaged: {what}. Put back a copy from a backup, or let 'await storage.repair()' save what is left; "
+        f"or, if it is the last file of its run, move it out of the folder, and the run stands where it stood one "
+        f"commit earlier"
+    )
 
 
 def _commit_file(path: Path, document: Any) -> CommitFile:
@@ -159,9 +210,41 @@ def _commit_file(path: Path, document: Any) -> CommitFile:
         bool(noted),
         tuple(map(Place.of_text, _items(document, "unsettled"))),
         Place.of_text(document["base"]) if "base" in document else None,
+        document["content"],
+        document.get("journal", 0),
         document.get("gone", False) is True,
     )
-    return CommitFile(path, outline, records, noted, dict(document.get("edits", {})))
+    letters = _items(document, "letters")
+    return CommitFile(
+        path,
+        outline,
+        records,
+        noted,
+        letters,
+        dict(document.get("edits", {})),
+        _unsound(head.run_id, document),
+    )
+
+
+def _unsound(run_id: RunId, document: dict[str, Any]) -> str:
+    """What is not what was written, beside records."""
+    try:
+        if document["seal"] != document_seal(document):
+            return "it is not what was written"
+        for name, kind in (("notes", "note"), ("letters", "letter")):
+            for item in _items(document, name):
+                if not _is_sound_item(run_id, kind, item):
+                    return f"the {kind} {item['key']} is not what was written"
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+def _is_sound_item(run_id: RunId, kind: str, item: dict[str, Any]) -> bool:
+    try:
+        return bool(item["seal"] == keyed_seal(run_id, kind, *_keyed_from(item)))
+    except Exception:
+        return False
 
 
 def _items(document: Any, name: str) -> list[Any]:
@@ -206,7 +289,28 @@ def _record_document(record: Record) -> dict[str, Any]:
         document["keyframe"] = keyframe_document(record.keyframe)
     if record.tags:
         document["tags"] = [text_document(tag) for tag in record.tags]
+    document["seal"] = record_seal(record)
     return document
+
+
+def seal_of_record(document: dict[str, Any]) -> int:
+    """The seal that a record should have; raises whatever broken data raises."""
+    keyframe = document.get("keyframe")
+    return seal_of_parts(
+        document["checkpoint_id"],
+        document["seq"],
+        document["new_bytes"],
+        list(map(_text_from, _items(document, "tags"))),
+        None if keyframe is None else keyframe["cut"],
+    )
+
+
+def is_sound(document: dict[str, Any]) -> bool:
+    """Whether what the id of a record does not cover is what was written."""
+    try:
+        return bool(document["seal"] == seal_of_record(document))
+    except Exception:
+        return False
 
 
 def keyframe_document(keyframe: Keyframe) -> dict[str, Any]:
@@ -229,6 +333,7 @@ def _record_from(document: dict[str, Any], run_id: RunId, depth: Depth) -> Recor
         document["new_bytes"],
         _keyframe_from(keyframe, depth) if keyframe is not None and depth >= Depth.CHANGES else None,
         tuple(map(_text_from, _items(document, "tags"))),
+        depth < Depth.ALL or is_sound(document),
     )
 
 
@@ -284,9 +389,9 @@ def _part(document: dict[str, Any], name: str) -> bytes:
     return b64decode(document.get(f"{name}_base64", ""), validate=True)
 
 
-def _keyed_document(key: str, data: bytes) -> dict[str, Any]:
+def _keyed_document(run_id: RunId, kind: str, key: str, data: bytes) -> dict[str, Any]:
     """A note or a letter."""
-    document: dict[str, Any] = {"key": text_document(key)}
+    document: dict[str, Any] = {"key": text_document(key), "seal": keyed_seal(run_id, kind, key, data)}
     if data[:1] not in (RAW, COMPRESSED, ELSEWHERE):
         try:
             document["data_packed"] = shown(data)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from holdfast.checkpoint.store import Removal
-from holdfast.stores.file.document import keyframe_document, text_document
+from holdfast.stores.file.document import is_sound, keyframe_document, seal_of_record, text_document
 
 
 def removal_document(removal: Removal, used: Iterable[str]) -> dict[str, Any]:
@@ -49,8 +49,8 @@ class Overlay:
     """Edits that may not be carried out yet, later ones over earlier ones.
 
     >>> overlay = Overlay([{"removed": [[1, 2]]}, {"tags": [{"seq": 3, "tags": ["gold"]}]}])
-    >>> overlay.applied([{"seq": 2}, {"seq": 3}])
-    [{'seq': 3, 'tags': ['gold']}]
+    >>> [(record["seq"], record["tags"]) for record in overlay.applied([{"seq": 2}, {"seq": 3}])]
+    [(3, ['gold'])]
     """
 
     def __init__(self, documents: Iterable[dict[str, Any]]) -> None:
@@ -81,4 +81,5 @@ class Overlay:
         changes = self._changes.get(record["seq"])
         if changes is None:
             return record
-        return {name: value for name, value in {**record, **changes}.items() if name != "tags" or value}
+        changed = {name: value for name, value in {**record, **changes}.items() if name != "tags" or value}
+        return {**changed, "seal": seal_of_record(changed)} if is_sound(record) else changed

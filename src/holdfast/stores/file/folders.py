@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -17,6 +18,7 @@ from holdfast.checkpoint.store import (
     Head,
     Left,
     Letter,
+    Mended,
     Removal,
     RunQuery,
     StoreInfo,
@@ -53,7 +55,7 @@ class Folders:
         locks = Locks(root / marker.LOCKS, self._prefix)
         self.blobs = Blobs(base / "blobs", self.disk, locks)
         self._runs = base / "runs"
-        self._removing = root / marker.REMOVING
+        self._removing, self._mending = root / marker.REMOVING, root / marker.MENDING
         self._hints = Hints(base / "ids")
         self._tools = Tools(self.disk, locks, self.blobs, self._hints, Waking(base / "waking", self.disk))
         self._lock = threading.Lock()
@@ -114,10 +116,46 @@ class Folders:
         except (OSError, StorageError):  # it is tried again
             pass
 
+    def mend(self, dry_run: bool) -> list[Mended]:
+        """Let all runs have a newest file that can be read."""
+        self._get_ready()
+        folders = {folder.path.name: folder for folder in self._run_folders()}
+        for name in self._hints.runs():
+            folders.setdefault(name, self._folder(name))
+        return [done for name, folder in folders.items() for done in folder.mend(self._aside(name), dry_run)]
+
+    def replace(self, commit: Commit) -> None:
+        """Let a run be what a commit says."""
+        self._get_ready()
+        folder = self.run(commit.head.run_id)
+        name = folder.path.name
+        self._mending.mkdir(0o700, exist_ok=True)
+        folder.replace(commit, self._aside(name), self._mending / f"{self._prefix}{name}")
+
+    def _aside(self, name: str) -> Path:
+        return self._root / marker.DAMAGED / f"{self._prefix}{name}"
+
+    def _finish_mending(self) -> None:
+        """Put folders into place that a process left on their way, if there is no other by now."""
+        for name in self._named(self._mending):
+            there = self._runs / name.removeprefix(self._prefix)
+            try:
+                if there.exists():
+                    shutil.rmtree(self._mending / name)
+                else:
+                    os.rename(self._mending / name, there)
+                    self.disk.sync_folder(self._runs)
+            except OSError:  # it is tried again
+                pass
+
     def _unfinished(self) -> list[str]:
         """The runs that were being removed, perhaps by a process that died over it."""
+        return self._named(self._removing)
+
+    def _named(self, folder: Path) -> list[str]:
+        """What lies in a folder and belongs to this namespace."""
         try:
-            names = os.listdir(self._removing)
+            names = os.listdir(folder)
         except FileNotFoundError:
             return []
         return [name for name in names if name.rpartition("@")[0] == self._prefix.rstrip("@")]
@@ -130,6 +168,7 @@ class Folders:
             self.disk.make_temp()
             self.disk.sweep()
             self._ready = True
+        self._finish_mending()
         for name in self._unfinished():
             self._finish_removing(self._removing / name)
 
@@ -206,8 +245,15 @@ class Folders:
             try:
                 folder.head()
             except (Misplaced, CheckpointCorrupt) as error:
-                found.append(Damage(None, str(error)))
+                found.append(Damage(folder.run_id(), str(error)))
         return found
+
+    def inspect(self) -> list[Damage]:
+        """What is wrong with the files of all runs, also of those that are gone."""
+        folders = {folder.path.name: folder for folder in self._run_folders()}
+        for name in self._hints.runs():
+            folders.setdefault(name, self._folder(name))
+        return [damage for folder in folders.values() for damage in folder.inspect()]
 
     def find(self, checkpoint_id: CheckpointId) -> tuple[RunId, int] | None:
         """The run and seq of a checkpoint."""

@@ -1,4 +1,4 @@
-"""Which file holds a checkpoint: a symbolic link for each id.
+"""Which file holds a checkpoint: a symbolic link for each id; and how far each run came.
 
 They are hints: written before their commits, never synced, and believed only after a look at the file. Where one is
 missing, after a power cut or on a file system without symbolic links, all files are looked through.
@@ -7,11 +7,13 @@ missing, after a power cut or on a file system without symbolic links, all files
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from holdfast.ids import CheckpointId, RunId
 from holdfast.stores.file import document
+from holdfast.stores.file.place import Place
 from holdfast.stores.names import safe_name
 
 
@@ -31,6 +33,43 @@ class Hints:
             _make_link(target, link)
         except OSError:  # it is there already; or it cannot be made, but it is only a hint
             pass
+
+    def reached(self, folder: Path, place: Place) -> None:
+        """Remember that a run came as far as this commit, which is durable: if it is lost, that can be noticed."""
+        link = self._newest(folder)
+        other = link.with_name(f"{link.name}.{secrets.token_hex(4)}")
+        try:
+            _make_link(place.text, other)
+            os.replace(other, link)
+        except OSError:  # it is only a hint
+            pass
+
+    def how_far(self, folder: Path) -> Place | None:
+        """A commit that a run had at some time, perhaps an old one."""
+        target = _target(self._newest(folder))
+        try:
+            return None if target is None else Place.of_text(target)
+        except ValueError:
+            return None
+
+    def runs(self) -> list[str]:
+        """The names of the folders of runs that were there at some time."""
+        try:
+            return [
+                name for name in os.listdir(self._folder / "newest") if safe_name(name) == name or "~" in name
+            ]
+        except OSError:
+            return []
+
+    def forget(self, folder: Path) -> None:
+        """A run is gone, or is known to have lost what it had."""
+        try:
+            self._newest(folder).unlink()
+        except OSError:  # it is only a hint
+            pass
+
+    def _newest(self, folder: Path) -> Path:
+        return self._folder / "newest" / folder.name
 
     def remove(self, checkpoint_ids: Iterable[CheckpointId]) -> None:
         """Forget where checkpoints were that are removed."""

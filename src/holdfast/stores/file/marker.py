@@ -18,6 +18,8 @@ TEMP = "temp"
 OWNERS = "owners"
 LOCKS = "locks"
 REMOVING = "removing"
+MENDING = "mending"
+DAMAGED = "damaged"
 # What may lie in a directory that becomes a store: what another process is making there, or a fresh volume has.
 _HARMLESS = {NAME, TEMP, ".lock", "lost+found"}
 
@@ -35,6 +37,7 @@ _ABOUT = [
     "ids/: links from checkpoint ids to commits; made again where they are missing.",
     "temp/: files that are being written. owners/: a locked file for each process that drives runs now.",
     "locks/, removing/: what processes need to remove things beside each other; empty of meaning while none does.",
+    "damaged/: what a repair put aside; nothing reads it. mending/: what it is about to put into place.",
     "namespaces/<name>/: runs, blobs and ids again for each namespace.",
 ]
 

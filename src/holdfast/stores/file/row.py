@@ -133,12 +133,12 @@ class Row:
         content = path.read_bytes()
         if not content and os.path.lexists(self.path / place.next_round.name):
             return None
-        return document.parsed(path, content)
+        return document.parsed(path, content).trusted()
 
     def whole(self, place: Place) -> document.CommitFile:
         """What stands in a commit file that must not be empty."""
         path = self.path / place.name
-        return document.parsed(path, path.read_bytes())
+        return document.parsed(path, path.read_bytes()).trusted()
 
     def names(self) -> Names:
         """The files of this life of the run, up to the newest that is known."""
@@ -193,12 +193,16 @@ class Row:
 
     def journal(self) -> list[Note]:
         """The notes since the head came to its checkpoint, in order."""
+        notes: dict[str, Note] = {}
+        for file in self.noted():
+            notes.update({note.key: note for note in file.notes()})
+        return list(notes.values())
+
+    def noted(self) -> list[document.CommitFile]:
+        """The files with notes since the head came to its checkpoint."""
         if self.known.noted is None:
             self.known.noted = self._look_back()
-        notes: dict[str, Note] = {}
-        for place in self.known.noted:
-            notes.update({note.key: note for note in self.whole(place).notes()})
-        return list(notes.values())
+        return [self.whole(place) for place in self.known.noted]
 
     def _look_back(self) -> list[Place]:
         """Which files have notes since the head came to its checkpoint."""

@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast.checkpoint.store import Commit, Depth, Expected, Head, Left, Letter, Note, Record, Removal
+from holdfast.checkpoint.store import (
+    Commit,
+    Damage,
+    Depth,
+    Expected,
+    Head,
+    Left,
+    Letter,
+    Mended,
+    Note,
+    Record,
+    Removal,
+)
 from holdfast.errors import CheckpointCorrupt, StorageError
 from holdfast.ids import RunId
 from holdfast.stores.compare import check_expected, check_head, check_needs, check_removal
 from holdfast.stores.disk import Disk, explain
 from holdfast.stores.file import document
-from holdfast.stores.file.arrival import arrives, publish_whole
+from holdfast.stores.file.arrival import arrives, publish_whole, written_whole
 from holdfast.stores.file.blobs import Blobs
-from holdfast.stores.file.edits import removal_document, tags_document
+from holdfast.stores.file.edits import Overlay, removal_document, tags_document
 from holdfast.stores.file.hints import Hints
+from holdfast.stores.file.inspecting import inspect, run_of
+from holdfast.stores.file.mending import Mending, put_aside
 from holdfast.stores.file.row import Row, View, covering
 from holdfast.stores.file.standing import Standing
 from holdfast.stores.file.tidying import Tidying
 from holdfast.stores.file.waking import Waking, sign_of
 from holdfast.stores.locks import Locks
+
+# How long a repair waits for those who are about to write.
+_PATIENCE = 1.0
 
 
 class Tools(NamedTuple):
@@ -41,6 +59,8 @@ class _Draft(NamedTuple):
     commit: Commit
     left: Sequence[Letter] = ()
     edits: dict[str, Any] | None = None
+    change: int = 0
+    """By how much the edits change the sum of the seals of the records."""
     removes: bool = False
     gone: bool = False
 
@@ -129,7 +149,8 @@ class RunFolder:
             known = self._row.known
             if known.head is None or not self.records(seq, seq, Depth.HEADERS):
                 return None
-            return _Draft(Commit(known.head, known.expected), edits=tags_document(seq, tags))
+            edits = tags_document(seq, tags)
+            return _Draft(Commit(known.head, known.expected), edits=edits, change=self._change(edits))
 
         with self._lock, self._forgetting():
             self._row.catch_up()
@@ -149,7 +170,7 @@ class RunFolder:
             self._row.learn_keys(0)
             known = self._row.known
             edits = removal_document(removal, sorted(known.used))
-            return _Draft(Commit(head, known.expected), edits=edits, removes=True)
+            return _Draft(Commit(head, known.expected), edits=edits, change=self._change(edits), removes=True)
 
         with self._lock, self._forgetting():
             self._row.catch_up()
@@ -258,9 +279,11 @@ class RunFolder:
                 return False
             self._row.forget()
             self._row.catch_up()
+            if self._row.known.newest is not None:
+                self._tools.hints.reached(self.path, self._row.known.newest)
             return True
         place = known.next
-        outline = known.outline(commit, draft.left, draft.edits is not None, draft.removes)
+        outline = known.outline(commit, draft.left, draft.edits is not None, draft.removes, draft.change)
         if draft.gone:
             outline = document.Outline(commit.head, False, 0, gone=True)
         temp = disk.write(
@@ -271,6 +294,8 @@ class RunFolder:
                 draft.edits,
                 outline.unsettled,
                 outline.base,
+                outline.content,
+                outline.journal,
                 outline.gone,
             )
         )
@@ -289,6 +314,7 @@ class RunFolder:
             raise
         self._sync(commit, draft)
         self._row.follow(place, outline)
+        self._tools.hints.reached(self.path, place)
         if sign is not None:
             waking.add(sign)  # once more: one that took long could be thought to be wrong
         if before is not None and before != sign:
@@ -326,6 +352,17 @@ class RunFolder:
             if self._known().base in (None, view.base):
                 return found
 
+    def _change(self, edits: dict[str, Any]) -> int:
+        """By how much edits change the sum of the seals of the records; what is damaged counts as it is."""
+        view, overlay = self._row.view(), Overlay([edits])
+        change = 0
+        for place in {one for first, last in overlay.ranges for one in covering(view.places, first, last)}:
+            content = view.paths[place].read_bytes()
+            if content:
+                records = view.overlay.applied(document.parsed(view.paths[place], content).records)
+                change += total(overlay.applied(records)) - total(records)
+        return change
+
     def _known(self) -> Standing:
         """What is known now; nothing, if the newest file is damaged."""
         with self._lock:
@@ -335,11 +372,64 @@ class RunFolder:
                 pass
             return self._row.known
 
+    def run_id(self) -> RunId | None:
+        """The run whose folder this is, as far as it can be told."""
+        with self._lock:
+            return run_of(self._row)
+
+    def inspect(self) -> list[Damage]:
+        """What is wrong with the files."""
+        with self._lock:
+            return list(inspect(self._row, self._tools.hints))
+
+    def mend(self, damaged: Path, dry_run: bool) -> list[Mended]:
+        """Let the newest file be one that can be read; those that cannot go to ``damaged``."""
+        with self._lock, self._forgetting(), self._alone():
+            mending = Mending(self._row, self._tools.disk, self._tools.hints, damaged)
+            done = list(mending.mended(dry_run))
+            self._row.forget()
+            return done
+
+    def replace(self, commit: Commit, damaged: Path, mending: Path) -> None:
+        """Let another folder take the place of this one, which goes to ``damaged``.
+
+        It lies in ``mending`` between the two: if this process dies then, the next one that writes puts it into place.
+        """
+        with self._lock, self._forgetting(), self._alone():
+            self._row.catch_up()
+            check_head(commit, self._row.known.expected)
+            with self._tools.blobs.bringing(commit.head.family, commit.blobs):
+                whole = written_whole(commit, self.path, self._tools.disk, self._tools.hints)
+                os.rename(whole, mending)
+                self._tools.disk.sync_folder(mending.parent)
+                put_aside(self.path, damaged, self._tools.disk)
+                os.rename(mending, self.path)
+                self._tools.disk.sync_folder(self.path.parent)
+            self._row.forget()
+            self._row.catch_up()
+            if self._row.known.newest is not None:
+                self._tools.hints.forget(self.path)
+                self._tools.hints.reached(self.path, self._row.known.newest)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep everybody else from the folder."""
+        locks, name = self._tools.locks, self.path.name
+        with locks.turn(f"{name}.tidy") as mine, locks.alone(f"{name}.run", _PATIENCE) as handle:
+            if not mine or (handle is None and not locks.unused(f"{name}.run")):
+                raise StorageError(f"{self.path} is in use by others, and was not repaired; try again")
+            yield
+
     def files(self) -> list[Path]:
         """All commit files, newest first."""
         with self._lock:
             view = self._row.view()
             return [view.paths[place] for place in reversed(view.places)]
+
+
+def total(records: Sequence[dict[str, Any]]) -> int:
+    """The sum of the seals of records."""
+    return sum(seal for record in records if isinstance(seal := record.get("seal"), int))
 
 
 def _read(view: View, first: int, last: int, depth: Depth) -> list[Record]:

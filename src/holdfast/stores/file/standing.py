@@ -8,6 +8,7 @@ from holdfast.checkpoint.store import Commit, Expected, Head, Letter
 from holdfast.stores.file.document import Outline
 from holdfast.stores.file.place import FIRST, Place, full
 from holdfast.stores.file.waking import Sign, sign_of
+from holdfast.stores.seals import MODULUS, keyed_seal, record_seal
 
 
 class Standing:
@@ -38,6 +39,10 @@ class Standing:
         """The files with edits that may not be carried out yet, oldest first."""
         self.base: Place | None = None
         """The last file that removed records."""
+        self.content = 0
+        """The sum of the seals of all records."""
+        self.journal = 0
+        """The sum of the seals of all notes since the head came to its checkpoint."""
         self._settled: set[Place] = set()
         self._taken: tuple[str, ...] = ()
         """What was taken since the last file with records: the next file says it again."""
@@ -81,20 +86,32 @@ class Standing:
         return frozenset(self._used)
 
     def outline(
-        self, commit: Commit, left: Iterable[Letter] = (), edits: bool = False, removes: bool = False
+        self,
+        commit: Commit,
+        left: Iterable[Letter] = (),
+        edits: bool = False,
+        removes: bool = False,
+        change: int = 0,
     ) -> Outline:
-        """What the file of a commit says that comes next; or of one that leaves letters, edits or removes records."""
+        """What the file of a commit says that comes next; or of one that leaves letters, edits or removes records.
+
+        ``change`` is that of the sum of the seals of earlier records.
+        """
         waiting = {**self.letters, **{letter.key: letter for letter in (*commit.letters, *left)}}
         taken = [key for key in commit.taken if waiting.pop(key, None) is not None]
+        moved = commit.expected is None or commit.expected.checkpoint_id != commit.head.checkpoint_id
+        noted = sum(keyed_seal(commit.head.run_id, "note", *note) for note in commit.notes)
         return Outline(
             commit.head,
-            commit.expected is None or commit.expected.checkpoint_id != commit.head.checkpoint_id,
+            moved,
             max((record.seq for record in commit.records), default=0),
             tuple(waiting.values()),
             (*self._taken, *taken),
             bool(commit.notes),
             (*self.unsettled, self.next) if edits else self.unsettled,
             self.next if removes else self.base,
+            (self.content + change + sum(map(record_seal, commit.records))) % MODULUS,
+            (noted if moved else self.journal + noted) % MODULUS,
         )
 
     def follow(self, place: Place, file: Outline) -> None:
@@ -103,6 +120,7 @@ class Standing:
         self._settled.intersection_update(file.unsettled)
         self.unsettled = tuple(one for one in file.unsettled if one not in self._settled)
         self.base = file.base
+        self.content, self.journal = file.content, file.journal
         self.letters = {letter.key: letter for letter in file.letters}
         self._used.update(file.taken)
         if file.moved:

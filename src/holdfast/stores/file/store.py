@@ -21,6 +21,7 @@ from holdfast.checkpoint.store import (
     Left,
     Letter,
     Marked,
+    Mended,
     Note,
     Record,
     Removal,
@@ -90,6 +91,15 @@ class FileStore:
 
     async def damaged(self) -> Sequence[Damage]:
         return await self._do("list its runs", lambda: self._folders.damaged())
+
+    async def inspect(self) -> Sequence[Damage]:
+        return await self._do("inspect it", lambda: self._folders.inspect())
+
+    async def mend(self, dry_run: bool) -> Sequence[Mended]:
+        return await self._do("repair it", lambda: self._folders.mend(dry_run))
+
+    async def replace(self, commit: Commit) -> None:
+        await self._do(f"repair run {commit.head.run_id!r}", lambda: self._folders.replace(commit))
 
     async def find(self, checkpoint_id: CheckpointId) -> tuple[RunId, int] | None:
         return await self._do(f"find checkpoint {checkpoint_id}", lambda: self._folders.find(checkpoint_id))

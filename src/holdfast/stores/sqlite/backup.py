@@ -20,6 +20,8 @@ from holdfast.stores.blob_files import BlobFiles
 from holdfast.stores.disk import Disk
 from holdfast.stores.sqlite.failures import patiently, storage_error
 from holdfast.stores.sqlite.handle import Handle, Place
+from holdfast.stores.sqlite.reading import read_head
+from holdfast.stores.sqlite.writing import change_content
 
 Report: TypeAlias = Callable[[int, int], None]
 """Is told how many bytes are copied, of how many; what it raises ends the work."""
@@ -28,6 +30,7 @@ Report: TypeAlias = Callable[[int, int], None]
 _STEP = 1024
 _CHUNK = 1 << 20
 _MOST_TRIES = 5
+_OWNED = "SELECT id, namespace, run FROM runs WHERE owner <> ''"
 _BESIDE = ("-wal", "-shm", "-journal")
 
 _BIG = (
@@ -231,7 +234,16 @@ class _Copy:
 def _settle(copy: sqlite3.Connection) -> None:
     """Make one file of the copy. Nobody drives its runs: those that are RUNNING are interrupted there."""
     copy.execute("PRAGMA synchronous = FULL")
-    copy.execute("UPDATE runs SET owner = '' WHERE owner <> ''")
+    copy.execute("BEGIN")
+    for number, namespace, run_id in copy.execute(_OWNED).fetchall():
+        try:
+            head = read_head(copy, namespace, run_id)
+        except CheckpointCorrupt:  # a damaged row stays as it is, to be seen
+            continue
+        assert head is not None
+        copy.execute("UPDATE runs SET owner = '' WHERE id = ?", (number,))
+        change_content(copy, namespace, number, head._replace(owner=""), 0)
+    copy.execute("COMMIT")
     copy.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 

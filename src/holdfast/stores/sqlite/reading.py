@@ -12,13 +12,16 @@ from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.blob_files import BlobFiles
 from holdfast.stores.compare import sound
+from holdfast.stores.seals import head_seal, record_seal
 from holdfast.stores.sqlite.mail import has_table
 from holdfast.stores.sqlite.writing import FIND_FAMILY, prefix
 
-_HEAD = (
-    "SELECT run, workflow, family, checkpoint, seq, token, status, created, updated, owner, wake_at, takeovers, "
-    "reason, retention FROM runs WHERE namespace = ?"
+HEAD_COLUMNS = (
+    "run, workflow, family, checkpoint, seq, token, status, created, updated, owner, wake_at, takeovers, reason, "
+    "retention, content, seal"
 )
+"""What ``checked_head`` wants."""
+_HEAD = f"SELECT {HEAD_COLUMNS} FROM runs WHERE namespace = ?"
 _ONE_HEAD = _HEAD + " AND run = ?"
 _FIND = (
     "SELECT runs.run, checkpoints.seq FROM checkpoints JOIN runs ON runs.id = checkpoints.run "
@@ -29,12 +32,12 @@ _OF_RUN = (
 )
 _WITH_KEYFRAMES = f"FROM checkpoints c LEFT JOIN keyframes k ON k.checkpoint = c.id {_OF_RUN}"
 _RECORDS = {
-    Depth.HEADERS: "SELECT checkpoint, seq, header, new_bytes, x'', x'', NULL, NULL, NULL "
+    Depth.HEADERS: "SELECT checkpoint, seq, header, new_bytes, seal, x'', x'', NULL, NULL, NULL "
     f"FROM checkpoints {_OF_RUN}",
-    Depth.CHANGES: "SELECT c.checkpoint, seq, header, new_bytes, c.changes, x'', k.changes, x'', k.cut "
+    Depth.CHANGES: "SELECT c.checkpoint, seq, header, new_bytes, seal, c.changes, x'', k.changes, x'', k.cut "
     + _WITH_KEYFRAMES,
-    Depth.ALL: "SELECT c.checkpoint, seq, header, new_bytes, c.changes, c.small_values, k.changes, k.small_values, "
-    "k.cut " + _WITH_KEYFRAMES,
+    Depth.ALL: "SELECT c.checkpoint, seq, header, new_bytes, seal, c.changes, c.small_values, k.changes, "
+    "k.small_values, k.cut " + _WITH_KEYFRAMES,
 }
 _TAGS = (
     "SELECT seq, tag FROM tags JOIN checkpoints ON checkpoints.id = tags.checkpoint WHERE run = "
@@ -50,7 +53,7 @@ _GREATEST = 2**63 - 1
 def read_head(connection: sqlite3.Connection, namespace: str, run_id: RunId) -> Head | None:
     """The head of a run."""
     row = connection.execute(_ONE_HEAD, (namespace, run_id)).fetchone()
-    return None if row is None else _checked_head(row)
+    return None if row is None else checked_head(namespace, row)
 
 
 def read_damaged(connection: sqlite3.Connection, namespace: str) -> list[Damage]:
@@ -58,18 +61,24 @@ def read_damaged(connection: sqlite3.Connection, namespace: str) -> list[Damage]
     found = []
     for row in connection.execute(_HEAD, (namespace,)):
         try:
-            _checked_head(row)
+            checked_head(namespace, row)
         except CheckpointCorrupt as error:
             found.append(Damage(RunId(row[0]) if isinstance(row[0], str) else None, str(error)))
     return found
 
 
-def _checked_head(row: tuple[Any, ...]) -> Head:
+def checked_head(namespace: str, row: tuple[Any, ...]) -> Head:
+    """The head in a row, if it is what was written; raises ``CheckpointCorrupt``."""
+    *fields, content, seal = row
     try:
-        return sound(_head(row))
+        head = sound(_head(tuple(fields)))
+        if head_seal(namespace, head, content) != seal:
+            raise ValueError("it is not what was written")
+        return head
     except (AttributeError, TypeError, ValueError) as error:
         raise CheckpointCorrupt(
-            f"the row of run {row[0]!r} is damaged ({error}); restore the database from a backup, or delete that row"
+            f"the row of run {row[0]!r} is damaged ({error}): 'await storage.repair()' makes a new one from the "
+            f"checkpoints of the run; or restore the database from a backup"
         ) from error
 
 
@@ -122,7 +131,7 @@ def read_runs(connection: sqlite3.Connection, namespace: str, query: RunQuery) -
     heads = []
     for row in connection.execute(sql, values):
         try:
-            heads.append(_checked_head(row))
+            heads.append(checked_head(namespace, row))
         except CheckpointCorrupt:  # told by read_damaged
             continue
     return heads
@@ -139,7 +148,7 @@ def read_due(
     heads: dict[RunId, Head] = {}
     for row in rows:
         try:
-            head = _checked_head(row)
+            head = checked_head(namespace, row)
         except CheckpointCorrupt:  # told by read_damaged
             continue
         heads.setdefault(head.run_id, head)
@@ -184,21 +193,45 @@ def read_records(
     """The records of a run."""
     bounds = max(first, -_GREATEST), min(last, _GREATEST)
     rows = connection.execute(_RECORDS[depth], (namespace, run_id, *bounds))
-    records = [_record(run_id, row) for row in rows]
+    found = [_record(run_id, row) for row in rows]
     tags: dict[int, list[str]] = {}
     for seq, tag in connection.execute(_TAGS, (namespace, run_id, *bounds)):
-        tags.setdefault(seq, []).append(str(tag, "utf-8", "surrogatepass"))
-    if not tags:
-        return records
-    return [record._replace(tags=tuple(tags.get(record.seq, ()))) for record in records]
+        tags.setdefault(seq, []).append(_tag(tag))
+    records = []
+    for record, seal in found:
+        if record.seq in tags:
+            record = record._replace(tags=tuple(tags[record.seq]))
+        records.append(record if depth < Depth.ALL else record._replace(sound=_is_sound(record, seal)))
+    return records
 
 
-def _record(run_id: RunId, row: tuple[Any, ...]) -> Record:
+def _tag(stored: Any) -> str:
+    # One that is no text any more is noticed by the seal of its record.
+    try:
+        return str(stored, "utf-8", "surrogatepass")
+    except (TypeError, UnicodeDecodeError):
+        return repr(stored)
+
+
+def _is_sound(record: Record, seal: Any) -> bool:
+    try:
+        return bool(record_seal(record) == seal)
+    except (TypeError, ValueError):
+        return False
+
+
+def _record(run_id: RunId, row: tuple[Any, ...]) -> tuple[Record, Any]:
     # What is no bytes is not what was written; as bytes it is noticed with everything else that was changed.
     row = tuple(str(part).encode("utf-8", "replace") if isinstance(part, str) else part for part in row)
-    checkpoint, seq, header, new_bytes, changes, values, key_changes, key_values, cut = row
+    checkpoint, seq, header, new_bytes, seal, changes, values, key_changes, key_values, cut = row
     keyframe = None if cut is None else Keyframe(key_changes, key_values, bool(cut))
-    return Record(CheckpointId(checkpoint.hex()), run_id, seq, header, changes, values, new_bytes, keyframe)
+    parts = (checkpoint, header, changes, values, *((key_changes, key_values) if keyframe else ()))
+    if not all(isinstance(part, bytes) for part in parts) or not isinstance(new_bytes, int):
+        raise CheckpointCorrupt(
+            f"the row of checkpoint {seq!r} of run {run_id!r} is damaged: it is no record"
+        )
+    record = Record(CheckpointId(checkpoint.hex()), run_id, seq, header, changes, values, new_bytes, keyframe)
+    return record, seal
 
 
 def read_blobs(

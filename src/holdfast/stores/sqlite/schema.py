@@ -19,21 +19,23 @@ PAGE_SIZE = 2048
 
 # Rows of checkpoints are only ever added, at the end. The large columns are last and a keyframe has a row of its
 # own: SQLite reads a row from the front, so that listing headers touches none of them. `find` is the first 8
-# bytes of an id as an integer: an index of whole ids would be three times as large.
+# bytes of an id as an integer: an index of whole ids would be three times as large. A `seal` is over what no id covers
+# (see ``seals``), `content` the sum of those of all rows of a run: so a row that is lost is noticed, too.
 TABLES = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
     """CREATE TABLE runs (
         id INTEGER PRIMARY KEY, namespace TEXT NOT NULL, run TEXT NOT NULL, created INTEGER NOT NULL,
         updated INTEGER NOT NULL, workflow TEXT NOT NULL, family TEXT NOT NULL, checkpoint BLOB NOT NULL,
         seq INTEGER NOT NULL, token INTEGER NOT NULL, status TEXT NOT NULL, owner TEXT NOT NULL,
-        wake_at INTEGER, takeovers INTEGER NOT NULL, reason BLOB NOT NULL, retention TEXT NOT NULL)""",
+        wake_at INTEGER, takeovers INTEGER NOT NULL, reason BLOB NOT NULL, retention TEXT NOT NULL,
+        content INTEGER NOT NULL, seal INTEGER NOT NULL)""",
     "CREATE UNIQUE INDEX runs_by_name ON runs (namespace, run)",
     "CREATE INDEX runs_by_age ON runs (namespace, created, run)",
     "CREATE INDEX runs_by_waking ON runs (namespace, wake_at) WHERE wake_at IS NOT NULL",
     """CREATE TABLE checkpoints (
         id INTEGER PRIMARY KEY, run INTEGER NOT NULL, seq INTEGER NOT NULL, find INTEGER NOT NULL,
-        checkpoint BLOB NOT NULL, new_bytes INTEGER NOT NULL, header BLOB NOT NULL, changes BLOB NOT NULL,
-        small_values BLOB NOT NULL)""",
+        checkpoint BLOB NOT NULL, new_bytes INTEGER NOT NULL, seal INTEGER NOT NULL, header BLOB NOT NULL,
+        changes BLOB NOT NULL, small_values BLOB NOT NULL)""",
     "CREATE UNIQUE INDEX checkpoints_by_seq ON checkpoints (run, seq)",
     "CREATE INDEX checkpoints_by_id ON checkpoints (find)",
     """CREATE TABLE keyframes (
@@ -56,10 +58,11 @@ TABLES = (
 # waits has an index of its own, because every commit asks for it and a run may have taken thousands.
 MAIL_TABLES = (
     """CREATE TABLE IF NOT EXISTS notes (
-        id INTEGER PRIMARY KEY, run INTEGER NOT NULL, key BLOB NOT NULL, data BLOB NOT NULL)""",
+        id INTEGER PRIMARY KEY, run INTEGER NOT NULL, key BLOB NOT NULL, seal INTEGER NOT NULL,
+        data BLOB NOT NULL)""",
     "CREATE UNIQUE INDEX IF NOT EXISTS notes_by_key ON notes (run, key)",
     """CREATE TABLE IF NOT EXISTS letters (
-        id INTEGER PRIMARY KEY, run INTEGER NOT NULL, key BLOB NOT NULL, data BLOB)""",
+        id INTEGER PRIMARY KEY, run INTEGER NOT NULL, key BLOB NOT NULL, seal INTEGER NOT NULL, data BLOB)""",
     "CREATE UNIQUE INDEX IF NOT EXISTS letters_by_key ON letters (run, key)",
     "CREATE INDEX IF NOT EXISTS letters_waiting ON letters (run) WHERE data IS NOT NULL",
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 import weakref
@@ -22,6 +23,7 @@ from holdfast.checkpoint.store import (
     Left,
     Letter,
     Marked,
+    Mended,
     Note,
     Record,
     Removal,
@@ -33,9 +35,11 @@ from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.sqlite import mail, reading, upkeep
 from holdfast.stores.sqlite.backup import back_up
 from holdfast.stores.sqlite.handle import Place
+from holdfast.stores.sqlite.inspecting import inspect
+from holdfast.stores.sqlite.mending import mend
 from holdfast.stores.sqlite.session import Job, Session
 from holdfast.stores.sqlite.writer import Mail
-from holdfast.stores.sqlite.writing import add_blobs, is_big
+from holdfast.stores.sqlite.writing import add_blobs, is_big, replace_run
 
 Result = TypeVar("Result")
 
@@ -126,6 +130,24 @@ class SqliteStore:
 
     async def damaged(self) -> Sequence[Damage]:
         return await self._read(lambda connection: reading.read_damaged(connection, self.namespace))
+
+    async def inspect(self) -> Sequence[Damage]:
+        await self.open()
+        return await asyncio.to_thread(inspect, Place(self.path, self._busy_seconds), self.namespace)
+
+    async def mend(self, dry_run: bool) -> Sequence[Mended]:
+        await self.open()
+        mended: Sequence[Mended] = await self._current().writes.call(
+            lambda connection: mend(connection, self.namespace, dry_run)
+        )
+        return mended
+
+    async def replace(self, commit: Commit) -> None:
+        session = self._current()
+        with await self._bring(session, commit.head.family, commit.blobs):
+            await session.writes.call(
+                lambda connection: replace_run(connection, self.namespace, commit, self._big_blob)
+            )
 
     async def find(self, checkpoint_id: CheckpointId) -> tuple[RunId, int] | None:
         return await self._read(

@@ -5,15 +5,16 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
-from holdfast.checkpoint.store import Expected, Head, Marked, Removal
+from holdfast.checkpoint.store import Depth, Expected, Head, Marked, Record, Removal
 from holdfast.errors import StorageError
 from holdfast.ids import Digest, RunId
 from holdfast.stores.blob_files import BlobFiles
 from holdfast.stores.compare import check_expected, check_removal
+from holdfast.stores.seals import record_seal
 from holdfast.stores.sqlite import mail
-from holdfast.stores.sqlite.reading import known_blobs, read_head
+from holdfast.stores.sqlite.reading import known_blobs, read_head, read_records
 from holdfast.stores.sqlite.writer import Refused
-from holdfast.stores.sqlite.writing import FIND_FAMILY, add_blobs, prefix
+from holdfast.stores.sqlite.writing import FIND_FAMILY, OF_RUN, add_blobs, change_content, prefix
 
 _FIND = "SELECT id FROM checkpoints WHERE run = ? AND seq = ?"
 _OF_CHECKPOINT = ("DELETE FROM keyframes WHERE checkpoint = ?", "DELETE FROM tags WHERE checkpoint = ?")
@@ -21,14 +22,9 @@ _REMOVE = "DELETE FROM checkpoints WHERE id = ?"
 _SET_KEYFRAME = (
     "INSERT OR REPLACE INTO keyframes (checkpoint, cut, changes, small_values) VALUES (?, ?, ?, ?)"
 )
-_REMOVE_RUN = (
-    "DELETE FROM keyframes WHERE checkpoint IN (SELECT id FROM checkpoints WHERE run = ?)",
-    "DELETE FROM tags WHERE checkpoint IN (SELECT id FROM checkpoints WHERE run = ?)",
-    "DELETE FROM checkpoints WHERE run = ?",
-    "DELETE FROM notes WHERE run = ?",
-    "DELETE FROM letters WHERE run = ?",
-    "DELETE FROM runs WHERE id = ?",
-)
+_SET_SEAL = "UPDATE checkpoints SET seal = ? WHERE id = ?"
+_SEAL = "SELECT seal FROM checkpoints WHERE id = ?"
+_REMOVE_RUN = (*OF_RUN, "DELETE FROM runs WHERE id = ?")
 _TAGGED = "SELECT seq FROM checkpoints WHERE run = ? AND EXISTS (SELECT 1 FROM tags WHERE checkpoint = checkpoints.id)"
 _BEGIN_SWEEP = "UPDATE marks SET count = count + 1"
 _MARKS = "SELECT count FROM marks"
@@ -60,18 +56,38 @@ def remove(connection: sqlite3.Connection, namespace: str, removal: Removal, big
         return False
     if removal.blobs:
         add_blobs(connection, namespace, head.family, removal.blobs, big_blob)
+    change = 0
     for seq, keyframe in removal.keyframes:
         for (row,) in connection.execute(_FIND, (run, seq)).fetchall():
+            before = _at(connection, namespace, removal.run_id, seq)
             connection.execute(_SET_KEYFRAME, (row, keyframe.cut, keyframe.changes, keyframe.values))
+            change += _sealed(connection, row, before, before._replace(keyframe=keyframe))
     for seq in removal.seqs:
         for found in connection.execute(_FIND, (run, seq)).fetchall():
+            change -= mail.number(connection.execute(_SEAL, found).fetchone()[0])
             for statement in (*_OF_CHECKPOINT, _REMOVE):
                 connection.execute(statement, found)
+    change_content(connection, namespace, run, head, change)
     return True
 
 
 def _any_tagged(connection: sqlite3.Connection, run: int, seqs: Sequence[int]) -> bool:
     return not set(seqs).isdisjoint(seq for (seq,) in connection.execute(_TAGGED, (run,)))
+
+
+def _at(connection: sqlite3.Connection, namespace: str, run_id: RunId, seq: int) -> Record:
+    (record,) = read_records(connection, namespace, run_id, seq, seq, Depth.ALL)
+    return record
+
+
+def _sealed(connection: sqlite3.Connection, row: int, before: Record, after: Record) -> int:
+    """Seal a record that got something, and say by how much its seal changes; one that is damaged stays so."""
+    if not before.sound:
+        return 0
+    (old,) = connection.execute(_SEAL, (row,)).fetchone()
+    new = record_seal(after)
+    connection.execute(_SET_SEAL, (new, row))
+    return new - mail.number(old)
 
 
 def remove_run(connection: sqlite3.Connection, namespace: str, run_id: RunId, expected: Expected) -> None:
@@ -83,13 +99,16 @@ def remove_run(connection: sqlite3.Connection, namespace: str, run_id: RunId, ex
 
 def tag(connection: sqlite3.Connection, namespace: str, run_id: RunId, seq: int, tags: Sequence[str]) -> bool:
     """Let a record have these tags and no others."""
-    run = mail.find_run(connection, namespace, run_id)
+    head, run = read_head(connection, namespace, run_id), mail.find_run(connection, namespace, run_id)
     row = None if run is None else connection.execute(_FIND, (run, seq)).fetchone()
-    if row is None:
+    if head is None or run is None or row is None:
         return False
+    before = _at(connection, namespace, run_id, seq)
     connection.execute(_OF_CHECKPOINT[1], row)
     given = [(*row, text.encode("utf-8", "surrogatepass")) for text in tags]
     connection.executemany("INSERT INTO tags VALUES (?, ?)", given)
+    change = _sealed(connection, row[0], before, before._replace(tags=tuple(tags)))
+    change_content(connection, namespace, run, head, change)
     return True
 
 

@@ -14,7 +14,7 @@ from holdfast.stores.sqlite.failures import patiently, storage_error
 from holdfast.stores.sqlite.handle import Handle, Place, set_log
 from holdfast.stores.sqlite.lane import Call, settle
 from holdfast.stores.sqlite.reading import read_head
-from holdfast.stores.sqlite.writing import write_commit
+from holdfast.stores.sqlite.writing import change_content, write_commit
 
 _DOUBTFUL_COMMIT = ". The commit may have happened or not: read the head again before anything else"
 _DOUBTFUL_MAIL = ". The letters may be there or not: leave them again, and keys that are refused were left"
@@ -137,4 +137,8 @@ def _leave(connection: sqlite3.Connection, namespace: str, task: Mail) -> Left:
     run = mail.find_run(connection, namespace, task.run_id)
     if head is None or run is None:
         return Left(None)
-    return Left(head, mail.leave_letters(connection, run, task.letters))
+    refused = mail.known_keys(connection, run, task.letters)
+    if not refused and task.letters:
+        change = mail.leave_letters(connection, run, task.run_id, task.letters)
+        change_content(connection, namespace, run, head, change)
+    return Left(head, refused)

@@ -8,24 +8,27 @@ from collections.abc import Sequence
 from holdfast.checkpoint.store import Blob, Commit, Expected, Head, Letter, Record
 from holdfast.ids import CheckpointId, RunId
 from holdfast.stores.compare import check_head, check_needs
+from holdfast.stores.seals import MODULUS, head_seal, record_seal
 from holdfast.stores.sqlite import mail
 
-_FIND_RUN = "SELECT id, checkpoint, token, created FROM runs WHERE namespace = ? AND run = ?"
+_FIND_RUN = "SELECT id, checkpoint, token, created, content FROM runs WHERE namespace = ? AND run = ?"
 _ADD_RUN = (
     "INSERT INTO runs (namespace, run, created, updated, workflow, family, checkpoint, seq, token, status, owner, "
-    "wake_at, takeovers, reason, retention) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "wake_at, takeovers, reason, retention, content, seal) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 # Not `created`, which is in an index and would make one page more to write.
 _MOVE_RUN = (
     "UPDATE runs SET updated = ?, workflow = ?, family = ?, checkpoint = ?, seq = ?, token = ?, status = ?, "
-    "owner = ?, wake_at = ?, takeovers = ?, reason = ?, retention = ? WHERE id = ?"
+    "owner = ?, wake_at = ?, takeovers = ?, reason = ?, retention = ?, content = ?, seal = ? WHERE id = ?"
 )
 _SET_CREATED = "UPDATE runs SET created = ? WHERE id = ?"
+_SET_CONTENT = "UPDATE runs SET content = ?, seal = ? WHERE id = ?"
 _ADD_CHECKPOINT = (
-    "INSERT INTO checkpoints (run, seq, find, checkpoint, new_bytes, header, changes, small_values) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO checkpoints (run, seq, find, checkpoint, new_bytes, seal, header, changes, small_values) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _ADD_KEYFRAME = "INSERT INTO keyframes (checkpoint, cut, changes, small_values) VALUES (?, ?, ?, ?)"
+_ADD_TAG = "INSERT INTO tags VALUES (?, ?)"
 FIND_FAMILY = "SELECT id FROM families WHERE namespace = ? AND family = ?"
 _ADD_FAMILY = "INSERT INTO families (namespace, family) VALUES (?, ?)"
 _HAS_BLOB = "SELECT id, mark FROM blobs WHERE family = ? AND find = ? AND digest = ?"
@@ -52,29 +55,79 @@ def write_commit(
     if commit.needs:
         _bring_needed(connection, namespace, commit)
     if row is None:
-        run = connection.execute(_ADD_RUN, (namespace, head.run_id, head.created, *_moving(head))).lastrowid
-        assert run is not None
+        run = add_run(connection, namespace, head)
+        content = 0
     else:
-        run, checkpoint, _, created = row
-        connection.execute(_MOVE_RUN, (*_moving(head), run))
+        run, checkpoint, _, created, content = row
         if created != head.created:
             connection.execute(_SET_CREATED, (head.created, run))
         if checkpoint.hex() != head.checkpoint_id:
-            mail.clear_notes(connection, run)
-    for record in commit.records:
-        _add_record(connection, run, record)
+            content += mail.clear_notes(connection, run)
+    content += _add_content(connection, run, commit)
+    if commit.taken:
+        content += mail.take_letters(connection, run, head.run_id, commit.taken)
     if commit.blobs:
         add_blobs(connection, namespace, head.family, commit.blobs, big_blob)
-    if commit.notes:
-        mail.add_notes(connection, run, commit.notes)
-    if commit.letters:
-        mail.leave_letters(connection, run, commit.letters)
-    if commit.taken:
-        mail.take_letters(connection, run, commit.taken)
+    move_run(connection, namespace, run, head, content)
     return mail.waiting_letters(connection, run)
 
 
-def _moving(head: Head) -> tuple[object, ...]:
+def _add_content(connection: sqlite3.Connection, run: int, commit: Commit) -> int:
+    """Add records, notes and letters; the sum of their seals."""
+    run_id = commit.head.run_id
+    content = sum(_add_record(connection, run, record) for record in commit.records)
+    if commit.notes:
+        content += mail.add_notes(connection, run, run_id, commit.notes)
+    if commit.letters:
+        content += mail.leave_letters(connection, run, run_id, commit.letters)
+    return content
+
+
+def add_run(connection: sqlite3.Connection, namespace: str, head: Head) -> int:
+    """A row for a run that has none; ``move_run`` completes it."""
+    moving = _moving(namespace, head, 0)
+    run = connection.execute(_ADD_RUN, (namespace, head.run_id, head.created, *moving)).lastrowid
+    assert run is not None
+    return run
+
+
+def move_run(connection: sqlite3.Connection, namespace: str, run: int, head: Head, content: int) -> None:
+    """Let a run stand here; ``content`` is the sum of the seals of its rows."""
+    connection.execute(_MOVE_RUN, (*_moving(namespace, head, content % MODULUS), run))
+
+
+def change_content(connection: sqlite3.Connection, namespace: str, run: int, head: Head, change: int) -> None:
+    """Let the sum of the seals of a run be another, where it stands."""
+    (content,) = connection.execute("SELECT content FROM runs WHERE id = ?", (run,)).fetchone()
+    content = (content + change) % MODULUS
+    connection.execute(_SET_CONTENT, (content, head_seal(namespace, head, content), run))
+
+
+def replace_run(connection: sqlite3.Connection, namespace: str, commit: Commit, big_blob: int) -> None:
+    """Let a run be what a commit says and nothing else, in the transaction that is open."""
+    row = connection.execute(_FIND_RUN, (namespace, commit.head.run_id)).fetchone()
+    check_head(commit, None if row is None else Expected(CheckpointId(row[1].hex()), row[2]))
+    run = add_run(connection, namespace, commit.head) if row is None else row[0]
+    for statement in OF_RUN:
+        connection.execute(statement, (run,))
+    content = _add_content(connection, run, commit)
+    if commit.blobs:
+        add_blobs(connection, namespace, commit.head.family, commit.blobs, big_blob)
+    connection.execute(_SET_CREATED, (commit.head.created, run))
+    move_run(connection, namespace, run, commit.head, content)
+
+
+OF_RUN = (
+    "DELETE FROM keyframes WHERE checkpoint IN (SELECT id FROM checkpoints WHERE run = ?)",
+    "DELETE FROM tags WHERE checkpoint IN (SELECT id FROM checkpoints WHERE run = ?)",
+    "DELETE FROM checkpoints WHERE run = ?",
+    "DELETE FROM notes WHERE run = ?",
+    "DELETE FROM letters WHERE run = ?",
+)
+"""What removes all that belongs to a run, but for its row."""
+
+
+def _moving(namespace: str, head: Head, content: int) -> tuple[object, ...]:
     return (
         head.updated,
         head.workflow_name,
@@ -89,11 +142,14 @@ def _moving(head: Head) -> tuple[object, ...]:
         # The text of an error may hold half a character, say of a file name that is no Unicode.
         head.reason.encode("utf-8", "surrogatepass"),
         head.retention,
+        content,
+        head_seal(namespace, head, content),
     )
 
 
-def _add_record(connection: sqlite3.Connection, run: int, record: Record) -> None:
+def _add_record(connection: sqlite3.Connection, run: int, record: Record) -> int:
     checkpoint = bytes.fromhex(record.checkpoint_id)
+    seal = record_seal(record)
     added = connection.execute(
         _ADD_CHECKPOINT,
         (
@@ -102,6 +158,7 @@ def _add_record(connection: sqlite3.Connection, run: int, record: Record) -> Non
             prefix(checkpoint),
             checkpoint,
             record.new_bytes,
+            seal,
             record.header,
             record.changes,
             record.values,
@@ -109,6 +166,9 @@ def _add_record(connection: sqlite3.Connection, run: int, record: Record) -> Non
     )
     if (keyframe := record.keyframe) is not None:
         connection.execute(_ADD_KEYFRAME, (added.lastrowid, keyframe.cut, keyframe.changes, keyframe.values))
+    for tag in record.tags:
+        connection.execute(_ADD_TAG, (added.lastrowid, tag.encode("utf-8", "surrogatepass")))
+    return seal
 
 
 def _bring_needed(connection: sqlite3.Connection, namespace: str, commit: Commit) -> None:

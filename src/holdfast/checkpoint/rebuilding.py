@@ -1,0 +1,39 @@
+"""A head for a run whose own is lost or damaged, from one of its checkpoints."""
+
+from __future__ import annotations
+
+import time
+
+from holdfast.checkpoint.record import Header
+from holdfast.checkpoint.store import Head
+from holdfast.engine.status import RunStatus
+from holdfast.ids import CheckpointId, RunId
+
+
+def rebuilt_head(
+    checkpoint_id: CheckpointId, header: Header, family: RunId, created: int, token: int
+) -> Head:
+    """The head of a run that stands on this checkpoint and is not driven.
+
+    Nobody knows how many writers there were: the token is greater than any number of them, so that those who still
+    believe to drive the run are refused. It keeps all checkpoints, for which retention it had is lost.
+    """
+    now = time.time_ns() // 1_000
+    status = RunStatus.STOPPED if header.status is RunStatus.RUNNING else header.status
+    return Head(
+        header.run_id,
+        header.workflow_name,
+        family,
+        checkpoint_id,
+        header.seq,
+        max(token, now // 1_000_000) + 1,
+        status,
+        created,
+        max(now, header.time + 1),
+    )
+
+
+WHAT_IS_LOST = (
+    "how the run ended, if it did, and its retention; nobody drives it, and all checkpoints are kept"
+)
+"""What a head that was made anew does not say."""

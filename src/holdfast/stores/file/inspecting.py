@@ -1,0 +1,71 @@
+"""What is wrong with the commit files of a run, beyond what reading its records shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from holdfast.checkpoint.store import Damage
+from holdfast.errors import CheckpointCorrupt
+from holdfast.ids import RunId
+from holdfast.stores.file import document
+from holdfast.stores.file.hints import Hints
+from holdfast.stores.file.place import Place, names_in
+from holdfast.stores.file.row import Misplaced, Row, View
+from holdfast.stores.names import safe_name
+from holdfast.stores.seals import MODULUS
+
+
+def inspect(row: Row, hints: Hints) -> Iterator[Damage]:
+    """Read all files of a run, and say what is wrong with them; the lock of the row is held."""
+    run_id = run_of(row)
+    try:
+        row.forget()
+        row.catch_up()
+    except (CheckpointCorrupt, Misplaced) as error:
+        yield Damage(run_id, str(error))
+        return
+    reached, newest = hints.how_far(row.path), row.known.newest
+    if reached is not None and (newest is None or newest < reached):
+        left = "no commit is left" if newest is None else f"the newest is {newest.name}"
+        yield Damage(run_id, f"{row.path / reached.name} was committed and is missing: {left}")
+    if row.known.head is None:
+        return
+    content = 0
+    view = row.view()
+    for place in view.places:
+        try:
+            content += _sum_of(view, place)
+        except (CheckpointCorrupt, FileNotFoundError) as error:
+            yield Damage(run_id, str(error))
+    try:
+        journal = sum(note["seal"] for file in row.noted() for note in file.noted)
+        if journal % MODULUS != row.known.journal:
+            yield Damage(run_id, f"the journal of run {run_id!r} has not all notes that it had")
+    except (CheckpointCorrupt, FileNotFoundError) as error:
+        yield Damage(run_id, str(error))
+    if content % MODULUS != row.known.content:
+        yield Damage(run_id, f"run {run_id!r} has not all checkpoints that it had, or others beside them")
+
+
+def _sum_of(view: View, place: Place) -> int:
+    """The sum of the seals in a file; raises ``CheckpointCorrupt``."""
+    path = view.paths[place]
+    data = path.read_bytes()
+    if not data and view.emptied(place):
+        return 0
+    file = document.parsed(path, data).trusted()
+    return sum(
+        seal for record in view.overlay.applied(file.records) if isinstance(seal := record.get("seal"), int)
+    )
+
+
+def run_of(row: Row) -> RunId | None:
+    """The run to which a folder belongs, from any file of it that can be read, or from its name."""
+    names = names_in(row.path)
+    paths = [row.path / place.name for place in reversed(names.row)]
+    for path in [*paths, *(row.path / place.kept_name for place in names.kept)]:
+        try:
+            return document.parsed(path, path.read_bytes()).trusted().head.run_id
+        except (CheckpointCorrupt, FileNotFoundError):
+            continue
+    return RunId(row.path.name) if safe_name(row.path.name) == row.path.name else None

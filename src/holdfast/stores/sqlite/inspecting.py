@@ -1,0 +1,158 @@
+"""What is wrong with a database: with its pages, its tables, and rows that no id covers."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+from holdfast.checkpoint.record import read_header
+from holdfast.checkpoint.store import Damage, Record
+from holdfast.errors import CheckpointCorrupt, HoldfastError
+from holdfast.ids import CheckpointId, RunId
+from holdfast.stores.seals import MODULUS, keyed_seal
+from holdfast.stores.sqlite import mail
+from holdfast.stores.sqlite.failures import storage_error
+from holdfast.stores.sqlite.handle import Handle, Place
+from holdfast.stores.sqlite.reading import HEAD_COLUMNS, checked_head
+from holdfast.stores.sqlite.schema import MAIL_TABLES, TABLES
+
+_MOST_TOLD = 20
+_ROWS = f"SELECT id, namespace, {HEAD_COLUMNS} FROM runs"
+KEYED = {mail.NOTE: "notes", mail.LETTER: "letters"}
+_NO_RUN = (
+    "SELECT run FROM checkpoints WHERE run NOT IN (SELECT id FROM runs) "
+    "UNION SELECT run FROM letters WHERE run NOT IN (SELECT id FROM runs) "
+    "UNION SELECT run FROM notes WHERE run NOT IN (SELECT id FROM runs)"
+)
+_HEADERS = "SELECT checkpoint, seq, header FROM checkpoints WHERE run = ? ORDER BY seq"
+
+
+def inspect(place: Place, namespace: str) -> list[Damage]:
+    """All that is wrong with what belongs to a namespace, and with what may belong to it."""
+    handle = Handle(place, reads_only=True)
+    found: list[Damage] = []
+    try:
+        with handle.gate:
+            connection = handle.connection()
+            connection.execute("BEGIN")  # what others write meanwhile is not seen
+            try:
+                for check in (_pages, _definitions, _rows, _without_run):
+                    found += _told(partial(check, connection, namespace), place)
+            finally:
+                connection.execute("ROLLBACK")
+    except HoldfastError as error:
+        found.append(Damage(None, str(error)))
+    finally:
+        handle.close()
+    return found
+
+
+def _told(check: Callable[[], Iterable[Damage]], place: Place) -> list[Damage]:
+    """What a check finds; what keeps it from looking is found, too."""
+    found: list[Damage] = []
+    try:
+        found.extend(check())
+    except Exception as error:
+        found.append(Damage(None, str(storage_error(error, place.path, "inspecting", place.busy_seconds))))
+    return found
+
+
+def _pages(connection: sqlite3.Connection, namespace: str) -> Iterator[Damage]:
+    """Whether the file is what SQLite left: its pages, and each index against its table."""
+    for (told,) in connection.execute(f"PRAGMA integrity_check({_MOST_TOLD})"):
+        if told != "ok":
+            yield Damage(None, f"the database is damaged: {told}")
+
+
+def _definitions(connection: sqlite3.Connection, namespace: str) -> Iterator[Damage]:
+    """Whether the tables are those that were made: another type of a column changes what is read."""
+    there = {_words(sql) for (sql,) in connection.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL")}
+    made = [_words(statement) for statement in (*TABLES, *MAIL_TABLES) if statement.startswith("CREATE")]
+    for statement in made:
+        optional = statement.split()[2] in _OPTIONAL
+        if statement not in there and not (optional and not mail.has_table(connection, "letters")):
+            yield Damage(None, f"the database is damaged: it lacks what was made by: {statement}")
+
+
+def _words(statement: Any) -> str:
+    return " ".join(str(statement).replace("IF NOT EXISTS ", "").split())
+
+
+_OPTIONAL = frozenset(_words(statement).split()[2] for statement in MAIL_TABLES)
+
+
+def _rows(connection: sqlite3.Connection, namespace: str) -> Iterator[Damage]:
+    """Whether each run stands where it was left, and whether it has all that it had."""
+    for number, its_namespace, *row in connection.execute(_ROWS).fetchall():
+        mine = its_namespace == namespace
+        try:
+            checked_head(namespace, tuple(row))
+        except CheckpointCorrupt as error:
+            if mine:
+                yield Damage(run_of_rows(connection, number) or _named(row[0]), str(error))
+        else:
+            if not mine:  # sealed as one of this namespace, but the name that stands there is another
+                yield Damage(
+                    row[0], f"the row of run {row[0]!r} is damaged: its namespace is not what it was"
+                )
+            elif not isinstance(row[0], str):
+                yield Damage(None, f"the row of run {row[0]!r} is damaged")
+            else:
+                yield from _content(connection, number, RunId(row[0]), row[-2])
+
+
+def _named(run: Any) -> RunId | None:
+    return RunId(run) if isinstance(run, str) else None
+
+
+def _content(connection: sqlite3.Connection, number: int, run_id: RunId, content: int) -> Iterator[Damage]:
+    seals = [seal for (seal,) in connection.execute("SELECT seal FROM checkpoints WHERE run = ?", (number,))]
+    for kind, table in KEYED.items():
+        if not mail.has_table(connection, table):
+            continue
+        for order, key, seal, data in connection.execute(
+            f"SELECT id, key, seal, data FROM {table} WHERE run = ?", (number,)
+        ):
+            seals.append(seal)
+            if not is_keyed(run_id, kind, key, seal, data, order):
+                yield Damage(run_id, f"the {kind} {key!r:.100} of run {run_id!r} is not what was left")
+    if sum(map(mail.number, seals)) % MODULUS != content:
+        yield Damage(
+            run_id,
+            f"run {run_id!r} has not all checkpoints, notes and letters that it had, or others beside them",
+        )
+
+
+def is_keyed(run_id: RunId, kind: str, key: Any, seal: Any, data: Any, order: int) -> bool:
+    """Whether a note or a letter is what was left."""
+    try:
+        return bool(keyed_seal(run_id, kind, str(key, "utf-8", "surrogatepass"), data, order) == seal)
+    except (TypeError, ValueError):
+        return False
+
+
+def _without_run(connection: sqlite3.Connection, namespace: str) -> Iterator[Damage]:
+    """Rows that belong to no run: that of their run was lost."""
+    for number in numbers_without_run(connection):
+        run_id = run_of_rows(connection, number)
+        yield Damage(
+            run_id, f"the row of run {run_id or '(its name is lost)'} is missing, but not all that it had"
+        )
+
+
+def numbers_without_run(connection: sqlite3.Connection) -> list[int]:
+    """The numbers of runs of which the row is lost."""
+    return [number for (number,) in connection.execute(_NO_RUN)]
+
+
+def run_of_rows(connection: sqlite3.Connection, number: int) -> RunId | None:
+    """The run that the checkpoints with a run number say they belong to."""
+    for checkpoint, seq, header in connection.execute(_HEADERS, (number,)):
+        try:
+            record = Record(CheckpointId(checkpoint.hex()), RunId(""), seq, header, b"", b"", 0)
+            return read_header(record).run_id
+        except (AttributeError, HoldfastError):
+            continue
+    return None

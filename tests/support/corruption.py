@@ -1,0 +1,286 @@
+"""Random damage to a storage, and what must be true of it then."""
+
+import os
+import random
+import shutil
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from holdfast import CheckpointNotFound, CheckpointStorage, HoldfastError, VerifyReport
+from holdfast.checkpoint.store import RunQuery
+from tests.support.corruption_world import Seen, head_of, inbox_of, journal_of, loaded, opened
+
+# -- damage ----------------------------------------------------------------------------------------
+
+TABLES = ("runs", "checkpoints", "keyframes", "families", "blobs", "notes", "letters", "tags")
+# Nothing in these is part of the store: who uses it now, and hints for those who remove blobs.
+_BESIDE = ("locks", "owners", "removing", ".sweep", ".temp", "temp")
+
+
+def changed(chance: random.Random, data: bytes) -> bytes:
+    """Other bytes: one bit or byte flipped, some zeroed, cut short, or two pieces swapped."""
+    if not data:
+        return b"\x00"
+    place = chance.randrange(len(data))
+    match chance.randrange(6):
+        case 0:
+            return data[:place] + bytes([data[place] ^ 1 << chance.randrange(8)]) + data[place + 1 :]
+        case 1:
+            return data[:place] + bytes([(data[place] + chance.randrange(1, 256)) % 256]) + data[place + 1 :]
+        case 2:
+            length = min(chance.choice([1, 8, 64]), len(data) - place)
+            return data[:place] + bytes(length) + data[place + length :]
+        case 3:
+            return data[:place]
+        case 4:
+            size = chance.choice([1, 8, 100])
+            other = chance.randrange(len(data))
+            first, second = sorted((place, other))
+            size = min(size, second - first, len(data) - second)
+            one, two = data[first : first + size], data[second : second + size]
+            return data[:first] + two + data[first + size : second] + one + data[second + size :]
+        case _:
+            return data + data[:place]
+
+
+def _changed_value(chance: random.Random, value: Any, others: list[Any]) -> Any:
+    if others and chance.random() < 0.2:
+        return chance.choice(others)
+    if value is None:
+        return chance.choice([0, b"x", 1 << 40])
+    if isinstance(value, int):
+        return chance.choice([value ^ 1 << chance.randrange(40), value + 1, 0, -value - 1, "x", b"y"])
+    if isinstance(value, str):
+        return changed(chance, value.encode()).decode("utf-8", "replace")
+    return changed(chance, value)
+
+
+def damage_row(chance: random.Random, folder: Path) -> str:
+    """Change a column of a row of a database, or delete the row."""
+    with closing(sqlite3.connect(folder / "runs.db", isolation_level=None)) as connection:
+        for _ in range(100):
+            table = chance.choice(TABLES)
+            rows = [row for (row,) in connection.execute(f"SELECT rowid FROM {table}")]
+            row = chance.choice(rows)
+            columns = [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")]
+            try:
+                if chance.random() < 0.15:
+                    connection.execute(f"DELETE FROM {table} WHERE rowid = ?", (row,))
+                    return f"row {row} of {table} deleted"
+                column = chance.choice(columns)
+                values = dict(connection.execute(f"SELECT rowid, {column} FROM {table}").fetchall())
+                value = values.pop(row)
+                new = _changed_value(chance, value, list(values.values()))
+                if new == value and type(new) is type(value):
+                    continue
+                connection.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (new, row))
+                return f"{column} of row {row} of {table}: {value!r:.40} became {new!r:.40}"
+            except sqlite3.Error:
+                continue
+    raise AssertionError("nothing could be changed")
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.is_file() and not path.is_symlink() and not set(path.relative_to(folder).parts) & set(_BESIDE)
+        if path.name != "store.json"
+    )
+
+
+def damage_file(chance: random.Random, folder: Path, files: list[Path] | None = None) -> str:
+    """Change, delete or swap files."""
+    there = _files(folder) if files is None else files
+    path = chance.choice(there)
+    name = path.relative_to(folder)
+    kind = chance.random()
+    if kind < 0.12 and path.name != "runs.db":
+        path.unlink()
+        return f"{name} deleted"
+    if kind < 0.2 and path.name != "runs.db":
+        other = chance.choice(there)
+        one, two = path.read_bytes(), other.read_bytes()
+        path.write_bytes(two)
+        other.write_bytes(one)
+        return f"{name} and {other.relative_to(folder)} swapped"
+    data = path.read_bytes()
+    for _ in range(20):
+        new = changed(chance, data)
+        if new != data:
+            break
+    path.write_bytes(new)
+    return f"{name}: {len(data)} bytes became {len(new)}, the first other one is {_first_other(data, new)}"
+
+
+def _first_other(one: bytes, two: bytes) -> int:
+    return next((place for place, (a, b) in enumerate(zip(one, two, strict=False)) if a != b), len(one))
+
+
+def damage_blob(chance: random.Random, folder: Path) -> str:
+    """Damage the file of a blob."""
+    return damage_file(chance, folder, [path for path in _files(folder) if len(path.name) == 64])
+
+
+def damage_commit(chance: random.Random, folder: Path) -> str:
+    """Damage a commit file."""
+    return damage_file(chance, folder, [path for path in _files(folder) if path.suffix == ".json"])
+
+
+def damage_page(chance: random.Random, folder: Path) -> str:
+    """Change bytes of a database file, or swap two of its pages."""
+    path = folder / "runs.db"
+    if chance.random() < 0.2:
+        data = bytearray(path.read_bytes())
+        size = 2048
+        one, two = (size * chance.randrange(len(data) // size) for _ in range(2))
+        data[one : one + size], data[two : two + size] = data[two : two + size], data[one : one + size]
+        path.write_bytes(data)
+        return f"pages at {one} and {two} swapped"
+    return damage_file(chance, folder, [path])
+
+
+def damage_link(chance: random.Random, folder: Path) -> str:
+    """Let a hint be missing or wrong: nothing may come of it."""
+    links = sorted(path for path in folder.rglob("*") if path.is_symlink() and path.parent.name != "newest")
+    link, other = chance.sample(links, 2)
+    target = os.readlink(other)
+    link.unlink()
+    if chance.random() < 0.5:
+        link.symlink_to(target)
+    return f"{link.relative_to(folder)} leads elsewhere"
+
+
+Damaging = Callable[[random.Random, Path], str]
+DAMAGES: dict[str, dict[str, tuple[int, Damaging]]] = {
+    "sqlite": {"row": (6, damage_row), "page": (3, damage_page), "blob": (1, damage_blob)},
+    "file": {"commit": (7, damage_commit), "blob": (3, damage_blob), "link": (1, damage_link)},
+}
+"""By kind of store, with how often each is chosen."""
+
+
+def damage(kind: str, folder: Path, seed: int, only: str = "") -> str:
+    """Damage a storage that is closed in one random way; says how."""
+    chance = random.Random(f"{kind} {seed}")
+    ways = {name: way for name, way in DAMAGES[kind].items() if only in ("", name)}
+    (name,) = chance.choices(list(ways), [weight for weight, _ in ways.values()])
+    return f"{name}: {ways[name][1](chance, folder)}"
+
+
+# -- what must be true -----------------------------------------------------------------------------
+
+
+class Told:
+    """What a report names."""
+
+    def __init__(self, report: VerifyReport) -> None:
+        self.problems = report.problems
+        self.unknown = any(problem.run_id is None for problem in report.problems)
+        self.runs = {problem.run_id for problem in report.problems}
+        self._checkpoints = {(problem.run_id, problem.checkpoint_id) for problem in report.problems}
+        self._seqs = {(problem.run_id, problem.seq) for problem in report.problems if problem.seq is not None}
+
+    def names(self, run_id: str, checkpoint_id: str, seq: int) -> bool:
+        """Whether a checkpoint is named."""
+        return (run_id, checkpoint_id) in self._checkpoints or (run_id, seq) in self._seqs
+
+
+async def complaints(storage: CheckpointStorage, baseline: dict[str, Seen], told: Told) -> list[str]:
+    """Where what is read now is something else than before, and was not reported."""
+    found = []
+    try:
+        there: set[str] = {head.run_id for head in await storage.store.runs(RunQuery())}
+    except HoldfastError:
+        if not told.unknown:
+            found.append("runs cannot be listed, and no problem is told")
+        there = set(baseline)
+    if (new := there - set(baseline)) and not told.problems:
+        found.append(f"there are new runs: {new}")
+    for run_id, seen in baseline.items():
+        if run_id not in there and not (run_id in told.runs or told.unknown):
+            found.append(f"run {run_id} is gone")
+        found += [complaint async for complaint in _of_run(storage, run_id, seen, told)]
+    return found
+
+
+async def _of_run(storage: CheckpointStorage, run_id: str, seen: Seen, told: Told) -> AsyncIterator[str]:
+    readable = await _read(partial(head_of, storage, run_id)) == seen.head
+    named = run_id in told.runs
+    for what, before, read in (
+        ("where it stands", seen.head, head_of),
+        ("its journal", seen.notes, journal_of),
+        ("its inbox", seen.letters, inbox_of),
+        ("its listing", repr(seen.listed), _listing),
+    ):
+        now = await _read(partial(read, storage, run_id))
+        if now != before and not (named or (told.unknown and isinstance(now, HoldfastError))):
+            yield f"run {run_id}: {what} is not what it was, and it is not named: {now!r:.200}"
+    for checkpoint_id, before in seen.checkpoints.items():
+        now = await _read(partial(loaded, storage, checkpoint_id))
+        if now == before or told.names(run_id, checkpoint_id, seen.seqs[checkpoint_id]):
+            continue
+        lost = named and (not readable or isinstance(now, CheckpointNotFound))
+        if isinstance(now, HoldfastError) and (lost or told.unknown):
+            continue
+        yield f"run {run_id}: checkpoint {seen.seqs[checkpoint_id]} is not named, but gives {now!r:.300}"
+
+
+async def _listing(storage: CheckpointStorage, run_id: str) -> str:
+    return repr([made.checkpoint_id for made in await storage.list_checkpoints(run_id=run_id)])
+
+
+async def _read(read: Callable[[], Any]) -> Any:
+    """What reading gives; an error that tells what is wrong is a result, any other is not."""
+    try:
+        return await read()
+    except HoldfastError as error:
+        return error
+
+
+async def readable(storage: CheckpointStorage, baseline: dict[str, Seen]) -> set[str]:
+    """The checkpoints that hold what they held."""
+    return {
+        checkpoint_id
+        for seen in baseline.values()
+        for checkpoint_id, before in seen.checkpoints.items()
+        if await _read(partial(loaded, storage, checkpoint_id)) == before
+    }
+
+
+async def mended(storage: CheckpointStorage, baseline: dict[str, Seen]) -> AsyncIterator[str]:
+    """What is wrong with a repair: it must lose nothing that could be read, and tell all that it cannot repair."""
+    before = await readable(storage, baseline)
+    would = await storage.repair(dry_run=True)
+    report = await storage.repair()
+    if bool(would.repairs) != bool(report.repairs):
+        yield f"a dry run tells {would.repairs}, but it did {report.repairs}"
+    if worse := before - await readable(storage, baseline):
+        yield f"a repair made {len(worse)} checkpoints unreadable: {report}"
+    left = {problem.what for problem in report.unrepaired}
+    for problem in (await storage.verify()).problems:
+        if problem.what not in left:
+            yield f"not repaired, and not told: {problem}; {report}"
+    if (again := await storage.repair()).repairs:
+        yield f"it repairs again: {again}"
+
+
+async def tried(
+    kind: str, original: Path, baseline: dict[str, Seen], seed: int, work: Path, only: str = ""
+) -> tuple[str, bool, list[str]]:
+    """Damage a copy of a storage: how, whether it was noticed, and what is wrong with the report or with a repair."""
+    shutil.rmtree(work, ignore_errors=True)
+    shutil.copytree(original, work, symlinks=True)
+    how = damage(kind, work, seed, only)
+    storage = opened(kind, work)
+    try:
+        told = Told(await storage.verify())
+        wrong = await complaints(storage, baseline, told)
+        if told.problems and not wrong:
+            wrong = [complaint async for complaint in mended(storage, baseline)]
+    finally:
+        await storage.close()
+    return how, bool(told.problems), wrong

@@ -1,0 +1,94 @@
+"""Bugs of verify and repair that a corruption campaign must find."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from holdfast.checkpoint import loading, salvage, verify
+from holdfast.checkpoint.store import Record
+from holdfast.stores.file import document as files
+from holdfast.stores.file import inspecting as file_inspecting
+from holdfast.stores.sqlite import inspecting as rows
+from holdfast.stores.sqlite import reading
+
+
+async def _nothing(*_: Any) -> None:
+    return None
+
+
+async def _not_lost(*_: Any) -> bool:
+    return False
+
+
+def _unchecked_seal(_: Any, stored: bytes, values: bytes | None) -> bytes:
+    import ormsgpack
+
+    return bytes(ormsgpack.unpackb(stored)[2])
+
+
+def _unchecked_head(namespace: str, row: tuple[Any, ...]) -> Any:
+    return reading._head(tuple(row[:-2]))
+
+
+def _forgetful(self: salvage.Salvage, record: Record, *rest: Any) -> None:
+    """Keeps a record without the keyframe that it needs now."""
+    _KEEP(self, record, *rest)
+    kept = self._kept[record.checkpoint_id]
+    self._kept[record.checkpoint_id] = kept._replace(keyframe=record.keyframe)
+
+
+_KEEP = salvage.Salvage._keep
+
+Patches = list[tuple[Any, str, Any]]
+PLANTED: dict[str, tuple[str, str, Patches]] = {
+    "skips-blobs": (
+        "sqlite",
+        "blob",
+        [(verify.RunCheck, "_check_named", _nothing)],
+    ),
+    "forgets-what-is-held": (
+        "sqlite",
+        "blob",
+        [(verify.RunCheck, "_check_held", lambda *_: None)],
+    ),
+    "skips-the-keyframe-seal": (
+        "file",
+        "commit",
+        [(loading, "unsealed", _unchecked_seal), (verify, "_same", lambda *_: True)],
+    ),
+    "skips-the-index": ("sqlite", "row", [(verify.RunCheck, "_is_lost", _not_lost)]),
+    "ignores-heads": (
+        "sqlite",
+        "row",
+        [(reading, "checked_head", _unchecked_head), (rows, "checked_head", _unchecked_head)],
+    ),
+    "ignores-seals-of-records": ("sqlite", "row", [(reading, "_is_sound", lambda *_: True)]),
+    "ignores-seals-of-files": ("file", "commit", [(files, "_unsound", lambda *_: "")]),
+    "ignores-letters": ("sqlite", "row", [(rows, "is_keyed", lambda *_: True)]),
+    "counts-nothing": (
+        "sqlite",
+        "row",
+        [(rows, "_content", lambda *_: [])],
+    ),
+    "does-not-inspect-files": ("file", "commit", [(file_inspecting, "_sum_of", lambda *_: 0)]),
+    "skips-pages": (
+        "sqlite",
+        "page",
+        [(rows, "_pages", lambda *_: []), (rows, "_definitions", lambda *_: [])],
+    ),
+    "repairs-without-keyframes": ("sqlite", "row", [(salvage.Salvage, "_keep", _forgetful)]),
+}
+"""By name: the kind of store and of damage with which each shows, and what it puts in place of what."""
+
+
+@contextmanager
+def planted(name: str) -> Iterator[None]:
+    """Plant a bug; none without a name."""
+    with ExitStack() as stack:
+        for where, what, instead in PLANTED[name][2] if name else ():
+            stack.enter_context(patch.object(where, what, instead))
+        yield
+
+
+Finding = Callable[[str], list[str]]
