@@ -68,7 +68,9 @@ async def verify_store(
     report = VerifyReport()
     try:
         heads = [await _head_of(store, run_id)] if run_id is not None else await store.runs(RunQuery())
-        report = await verified(store, [head for head in heads if head is not None], blobs_of, progress)
+        report = await verified(
+            store, [head for head in heads if head is not None], blobs_of, progress, _LOOKS
+        )
     except RunNotFound:
         raise
     except HoldfastError as error:
@@ -103,14 +105,18 @@ async def verified(
     heads: Sequence[Head],
     blobs_of: Callable[[RunId], Blobs],
     progress: Progress | None = None,
+    looks: int = 1,
 ) -> VerifyReport:
-    """Check runs: every id, every chain of parents, every keyframe and every blob."""
+    """Check runs: every id, every chain of parents, every keyframe and every blob.
+
+    With several ``looks``, what is wrong with a run is what is found wrong each time: it may move on meanwhile.
+    """
     report = VerifyReport()
     steps = Steps(progress)
     steps.more(sum(head.seq for head in heads))
     for head in heads:
         of_run = await _verified_run(store, head, blobs_of(head.family), steps)
-        for _ in range(_LOOKS - 1):  # one that moves on meanwhile, and keeps little, is not damaged
+        for _ in range(looks - 1):
             latest = None if of_run.ok else await _newest(store, head)
             if latest is None:
                 break
