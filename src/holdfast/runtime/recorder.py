@@ -311,11 +311,18 @@ class Recorder(Correspondence):
     async def _append(
         self, entries: Sequence[Entry], drafts: Sequence[Draft] = (), taken: Sequence[str] = ()
     ) -> list[CheckpointInfo]:
-        return await self._shielded(self._append_all(entries, drafts, taken))
+        if self._uncommitted is not None:
+            return await self._shielded(self._append_all(entries, drafts, taken))
+        made = await self._shielded(self.log.append(entries, taken, drafts))
+        self.checkpoints += made
+        self._news += made
+        self._made(made)
+        return made
 
     async def _append_all(
         self, entries: Sequence[Entry], drafts: Sequence[Draft], taken: Sequence[str]
     ) -> list[CheckpointInfo]:
+        """The same with what was put off, which nobody else may commit then."""
         made = await self._appended(entries, taken, drafts)
         self._made(made)
         self._uncommitted = None
@@ -327,8 +334,7 @@ class Recorder(Correspondence):
         try:
             made = await self.log.append(entries, taken, drafts)
         except BaseException as error:
-            if self._uncommitted is not None:  # it never will be
-                self._failure = self._meaning(error)
+            self._failure = self._meaning(error)
             raise
         self.checkpoints += made
         self._news += made
