@@ -13,7 +13,7 @@ from holdfast.checkpoint.store import RunQuery
 from holdfast.engine.status import RunStatus
 from holdfast.errors import HeadMoved, HoldfastError, InvalidArgument, RunEnded, RunTaken, WrongType
 from holdfast.runtime.environment import current
-from holdfast.runtime.run import GRACE_SECONDS, Run, held_at_rest
+from holdfast.runtime.run import GRACE_SECONDS, Run, held_here
 from holdfast.runtime.times import in_microseconds
 
 if TYPE_CHECKING:
@@ -217,7 +217,7 @@ class Host:
         loop_time = asyncio.get_running_loop().time()
         early = head.wake_at is None or in_microseconds(self._now()) < head.wake_at
         try:
-            run = held_at_rest(self._storage.store, head)
+            run = held_here(self._storage.store, head)
             if run is not None:  # someone in this event loop holds it, and is to see what it does
                 await run.go_on()
             else:

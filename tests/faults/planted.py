@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast import CheckpointStorage
-from holdfast.checkpoint.store import Commit, Expected, Left, Letter, Note, Store
+from holdfast import CheckpointStorage, Host, Workflow
+from holdfast.checkpoint.store import Commit, Expected, Head, Left, Letter, Note, Store
 from holdfast.ids import RunId
+from holdfast.runtime import durable
 from holdfast.runtime.context import TurnContext
 from tests.support.durable import Wrapped, storage_at
 
@@ -126,6 +127,27 @@ def _other_keys() -> None:
     )
 
 
+def _forget_runs() -> None:
+    """Let a host pass over one run in a hundred."""
+    genuine = Host._may_begin
+    Host._may_begin = lambda host, head: genuine(host, head) and not head.run_id.endswith("17")  # type: ignore[method-assign]
+
+
+def _wake_twice() -> None:
+    """Let a host wake each run twice, and nobody stop it."""
+    genuine = Host._begin
+
+    def begin(host: Host, workflow: Workflow, head: Head) -> None:
+        genuine(host, workflow, head)
+        genuine(host, workflow, head)
+
+    async def free(store: Store, head: Head, take_over: bool) -> Head:
+        return head
+
+    Host._begin = begin  # type: ignore[method-assign]
+    durable.free_to_drive = free  # type: ignore[attr-defined]
+
+
 _AROUND_STORE = {
     "hasty": Hasty,
     "no-journal": NoJournal,
@@ -136,9 +158,10 @@ _AROUND_STORE = {
     "many-answers": ManyAnswers,
     "hasty-letters": HastyLetters,
     "nobody-lives": NobodyLives,
+    "wakes-twice": AnyToken,
 }
-_IN_PROCESS = {"other-keys": _other_keys}
-PLANTED = [*_AROUND_STORE, *_IN_PROCESS]
+_IN_PROCESS = {"other-keys": _other_keys, "forgets-runs": _forget_runs, "wakes-twice": _wake_twice}
+PLANTED = list(dict.fromkeys([*_AROUND_STORE, *_IN_PROCESS]))
 
 
 def opened(kind: str, folder: Path, planted: str = "") -> CheckpointStorage:
@@ -146,6 +169,6 @@ def opened(kind: str, folder: Path, planted: str = "") -> CheckpointStorage:
     storage = storage_at(kind, folder)
     if planted in _IN_PROCESS:
         _IN_PROCESS[planted]()
-    elif planted:
+    if planted in _AROUND_STORE:
         return CheckpointStorage(_AROUND_STORE[planted](storage.store))
     return storage
