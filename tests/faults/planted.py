@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast import CheckpointStorage, Host, Workflow
+from holdfast import CheckpointStorage, Host, Run, Workflow
 from holdfast.checkpoint.store import Commit, Expected, Head, Left, Letter, Note, Store
+from holdfast.errors import HeadMoved
 from holdfast.ids import RunId
 from holdfast.runtime import durable
 from holdfast.runtime.context import TurnContext
@@ -65,6 +66,18 @@ class AnyToken(Wrapped):
         if head is not None and commit.expected is not None:
             commit = commit._replace(expected=Expected(head.checkpoint_id, head.token))
         return await self.inner.commit(commit)
+
+
+class AnyTokenAtLast(AnyToken):
+    """The same, also for two that commit at the same moment."""
+
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        while True:
+            try:
+                return await super().commit(commit)
+            except HeadMoved:
+                if commit.expected is None:
+                    raise
 
 
 class NoCount(Wrapped):
@@ -130,22 +143,37 @@ def _other_keys() -> None:
 def _forget_runs() -> None:
     """Let a host pass over one run in a hundred."""
     genuine = Host._may_begin
-    Host._may_begin = lambda host, head: genuine(host, head) and not head.run_id.endswith("17")  # type: ignore[method-assign]
+
+    def may_begin(self: Host, head: Head) -> bool:
+        return genuine(self, head) and not head.run_id.endswith("17")
+
+    Host._may_begin = may_begin  # type: ignore[method-assign]
 
 
 def _wake_twice() -> None:
     """Let a host wake each run twice, and nobody stop it."""
     genuine = Host._begin
 
-    def begin(host: Host, workflow: Workflow, head: Head) -> None:
-        genuine(host, workflow, head)
-        genuine(host, workflow, head)
+    def begin(self: Host, workflow: Workflow, head: Head) -> None:
+        genuine(self, workflow, head)
+        genuine(self, workflow, head)
 
     async def free(store: Store, head: Head, take_over: bool) -> Head:
         return head
 
     Host._begin = begin  # type: ignore[method-assign]
     durable.free_to_drive = free  # type: ignore[attr-defined]
+
+
+def _hold_runs() -> None:
+    """Keep all runs that sleep in memory."""
+    genuine, held = Run.driven, []
+
+    async def driven(self: Run) -> None:
+        held.append(self)
+        await genuine(self)
+
+    Run.driven = driven  # type: ignore[method-assign]
 
 
 _AROUND_STORE = {
@@ -158,9 +186,14 @@ _AROUND_STORE = {
     "many-answers": ManyAnswers,
     "hasty-letters": HastyLetters,
     "nobody-lives": NobodyLives,
-    "wakes-twice": AnyToken,
+    "wakes-twice": AnyTokenAtLast,
 }
-_IN_PROCESS = {"other-keys": _other_keys, "forgets-runs": _forget_runs, "wakes-twice": _wake_twice}
+_IN_PROCESS = {
+    "other-keys": _other_keys,
+    "forgets-runs": _forget_runs,
+    "wakes-twice": _wake_twice,
+    "holds-runs": _hold_runs,
+}
 PLANTED = list(dict.fromkeys([*_AROUND_STORE, *_IN_PROCESS]))
 
 

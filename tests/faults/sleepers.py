@@ -37,7 +37,7 @@ from holdfast import (
 from holdfast import host as host_module
 from holdfast.checkpoint.store import Head, RunQuery
 from tests.faults.playing import Case, parser_for, told, tried
-from tests.support.fault_processes import Parent, answer, append_line, expect, lines_of
+from tests.support.fault_processes import Child, Parent, answer, append_line, expect, lines_of
 
 LOG = "log"
 AT_THE_SAME_TIME = 50
@@ -47,6 +47,7 @@ MOST_BYTES = 1_024
 """What a sleeping run may cost in the memory of its host."""
 # After so many looks that found nothing, whoever is overdue is forgotten.
 _IDLE_LOOKS = 5
+_LIFE_SECONDS = 1_800.0
 
 
 # -- the workflow ----------------------------------------------------------------------------------
@@ -168,6 +169,15 @@ async def look(parent: Parent, case: Case) -> None:
         answer(parent, {run.run_id: run.status.value for run in runs})
 
 
+def _ended_by_itself(child: Child) -> None:
+    """Wait for a child that may take long; it must come to its end."""
+    ended = child.ended_within(_LIFE_SECONDS)
+    child.kill()
+    problems = [line[6:] for line in child.told if line.startswith("wrong ")]
+    expect(not problems, f"a child failed: {problems}")
+    expect(ended, f"a child did not end; it told {child.told[-3:]}")
+
+
 # -- the campaign ----------------------------------------------------------------------------------
 
 
@@ -207,7 +217,7 @@ class Campaign:
         there = self.runs * (life + 1) // (self.kills + 1)  # each life starts some
         with self.case.child(host, life, there, self.spread, self.seed) as child:
             if chance is None:
-                child.until("over")
+                _ended_by_itself(child)
                 return
             # After some runs were started, or after all were; then some time.
             word, most = chance.choice([("hosting", 1), ("started", there // 2), ("all", 1), ("all", 1)])
@@ -275,14 +285,17 @@ def _is_asleep(head: Head) -> bool:
     return head.wake_at is not None
 
 
-def weighed(case: Case, few: int, many: int) -> dict[str, float]:
-    """The bytes for each sleeping run, as Python and as the system count them."""
-    found = {}
+def weighed(case: Case, few: int, many: int, only_allocated: bool) -> None:
+    """The bytes for each sleeping run, as Python and as the system count them; the latter takes many to tell."""
     for name, traced in (("allocated", True), ("resident", False)):
-        if traced or Path("/proc/self/statm").exists():
-            found[name] = case.ask(weigh, few, many, traced)
-            expect(found[name] < MOST_BYTES, f"a sleeping run costs {found[name]:,.0f} bytes ({name})")
-    return found
+        if not traced and (only_allocated or not Path("/proc/self/statm").exists()):
+            continue
+        with case.child(weigh, few, many, traced) as child:
+            _ended_by_itself(child)
+        (said,) = [line[7:] for line in child.told if line.startswith("answer ")]
+        weight: float = json.loads(said)
+        print(f"{name}: {weight:,.0f} bytes for each sleeping run", flush=True)
+        expect(weight < MOST_BYTES, f"a sleeping run costs {weight:,.0f} bytes ({name})")
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -294,6 +307,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--memory", type=int, nargs=2, metavar=("FEW", "MANY"), help="weigh sleeping runs instead"
     )
+    parser.add_argument("--allocated", action="store_true", help="weigh only what Python allocates")
     parser.add_argument("--seed", type=int, default=None)
     given = parser.parse_args(arguments)
     seed = given.seed if given.seed is not None else random.SystemRandom().randrange(1 << 32)
@@ -301,12 +315,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     def play(case: Case) -> None:
         if given.memory:
-            found = weighed(case, *given.memory)
-            print(
-                ", ".join(
-                    f"{name}: {count:,.0f} bytes for each sleeping run" for name, count in found.items()
-                )
-            )
+            few, many = given.memory
+            weighed(case, few, many, given.allocated)
             return
         campaign = Campaign(case, given.runs, given.kills, given.spread, seed)
         try:
