@@ -43,7 +43,7 @@ faults: $(DEV) ## kill, stop and race processes on each store, a thousand times 
 	$(BIN)/python -m tests.faults.sleepers --store sqlite --runs 10000 --kills 10 --spread 60 $(ARGS)
 	$(BIN)/python -m tests.faults.sleepers --store file --runs 1000 --kills 10 --spread 20 $(ARGS)
 	$(BIN)/python -m tests.faults.sleepers --store sqlite --memory 2000 10000
-	$(BIN)/python -m tests.faults.sleepers --store file --memory 500 2000 --allocated
+	$(BIN)/python -m tests.faults.sleepers --store file --memory 2500 4000 --allocated
 	set -e; for store in sqlite file; do \
 	  $(BIN)/python -m tests.faults.hammer --store $$store --rounds 100; \
 	  $(BIN)/python -m tests.faults.answers --store $$store --rounds 100; \
