@@ -81,7 +81,8 @@ class Host:
     ) -> None:
         """``poll`` is how often it looks for runs, in seconds; ``concurrency`` how many go on at the same time.
 
-        ``woken`` is called with each run that it goes on with, before anything of it happens.
+        ``woken`` is called with each run that it goes on with, before anything of it happens; but not with those that
+        someone in this event loop holds: they see for themselves what their ``Run`` does.
         """
         if not poll > 0:
             raise InvalidArgument(f"poll={poll!r}: must be more than 0 seconds")

@@ -850,6 +850,8 @@ async def test_a_graph_that_changed_while_a_run_slept(time: VirtualTime, storage
     await soon(time.timer())
     await at_rest(run)
     assert (run.wake_at, ran) == (time.now() + timedelta(hours=1), [])
+    watch = run.watch_stream()  # it tells of the checkpoint with which the run stands in the new graph
+    assert "2 CheckpointSaved" in names([await anext(watch) for _ in range(3)])
     await time.advance(HOUR)
     with contextlib.suppress(ExecutorFailed):
         await end_of(run)

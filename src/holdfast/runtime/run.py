@@ -363,9 +363,10 @@ class Run:
         return self._runner.respond(responses)
 
     async def wait_for_completion(self) -> RunResult:
-        """Wait until the run waits or is over; raises what it failed with.
+        """Wait until the run waits for an answer or is over; raises what it failed with.
 
-        One that waits goes on if an answer was left for it by ``storage.respond``.
+        One that waits goes on if an answer was left for it by ``storage.respond``. One that only sleeps is waited for;
+        raises ``RunTaken`` if someone else woke it.
         """
         await self._settled()
         self.begin()
@@ -422,7 +423,10 @@ class Run:
         await self._leave(RunStatus.CANCELLED, grace)
 
     async def close(self, grace: float = GRACE_SECONDS) -> None:
-        """Leave the run: if it still goes on it ends as STOPPED. A run that waits goes on waiting."""
+        """Leave the run: if it still goes on it ends as STOPPED.
+
+        A run that waits goes on waiting; one that sleeps is not woken by this object any more.
+        """
         await self._settled()
         if self._status is not RunStatus.WAITING:
             await self._leave(RunStatus.STOPPED, grace)
