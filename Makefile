@@ -44,6 +44,10 @@ faults: $(DEV) ## kill, stop and race processes on each store, a thousand times 
 	$(BIN)/python -m tests.faults.sigkill --store sqlite --kills 300 --durability exit
 	$(BIN)/python -m tests.faults.journal --store sqlite --kills 200 $(ARGS)
 	$(BIN)/python -m tests.faults.journal --store file --kills 200 $(ARGS)
+	$(BIN)/python -m tests.faults.sleepers --store sqlite --runs 10000 --kills 10 --spread 120 $(ARGS)
+	$(BIN)/python -m tests.faults.sleepers --store file --runs 1000 --kills 10 --spread 20 $(ARGS)
+	$(BIN)/python -m tests.faults.sleepers --store sqlite --memory 2000 10000
+	$(BIN)/python -m tests.faults.sleepers --store file --memory 2500 4000 --allocated
 	set -e; for store in sqlite file; do \
 	  $(BIN)/python -m tests.faults.corruption --store $$store --count 500; \
 	  $(BIN)/python -m tests.faults.hammer --store $$store --rounds 100; \

@@ -13,7 +13,7 @@ from holdfast.checkpoint.store import RunQuery
 from holdfast.engine.status import RunStatus
 from holdfast.errors import HeadMoved, HoldfastError, InvalidArgument, RunEnded, RunTaken, WrongType
 from holdfast.runtime.environment import current
-from holdfast.runtime.run import GRACE_SECONDS, Run, held_at_rest
+from holdfast.runtime.run import GRACE_SECONDS, Run, held_here
 from holdfast.runtime.times import in_microseconds
 
 if TYPE_CHECKING:
@@ -81,7 +81,8 @@ class Host:
     ) -> None:
         """``poll`` is how often it looks for runs, in seconds; ``concurrency`` how many go on at the same time.
 
-        ``woken`` is called with each run that it goes on with, before anything of it happens.
+        ``woken`` is called with each run that it goes on with, before anything of it happens; but not with those that
+        someone in this event loop holds: they see for themselves what their ``Run`` does.
         """
         if not poll > 0:
             raise InvalidArgument(f"poll={poll!r}: must be more than 0 seconds")
@@ -217,7 +218,7 @@ class Host:
         loop_time = asyncio.get_running_loop().time()
         early = head.wake_at is None or in_microseconds(self._now()) < head.wake_at
         try:
-            run = held_at_rest(self._storage.store, head)
+            run = held_here(self._storage.store, head)
             if run is not None:  # someone in this event loop holds it, and is to see what it does
                 await run.go_on()
             else:

@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast import CheckpointStorage
-from holdfast.checkpoint.store import Commit, Expected, Left, Letter, Note, Store
+from holdfast import CheckpointStorage, Host, Run, Workflow
+from holdfast.checkpoint.store import Commit, Expected, Head, Left, Letter, Note, Store
+from holdfast.errors import HeadMoved
 from holdfast.ids import RunId
+from holdfast.runtime import durable
 from holdfast.runtime.context import TurnContext
 from tests.support.durable import Wrapped, storage_at
 
@@ -64,6 +66,18 @@ class AnyToken(Wrapped):
         if head is not None and commit.expected is not None:
             commit = commit._replace(expected=Expected(head.checkpoint_id, head.token))
         return await self.inner.commit(commit)
+
+
+class AnyTokenAtLast(AnyToken):
+    """The same, also for two that commit at the same moment."""
+
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        while True:
+            try:
+                return await super().commit(commit)
+            except HeadMoved:
+                if commit.expected is None:
+                    raise
 
 
 class NoCount(Wrapped):
@@ -126,6 +140,42 @@ def _other_keys() -> None:
     )
 
 
+def _forget_runs() -> None:
+    """Let a host pass over one run in a hundred."""
+    genuine = Host._may_begin
+
+    def may_begin(self: Host, head: Head) -> bool:
+        return genuine(self, head) and not head.run_id.endswith("17")
+
+    Host._may_begin = may_begin  # type: ignore[method-assign]
+
+
+def _wake_twice() -> None:
+    """Let a host wake each run twice, and nobody stop it."""
+    genuine = Host._begin
+
+    def begin(self: Host, workflow: Workflow, head: Head) -> None:
+        genuine(self, workflow, head)
+        genuine(self, workflow, head)
+
+    async def free(store: Store, head: Head, take_over: bool) -> Head:
+        return head
+
+    Host._begin = begin  # type: ignore[method-assign]
+    durable.free_to_drive = free  # type: ignore[attr-defined]
+
+
+def _hold_runs() -> None:
+    """Keep all runs that sleep in memory."""
+    genuine, held = Run.driven, []
+
+    async def driven(self: Run) -> None:
+        held.append(self)
+        await genuine(self)
+
+    Run.driven = driven  # type: ignore[method-assign]
+
+
 _AROUND_STORE = {
     "hasty": Hasty,
     "no-journal": NoJournal,
@@ -136,9 +186,15 @@ _AROUND_STORE = {
     "many-answers": ManyAnswers,
     "hasty-letters": HastyLetters,
     "nobody-lives": NobodyLives,
+    "wakes-twice": AnyTokenAtLast,
 }
-_IN_PROCESS = {"other-keys": _other_keys}
-PLANTED = [*_AROUND_STORE, *_IN_PROCESS]
+_IN_PROCESS = {
+    "other-keys": _other_keys,
+    "forgets-runs": _forget_runs,
+    "wakes-twice": _wake_twice,
+    "holds-runs": _hold_runs,
+}
+PLANTED = list(dict.fromkeys([*_AROUND_STORE, *_IN_PROCESS]))
 
 
 def opened(kind: str, folder: Path, planted: str = "") -> CheckpointStorage:
@@ -146,6 +202,6 @@ def opened(kind: str, folder: Path, planted: str = "") -> CheckpointStorage:
     storage = storage_at(kind, folder)
     if planted in _IN_PROCESS:
         _IN_PROCESS[planted]()
-    elif planted:
+    if planted in _AROUND_STORE:
         return CheckpointStorage(_AROUND_STORE[planted](storage.store))
     return storage

@@ -154,7 +154,7 @@ async def test_questions_expire_without_storage(time: VirtualTime) -> None:
     run = await asked(None, {"q": 24, "p": 2, "n": None})
     assert run.wake_at == time.now() + timedelta(hours=2)
     assert await advance(time, run, 2) == ["p: expired 01 02:00"]
-    assert run.status is RunStatus.WAITING
+    assert run.result().status is RunStatus.WAITING
     await run.send_response("n", True)
     assert await at_rest(run) == ["p: expired 01 02:00", "n: True"]
     assert await advance(time, run, 22) == ["p: expired 01 02:00", "n: True", "q: expired 02 00:00"]
@@ -180,7 +180,8 @@ async def test_questions_expire_one_by_one(place: Place, time: VirtualTime) -> N
     assert run.wake_at == time.now() + timedelta(hours=2)
     assert (await info_of_run(place.storage, "r")).wake_at == run.wake_at
     assert (await advance(time, run, 2))[2:] == ["e: True", "a: expired 01 03:00"]
-    assert (run.status, run.wake_at) == (RunStatus.WAITING, None)
+    assert run.result().status is RunStatus.WAITING
+    assert (await info_of_run(place.storage, "r")).wake_at is None
     await run.send_response("c", False)
     assert (await at_rest(run))[4:] == ["c: False"]
 
@@ -493,7 +494,7 @@ class Until(Ask):
     @handler
     async def until(self, day: int, ctx: WorkflowContext) -> None:
         for name, expires in (("time", datetime.datetime(2026, 1, day, tzinfo=UTC)), ("span", DAY)):
-            await ctx.request_info(name, response_type=bool, request_id=name, expires=expires)  # type: ignore[arg-type]
+            await ctx.request_info(name, response_type=bool, request_id=name, expires=expires)
 
 
 def until() -> Workflow:

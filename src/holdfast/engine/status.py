@@ -14,7 +14,7 @@ class RunStatus(StrEnum):
 
     RUNNING = "running"
     WAITING = "waiting"
-    """Nothing is left to do but to answer the pending requests."""
+    """Nothing is left to do before a pending request is answered, or a time has come."""
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"

@@ -65,14 +65,14 @@ class Home(Protocol):
         ...
 
 
-_at_rest: weakref.WeakValueDictionary[tuple[int, str], Run] = weakref.WeakValueDictionary()
-"""Runs that wait, by the identity of their store, which they keep alive, and their id."""
+_held: weakref.WeakValueDictionary[tuple[int, str], Run] = weakref.WeakValueDictionary()
+"""Runs that wait, or were woken since, by the identity of their store, which they keep alive, and their id."""
 
 
-def held_at_rest(store: Store, head: Head) -> Run | None:
-    """The object with which someone in this event loop waits for a run that stands there; None if nobody does."""
-    run = _at_rest.get((id(store), head.run_id))
-    latest = None if run is None or run.status is not RunStatus.WAITING else run.latest_checkpoint
+def held_here(store: Store, head: Head) -> Run | None:
+    """The object with which someone in this event loop follows a run that stands there; None if nobody does."""
+    run = _held.get((id(store), head.run_id))
+    latest = None if run is None or run.status.ended else run.latest_checkpoint
     if run is None or latest is None or latest.checkpoint_id != head.checkpoint_id:
         return None
     return run if run._loop is asyncio.get_running_loop() else None
@@ -280,15 +280,18 @@ class Run:
             self._alarm = self._alarm or Alarm(self._runner.environment, self._wake)
             self._alarm.set(wakes_at)
         if self._runner.recorder is not None:
-            _at_rest[id(self._runner.recorder.log.store), self._run_id] = self
+            _held[id(self._runner.recorder.log.store), self._run_id] = self
 
     def _turn_alarm_off(self) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
-        if self._runner.recorder is not None:
-            held = id(self._runner.recorder.log.store), self._run_id
-            if _at_rest.get(held) is self:
-                del _at_rest[held]
+
+    def _let_go(self) -> None:
+        """Be no longer the object with which the run is followed here."""
+        self._turn_alarm_off()
+        held = 0 if self._runner.recorder is None else id(self._runner.recorder.log.store)
+        if _held.get((held, self._run_id)) is self:
+            del _held[held, self._run_id]
 
     def wait_here(self) -> None:
         """Let a run that waits be woken in this event loop, if the one in which it came to rest is closed."""
@@ -363,9 +366,10 @@ class Run:
         return self._runner.respond(responses)
 
     async def wait_for_completion(self) -> RunResult:
-        """Wait until the run waits or is over; raises what it failed with.
+        """Wait until the run waits for an answer or is over; raises what it failed with.
 
-        One that waits goes on if an answer was left for it by ``storage.respond``.
+        One that waits goes on if an answer was left for it by ``storage.respond``. One that only sleeps is waited for;
+        raises ``RunTaken`` if someone else woke it.
         """
         await self._settled()
         self.begin()
@@ -422,7 +426,10 @@ class Run:
         await self._leave(RunStatus.CANCELLED, grace)
 
     async def close(self, grace: float = GRACE_SECONDS) -> None:
-        """Leave the run: if it still goes on it ends as STOPPED. A run that waits goes on waiting."""
+        """Leave the run: if it still goes on it ends as STOPPED.
+
+        A run that waits goes on waiting; one that sleeps is not woken by this object any more.
+        """
         await self._settled()
         if self._status is not RunStatus.WAITING:
             await self._leave(RunStatus.STOPPED, grace)
@@ -431,14 +438,14 @@ class Run:
 
     def _stop_following(self) -> None:
         """Leave a run that sleeps to whoever wakes it."""
-        self._turn_alarm_off()
+        self._let_go()
         self._log.close()
         if self._rest is not None and not self._rest.done():
             self._rest.set_result(None)
 
     async def go_on(self) -> None:
         """Go on if a sleep or the time of a question is over, or answers were left, until nothing drives the run."""
-        if self._runner.asleep_until is None:
+        if self._status is RunStatus.WAITING and self._runner.asleep_until is None:
             await self._go_on_with_letters(self._runner)
         if self._status is RunStatus.WAITING:
             await self._wake()
@@ -608,7 +615,7 @@ class Run:
         if status is RunStatus.WAITING:
             self._set_alarm()
         else:
-            self._turn_alarm_off()
+            self._let_go()
         if self._sleeps:
             return
         self._log.close()

@@ -38,8 +38,8 @@ from holdfast.stores.locks import Locks
 from holdfast.stores.names import safe_name
 from holdfast.stores.presence import Presence
 
-# Where so many runs stand is remembered; the others are looked up again.
-_REMEMBERED = 10_000
+# Where so many runs stand is remembered, at about 3 KB each; the others are looked up again.
+_REMEMBERED = 2_000
 
 
 class Folders:
