@@ -26,7 +26,6 @@ def test_nothing_that_is_kept_is_lost(store: str, scenario: str, tmp_path: Path)
     [
         ("cutless", "killed-sweeps", "missing"),
         ("parents-first", "killed-writers", "missing"),
-        ("ignores-marks", "beside-writers", "missing"),
         ("boasts", "beside-writers", "the report says"),
         ("hoards", "room", "bytes"),
     ],
