@@ -871,7 +871,7 @@ def main() -> None:
         print(f"run {head['run_id']} of {head['workflow_name']}: {head['status']} {head['reason']}".rstrip())
         for listed in run.listed():
             frame = (" keyframe" if listed["keyframe"] else "") + "".join(
-                f" #{tag}" for tag in listed["tags"]
+                f" #{tag!a}" for tag in listed["tags"]
             )
             print(
                 f"  {listed['seq']:4} {listed['checkpoint_id'][:12]} {listed['phase']:5} {listed['superstep']:3} "
