@@ -806,7 +806,7 @@ class Run:
         parent = self.headers[checkpoint_id]["parent"]
         if parent is not None and parent.hex() not in self.relatives:
             frame = self.records[checkpoint_id].keyframe
-            if frame is None or not frame[0]:
+            if frame is None or not (frame[0] or self.headers[checkpoint_id]["cause"] in ("fork", "restore")):
                 raise Broken(f"the parent of checkpoint {checkpoint_id} is missing")
             return self.held(checkpoint_id)
         held = Held() if parent is None else self.relatives[parent.hex()].replayed(parent.hex())
