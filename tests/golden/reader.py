@@ -204,7 +204,7 @@ def _edited(row: list[dict[str, Any]], kept: list[dict[str, Any]]) -> dict[int, 
     for commit in row:
         if commit["place"] not in unsettled:
             continue
-        edits = commit["edits"]
+        edits = commit["edits"]  # one that is not in the row was carried out
         for first, last in edits.get("removed", []):
             for seq in range(first, last + 1):
                 records.pop(seq, None)
