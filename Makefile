@@ -56,6 +56,8 @@ faults: $(DEV) ## kill, stop and race processes on each store, a thousand times 
 	  $(BIN)/python -m tests.faults.poison --store $$store; \
 	  $(BIN)/python -m tests.faults.letters --store $$store; \
 	  $(BIN)/python -m tests.faults.cancels --store $$store; \
+	  $(BIN)/python -m tests.faults.retention --store $$store --kills 200 killed-writers killed-sweeps beside-writers; \
+	  $(BIN)/python -m tests.faults.retention --store $$store --kills 100 --steps 10000 room; \
 	done
 
 bench: $(DEV) ## measure

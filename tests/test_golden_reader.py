@@ -255,3 +255,37 @@ async def test_bundles(tmp_path: Path, size: int) -> None:
     (run,) = reader.read(tmp_path / "store.db")
     found = run.journal()
     assert sorted(note["turn"] for note in found) == sorted(f"p{number}" for number in range(1, 100))
+
+
+def test_all_that_removing_writes_is_there() -> None:
+    runs = make.STORES.directory / "runs"
+    assert list((runs / "retained").glob("*.kept.json"))
+    newest = {
+        run: json.loads(max((runs / run).glob("*.json")).read_text())
+        for run in ("retained", "edited", "gone")
+    }
+    assert newest["retained"]["head"]["retention"] == "keep_last:2"
+    assert "base" in newest["retained"]
+    assert len(newest["edited"]["unsettled"]) == 4
+    assert newest["gone"]["gone"]
+    assert [len(file.name) for file in (runs / "again").glob("*.json")].count(len("1000000000001-0.json")) > 0
+    found = EXPECTED[""]
+    assert "gone" not in found
+    tagged = {run for run, kept in found.items() if any(made["tags"] for made in kept["checkpoints"])}
+    assert tagged == {"retained", "edited"}
+    assert any(made["cut"] for made in found["retained"]["checkpoints"])
+
+
+@pytest.mark.parametrize("what", ["edits", "unsettled"])
+def test_the_reader_would_notice_what_it_does_not_apply(what: str, tmp_path: Path) -> None:
+    """Without what a removal says in the newest file the same records are not found."""
+    _, directory = make.copied(tmp_path)
+    for file in (directory / "runs" / "edited").glob("*.json"):
+        content = file.read_text()
+        if content and what in (document := json.loads(content)):
+            file.write_text(json.dumps({key: value for key, value in document.items() if key != what}))
+    try:
+        found = make.expected(directory)
+    except (reader.Broken, KeyError):
+        return
+    assert found != EXPECTED[""]

@@ -16,10 +16,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import AsyncMock, patch
 
-from holdfast import CheckpointStorage, HoldfastError, Run, RunStatus, SuperStepStartedEvent
+from holdfast import CheckpointStorage, HoldfastError, Retention, Run, RunStatus, SuperStepStartedEvent
 from holdfast.checkpoint import log, owner
 from holdfast.checkpoint.inbox import cancel_letter
+from holdfast.checkpoint.store import Depth
+from holdfast.ids import RunId
 from holdfast.stores.file import FileStore
+from holdfast.stores.file.tidying import Tidying
 from holdfast.stores.sqlite import SqliteStore
 from tests.golden import journals, reader, renames, workflows
 from tests.golden.kinds import KINDS
@@ -78,7 +81,46 @@ async def fill(storage: CheckpointStorage) -> None:
     await _asked_again(storage)
     await _renamed(storage)
     await _interrupted(storage)
+    await _retained(storage)
+    await _edited(storage)
+    await _removed(storage)
     await storage.close()
+
+
+async def _retained(storage: CheckpointStorage) -> None:
+    """A run of which little is left: what was tagged, and its last supersteps; its letters were taken before."""
+    storage.retention = Retention.keep_last(2)
+    try:
+        with low_limits():
+            await workflows.growing().run(1, run_id="retained", storage=storage)
+    finally:
+        storage.retention = None
+    made = await storage.store.records(RunId("retained"), 1, 1 << 60, Depth.HEADERS)
+    await storage.store.tag(RunId("retained"), made[3].seq, ("gold", "half a character \ud83d"))
+    await storage.store.tag(RunId("retained"), made[-2].seq, ("gold",))
+    await storage.prune(run_id="retained")
+
+
+async def _edited(storage: CheckpointStorage) -> None:
+    """A run that was tagged and lost checkpoints, by processes that died before they carried that out."""
+    result = await workflows.approval().run(KINDS["dataclass"], run_id="edited", storage=storage)
+    await result.respond({"Approve.1.1": {"approved": True}, "number": None})
+    made = await storage.list_checkpoints(run_id="edited")
+    with patch.object(Tidying, "settle", lambda self: None):
+        await storage.tag(made[0], "first")
+        await storage.delete(made[1])
+        await storage.tag(made[2], "first")
+        await storage.untag(made[0])
+
+
+async def _removed(storage: CheckpointStorage) -> None:
+    """Runs that were removed by a process that died over it: one that is gone, and one that began again."""
+    with patch.object(Tidying, "clear", lambda self: self._row.forget()):
+        for run_id in ("gone", "again"):
+            await workflows.joining().run(1, run_id=run_id, storage=storage)
+            await storage.tag((await storage.list_checkpoints(run_id=run_id))[0], "old")
+            await storage.delete_run(run_id)
+        await workflows.joining().run(2, run_id="again", storage=storage)
 
 
 async def _nested(storage: CheckpointStorage) -> None:
@@ -203,6 +245,7 @@ _SAME_EACH_TIME = (
     "wake_at",
     "takeovers",
     "reason",
+    "retention",
 )
 
 
@@ -210,6 +253,8 @@ def _place(run: reader.Run, checkpoint_id: str | None) -> int | str | None:
     """Where a checkpoint stands: its seq, and the run if it is another one."""
     if checkpoint_id is None:
         return None
+    if checkpoint_id not in run.relatives:
+        return "removed"
     relative = run.relatives[checkpoint_id]
     seq: int = relative.headers[checkpoint_id]["seq"]
     return seq if relative is run else f"{relative.head['run_id']} {seq}"
@@ -250,14 +295,14 @@ async def _make(stores: Stores) -> None:
         with named_owners():
             await fill(CheckpointStorage(first))
             await fill_namespace(CheckpointStorage(second))
-    for unneeded in (*directory.rglob("ids"), directory / "temp"):
-        shutil.rmtree(unneeded)  # links that are only hints, and an empty folder, which git does not keep
+    for unneeded in (*directory.rglob("ids"), directory / "temp", directory / "locks"):
+        shutil.rmtree(unneeded)  # links that are only hints, an empty folder, and what nobody holds any more
 
 
 def copy(stores: Stores, to: Stores) -> Stores:
     """Copy the two stores."""
     shutil.copy(stores.database, to.database)
-    unneeded = shutil.ignore_patterns(".temp")
+    unneeded = shutil.ignore_patterns(".temp", ".sweep", ".gate")
     shutil.copytree(_beside(stores.database), _beside(to.database), ignore=unneeded)
     shutil.copytree(stores.directory, to.directory)
     return to

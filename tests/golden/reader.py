@@ -43,6 +43,7 @@ class Record(NamedTuple):
     values: bytes
     keyframe: tuple[bool, bytes, bytes] | None
     """Cut, changes, values."""
+    tags: tuple[str, ...] = ()
 
 
 class Keyed(NamedTuple):
@@ -84,7 +85,7 @@ def _database(path: Path, namespace: str) -> Store:
     _check_version(major, json.loads(meta["features"]))
     heads, rows = {}, {}
     columns = "id, run, workflow, family, checkpoint, reason"
-    alike = ("seq", "token", "status", "created", "updated", "owner", "wake_at", "takeovers")
+    alike = ("seq", "token", "status", "created", "updated", "owner", "wake_at", "takeovers", "retention")
     query = f"SELECT {columns}, {', '.join(alike)} FROM runs WHERE namespace = ? ORDER BY created, run"
     for number, run, workflow, family, checkpoint, reason, *others in select(query, namespace):
         rows[run] = number
@@ -99,14 +100,16 @@ def _database(path: Path, namespace: str) -> Store:
 
     def records(run: str) -> list[Record]:
         query = (
-            "SELECT c.checkpoint, c.seq, c.header, c.changes, c.small_values, k.cut, k.changes, k.small_values "
+            "SELECT c.id, c.checkpoint, c.seq, c.header, c.changes, c.small_values, k.cut, k.changes, k.small_values "
             "FROM checkpoints c LEFT JOIN keyframes k ON k.checkpoint = c.id WHERE c.run = ? ORDER BY c.seq"
         )
         found = []
-        for checkpoint, seq, header, changes, values, *frame in select(query, rows[run]):
+        for number, checkpoint, seq, header, changes, values, *frame in select(query, rows[run]):
             cut, key_changes, key_values = frame
             keyframe = None if cut is None else (bool(cut), key_changes, key_values)
-            found.append(Record(checkpoint.hex(), seq, header, changes, values, keyframe))
+            tagged = select("SELECT tag FROM tags WHERE checkpoint = ? ORDER BY rowid", number)
+            tags = tuple(tag.decode("utf-8", "surrogatepass") for (tag,) in tagged)
+            found.append(Record(checkpoint.hex(), seq, header, changes, values, keyframe, tags))
         return found
 
     def blob(family: str, digest: bytes) -> bytes:
@@ -140,16 +143,20 @@ def _directory(path: Path, namespace: str) -> Store:
     _check_version(said["major"], said["features"])
     base = path / "namespaces" / file_name(namespace) if namespace else path
     commits: dict[str, list[dict[str, Any]]] = {}
+    shown: dict[str, dict[int, dict[str, Any]]] = {}
     for folder in (base / "runs").iterdir():
-        read = _commits(folder)
-        run = read[-1]["head"]["run_id"]
+        row, kept = _commits(folder)
+        if not row:  # a run that was removed
+            continue
+        run = row[-1]["head"]["run_id"]
         if folder.name != file_name(run):
             raise Broken(f"{folder} holds run {run}")
-        commits[run] = read
-    heads = {run: read[-1]["head"] for run, read in commits.items()}
+        commits[run] = row
+        shown[run] = _edited(row, kept)
+    heads = {run: {"retention": "", **read[-1]["head"]} for run, read in commits.items()}
 
     def records(run: str) -> list[Record]:
-        return [_shown_record(shown) for commit in commits[run] for shown in commit["records"]]
+        return [_shown_record(record) for _, record in sorted(shown[run].items())]
 
     def blob(family: str, digest: bytes) -> bytes:
         return (base / "blobs" / file_name(family) / digest.hex()).read_bytes()
@@ -161,20 +168,51 @@ def _directory(path: Path, namespace: str) -> Store:
     return Store(dict(ordered), records, blob, lambda run: _notes(commits[run]), letters)
 
 
-def _commits(folder: Path) -> list[dict[str, Any]]:
-    """What stands in the commits of a run, without those that were emptied."""
+_LIFE = 10**12
+
+
+def _commits(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What stands in the commits of a run, without those that were emptied; and in those that are only kept."""
     names: dict[tuple[int, int], str] = {}
+    kept: dict[tuple[int, int], str] = {}
     for file in folder.iterdir():
-        if match := re.fullmatch(r"(\d{8,})-(\d+)\.json", file.name):
-            names[int(match[1]), int(match[2])] = file.name
+        if match := re.fullmatch(r"(\d{8,})-(\d+)(\.kept)?\.json", file.name):
+            (kept if match[3] else names)[int(match[1]), int(match[2])] = file.name
+    newest = max(names)
+    life = newest[0] // _LIFE
+    last = json.loads((folder / names[newest]).read_bytes() or b"{}")
+    if last.get("gone"):
+        return [], []
+    base = tuple(map(int, last["base"].split("-"))) if "base" in last else (0, 0)
     commits = []
     for (seq, number), name in sorted(names.items()):
         content = (folder / name).read_bytes()
+        if seq // _LIFE < life:  # of a run that was removed
+            continue
         if content:
-            commits.append(json.loads(content))
-        elif (seq, number + 1) not in names:
+            commits.append({**json.loads(content), "place": f"{seq:08}-{number}"})
+        elif (seq, number + 1) not in names and (seq, number) >= base:
             raise Broken(f"{folder / name} is empty")
-    return commits
+    alive = [name for (seq, _), name in sorted(kept.items()) if seq // _LIFE == life]
+    return commits, [json.loads((folder / name).read_bytes()) for name in alive]
+
+
+def _edited(row: list[dict[str, Any]], kept: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
+    """The records of a run by seq, after the edits that may not be carried out yet."""
+    records = {record["seq"]: record for commit in (*kept, *row) for record in commit["records"]}
+    unsettled = row[-1].get("unsettled", [])
+    for commit in row:
+        if commit["place"] not in unsettled:
+            continue
+        edits = commit["edits"]  # one that is not in the row was carried out
+        for first, last in edits.get("removed", []):
+            for seq in range(first, last + 1):
+                records.pop(seq, None)
+        for name, value in (("keyframes", "keyframe"), ("tags", "tags")):
+            for edit in edits.get(name, []):
+                if edit["seq"] in records:
+                    records[edit["seq"]] = {**records[edit["seq"]], value: edit[value]}
+    return records
 
 
 def _notes(commits: list[dict[str, Any]]) -> list[Keyed]:
@@ -193,11 +231,17 @@ def _moved(commit: dict[str, Any]) -> bool:
     return before is None or before["checkpoint_id"] != commit["head"]["checkpoint_id"]
 
 
+def _shown_text(shown: Any) -> str:
+    return (
+        shown
+        if isinstance(shown, str)
+        else base64.b64decode(shown["base64"]).decode("utf-8", "surrogatepass")
+    )
+
+
 def _shown_keyed(shown: dict[str, Any]) -> Keyed:
-    key = shown["key"]
-    if not isinstance(key, str):
-        key = base64.b64decode(key["base64"]).decode("utf-8", "surrogatepass")
     packed = "data_packed" in shown
+    key = _shown_text(shown["key"])
     return Keyed(key, packed_from(shown["data_packed"]) if packed else _shown_part(shown, "data"))
 
 
@@ -212,6 +256,7 @@ def _shown_record(shown: dict[str, Any]) -> Record:
         None
         if frame is None
         else (frame["cut"], _shown_part(frame, "changes"), _shown_part(frame, "values")),
+        tuple(map(_shown_text, shown.get("tags", []))),
     )
 
 
@@ -754,8 +799,16 @@ class Run:
         return held
 
     def replayed(self, checkpoint_id: str) -> Held:
-        """The same without any keyframe, from the first record on; that of a fork is in another run."""
+        """The same without any keyframe, from the first record on; that of a fork is in another run.
+
+        What follows from a record that was removed begins with a keyframe that is cut.
+        """
         parent = self.headers[checkpoint_id]["parent"]
+        if parent is not None and parent.hex() not in self.relatives:
+            frame = self.records[checkpoint_id].keyframe
+            if frame is None or not (frame[0] or self.headers[checkpoint_id]["cause"] in ("fork", "restore")):
+                raise Broken(f"the parent of checkpoint {checkpoint_id} is missing")
+            return self.held(checkpoint_id)
         held = Held() if parent is None else self.relatives[parent.hex()].replayed(parent.hex())
         self._fold(held, checkpoint_id)
         return held
@@ -794,6 +847,8 @@ class Run:
                 },
                 "parent": header["parent"].hex() if header["parent"] else None,
                 "keyframe": self.records[checkpoint_id].keyframe is not None,
+                "cut": (self.records[checkpoint_id].keyframe or (False,))[0],
+                "tags": list(self.records[checkpoint_id].tags),
             }
             for checkpoint_id, header in self.headers.items()
         ]
@@ -815,7 +870,9 @@ def main() -> None:
         head = run.head
         print(f"run {head['run_id']} of {head['workflow_name']}: {head['status']} {head['reason']}".rstrip())
         for listed in run.listed():
-            frame = " keyframe" if listed["keyframe"] else ""
+            frame = (" keyframe" if listed["keyframe"] else "") + "".join(
+                f" #{tag!a}" for tag in listed["tags"]
+            )
             print(
                 f"  {listed['seq']:4} {listed['checkpoint_id'][:12]} {listed['phase']:5} {listed['superstep']:3} "
                 f"{listed['cause']:9} {listed['status']}{frame}"

@@ -103,9 +103,8 @@ async def test_a_removal_costs_little(store) -> None:
     await write(store, RUN, 30)
     before = store.fsyncs
     await store.remove(all_but(of=30))
-    assert (
-        store.fsyncs - before == 4
-    )  # the commit: file and folder; the file that got a keyframe, and the folder
+    # The commit: file and folder; the file that got a keyframe, and the folder, before and after names are freed.
+    assert store.fsyncs - before == 5
     before = store.fsyncs
     await store.commit(step(RUN, 31))
     assert store.fsyncs - before == 2
@@ -153,6 +152,25 @@ async def test_one_of_many_leaves_the_others_where_they_are(store, path) -> None
     assert await seqs(store, RUN) == [1, 2, 3, 5, 6, 7, 8, 9]
     await store.commit(step(RUN, 10))
     assert "unsettled" not in content(path, "00000010-1")
+
+
+@pytest.mark.parametrize("freed", [True, False])
+async def test_what_was_carried_out_may_be_gone_though_it_is_listed(store, path, monkeypatch, freed) -> None:
+    await write(store, RUN, 5)
+    with monkeypatch.context() as patch:
+        patch.setattr(Tidying, "settle", lambda self: None)
+        await store.remove(Removal(RUN, standing(RUN, 5), (1,)))
+        await store.commit(step(RUN, 6))
+    if not freed:
+        monkeypatch.setattr(Locks, "unused", lambda self, name: False)
+    await store.remove(Removal(RUN, standing(RUN, 6), (2, 3, 4, 5), ((6, CUT),)))
+    assert content(path, "00000007-0")["unsettled"] == ["00000006-0", "00000007-0"]
+    assert sizes(path).get("00000006-0") == (None if freed else 0)
+    for reader in (store, FileStore(path)):
+        assert await seqs(reader, RUN) == [6]
+        await reader.tag(RUN, 6, ["a"])
+        assert [one.tags for one in await reader.records(RUN, 1, EVERYTHING, Depth.ALL)] == [("a",)]
+        await reader.close()
 
 
 async def test_the_journal_survives_a_removal(store, path, other) -> None:

@@ -6,7 +6,7 @@ import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.checkpoint.store import Note
 from holdfast.errors import CheckpointCorrupt, StorageError
@@ -164,7 +164,7 @@ class Row:
             except CheckpointCorrupt:
                 names, unsettled, base = self._before_damage()
             try:
-                overlay = Overlay(self.whole(place).edits for place in unsettled)
+                overlay = Overlay(self._edits(place, base) for place in unsettled)
             except (FileNotFoundError, CheckpointCorrupt):
                 before = self.known.newest
                 self.forget()
@@ -176,6 +176,16 @@ class Row:
             places = sorted(row | kept)
             paths = {place: self.path / (place.name if place in row else place.kept_name) for place in places}
             return View(places, paths, overlay, base, self.known.newest)
+
+    def _edits(self, place: Place, base: Place | None) -> dict[str, Any]:
+        """What a file changes in earlier ones; nothing if it was freed or emptied: then that was carried out."""
+        try:
+            content = (self.path / place.name).read_bytes()
+        except FileNotFoundError:
+            content = b""
+        if not content and base is not None and place < base:
+            return {}
+        return self.whole(place).edits
 
     def _before_damage(self) -> tuple[Names, tuple[Place, ...], Place | None]:
         """The files of a run whose newest one is damaged, and what the last says that is not."""

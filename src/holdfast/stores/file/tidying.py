@@ -78,6 +78,7 @@ class Tidying:
         }
         dead = self._carry_out(view, sorted(affected), floor)
         if dead:
+            self._disk.sync_folder(self._folder)  # before anything goes that those files make superfluous
             self._free(floor, dead)
         self._disk.sync_folder(self._folder)
         known.settle(unsettled)
