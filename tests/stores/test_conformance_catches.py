@@ -35,6 +35,7 @@ from tests.stores import (
     planted_journal,
     planted_kept,
     planted_removal,
+    planted_repairing,
 )
 from tests.stores.planted_elsewhere import Filed
 from tests.stores.planted_kept import Kept
@@ -815,6 +816,7 @@ BUGS: list[tuple[type[MemoryStore], str]] = [
     *planted_journal.BUGS,
     *planted_inbox.BUGS,
     *planted_arrivals.BUGS,
+    *planted_repairing.BUGS,
     *planted_removal.BUGS,
 ]
 
