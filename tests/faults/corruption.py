@@ -20,7 +20,9 @@ from tests.support.corruption_world import fill, look, opened
 from tests.support.durable import ON_DISK
 
 
-async def campaign(kind: str, folder: Path, seeds: Sequence[int], only: str = "", bug: str = "") -> list[str]:
+async def campaign(
+    kind: str, folder: Path, seeds: Sequence[int], only: str = "", bug: str = "", repair_every: int = 1
+) -> list[str]:
     """What went wrong, for each seed with which anything did; says how many were noticed."""
     original = folder / "original"
     original.mkdir()
@@ -32,7 +34,9 @@ async def campaign(kind: str, folder: Path, seeds: Sequence[int], only: str = ""
     wrong, noticed = [], 0
     for seed in seeds:
         with planted(bug):
-            how, was_noticed, complaints = await tried(kind, original, baseline, seed, folder / "copy", only)
+            how, was_noticed, complaints = await tried(
+                kind, original, baseline, seed, folder / "copy", only, seed % repair_every == 0
+            )
         noticed += was_noticed
         wrong += [f"seed {seed}, {how}: {complaint}" for complaint in complaints[:3]]
         if bug and wrong:

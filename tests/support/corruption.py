@@ -1,5 +1,6 @@
 """Random damage to a storage, and what must be true of it then."""
 
+import json
 import os
 import random
 import shutil
@@ -59,11 +60,6 @@ def _changed_value(chance: random.Random, value: Any, others: list[Any]) -> Any:
     if isinstance(value, str):
         return changed(chance, value.encode()).decode("utf-8", "replace")
     return changed(chance, value)
-
-
-def damage_keyframe(chance: random.Random, folder: Path) -> str:
-    """Damage a keyframe."""
-    return damage_row(chance, folder, ("keyframes",))
 
 
 def damage_row(chance: random.Random, folder: Path, tables: Sequence[str] = TABLES) -> str:
@@ -161,6 +157,19 @@ def damage_find(chance: random.Random, folder: Path) -> str:
     return f"find of row {row} of checkpoints"
 
 
+def damage_head(chance: random.Random, folder: Path) -> str:
+    """Let the newest file of a run say something else of where it stands, in JSON that can be read."""
+    run = chance.choice(sorted(path for path in (folder / "runs" / "runs").iterdir()))
+    path = max(
+        run.glob("*-*.json"), key=lambda path: [int(part) for part in path.name.split(".")[0].split("-")]
+    )
+    said = json.loads(path.read_bytes())
+    name = chance.choice(["token", "updated", "takeovers", "created"])
+    said["head"][name] += 1
+    path.write_text(json.dumps(said))
+    return f"{name} in {path.relative_to(folder)}"
+
+
 def damage_link(chance: random.Random, folder: Path) -> str:
     """Let a hint be missing or wrong: nothing may come of it."""
     links = sorted(path for path in folder.rglob("*") if path.is_symlink() and path.parent.name != "newest")
@@ -179,9 +188,16 @@ DAMAGES: dict[str, dict[str, tuple[int, Damaging]]] = {
         "page": (3, damage_page),
         "blob": (1, damage_blob),
         "find": (1, damage_find),
-        "keyframe": (1, damage_keyframe),
+        "keyframe": (1, partial(damage_row, tables=("keyframes",))),
+        "mail": (1, partial(damage_row, tables=("notes", "letters"))),
+        "tag": (1, partial(damage_row, tables=("tags",))),
     },
-    "file": {"commit": (7, damage_commit), "blob": (3, damage_blob), "link": (1, damage_link)},
+    "file": {
+        "commit": (7, damage_commit),
+        "blob": (3, damage_blob),
+        "head": (1, damage_head),
+        "link": (1, damage_link),
+    },
 }
 """By kind of store, with how often each is chosen."""
 
@@ -292,7 +308,13 @@ async def mended(storage: CheckpointStorage, baseline: dict[str, Seen]) -> Async
 
 
 async def tried(
-    kind: str, original: Path, baseline: dict[str, Seen], seed: int, work: Path, only: str = ""
+    kind: str,
+    original: Path,
+    baseline: dict[str, Seen],
+    seed: int,
+    work: Path,
+    only: str = "",
+    repairs: bool = True,
 ) -> tuple[str, bool, list[str]]:
     """Damage a copy of a storage: how, whether it was noticed, and what is wrong with the report or with a repair."""
     shutil.rmtree(work, ignore_errors=True)
@@ -303,7 +325,7 @@ async def tried(
         with patch.object(Disk, "_sync", lambda *_: None):  # nothing here is about power cuts
             told = Told(await storage.verify())
             wrong = await complaints(storage, baseline, told)
-            if told.problems and not wrong:
+            if repairs and told.problems and not wrong:
                 wrong = [complaint async for complaint in mended(storage, baseline)]
     except Exception as error:
         return how, True, [f"it raises {error!r}"]
