@@ -11,25 +11,32 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from unittest.mock import patch
 
+from holdfast.stores.disk import Disk
 from tests.support.corruption import DAMAGES, tried
 from tests.support.corruption_bugs import PLANTED, planted
 from tests.support.corruption_world import fill, look, opened
 from tests.support.durable import ON_DISK
 
 
-async def campaign(kind: str, folder: Path, seeds: Sequence[int], only: str = "", bug: str = "") -> list[str]:
+async def campaign(
+    kind: str, folder: Path, seeds: Sequence[int], only: str = "", bug: str = "", repair_every: int = 1
+) -> list[str]:
     """What went wrong, for each seed with which anything did; says how many were noticed."""
     original = folder / "original"
     original.mkdir()
     async with opened(kind, original) as storage:
-        await fill(storage)
+        with patch.object(Disk, "_sync", lambda *_: None):
+            await fill(storage)
         baseline = await look(storage)
         assert (await storage.verify()).problems == []
     wrong, noticed = [], 0
     for seed in seeds:
         with planted(bug):
-            how, was_noticed, complaints = await tried(kind, original, baseline, seed, folder / "copy", only)
+            how, was_noticed, complaints = await tried(
+                kind, original, baseline, seed, folder / "copy", only, seed % repair_every == 0
+            )
         noticed += was_noticed
         wrong += [f"seed {seed}, {how}: {complaint}" for complaint in complaints[:3]]
         if bug and wrong:

@@ -100,16 +100,21 @@ def _database(path: Path, namespace: str) -> Store:
 
     def records(run: str) -> list[Record]:
         query = (
-            "SELECT c.id, c.checkpoint, c.seq, c.header, c.changes, c.small_values, k.cut, k.changes, k.small_values "
+            "SELECT c.id, c.seal, c.new_bytes, c.checkpoint, c.seq, c.header, c.changes, c.small_values, k.cut, "
+            "k.changes, k.small_values "
             "FROM checkpoints c LEFT JOIN keyframes k ON k.checkpoint = c.id WHERE c.run = ? ORDER BY c.seq"
         )
         found = []
-        for number, checkpoint, seq, header, changes, values, *frame in select(query, rows[run]):
+        for row, seal, new_bytes, checkpoint, seq, header, changes, values, *frame in select(
+            query, rows[run]
+        ):
             cut, key_changes, key_values = frame
+            tags = [tag for (tag,) in select("SELECT tag FROM tags WHERE checkpoint = ? ORDER BY rowid", row)]
+            parts = [checkpoint.hex().encode(), seq, new_bytes, tags, None if cut is None else bool(cut)]
+            _check_seal(seal, ormsgpack.packb(parts), f"checkpoint {checkpoint.hex()}")
             keyframe = None if cut is None else (bool(cut), key_changes, key_values)
-            tagged = select("SELECT tag FROM tags WHERE checkpoint = ? ORDER BY rowid", number)
-            tags = tuple(tag.decode("utf-8", "surrogatepass") for (tag,) in tagged)
-            found.append(Record(checkpoint.hex(), seq, header, changes, values, keyframe, tags))
+            given = tuple(tag.decode("utf-8", "surrogatepass") for tag in tags)
+            found.append(Record(checkpoint.hex(), seq, header, changes, values, keyframe, given))
         return found
 
     def blob(family: str, digest: bytes) -> bytes:
@@ -136,6 +141,32 @@ def _database(path: Path, namespace: str) -> Store:
         return [Keyed(key.decode("utf-8", "surrogatepass"), data) for key, data in select(query, rows[run])]
 
     return Store(heads, records, blob, partial(keyed, "notes"), partial(keyed, "letters"))
+
+
+def _check_seal(seal: int, sealed: bytes, what: str) -> None:
+    if int.from_bytes(blake3(sealed).digest()[:6], "big") != seal:
+        raise Broken(f"{what} has a seal that is not right")
+
+
+def _check_file(commit: dict[str, Any], path: Path) -> None:
+    """A file whose seals are right."""
+    sealed = {
+        key: [item["seal"] for item in part] if key in ("records", "notes", "letters") else part
+        for key, part in commit.items()
+        if key != "seal"
+    }
+    _check_seal(commit["seal"], json.dumps(sealed, sort_keys=True, separators=(",", ":")).encode(), str(path))
+    for record in commit["records"]:
+        cut = record["keyframe"]["cut"] if "keyframe" in record else None
+        tags = [tag.encode() for tag in record.get("tags", [])]
+        parts = [record["checkpoint_id"].encode(), record["seq"], record["new_bytes"], tags, cut]
+        _check_seal(record["seal"], ormsgpack.packb(parts), f"checkpoint {record['checkpoint_id']}")
+    run_id = commit["head"]["run_id"].encode()
+    for kind in ("note", "letter"):
+        for item in commit.get(f"{kind}s", []):
+            key, data = _shown_keyed(item)
+            parts = [run_id, kind, key.encode("utf-8", "surrogatepass"), data, 0]
+            _check_seal(item["seal"], ormsgpack.packb(parts), f"{kind} {key}")
 
 
 def _directory(path: Path, namespace: str) -> Store:
@@ -190,7 +221,9 @@ def _commits(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         if seq // _LIFE < life:  # of a run that was removed
             continue
         if content:
-            commits.append({**json.loads(content), "place": f"{seq:08}-{number}"})
+            commit = json.loads(content)
+            _check_file(commit, folder / name)
+            commits.append({**commit, "place": f"{seq:08}-{number}"})
         elif (seq, number + 1) not in names and (seq, number) >= base:
             raise Broken(f"{folder / name} is empty")
     alive = [name for (seq, _), name in sorted(kept.items()) if seq // _LIFE == life]

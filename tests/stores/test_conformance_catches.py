@@ -36,6 +36,7 @@ from tests.stores import (
     planted_kept,
     planted_needs,
     planted_removal,
+    planted_repairing,
     planted_waking,
 )
 from tests.stores.planted_elsewhere import Filed
@@ -817,6 +818,7 @@ BUGS: list[tuple[type[MemoryStore], str]] = [
     *planted_journal.BUGS,
     *planted_inbox.BUGS,
     *planted_arrivals.BUGS,
+    *planted_repairing.BUGS,
     *planted_removal.BUGS,
     *planted_waking.BUGS,
     *planted_needs.BUGS,

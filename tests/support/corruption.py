@@ -1,17 +1,20 @@
 """Random damage to a storage, and what must be true of it then."""
 
+import json
 import os
 import random
 import shutil
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from holdfast import CheckpointNotFound, CheckpointStorage, HoldfastError, VerifyReport
 from holdfast.checkpoint.store import RunQuery
+from holdfast.stores.disk import Disk
 from tests.support.corruption_world import Seen, head_of, inbox_of, journal_of, loaded, opened
 
 # -- damage ----------------------------------------------------------------------------------------
@@ -59,11 +62,11 @@ def _changed_value(chance: random.Random, value: Any, others: list[Any]) -> Any:
     return changed(chance, value)
 
 
-def damage_row(chance: random.Random, folder: Path) -> str:
+def damage_row(chance: random.Random, folder: Path, tables: Sequence[str] = TABLES) -> str:
     """Change a column of a row of a database, or delete the row."""
     with closing(sqlite3.connect(folder / "runs.db", isolation_level=None)) as connection:
         for _ in range(100):
-            table = chance.choice(TABLES)
+            table = chance.choice(tables)
             rows = [row for (row,) in connection.execute(f"SELECT rowid FROM {table}")]
             row = chance.choice(rows)
             columns = [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")]
@@ -144,6 +147,29 @@ def damage_page(chance: random.Random, folder: Path) -> str:
     return damage_file(chance, folder, [path])
 
 
+def damage_find(chance: random.Random, folder: Path) -> str:
+    """Let the column by which a checkpoint is found be another one."""
+    with closing(sqlite3.connect(folder / "runs.db", isolation_level=None)) as connection:
+        row = chance.choice([row for (row,) in connection.execute("SELECT id FROM checkpoints")])
+        connection.execute(
+            "UPDATE checkpoints SET find = find + ? WHERE id = ?", (chance.choice([-1, 1, 256]), row)
+        )
+    return f"find of row {row} of checkpoints"
+
+
+def damage_head(chance: random.Random, folder: Path) -> str:
+    """Let the newest file of a run say something else of where it stands, in JSON that can be read."""
+    run = chance.choice(sorted(path for path in (folder / "runs" / "runs").iterdir()))
+    path = max(
+        run.glob("*-*.json"), key=lambda path: [int(part) for part in path.name.split(".")[0].split("-")]
+    )
+    said = json.loads(path.read_bytes())
+    name = chance.choice(["token", "updated", "takeovers", "created"])
+    said["head"][name] += 1
+    path.write_text(json.dumps(said))
+    return f"{name} in {path.relative_to(folder)}"
+
+
 def damage_link(chance: random.Random, folder: Path) -> str:
     """Let a hint be missing or wrong: nothing may come of it."""
     links = sorted(path for path in folder.rglob("*") if path.is_symlink() and path.parent.name != "newest")
@@ -157,8 +183,21 @@ def damage_link(chance: random.Random, folder: Path) -> str:
 
 Damaging = Callable[[random.Random, Path], str]
 DAMAGES: dict[str, dict[str, tuple[int, Damaging]]] = {
-    "sqlite": {"row": (6, damage_row), "page": (3, damage_page), "blob": (1, damage_blob)},
-    "file": {"commit": (7, damage_commit), "blob": (3, damage_blob), "link": (1, damage_link)},
+    "sqlite": {
+        "row": (6, damage_row),
+        "page": (3, damage_page),
+        "blob": (1, damage_blob),
+        "find": (1, damage_find),
+        "keyframe": (1, partial(damage_row, tables=("keyframes",))),
+        "mail": (1, partial(damage_row, tables=("notes", "letters"))),
+        "tag": (1, partial(damage_row, tables=("tags",))),
+    },
+    "file": {
+        "commit": (7, damage_commit),
+        "blob": (3, damage_blob),
+        "head": (1, damage_head),
+        "link": (1, damage_link),
+    },
 }
 """By kind of store, with how often each is chosen."""
 
@@ -269,7 +308,13 @@ async def mended(storage: CheckpointStorage, baseline: dict[str, Seen]) -> Async
 
 
 async def tried(
-    kind: str, original: Path, baseline: dict[str, Seen], seed: int, work: Path, only: str = ""
+    kind: str,
+    original: Path,
+    baseline: dict[str, Seen],
+    seed: int,
+    work: Path,
+    only: str = "",
+    repairs: bool = True,
 ) -> tuple[str, bool, list[str]]:
     """Damage a copy of a storage: how, whether it was noticed, and what is wrong with the report or with a repair."""
     shutil.rmtree(work, ignore_errors=True)
@@ -277,10 +322,13 @@ async def tried(
     how = damage(kind, work, seed, only)
     storage = opened(kind, work)
     try:
-        told = Told(await storage.verify())
-        wrong = await complaints(storage, baseline, told)
-        if told.problems and not wrong:
-            wrong = [complaint async for complaint in mended(storage, baseline)]
+        with patch.object(Disk, "_sync", lambda *_: None):  # nothing here is about power cuts
+            told = Told(await storage.verify())
+            wrong = await complaints(storage, baseline, told)
+            if repairs and told.problems and not wrong:
+                wrong = [complaint async for complaint in mended(storage, baseline)]
+    except Exception as error:
+        return how, True, [f"it raises {error!r}"]
     finally:
         await storage.close()
     return how, bool(told.problems), wrong

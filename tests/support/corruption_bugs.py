@@ -1,9 +1,11 @@
 """Bugs of verify and repair that a corruption campaign must find."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
+
+import ormsgpack
 
 from holdfast.checkpoint import loading, salvage, verify
 from holdfast.checkpoint.store import Record
@@ -22,8 +24,6 @@ async def _not_lost(*_: Any) -> bool:
 
 
 def _unchecked_seal(_: Any, stored: bytes, values: bytes | None) -> bytes:
-    import ormsgpack
-
     return bytes(ormsgpack.unpackb(stored)[2])
 
 
@@ -53,30 +53,25 @@ PLANTED: dict[str, tuple[str, str, Patches]] = {
         [(verify.RunCheck, "_check_held", lambda *_: None)],
     ),
     "skips-the-keyframe-seal": (
-        "file",
-        "commit",
+        "sqlite",
+        "keyframe",
         [(loading, "unsealed", _unchecked_seal), (verify, "_same", lambda *_: True)],
     ),
-    "skips-the-index": ("sqlite", "row", [(verify.RunCheck, "_is_lost", _not_lost)]),
+    "skips-the-index": ("sqlite", "find", [(verify.RunCheck, "_is_lost", _not_lost)]),
     "ignores-heads": (
         "sqlite",
         "row",
         [(reading, "checked_head", _unchecked_head), (rows, "checked_head", _unchecked_head)],
     ),
-    "ignores-seals-of-records": ("sqlite", "row", [(reading, "_is_sound", lambda *_: True)]),
-    "ignores-seals-of-files": ("file", "commit", [(files, "_unsound", lambda *_: "")]),
-    "ignores-letters": ("sqlite", "row", [(rows, "is_keyed", lambda *_: True)]),
+    "ignores-seals-of-records": ("sqlite", "tag", [(reading, "_is_sound", lambda *_: True)]),
+    "ignores-seals-of-files": ("file", "head", [(files, "_unsound", lambda *_: "")]),
+    "ignores-letters": ("sqlite", "mail", [(rows, "is_keyed", lambda *_: True)]),
     "counts-nothing": (
         "sqlite",
-        "row",
+        "mail",
         [(rows, "_content", lambda *_: [])],
     ),
     "does-not-inspect-files": ("file", "commit", [(file_inspecting, "_sum_of", lambda *_: 0)]),
-    "skips-pages": (
-        "sqlite",
-        "page",
-        [(rows, "_pages", lambda *_: []), (rows, "_definitions", lambda *_: [])],
-    ),
     "repairs-without-keyframes": ("sqlite", "row", [(salvage.Salvage, "_keep", _forgetful)]),
 }
 """By name: the kind of store and of damage with which each shows, and what it puts in place of what."""
@@ -89,6 +84,3 @@ def planted(name: str) -> Iterator[None]:
         for where, what, instead in PLANTED[name][2] if name else ():
             stack.enter_context(patch.object(where, what, instead))
         yield
-
-
-Finding = Callable[[str], list[str]]

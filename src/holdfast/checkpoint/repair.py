@@ -134,7 +134,8 @@ async def _repair_run(
     planned, brought = Planned(commit), PlannedBlobs(blobs, commit)
     left = await verified(cast(Store, planned), [commit.head], lambda _: brought)
     report.unrepaired += left.problems
-    if not salvage.steps and not told:
+    gone = [problem for problem in found.problems if problem not in left.problems]
+    if not salvage.steps and not told and not gone:
         return  # values are lost, which nothing here can bring back
     if not report.dry_run:
         try:
@@ -146,6 +147,11 @@ async def _repair_run(
             report.unrepaired.append(Problem(head.run_id, None, str(error)))
             return
     report.repairs += [Repair(head.run_id, *step) for step in salvage.steps]
+    if not salvage.steps:
+        report.repairs += [
+            Repair(head.run_id, problem.checkpoint_id, f"it was written anew: {problem.what}")
+            for problem in gone
+        ]
     report.repairs += [
         Repair(head.run_id, None, f"what is there was taken as it is: {damage.what}") for damage in told
     ]

@@ -230,6 +230,8 @@ class RunCheck:
             loads = await self._check(record, header, base, problems)
         except HoldfastError as error:
             problems.append(str(error))
+        except Exception as error:  # what is stored may be anything
+            problems.append(f"it cannot be made: {error!r}")
         if not record.sound:
             problems.append("its size, its tags or whether it has a keyframe is not what was stored")
         if await self._is_lost(record):

@@ -33,8 +33,8 @@ import pytest
 # So that a failing assert shows its values; whoever was imported before cannot be helped any more.
 _PARTS = (
     *("arrivals", "blobs", "commits", "concurrency", "durable", "elsewhere", "heads", "inbox", "journal"),
-    *("lasting", "letters", "names", "needs", "presence", "processes", "records", "removal", "runs"),
-    *("samples", "shared", "sweeping", "waking"),
+    *("lasting", "letters", "names", "needs", "presence", "processes", "records", "removal", "repairing"),
+    *("runs", "samples", "shared", "sweeping", "waking"),
 )
 _names = [f"holdfast.testing.store_suite.{part}" for part in _PARTS]
 pytest.register_assert_rewrite(*(name for name in _names if name not in sys.modules))
@@ -54,6 +54,7 @@ from holdfast.testing.store_suite.needs import KeptNeeds, Needs  # noqa: E402
 from holdfast.testing.store_suite.presence import Presence  # noqa: E402
 from holdfast.testing.store_suite.records import Records  # noqa: E402
 from holdfast.testing.store_suite.removal import Removals  # noqa: E402
+from holdfast.testing.store_suite.repairing import Repairing  # noqa: E402
 from holdfast.testing.store_suite.runs import Runs  # noqa: E402
 from holdfast.testing.store_suite.shared import Shared  # noqa: E402
 from holdfast.testing.store_suite.sweeping import Sweeping  # noqa: E402
@@ -88,6 +89,7 @@ class StoreConformance(
     Sweeping,
     Waking,
     Needs,
+    Repairing,
 ):
     """What every store promises. Fixture ``store``: an empty one of namespace ''; the fixture closes it."""
 

@@ -100,7 +100,29 @@ def _rows(connection: sqlite3.Connection, namespace: str) -> Iterator[Damage]:
             elif not isinstance(row[0], str):
                 yield Damage(None, f"the row of run {row[0]!r} is damaged")
             else:
-                yield from _content(connection, number, RunId(row[0]), row[-2])
+                yield from _content_told(connection, number, RunId(row[0]), row[-2])
+
+
+def _content_told(connection: sqlite3.Connection, number: int, run_id: RunId, content: int) -> list[Damage]:
+    """What is wrong with the rows of a run; what keeps SQLite from reading them does not hide other runs."""
+    found: list[Damage] = []
+    try:
+        found.extend(_strangers(connection, number, run_id))
+        found.extend(_content(connection, number, run_id, content))
+    except sqlite3.Error as error:
+        found.append(Damage(run_id, f"not all rows of run {run_id!r} can be read: {error}"))
+    return found
+
+
+def _strangers(connection: sqlite3.Connection, number: int, run_id: RunId) -> Iterator[Damage]:
+    """Checkpoints that lie with a run and say that they are those of another."""
+    for checkpoint, seq, header in connection.execute(_HEADERS, (number,)):
+        try:
+            said = read_header(Record(CheckpointId(checkpoint.hex()), run_id, seq, header, b"", b"", 0))
+        except (AttributeError, HoldfastError):
+            continue
+        if said.run_id != run_id:
+            yield Damage(said.run_id, f"checkpoint {checkpoint.hex()} lies with run {run_id!r}", said.seq)
 
 
 def _named(run: Any) -> RunId | None:

@@ -1,0 +1,93 @@
+"""What a repair asks of a store."""
+
+from __future__ import annotations
+
+from holdfast.checkpoint.store import Commit, Depth, Expected, Head, Keyframe, Store
+from holdfast.ids import RunId
+from holdfast.testing.store_suite.inbox import inbox, keys_of, leave
+from holdfast.testing.store_suite.journal import journal
+from holdfast.testing.store_suite.removal import place_of, removal_of, run_of, seqs_of, tags_of
+from holdfast.testing.store_suite.samples import (
+    ANYTHING,
+    all_of,
+    move_on,
+    refusal,
+    sample_blob,
+    sample_head,
+    sample_letters,
+    sample_notes,
+    sample_record,
+    staying_commit,
+)
+
+
+def _instead(head: Head) -> Commit:
+    """What is left of a run with four records: the second and the third, on which it stands."""
+    cut = Keyframe(b"\x00all", b"\x00values", True)
+    second = sample_record("r", 2, keyframe=cut, tags=("b", "a"))
+    left = sample_head("r", 3, token=head.token + 1)
+    return Commit(left, place_of(head), (second, sample_record("r", 3)), notes=sample_notes("kept"))
+
+
+class Repairing:
+    """What ``inspect``, ``mend`` and ``replace`` promise of a store that is sound."""
+
+    async def test_a_run_is_replaced_by_what_is_left_of_it(self, store: Store) -> None:
+        head = await run_of(store, "r", 4)
+        await run_of(store, "other", 2)
+        await store.tag(RunId("r"), 4, ["lost"])
+        await store.commit(staying_commit(head, notes=sample_notes("old")))
+        await leave(store, "r", "waits", "gone")
+        commit = _instead(head)._replace(letters=sample_letters("waits"))
+        await store.replace(commit)
+        assert await all_of(store, "r") == (commit.head, list(commit.records))
+        assert await seqs_of(store, "r") == [2, 3]
+        assert await tags_of(store, "r") == {2: ("b", "a")}
+        assert await journal(store, "r") == commit.notes
+        assert keys_of(await inbox(store, "r")) == ["waits"]
+        assert await seqs_of(store, "other") == [1, 2]
+
+    async def test_a_run_goes_on_after_it_was_replaced(self, store: Store) -> None:
+        commit = _instead(await run_of(store, "r", 4))
+        await store.replace(commit)
+        assert (await store.leave(RunId("r"), 3, sample_letters("new"))).refused == ()
+        head = await move_on(store, commit.head)
+        assert await seqs_of(store, "r") == [2, 3, head.seq]
+        await store.remove(removal_of(head, [2]))
+        assert await seqs_of(store, "r") == [3, head.seq]
+        assert list(await store.inspect()) == []
+
+    async def test_a_run_that_moved_is_not_replaced(self, store: Store) -> None:
+        head = await run_of(store, "r", 4)
+        before = await all_of(store, "r")
+        for expected in (None, Expected(head.checkpoint_id, head.token + 1)):
+            await refusal(store.replace(_instead(head)._replace(expected=expected)))
+        assert await all_of(store, "r") == before
+        await refusal(store.replace(_instead(head)._replace(head=sample_head("nobody", 3), records=())))
+
+    async def test_what_a_repair_brings_is_there(self, store: Store) -> None:
+        head = await run_of(store, "r", 4)
+        blob = sample_blob(b"x" * 100, "new")
+        await store.replace(_instead(head)._replace(blobs=(blob,)))
+        assert await store.blobs(head.family, [blob.digest]) == {blob.digest: blob.data}
+
+    async def test_nothing_is_wrong_with_a_sound_store(self, store: Store) -> None:
+        head = await run_of(store, "r", 6)
+        await store.commit(staying_commit(head, notes=sample_notes("a", "b")))
+        await store.commit(staying_commit(head, notes=sample_notes("b", "c")))
+        await leave(store, "r", "one", "two")
+        await store.commit(staying_commit(head)._replace(taken=("one",)))
+        await store.tag(RunId("r"), 2, ["gold", "odd \ud800"])
+        cut = Keyframe(b"\x00all", b"", True)
+        await store.remove(removal_of(head, [1, 3], [(4, cut)]))
+        await store.tag(RunId("r"), 4, ["later"])
+        await run_of(store, "gone", 2)
+        gone = await store.head(RunId("gone"))
+        assert gone is not None
+        await store.remove_run(RunId("gone"), place_of(gone))
+        assert list(await store.inspect()) == []
+        assert all(record.sound for record in await store.records(RunId("r"), *ANYTHING, Depth.ALL))
+        before = await all_of(store, "r")
+        for dry_run in (True, False):
+            assert list(await store.mend(dry_run)) == []
+        assert await all_of(store, "r") == before

@@ -1,0 +1,67 @@
+"""Stores that are bad at being repaired, for the conformance suite to catch."""
+
+from collections.abc import Sequence
+
+from holdfast.checkpoint.store import Commit, Damage, Expected, Mended
+from holdfast.ids import RunId
+from holdfast.stores.memory import MemoryStore
+
+
+class KeepsWhatShouldGo(MemoryStore):
+    def _clear(self, run_id: RunId) -> None:
+        for table in (self._heads, self._notes, self._letters):
+            table.pop(run_id, None)
+
+
+class KeepsOldLetters(MemoryStore):
+    def _clear(self, run_id: RunId) -> None:
+        letters = self._letters.get(run_id, {})
+        super()._clear(run_id)
+        self._letters[run_id] = letters
+
+
+class ReplacesWithoutTags(MemoryStore):
+    async def replace(self, commit: Commit) -> None:
+        await super().replace(
+            commit._replace(records=tuple(made._replace(tags=()) for made in commit.records))
+        )
+
+
+class KeepsTheOldToken(MemoryStore):
+    async def replace(self, commit: Commit) -> None:
+        assert commit.expected is not None
+        await super().replace(commit._replace(head=commit.head._replace(token=commit.expected.token)))
+
+
+class ReplacesWhateverIsThere(MemoryStore):
+    async def replace(self, commit: Commit) -> None:
+        head = self._heads.get(commit.head.run_id)
+        expected = None if head is None else Expected(head.checkpoint_id, head.token)
+        await super().replace(commit._replace(expected=expected))
+
+
+class ReplacesWithoutBlobs(MemoryStore):
+    async def replace(self, commit: Commit) -> None:
+        await super().replace(commit._replace(blobs=()))
+
+
+class ComplainsOfTags(MemoryStore):
+    async def inspect(self) -> Sequence[Damage]:
+        return [Damage(made.run_id, "tags") for made in self._records.values() if made.tags]
+
+
+class MendsWhatIsWhole(MemoryStore):
+    async def mend(self, dry_run: bool) -> Sequence[Mended]:
+        return [Mended(run_id, "") for run_id in self._heads]
+
+
+BUGS = [
+    (KeepsWhatShouldGo, "test_a_run_is_replaced_by_what_is_left_of_it"),
+    (KeepsOldLetters, "test_a_run_is_replaced_by_what_is_left_of_it"),
+    (ReplacesWithoutTags, "test_a_run_is_replaced_by_what_is_left_of_it"),
+    (KeepsTheOldToken, "test_a_run_goes_on_after_it_was_replaced"),
+    (ReplacesWhateverIsThere, "test_a_run_that_moved_is_not_replaced"),
+    (ReplacesWithoutBlobs, "test_what_a_repair_brings_is_there"),
+    (ComplainsOfTags, "test_nothing_is_wrong_with_a_sound_store"),
+    (MendsWhatIsWhole, "test_nothing_is_wrong_with_a_sound_store"),
+]
