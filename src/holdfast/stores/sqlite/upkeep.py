@@ -13,7 +13,7 @@ from holdfast.stores.compare import check_expected, check_removal
 from holdfast.stores.sqlite import mail
 from holdfast.stores.sqlite.reading import known_blobs, read_head
 from holdfast.stores.sqlite.writer import Refused
-from holdfast.stores.sqlite.writing import FIND_FAMILY, add_blobs, prefix
+from holdfast.stores.sqlite.writing import FIND_FAMILY, add_blobs, add_tags, prefix
 
 _FIND = "SELECT id FROM checkpoints WHERE run = ? AND seq = ?"
 _OF_CHECKPOINT = ("DELETE FROM keyframes WHERE checkpoint = ?", "DELETE FROM tags WHERE checkpoint = ?")
@@ -88,8 +88,7 @@ def tag(connection: sqlite3.Connection, namespace: str, run_id: RunId, seq: int,
     if row is None:
         return False
     connection.execute(_OF_CHECKPOINT[1], row)
-    given = [(*row, text.encode("utf-8", "surrogatepass")) for text in tags]
-    connection.executemany("INSERT INTO tags VALUES (?, ?)", given)
+    add_tags(connection, row[0], tags)
     return True
 
 

@@ -109,6 +109,15 @@ def _add_record(connection: sqlite3.Connection, run: int, record: Record) -> Non
     )
     if (keyframe := record.keyframe) is not None:
         connection.execute(_ADD_KEYFRAME, (added.lastrowid, keyframe.cut, keyframe.changes, keyframe.values))
+    if record.tags:
+        assert added.lastrowid is not None
+        add_tags(connection, added.lastrowid, record.tags)
+
+
+def add_tags(connection: sqlite3.Connection, checkpoint: int, tags: Sequence[str]) -> None:
+    """Give tags to the row of a record that has none."""
+    given = [(checkpoint, text.encode("utf-8", "surrogatepass")) for text in tags]
+    connection.executemany("INSERT INTO tags VALUES (?, ?)", given)
 
 
 def _bring_needed(connection: sqlite3.Connection, namespace: str, commit: Commit) -> None:
