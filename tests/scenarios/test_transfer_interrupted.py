@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import time
 from collections.abc import AsyncIterator
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest_asyncio
 
 from holdfast import InMemoryCheckpointStorage, SqliteCheckpointStorage, StorageError
 from holdfast.checkpoint.store import RunQuery
+from holdfast.stores.disk import Disk
 from tests.support.durable import Failing, die, killed_by_itself, run_alone, wrapped
 from tests.support.runs import soon
 from tests.support.transfer import (
@@ -195,15 +195,16 @@ async def test_a_process_that_is_killed_imports_all_or_nothing(
 
 
 async def test_what_a_killed_import_left_is_swept_up(tmp_path: Path) -> None:
-    """A run of many checkpoints is a folder before it is renamed; a day later nobody can be writing it."""
-    for name, age in {"old.tmp": 25 * 3600, "new.tmp": 0}.items():
-        left = tmp_path / "file.store" / "temp" / name
-        left.mkdir(parents=True)
-        (left / "00000001-0.json").write_text("{}")
-        os.utime(left, (time.time() - age,) * 2)
+    """A run of many checkpoints is a folder before it is renamed; nobody has locked that of a process that died."""
+    temp = tmp_path / "file.store" / "temp"
+    (temp / "dead.tmp").mkdir(parents=True)
+    (temp / "dead.tmp" / "00000001-0.json").write_text("{}")
+    living = Disk(temp)
+    folder = living.new_folder()
     storage = storage_of("file", tmp_path)
     await make_waiting(storage)
-    assert os.listdir(tmp_path / "file.store" / "temp") == ["new.tmp"]
+    assert os.listdir(temp) == [folder.name]
+    living.remove(folder)
     await storage.close()
 
 

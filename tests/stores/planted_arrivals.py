@@ -36,6 +36,12 @@ class ForgetsTheKeysOfTheFirstLetters(MemoryStore):
         return waiting
 
 
+class DropsTheTagsOfTheFirstRecords(MemoryStore):
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        bare = tuple(record._replace(tags=()) for record in commit.records)
+        return await super().commit(commit._replace(records=bare))
+
+
 class TakesAThousandRecords(MemoryStore):
     async def commit(self, commit: Commit) -> Sequence[Letter]:
         return await super().commit(commit._replace(records=commit.records[:1000]))
@@ -66,6 +72,7 @@ BUGS = [
     (DropsTheFirstLetters, "test_a_run_can_begin_with_letters"),
     (ForgetsTheKeysOfTheFirstLetters, "test_a_run_can_begin_with_letters"),
     (DropsTheFirstLetters, "test_a_run_can_come_whole_in_one_commit"),
+    (DropsTheTagsOfTheFirstRecords, "test_a_run_can_come_whole_in_one_commit"),
     (TakesAThousandRecords, "test_a_run_can_come_whole_in_one_commit"),
     (ForgetsNotesOfTheFirstCommit, "test_a_run_can_come_whole_in_one_commit"),
 ]

@@ -50,12 +50,13 @@ def packed_record(record: Record) -> list[Any]:
         record.changes,
         record.values,
         None if keyframe is None else [keyframe.cut, keyframe.changes, keyframe.values],
+        [_packed_text(tag) for tag in record.tags],
     ]
 
 
 def read_record(fields: Any, head: Head, before: int) -> Record:
     """A record of the run with this head that comes behind the seq ``before``."""
-    checkpoint, seq, new_bytes, header, changes, values, keyframe, *_ = fields
+    checkpoint, seq, new_bytes, header, changes, values, keyframe, *more = fields
     if not before < _whole_number(seq) <= head.seq:
         raise ValueError(f"number {seq} of a checkpoint stands behind {before}")
     framed = None
@@ -71,6 +72,7 @@ def read_record(fields: Any, head: Head, before: int) -> Record:
         _bytes(values),
         _whole_number(new_bytes),
         framed,
+        tuple(map(_read_text, more[0])) if more else (),
     )
 
 
@@ -100,6 +102,7 @@ def packed_head(head: Head) -> dict[str, Any]:
         "wake_at": head.wake_at,
         "takeovers": head.takeovers,
         "reason": _packed_text(head.reason),
+        "retention": head.retention,
     }
 
 
@@ -127,7 +130,14 @@ def read_head(fields: Any) -> Head:
         wake_at=None if fields["wake_at"] is None else _whole_number(fields["wake_at"]),
         takeovers=fields["takeovers"],
         reason=_read_text(fields["reason"]),
+        retention=_text(fields.get("retention", "")),
     )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"where a text is to be there is {value!r:.50}")
+    return value
 
 
 def _packed_text(text: str) -> bytes:

@@ -31,7 +31,7 @@ SEQS = [seq for seq in range(3, 1250) if seq % 100]
 def arriving(run: str = "r") -> Commit:
     """The commit with which a run comes whole."""
     records = [sample_record(run, seq) for seq in SEQS]
-    records[0] = records[0]._replace(keyframe=sample_keyframe(SEQS[0], cut=True))
+    records[0] = records[0]._replace(keyframe=sample_keyframe(SEQS[0], cut=True), tags=("b", "a"))
     return Commit(
         sample_head(run, SEQS[-1], owner=""),
         None,
