@@ -272,6 +272,7 @@ class RunFolder:
                 outline.content,
                 outline.journal,
                 outline.gone,
+                place,
             )
         )
         try:
