@@ -142,7 +142,9 @@ def _unsealed(shown: Any) -> Any:
     if not isinstance(shown, dict):
         return shown
     return {
-        name: _unsealed(part) for name, part in shown.items() if name not in ("seal", "content", "journal")
+        name: _unsealed(part)
+        for name, part in shown.items()
+        if name not in ("seal", "content", "journal", "place")
     }
 
 

@@ -238,5 +238,5 @@ async def test_notes_that_were_changed_by_hand(store, path) -> None:
     file = path / "runs/r1/00000001-0.json"
     file.write_text(file.read_text().replace('"data": 1', '"data": {"$what": 1}'))
     assert await seqs(store, RUN) == [1]
-    with pytest.raises(CheckpointCorrupt, match=f"{file} is damaged: KeyError"):
+    with pytest.raises(CheckpointCorrupt, match=f"{file} is damaged: the note a is not"):
         await store.notes(RUN)

@@ -50,7 +50,12 @@ def written_whole(commit: Commit, place: Path, disk: Disk, hints: Hints) -> Path
             file, outline = standing.next, standing.outline(piece)
             temp = disk.write(
                 document.written(
-                    piece, outline.letters, outline.taken, content=outline.content, journal=outline.journal
+                    piece,
+                    outline.letters,
+                    outline.taken,
+                    content=outline.content,
+                    journal=outline.journal,
+                    place=file,
                 )
             )
             disk.replace(temp, folder / file.name)

@@ -106,8 +106,9 @@ def written(
     content: int = 0,
     journal: int = 0,
     gone: bool = False,
+    place: Place | None = None,
 ) -> bytes:
-    """The content of a commit file; all but ``commit`` and ``edits`` are those of its ``Outline``."""
+    """The content of a commit file at a place; the rest but ``commit`` and ``edits`` is that of its ``Outline``."""
     expected, run_id = commit.expected, commit.head.run_id
     document: dict[str, Any] = {
         "head": _head_document(commit.head),
@@ -126,6 +127,8 @@ def written(
         document["unsettled"] = [place.text for place in unsettled]
     if base is not None:
         document["base"] = base.text
+    if place is not None:
+        document["place"] = place.text
     document["content"] = content
     if journal:
         document["journal"] = journal
@@ -148,6 +151,7 @@ def salvaged(file: CommitFile, head: Head, before: Outline | None) -> bytes:
     What it says of earlier files is not believed: that comes from the one ``before``.
     """
     shown: dict[str, Any] = {"head": _head_document(head), "expected": None, "records": file.records}
+    shown["place"] = file.path.name.partition(".")[0]
     journal = [note for note in file.noted if _is_sound_item(head.run_id, "note", note)]
     letters = [letter for letter in file.lettered if _is_sound_item(head.run_id, "letter", letter)]
     if journal:
@@ -222,13 +226,15 @@ def _commit_file(path: Path, document: Any) -> CommitFile:
         noted,
         letters,
         dict(document.get("edits", {})),
-        _unsound(head.run_id, document),
+        _unsound(path, head.run_id, document),
     )
 
 
-def _unsound(run_id: RunId, document: dict[str, Any]) -> str:
+def _unsound(path: Path, run_id: RunId, document: dict[str, Any]) -> str:
     """What is not what was written, beside records."""
     try:
+        if document["place"] != path.name.partition(".")[0]:
+            return f"it was written as {document['place']}.json"
         if document["seal"] != document_seal(document):
             return "it is not what was written"
         for name, kind in (("notes", "note"), ("letters", "letter")):

@@ -297,6 +297,7 @@ class RunFolder:
                 outline.content,
                 outline.journal,
                 outline.gone,
+                place,
             )
         )
         sign = None if outline.gone else sign_of(commit.head, bool(outline.letters), run)
