@@ -256,6 +256,11 @@ _graves: list[set[asyncio.Task[Any]]] = []
 there, and what they do then would happen in the event loop of that process."""
 
 
+def _collect() -> None:
+    while gc.collect():  # what is closed may bring others to life, for once
+        pass
+
+
 def bury(least: int = 30) -> None:
     """Throw away what is left of dead processes; no event loop may be running.
 
@@ -263,7 +268,7 @@ def bury(least: int = 30) -> None:
     """
     if len(_graves) >= least:
         _graves.clear()
-        thread = threading.Thread(target=gc.collect)
+        thread = threading.Thread(target=_collect)
         thread.start()
         thread.join()
 
