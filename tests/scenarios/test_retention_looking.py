@@ -17,8 +17,9 @@ from holdfast import (
     Run,
     VerifyReport,
 )
-from holdfast.checkpoint import looking, transfer
 from holdfast.checkpoint import storage as storage_module
+from holdfast.checkpoint import transfer
+from holdfast.checkpoint import verify as verify_module
 from holdfast.checkpoint.store import Commit, Letter, Store
 from holdfast.runtime import durable
 from holdfast.stores.memory import MemoryStore
@@ -316,7 +317,7 @@ def _looks_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def _verifies_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(looking, "_LOOKS", 1)
+    patch.setattr(verify_module, "_LOOKS", 1)
 
 
 def _needs_nothing(patch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ missing, after a power cut or on a file system without symbolic links, all files
 from __future__ import annotations
 
 import os
-import secrets
+import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -37,10 +37,16 @@ class Hints:
     def reached(self, folder: Path, place: Place) -> None:
         """Remember that a run came as far as this commit, which is durable: if it is lost, that can be noticed."""
         link = self._newest(folder)
-        other = link.with_name(f"{link.name}.{secrets.token_hex(4)}")
+        # Not beside the others: one that a killed process left there would be taken for a run.
+        other = self._folder / "new" / f"{os.getpid()}-{threading.get_ident()}"
         try:
+            other.unlink(missing_ok=True)
             _make_link(place.text, other)
-            os.replace(other, link)
+            try:
+                os.replace(other, link)
+            except FileNotFoundError:
+                link.parent.mkdir(0o700, exist_ok=True)
+                os.replace(other, link)
         except OSError:  # it is only a hint
             pass
 
