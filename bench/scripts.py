@@ -110,7 +110,7 @@ def tools(params: Params) -> Script:
     return found
 
 
-SCRIPTS: Mapping[str, Callable[[Params], Script]] = {
+SCRIPTS: dict[str, Callable[[Params], Script]] = {
     "W3": log,
     "W4": history,
     "W7": counter,

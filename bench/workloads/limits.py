@@ -41,7 +41,7 @@ IMPORT = Workload(
     id="import",
     title="what the import adds to bare Python",
     what=(
-        "The wall time of `python -I -c 'import ...'` less that of `python -I -c pass`, "
+        "The wall time of `python -c 'import ...'` less that of `python -c pass`, "
         "in pairs of fresh processes."
     ),
     unit="ms",
@@ -63,7 +63,7 @@ W6 = Workload(
         "checkpoints (the time of the call alone)."
     ),
     unit="ms",
-    per="new process",
+    per="going on after W4",
     params={"size": 50_000_000, "log_supersteps": 6, "supersteps": 500, "message": 1000},
     value=lambda timed, _: timed.seconds,
     answer=None,

@@ -46,6 +46,10 @@ class Workload:
     """Parameters that differ in a quick run."""
     counting: Params = field(default_factory=dict)
     """Parameters that differ in the run in which bytes and syncs are counted."""
+    warming: Params = field(default_factory=dict)
+    """Parameters that differ in the round that warms up."""
+    beside: str = ""
+    """Another workload that our side does right after this one, for comparison: machines drift between tables."""
     rounds: int = 20
     quick_rounds: int = 5
     fresh: bool = False
