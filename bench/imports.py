@@ -23,7 +23,7 @@ def measure_imports(workload: Workload, clients: Sequence[Client], rounds: int, 
         for index, statement in enumerate(client.side.imports)
     ]
     samples: dict[str, list[Sample]] = {name: [] for _, name, _ in entries}
-    for number in range(rounds + 1):
+    for number in range(0 if rounds > 1 else 1, rounds + 1):
         for client, name, statement in entries:
             bare = _seconds(client.python, "pass")
             value = (_seconds(client.python, statement) - bare) * UNITS[workload.unit]

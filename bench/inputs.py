@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from functools import lru_cache
 
-WORDS = (
-    "pool error retry timeout request session cache token worker queue region replica latency deploy "
-    "rollback metric shard batch index cursor ledger invoice customer payment gateway snapshot"
-).split()
+WORDS = tuple(
+    "pool error retry timeout request session cache token worker queue region replica latency deploy "  # noqa: SIM905
+    "rollback metric shard batch index cursor ledger invoice customer payment gateway snapshot".split()
+)
 
 
 def words(seed: int, size: int) -> str:

@@ -58,7 +58,9 @@ def describe() -> dict[str, str]:
         "SQLite of it": sqlite3.sqlite_version,
         "file system": file_system(),
         "one fdatasync after 4 KB": f"{sync_microseconds():,.0f} us (median of 50)",
-        "strace": "there, so that syncs are counted" if shutil.which("strace") else "missing: syncs are not counted",
+        "strace": "there, so that syncs are counted"
+        if shutil.which("strace")
+        else "missing: syncs are not counted",
     }
     if hasattr(os, "getloadavg"):
         facts["load at start"] = f"{os.getloadavg()[0]:.2f}"

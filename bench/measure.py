@@ -95,11 +95,11 @@ def measure(
 ) -> Table:
     """Run one workload on all sides that have it: a round that does not count, then `rounds` that do.
 
-    With `keep` workers go on living, which spares a quick run their starts.
+    With `keep` workers go on living, which spares a quick run their starts, and a round to warm up for a single one.
     """
     able = [client for client in clients if workload.id in client.entries]
     samples: dict[str, list[Sample]] = {client.side.name: [] for client in able}
-    for number in range(rounds + 1):
+    for number in range(1 if keep and rounds == 1 else 0, rounds + 1):
         for client in able:
             using = params if number else {**params, **workload.warming}
             sample = _run(client, workload, using)
@@ -120,12 +120,23 @@ def _row(client: Client, workload: Workload, samples: dict[str, list[Sample]]) -
     return Row(side.name, samples[side.name], side.is_peer, client.entries[workload.id], side.stores)
 
 
+QUICKLY_COUNTED = ("W2", "W3", "W4")
+
+
 def count_all(
-    tables: Sequence[Table], clients: Sequence[Client], params: dict[str, Params], progress: Progress
+    tables: Sequence[Table],
+    clients: Sequence[Client],
+    params: dict[str, Params],
+    progress: Progress,
+    quick: bool,
 ) -> list[Table]:
     """Count bytes and syncs of all sides that store something, each in one process."""
     counted: dict[tuple[str, str], Counted] = {}
-    wanted = [table.workload for table in tables if table.workload.counted]
+    wanted = [
+        table.workload
+        for table in tables
+        if table.workload.counted and (not quick or table.workload.id in QUICKLY_COUNTED)
+    ]
     for client in clients:
         mine = [workload for workload in wanted if workload.id in client.entries]
         if not mine or client.side.stores not in ("disk", "synced"):

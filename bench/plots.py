@@ -59,7 +59,13 @@ def color(side: str) -> str:
     """Ours stand out; limits are grey."""
     if side.startswith("holdfast"):
         return "#1f77b4" if side in ("holdfast", "holdfast-sqlite") else "#7fb2d9"
-    families = {"agent": "#d62728", "lang": "#2ca02c", "dbos": "#9467bd", "burr": "#8c564b", "limit": "#999999"}
+    families = {
+        "agent": "#d62728",
+        "lang": "#2ca02c",
+        "dbos": "#9467bd",
+        "burr": "#8c564b",
+        "limit": "#999999",
+    }
     return next((found for name, found in families.items() if side.startswith(name)), "#e7a33e")
 
 

@@ -62,7 +62,16 @@ def head(table: Table) -> tuple[str, ...]:
     later = ("written later",) if table.workload.counted and "first" in table.workload.figures else ()
     figures = (f"{name} ({table.workload.unit})" for name in table.figure_names())
     peak = ("peak",) if any(row.peak for row in table.rows) else ()
-    return ("side", f"median ({table.workload.unit})", "quartiles", "x ours", *figures, *counted, *later, *peak)
+    return (
+        "side",
+        f"median ({table.workload.unit})",
+        "quartiles",
+        "x ours",
+        *figures,
+        *counted,
+        *later,
+        *peak,
+    )
 
 
 def cells(table: Table, row: Row) -> tuple[str, ...]:

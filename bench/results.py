@@ -13,16 +13,27 @@ from bench.verdicts import Verdict
 
 ABOUT = (
     "Every side ran in its own process, one at a time, in turn, in the same run, after a round that does not count; "
-    "every result was checked, where there is a store by reading it anew. Shown are medians over the rounds; ratios are "
-    "ratios of medians, `x ours` is how many times as long as ours (on SQLite where ours stores, without storage "
+    "every result was checked, where there is a store by reading it anew. Shown are medians over the rounds; ratios "
+    "are ratios of medians, `x ours` is how many times as long as ours (on SQLite where ours stores, without storage "
     "elsewhere). Compare within one table only: the machine drifts between tables, and yours is another one."
 )
 COLUMNS = (
     "*written each*: bytes passed to write() for each superstep, by all threads of the process (`wchar` of "
     "`/proc/self/io`), *written later*: the same after the first superstep; *syncs each*: calls of fsync and fdatasync "
     "for each superstep, seen by strace between two marks around the run, so that opening and closing do not count. "
-    "Both were counted in a run of their own, because counting costs time. *stored*: bytes of all files after the store "
-    "was closed. *peak*: the most memory that the process held during the run (`VmHWM`, set back before)."
+    "Both were counted in a run of their own, because counting costs time. *stored*: bytes of all files after the "
+    "store was closed. *peak*: the most memory that the process held during the run (`VmHWM`, set back before)."
+)
+
+
+AGAIN = (
+    "Run it again: `make bench`, or `make bench ARGS=--quick` for a rough answer with smaller sizes; "
+    "`make bench ARGS=--help` says more. Peers are installed from the registry into `.bench/`, once."
+)
+LOST = (
+    "Sides that are not listed store nothing, or in memory, and lose all. A power cut is taken at its word: a drive "
+    "keeps what it said it wrote, and nothing else is kept. Nobody cut the power here: this follows from which calls a side "
+    "makes, which *syncs each* counts."
 )
 
 
@@ -42,8 +53,7 @@ def write(
         "",
         f"Written by `{command}` on {today}. {ABOUT}",
         "",
-        "Run it again: `make bench`, or `make bench ARGS=--quick` for a rough answer with smaller sizes; "
-        "`make bench ARGS=--help` says more. Peers are installed from the registry into `.bench/`, once.",
+        AGAIN,
         "",
         "## What has to be shown",
         "",
@@ -74,7 +84,9 @@ def _machine(clients: Sequence[Client], machine: Mapping[str, str]) -> list[str]
         "",
         *grid(("what", "value"), list(machine.items())),
         "",
-        *grid(("environment", "Python", "packages"), [(name, *facts) for name, facts in environments.items()]),
+        *grid(
+            ("environment", "Python", "packages"), [(name, *facts) for name, facts in environments.items()]
+        ),
         "",
     ]
 
@@ -88,9 +100,7 @@ def _durability(clients: Sequence[Client]) -> list[str]:
     return [
         "## What is lost",
         "",
-        "Sides that are not listed store nothing, or in memory, and lose all. A power cut is taken at its word: a drive "
-        "keeps what it said it wrote, and nothing else is kept. Nobody cut the power here: this follows from which calls "
-        "a side makes, which *syncs each* counts.",
+        LOST,
         "",
         *grid(("side", "`kill -9` loses", "a power cut loses"), rows),
         "",
@@ -106,7 +116,9 @@ def _workload(table: Table, clients: Sequence[Client]) -> list[str]:
         "",
         workload.what,
         "",
-        f"{workload.unit} per {workload.per}, {table.rounds} rounds" + (f"; {params}" if params else "") + ".",
+        f"{workload.unit} per {workload.per}, {table.rounds} rounds"
+        + (f"; {params}" if params else "")
+        + ".",
         "",
         *grid(head(table), [cells(table, row) for row in table.rows]),
         "",
@@ -135,4 +147,3 @@ def _missing(workload: str, clients: Sequence[Client]) -> list[str]:
 def grid(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
     """A table."""
     return ["| " + " | ".join(line) + " |" for line in (head, tuple("---" for _ in head), *rows)]
-

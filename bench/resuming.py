@@ -108,7 +108,7 @@ def measure_resuming(
             progress(f"{workload.id}: {resumer.client.side.name} builds")
             resumer.build()
         samples: dict[str, list[Sample]] = {client.side.name: [] for client in able}
-        for number in range(rounds + 1):
+        for number in range(0 if rounds > 1 else 1, rounds + 1):
             for resumer in resumers:
                 name = resumer.client.side.name
                 sample = resumer.sample(scale)
@@ -128,5 +128,3 @@ def measure_resuming(
         for client, resumer in zip(able, resumers, strict=True)
     ]
     return Table(workload, params, rounds, rows)
-
-

@@ -31,6 +31,8 @@ class Side:
     """`nothing`, `memory`, `disk` (what is stored is not synced) or `synced`."""
     environment: str | None = None
     """The key in `ENVIRONMENTS`; None runs in the harness's own."""
+    quick: bool = True
+    """Whether a quick run has it."""
     imports: tuple[str, ...] = ()
     """The statements whose cost is the cost of importing this side; the first one counts for the target."""
 
@@ -52,9 +54,9 @@ SIDES = (
             "from holdfast import Executor, WorkflowBuilder, WorkflowContext, handler",
         ),
     ),
-    Side("holdfast-memory", "holdfast", "memory", "memory"),
+    Side("holdfast-memory", "holdfast", "memory", "memory", quick=False),
     Side(OURS_STORED, "holdfast", "sqlite", "synced"),
-    Side("holdfast-file", "holdfast", "file", "synced"),
+    Side("holdfast-file", "holdfast", "file", "synced", quick=False),
     Side("holdfast-sqlite-async", "holdfast", "async", "synced"),
     Side("holdfast-sqlite-exit", "holdfast", "exit", "synced"),
     Side(
@@ -64,13 +66,13 @@ SIDES = (
         environment=AF,
         imports=("from agent_framework import Executor, WorkflowBuilder, WorkflowContext, handler",),
     ),
-    Side(f"{AF}-memory", "agent_framework", "memory", "memory", AF),
+    Side(f"{AF}-memory", "agent_framework", "memory", "memory", AF, quick=False),
     Side(f"{AF}-file", "agent_framework", "file", "disk", AF),
     Side(LG, "langgraph", "none", environment=LG, imports=("from langgraph.graph import StateGraph",)),
-    Side(f"{LG}-memory", "langgraph", "memory", "memory", LG),
+    Side(f"{LG}-memory", "langgraph", "memory", "memory", LG, quick=False),
     Side(f"{LG}-sqlite", "langgraph", "sqlite", "synced", LG),
-    Side(f"{LG}-sqlite-sync", "langgraph", "sqlite-sync", "synced", LG),
-    Side(f"{LG}-sqlite-exit", "langgraph", "sqlite-exit", "synced", LG),
+    Side(f"{LG}-sqlite-sync", "langgraph", "sqlite-sync", "synced", LG, quick=False),
+    Side(f"{LG}-sqlite-exit", "langgraph", "sqlite-exit", "synced", LG, quick=False),
     Side(f"{LG}-delta", "langgraph", "delta", "synced", LG),
     Side(
         "dbos-sqlite",

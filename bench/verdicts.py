@@ -51,14 +51,18 @@ class Run:
         return None if value is None else value / UNITS[self._tables[workload].workload.unit]
 
 
-def _at_least(workload: str, target: str, factor: float, theirs: float | None, ours: float | None) -> Iterator[Verdict]:
+def _at_least(
+    workload: str, target: str, factor: float, theirs: float | None, ours: float | None
+) -> Iterator[Verdict]:
     """Theirs is at least so many times ours."""
     if theirs and ours:
         ratio = theirs / ours
         yield Verdict(workload, "PASS" if ratio >= factor else "MISS", target, f"{ratio:,.1f} times")
 
 
-def _at_most(workload: str, target: str, factor: float, ours: float | None, other: float | None) -> Iterator[Verdict]:
+def _at_most(
+    workload: str, target: str, factor: float, ours: float | None, other: float | None
+) -> Iterator[Verdict]:
     """Ours is at most so many times another one."""
     if ours and other:
         ratio = ours / other
@@ -70,13 +74,17 @@ def _told(workload: str, what: str, ours: float | None, other: float | None) -> 
         yield Verdict(workload, "", what, f"{ours / other:,.2f} times")
 
 
-def _faster_than(run: Run, workload: str, side: str, others: Callable[[Row], bool], target: str) -> Iterator[Verdict]:
+def _faster_than(
+    run: Run, workload: str, side: str, others: Callable[[Row], bool], target: str
+) -> Iterator[Verdict]:
     ours = run.row(workload, side)
     peers = [row for row in run.rows(workload) if row.is_peer and others(row)]
     if ours and peers:
         best = min(peers, key=lambda row: row.median)
         word = "PASS" if ours.median < best.median else "MISS"
-        yield Verdict(workload, word, target, f"{best.median / ours.median:,.1f} times faster than {best.side}")
+        yield Verdict(
+            workload, word, target, f"{best.median / ours.median:,.1f} times faster than {best.side}"
+        )
 
 
 def _stores(row: Row) -> bool:
@@ -139,7 +147,9 @@ def w5(run: Run) -> Iterator[Verdict]:
         target = f"journal on, at least 5 times faster than {peer}"
         yield from _at_least("W5", target, 5, run.seconds("W5", peer), ours)
     for peer in (AF, LG):
-        yield from _told("W5", f"{peer} without storage, in rounds of ours with", run.seconds("W5", peer), ours)
+        yield from _told(
+            "W5", f"{peer} without storage, in rounds of ours with", run.seconds("W5", peer), ours
+        )
         target = f"without storage at least 5 times faster than {peer}"
         yield from _at_least("W5", target, 5, run.seconds("W5", peer), run.seconds("W5", OURS))
 
@@ -179,7 +189,9 @@ def w8_w9(run: Run) -> Iterator[Verdict]:
     rewriting = run.seconds("W8-whole", ZSTD)
     yield from _at_most("W8-whole", target, 0.05, run.seconds("W8-whole", OURS_STORED), rewriting)
     beside = run.seconds("W9", OURS_STORED, BESIDE)
-    yield from _at_most("W9", "within 1.5 times W2 (run beside it)", 1.5, run.seconds("W9", OURS_STORED), beside)
+    yield from _at_most(
+        "W9", "within 1.5 times W2 (run beside it)", 1.5, run.seconds("W9", OURS_STORED), beside
+    )
 
 
 def imported(run: Run) -> Iterator[Verdict]:

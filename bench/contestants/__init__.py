@@ -77,3 +77,8 @@ class Contestant:
     missing: Mapping[str, str] = field(default_factory=dict)
     """Why a workload is not done, by its id; "*" stands for the others."""
     resume: Resume | None = None
+
+
+def make(folder: Path) -> None:
+    """Make a folder if it is not there."""
+    folder.mkdir(parents=True, exist_ok=True)

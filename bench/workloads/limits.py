@@ -50,7 +50,7 @@ IMPORT = Workload(
     value=lambda timed, _: timed.seconds,
     answer=None,
     rounds=10,
-    quick_rounds=2,
+    quick_rounds=1,
 )
 
 W6 = Workload(
@@ -69,5 +69,5 @@ W6 = Workload(
     answer=None,
     quick={"size": 5_000_000, "supersteps": 100},
     rounds=5,
-    quick_rounds=2,
+    quick_rounds=1,
 )

@@ -84,10 +84,12 @@ def _runs(runs: int, id: str, quick: int) -> Workload:
 
 
 W7_FEW = _runs(10, "W7-few", 10)
-W7 = _runs(200, "W7", 40)
-W7_MANY = _runs(1000, "W7-many", 200)
+W7 = _runs(200, "W7", 30)
+W7_MANY = _runs(1000, "W7-many", 100)
 
-GROWING = "The first superstep puts a text of 50 MB into shared state; each other one adds 1,000 characters to it"
+GROWING = (
+    "The first superstep puts a text of 50 MB into shared state; each other one adds 1,000 characters to it"
+)
 
 W8 = Workload(
     id="W8",

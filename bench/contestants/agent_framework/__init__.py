@@ -14,7 +14,7 @@ from typing import Any
 from agent_framework import FileCheckpointStorage, InMemoryCheckpointStorage
 
 from bench.contestants import Contestant, Entry, Job, Outcome, Prepare, Resume, Run
-from bench.contestants.agent_framework.plain import chain, fan
+from bench.contestants.agent_framework.plain import chain, fan, loop
 from bench.contestants.agent_framework.scripted import scripted, state_of
 from bench.scripts import SCRIPTS, Script, summary
 
@@ -124,16 +124,19 @@ def contestant(variant: str) -> Contestant:
         "file": "`checkpoint_storage=FileCheckpointStorage(folder)`",
     }[variant]
     chained = f"`WorkflowBuilder.add_chain` of `Executor` instances; `workflow.run(0, stream=True)`; {where}"
-    fanned = f"`add_fan_out_edges(hub, workers)` and `add_fan_in_edges(workers, hub)`; `workflow.run(0, stream=True)`; {where}"
-    linear = Entry(prepared(variant, lambda job, storage: chain(job.params, storage)), chained)
+    looped = f"an `Executor` with an edge to itself (a chain is far slower); `workflow.run(0, stream=True)`; {where}"
+    fanned = f"`add_fan_out_edges` and `add_fan_in_edges`; `workflow.run(0, stream=True)`; {where}"
+    linear = Entry(prepared(variant, lambda job, _: chain(job.params)), chained)
     fan_entry = Entry(prepared(variant, lambda job, storage: fan(job.params, storage)), fanned)
     if variant == "none":
         return Contestant(
-            PACKAGES, {"W1": linear, "W5": fan_entry}, missing={"*": "nothing is stored in this configuration"}
+            PACKAGES,
+            {"W1": linear, "W5": fan_entry},
+            missing={"*": "nothing is stored in this configuration"},
         )
     state = f"a ring of executors, `ctx.set_state` and `ctx.get_state`; {where}"
     entries = {
-        "W2": linear,
+        "W2": Entry(prepared(variant, lambda job, storage: loop(job.params, storage)), looped),
         "W5": fan_entry,
         "W7": Entry(many(variant), f"`asyncio.gather` of runs of one workflow object each; {where}"),
         **{name: Entry(prepared(variant, _scripted), state, checked(variant)) for name in STATE},

@@ -30,6 +30,22 @@ class Last(Executor):
         await ctx.yield_output(number + 1)
 
 
+class Loop(Executor):
+    """Adds 1 and passes on to itself, and yields the result in the end."""
+
+    def __init__(self, id: str, count: int) -> None:
+        super().__init__(id=id)
+        self.count = count
+
+    @handler
+    async def step(self, number: int, ctx: WorkflowContext[int, int]) -> None:
+        """One superstep of the loop."""
+        if number + 1 < self.count:
+            await ctx.send_message(number + 1)
+        else:
+            await ctx.yield_output(number + 1)
+
+
 class Hub(Executor):
     """Both ends of the fan."""
 
@@ -68,14 +84,22 @@ class Worker(Executor):
         await ctx.send_message(number + self.index)
 
 
-def chain(params: Params, storage: Any) -> Any:
-    """W1 and W2."""
+def chain(params: Params) -> Any:
+    """W1."""
     count = params["supersteps"]
     steps = [*(Step(id=f"step-{index}") for index in range(count - 1)), Last(id="last")]
-    builder = WorkflowBuilder(
-        name="chain", start_executor=steps[0], max_iterations=count, checkpoint_storage=storage
-    )
+    builder = WorkflowBuilder(name="chain", start_executor=steps[0], max_iterations=count)
     return (builder.add_chain(steps) if count > 1 else builder).build()
+
+
+def loop(params: Params, storage: Any) -> Any:
+    """W2: a checkpoint of a chain has something of each of its 200 executors, and takes a hundred times as long."""
+    count = params["supersteps"]
+    step = Loop("step", count)
+    builder = WorkflowBuilder(
+        name="loop", start_executor=step, max_iterations=count, checkpoint_storage=storage
+    )
+    return builder.add_edge(step, step).build()
 
 
 def fan(params: Params, storage: Any) -> Any:

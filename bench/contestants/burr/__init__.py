@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,14 @@ from burr import telemetry
 from burr.core import ApplicationBuilder, State, action, default, expr
 
 from bench import marks
-from bench.contestants import Contestant, Entry, Job, Outcome, Prepare, Resume, Run
+from bench.contestants import Contestant, Entry, Job, Outcome, Prepare, Resume, Run, make
 from bench.scripts import SCRIPTS, Again, AppendItem, AppendText, Put, Script, Set, summary
 
 telemetry.disable_telemetry()
 STATE = ("W3", "W4", "W8", "W9", "W10")
 RUN = "run"
 FIELDS = ("index", "counter", "log", "history", "text", "keys")
-EMPTY = {"index": 0, "counter": None, "log": None, "history": [], "text": None, "keys": {}}
+EMPTY: dict[str, Any] = {"index": 0, "counter": None, "log": None, "history": [], "text": None, "keys": {}}
 
 
 @asynccontextmanager
@@ -33,7 +34,7 @@ async def persister_at(variant: str, folder: Path) -> AsyncIterator[Any]:
         return
     from burr.integrations.persisters.b_aiosqlite import AsyncSQLitePersister
 
-    folder.mkdir(parents=True, exist_ok=True)
+    make(folder)
     async with AsyncSQLitePersister.from_values(db_path=str(folder / "runs.db")) as persister:
         await persister.connection.execute("PRAGMA journal_mode=WAL")
         await persister.initialize()
@@ -48,11 +49,7 @@ async def step(state: State) -> State:
 
 def _chain(count: int) -> ApplicationBuilder:
     names = [f"step_{index}" for index in range(count)]
-    return (
-        ApplicationBuilder()
-        .with_actions(**dict.fromkeys(names, step))
-        .with_transitions(*zip(names, names[1:], strict=False))
-    )
+    return ApplicationBuilder().with_actions(**dict.fromkeys(names, step)).with_transitions(*pairwise(names))
 
 
 def linear(variant: str) -> Prepare:
@@ -114,7 +111,10 @@ def _scripted(script: Script, roles: int) -> ApplicationBuilder:
     names = [f"role_{number}" for number in range(roles)]
     transitions: list[Any] = []
     for number, name in enumerate(names):
-        transitions += [(name, names[(number + 1) % roles], expr(f"index < {len(script)}")), (name, "done", default)]
+        transitions += [
+            (name, names[(number + 1) % roles], expr(f"index < {len(script)}")),
+            (name, "done", default),
+        ]
     return (
         ApplicationBuilder()
         .with_actions(done, **dict.fromkeys(names, _player(script)))
@@ -206,7 +206,9 @@ def contestant(variant: str) -> Contestant:
     if variant == "none":
         missing = {"W5": fan, "*": "nothing is stored in this configuration"}
         return Contestant(("apache-burr",), {"W1": Entry(linear("none"), chained)}, missing=missing)
-    where = "`AsyncSQLitePersister` in WAL mode (synchronous=FULL), faster than its default, the rollback journal"
+    where = (
+        "`AsyncSQLitePersister` in WAL mode (synchronous=FULL), faster than its default, the rollback journal"
+    )
     state = f"a ring of async `@action`s with `expr` transitions; `app.aiterate(...)`; {where}"
     entries = {
         "W2": Entry(linear(variant), f"{chained}; {where}"),

@@ -19,7 +19,7 @@ from typing import Any
 from dbos import DBOS, SetWorkflowID
 
 from bench import marks
-from bench.contestants import Contestant, Entry, Job, Outcome, Prepare, Resume, Run
+from bench.contestants import Contestant, Entry, Job, Outcome, Prepare, Resume, Run, make
 from bench.scripts import SCRIPTS, Again, AppendItem, AppendText, Put, Script, Set, summary
 
 STATE = ("W3", "W4", "W8", "W9", "W10")
@@ -113,7 +113,7 @@ async def scripted(workload: str, supersteps: int) -> int:
 @asynccontextmanager
 async def launched(folder: Path) -> AsyncIterator[None]:
     """DBOS on a database of its own, in WAL mode, which is faster than its default and as durable."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make(folder)
     path = folder / "runs.db"
     connection = sqlite3.connect(path)
     connection.execute("PRAGMA journal_mode=WAL")
@@ -173,7 +173,7 @@ async def many(job: Job) -> AsyncIterator[Run]:
 
         async def one(number: int) -> int:
             with SetWorkflowID(f"run-{number}"):
-                return await scripted("W7", count)  # type: ignore[no-any-return]
+                return await scripted("W7", count)
 
         async def run() -> Outcome:
             found = await asyncio.gather(*(one(number) for number in range(job.params["runs"])))

@@ -86,7 +86,14 @@ def _durable(builder: WorkflowBuilder, kind: str, storage: CheckpointStorage) ->
     builder.with_checkpointing(storage)
     if kind in ("async", "exit"):
         builder.with_durability(kind)  # type: ignore[attr-defined, unused-ignore]
-    return builder.build()
+    return _built(builder)
+
+
+def _built(builder: WorkflowBuilder) -> Workflow:
+    """A workflow with its fingerprint, which is made once, and otherwise by the first run that is stored."""
+    workflow = builder.build()
+    assert workflow.fingerprint
+    return workflow
 
 
 def stored(kind: str, build: Callable[[Job], WorkflowBuilder]) -> Prepare:
@@ -150,7 +157,9 @@ def _scripted(job: Job) -> WorkflowBuilder:
 
 
 def _entries(kind: str) -> dict[str, Entry]:
-    chained = "`WorkflowBuilder.add_chain` of `Executor` instances that are `shareable`; `workflow.run_stream(0)`"
+    chained = (
+        "`WorkflowBuilder.add_chain` of `Executor` instances that are `shareable`; `workflow.run_stream(0)`"
+    )
     fanned = (
         "`add_fan_out_edges(hub, workers)` and `add_fan_in_edges(workers, hub)` of `Executor` recipes (all "
         "executors are created anew in every run, inside the measured time); `workflow.run_stream(0)`"
@@ -158,7 +167,9 @@ def _entries(kind: str) -> dict[str, Entry]:
     if kind == "none":
         return {"W1": Entry(plain(chain), chained), "W5": Entry(plain(fan), fanned)}
     where = STORES[kind]
-    state = f"a ring of `@executor` functions, shared state by `queue_state_update` and `append_state`; {where}"
+    state = (
+        f"a ring of `@executor` functions, shared state by `queue_state_update` and `append_state`; {where}"
+    )
     entries = {
         "W2": Entry(stored(kind, lambda job: chain(job.params)), f"{chained}; {where}"),
         "W5": Entry(stored(kind, lambda job: fan(job.params)), f"{fanned}; {where}; journal on"),

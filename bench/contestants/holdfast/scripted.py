@@ -41,7 +41,7 @@ def scripted(script: Script, roles: int = 1) -> WorkflowBuilder:
         else:
             await ctx.yield_output(index + 1)
 
-    ring = [executor(step, id=f"role-{number}") for number in range(roles)]
+    ring = [executor(id=f"role-{number}")(step) for number in range(roles)]
     builder = WorkflowBuilder(name="script", max_iterations=len(script) + 1).set_start_executor(ring[0])
     for number, role in enumerate(ring):
         builder.add_edge(role, ring[(number + 1) % roles])

@@ -15,14 +15,17 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.contestants import Contestant, Entry, Job, Outcome, Prepare, Resume, Run
+from bench.contestants import Contestant, Entry, Job, Outcome, Prepare, Resume, Run, make
 from bench.contestants.langgraph import plain
 from bench.contestants.langgraph.scripted import scripted
 from bench.scripts import SCRIPTS, Script, summary
 
 STATE = ("W3", "W4", "W8", "W9", "W10")
 PACKAGES = ("langgraph", "langgraph-checkpoint", "langgraph-checkpoint-sqlite", "langchain-core", "aiosqlite")
-MISSING = {"W1": "W1 is without storage", "W8-whole": "the same as its W8, which stores the whole text each time"}
+MISSING = {
+    "W1": "W1 is without storage",
+    "W8-whole": "the same as its W8, which stores the whole text each time",
+}
 DURABILITY = {"sqlite-sync": "sync", "sqlite-exit": "exit"}
 _in_memory: dict[Path, Any] = {}
 
@@ -39,7 +42,7 @@ async def saver_at(variant: str, folder: Path) -> AsyncIterator[Any]:
     else:
         from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
-        folder.mkdir(parents=True, exist_ok=True)
+        make(folder)
         async with AsyncSqliteSaver.from_conn_string(str(folder / "runs.db")) as saver:
             yield saver
 
@@ -114,7 +117,9 @@ def _graph(job: Job, variant: str, saver: Any) -> Any:
 
 
 def _state(values: dict[str, Any]) -> Any:
-    return summary({key: value for key, value in values.items() if key != "index" and value not in ("", [], {})})
+    return summary(
+        {key: value for key, value in values.items() if key != "index" and value not in ("", [], {})}
+    )
 
 
 def stateful(variant: str, **durability: str) -> Prepare:
@@ -186,7 +191,7 @@ def _resume(variant: str) -> Resume:
         async with saver_at(variant, job.folder) as saver:
             return len([one async for one in saver.alist({"configurable": {"thread_id": "run"}})])
 
-    how = "`graph.astream(None, config)`; `saver.alist(config)`; stored with `durability=\"sync\"`: see what `kill -9` loses"
+    how = "`graph.astream(None, config)`; `saver.alist(config)`; stored with durability `sync`: see what is lost"
     return Resume(stateful(variant, durability="sync"), open_empty, resume, listing, how)
 
 
@@ -196,7 +201,7 @@ WHERE = {
     "sqlite": "`AsyncSqliteSaver` (WAL, synchronous=FULL), durability `async`, its default",
     "sqlite-sync": '`AsyncSqliteSaver` (WAL, synchronous=FULL), `durability="sync"`',
     "sqlite-exit": '`AsyncSqliteSaver` (WAL, synchronous=FULL), `durability="exit"`',
-    "delta": "`AsyncSqliteSaver`, durability `async`, `DeltaChannel` (beta) with its default snapshot every 100 updates",
+    "delta": "`AsyncSqliteSaver`, durability `async`, `DeltaChannel` (beta), a snapshot every 100 updates, its default",
 }
 # Tried: W4 with 100 supersteps, killed at the start of the 99th: 7 checkpoints were there.
 BEHIND = "all checkpoints that wait to be written: the run does not wait for them, so that there may be many"
@@ -217,7 +222,7 @@ def contestant(variant: str) -> Contestant:
         if variant == "none"
         else f'a node with a conditional edge to itself; `graph.astream(..., stream_mode="updates")`; {where}'
     )
-    fanned = f'`Send` to one worker node, answers through a `Topic` channel; `graph.astream(...)`; {where}'
+    fanned = f"`Send` to one worker node, answers through a `Topic` channel; `graph.astream(...)`; {where}"
     stated = f"a ring of nodes with conditional edges, channels with reducers; {where}"
     first, fans = Entry(linear(variant), chained), Entry(fan(variant), fanned)
     entries = {name: Entry(stateful(variant), stated, checked(variant)) for name in STATE}

@@ -15,24 +15,31 @@ def contestant(variant: str) -> Contestant:
         return Contestant(
             (),
             {
-                "W1": Entry(tasks.repeated(tasks.task), "`await asyncio.create_task(one())` for each superstep"),
+                "W1": Entry(
+                    tasks.repeated(tasks.task), "`await asyncio.create_task(one())` for each superstep"
+                ),
                 "L1": Entry(tasks.repeated(tasks.bare_await), "`await one()`"),
                 "L2": Entry(tasks.repeated(tasks.task), "`await asyncio.create_task(one())`"),
-                "L3": Entry(tasks.repeated(tasks.gather), "`await asyncio.gather(*(one() for _ in range(100)))`"),
+                "L3": Entry(
+                    tasks.repeated(tasks.gather), "`await asyncio.gather(*(one() for _ in range(100)))`"
+                ),
             },
         )
     if variant == "zstd":
         from bench.contestants.limits import files
 
-        entry = Entry(files.compressed, "zstd level 1 of the whole text, `write`, `fsync`, each superstep", files.checked)
+        entry = Entry(
+            files.compressed,
+            "zstd level 1, `write` and `fsync` of the whole text",
+            files.checked,
+        )
         return Contestant(("zstandard",), {"W3": entry, "W8-whole": entry}, SYNCED, SYNCED)
     from bench.contestants.limits import rows
 
     how = {
         "rows": (
             rows.through_the_hop(),
-            "the rows that our own W2 wrote, into the same tables, one transaction for each superstep, by a thread that "
-            "is called as our store calls its own; no engine, no store, nothing read",
+            "our W2's rows in the same tables, by a thread of our store's kind; no engine, no store, nothing read",
         ),
         "transaction": (
             rows.in_place(rows.transaction),

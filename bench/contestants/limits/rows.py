@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from bench.contestants import Job, Outcome, Prepare, Run
+from bench.contestants import Job, Outcome, Prepare, Run, make
 from bench.contestants.holdfast import RUN, consume
 from bench.contestants.holdfast.plain import chain
 from bench.scripts import Params
@@ -43,7 +43,7 @@ class Written:
 
 async def commits_of(params: Params, folder: Path) -> tuple[Row, list[Written]]:
     """Run our W2, and read from its database the row of the run and what each commit wrote."""
-    folder.mkdir(parents=True)
+    make(folder)
     async with SqliteCheckpointStorage(folder / "runs.db") as storage:
         await consume(chain(params).with_checkpointing(storage).build(), RUN)
     connection = sqlite3.connect(folder / "runs.db")
@@ -57,7 +57,9 @@ async def commits_of(params: Params, folder: Path) -> tuple[Row, list[Written]]:
     count = params["supersteps"]
     first = len(rows) - 2 * count + 1
     groups = [rows[:first], *(rows[index : index + 2] for index in range(first, len(rows), 2))]
-    return run, [Written(group, [keyframes[row[0]] for row in group if row[0] in keyframes]) for group in groups]
+    return run, [
+        Written(group, [keyframes[row[0]] for row in group if row[0] in keyframes]) for group in groups
+    ]
 
 
 def database(path: Path) -> sqlite3.Connection:

@@ -19,6 +19,9 @@ from workflows.events import Event, StartEvent, StopEvent
 from bench.contestants import Contestant, Entry, Job, Outcome, Prepare, Resume, Run
 from bench.contestants.llama_index.journaled import checked, journaled, listing, many, open_empty, resume
 
+RESUMED = (
+    "`basic_runtime.restore`, `apply_state_patch`, `workflow.run(ctx=...)`; lines of the file are counted"
+)
 STATE = ("W3", "W4", "W8", "W9", "W10")
 
 
@@ -169,11 +172,15 @@ def contestant(variant: str) -> Contestant:
     packages = ("llama-index-workflows", "pydantic")
     if variant == "none":
         entries = {
-            "W1": Entry(chain, "one `@step` that returns its own event; `handler.stream_events(expose_internal=True)`"),
+            "W1": Entry(
+                chain, "one `@step` that returns its own event; `handler.stream_events(expose_internal=True)`"
+            ),
             "W5": Entry(fan, "`ctx.send_event` and `ctx.collect_events`; `@step(num_workers=100)`"),
         }
         return Contestant(packages, entries, missing={"*": "nothing is stored in this configuration"})
-    how = "`basic_runtime.journal(run_id)` and patches by `state_checkpoint(run_id).diff`, appended to a file and flushed"
+    how = (
+        "`basic_runtime.journal` and patches by `state_checkpoint(...).diff`, appended to a file and flushed"
+    )
     entries = {
         "W2": Entry(stored_chain(), f"one `@step` that returns its own event; {how}"),
         **{name: Entry(stateful(), f"`ctx.store.set`; {how}", checked) for name in STATE},
@@ -190,7 +197,11 @@ def contestant(variant: str) -> Contestant:
         "what the journal had not got yet: the run does not wait for it",
         "what the system had not written back yet (nothing is synced), up to all",
         missing,
-        Resume(stateful(), open_empty, resume, listing, "`basic_runtime.restore(...)`, `apply_state_patch`, `workflow.run(ctx=...)`; the lines of the file are counted"),
+        Resume(
+            stateful(),
+            open_empty,
+            resume,
+            listing,
+            RESUMED,
+        ),
     )
-
-

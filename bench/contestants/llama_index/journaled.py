@@ -109,7 +109,7 @@ async def many(job: Job) -> AsyncIterator[Run]:
         keeper = asyncio.create_task(keep(handler.run_id, job.folder / f"{number}.jsonl"))
         result = await handler
         await keeper
-        return result  # type: ignore[no-any-return]
+        return result
 
     async def run() -> Outcome:
         found = await asyncio.gather(*(one(number) for number in range(job.params["runs"])))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from typing import Any
 
 from pydantic_graph import EndMarker, GraphBuilder, StepContext, reduce_list_append
@@ -16,7 +17,7 @@ from bench.contestants import Contestant, Entry, Job, Outcome, Run
 
 async def step(ctx: StepContext[None, None, int]) -> int:
     """One superstep of the chain."""
-    return ctx.inputs + 1  # type: ignore[no-any-return]
+    return ctx.inputs + 1
 
 
 async def consume(graph: Any) -> tuple[Any, int]:
@@ -37,7 +38,7 @@ async def chain(job: Job) -> AsyncIterator[Run]:
     builder = GraphBuilder(name="chain", input_type=int, output_type=int, auto_instrument=False)
     steps = [builder.step(step, node_id=f"step-{index}") for index in range(count)]
     ends = [builder.start_node, *steps, builder.end_node]
-    for source, target in zip(ends, ends[1:], strict=False):
+    for source, target in pairwise(ends):
         builder.add(builder.edge_from(source).to(target))
     graph = builder.build()
 
@@ -50,12 +51,12 @@ async def chain(job: Job) -> AsyncIterator[Run]:
 
 def goes_on(found: Any) -> bool:
     """Whether there is another round."""
-    return found[0] == "next"  # type: ignore[no-any-return]
+    return found[0] == "next"
 
 
 def number_of(ctx: StepContext[None, None, tuple[str, int]]) -> int:
     """What the hub says."""
-    return ctx.inputs[1]  # type: ignore[no-any-return]
+    return ctx.inputs[1]
 
 
 @asynccontextmanager
@@ -107,6 +108,10 @@ def contestant(_: str) -> Contestant:
     """pydantic-graph, without instrumentation."""
     entries = {
         "W1": Entry(chain, "a chain of `GraphBuilder.step`s; `graph.iter(...)`; `auto_instrument=False`"),
-        "W5": Entry(fan, "an edge that maps over a step, `join(reduce_list_append)`, a decision; `graph.iter(...)`"),
+        "W5": Entry(
+            fan, "an edge that maps over a step, `join(reduce_list_append)`, a decision; `graph.iter(...)`"
+        ),
     }
-    return Contestant(("pydantic-graph", "pydantic"), entries, missing={"*": "it has no persistence since 2.0"})
+    return Contestant(
+        ("pydantic-graph", "pydantic"), entries, missing={"*": "it has no persistence since 2.0"}
+    )
