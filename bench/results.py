@@ -32,8 +32,8 @@ AGAIN = (
 )
 LOST = (
     "Sides that are not listed store nothing, or in memory, and lose all. A power cut is taken at its word: a drive "
-    "keeps what it said it wrote, and nothing else is kept. Nobody cut the power here: this follows from which calls a side "
-    "makes, which *syncs each* counts."
+    "keeps what it said it wrote, and nothing else is kept. Nobody cut the power here: this follows from which calls a "
+    "side makes, which *syncs each* counts."
 )
 
 
