@@ -77,7 +77,7 @@ def first_of(count: int) -> Value:
     """The mean of so many supersteps at the beginning (of a tenth of all, where there are few)."""
 
     def value(timed: Timed, _: Params) -> float:
-        some = min(count, len(timed.marks) // 10)
+        some = min(count, max(len(timed.marks) // 10, 1))
         return (timed.marks[some] - timed.marks[0]) / some
 
     return value
@@ -87,7 +87,7 @@ def last_of(count: int) -> Value:
     """The mean of so many supersteps at the end (of a tenth of all, where there are few)."""
 
     def value(timed: Timed, _: Params) -> float:
-        some = min(count, len(timed.marks) // 10)
+        some = min(count, max(len(timed.marks) // 10, 1))
         return (timed.marks[-1] - timed.marks[-1 - some]) / some
 
     return value
