@@ -111,7 +111,7 @@ def _measure_one(
         return measure_imports(workload, clients, rounds, progress)
     if workload.id == "W6":
         return measure_resuming(workload, params, clients, rounds, progress)
-    return measure(workload, params, clients, rounds, progress, keep=options.quick)
+    return measure(workload, params, clients, rounds, progress, quick=options.quick)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -130,8 +130,6 @@ def main(arguments: Sequence[str]) -> int:
             clients = [stack.enter_context(Client(side, python)) for side, python in pythons]
             for client in clients:
                 client.start()
-                if not options.quick:
-                    client.close()
             output = _measure_and_write(options, clients, facts, arguments, progress)
     except (EnvironmentFailed, WorkerFailed, WrongResult) as error:
         progress.clear()

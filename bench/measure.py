@@ -91,15 +91,20 @@ def _run(client: Client, workload: Workload, params: Params) -> Sample:
 
 
 def measure(
-    workload: Workload, params: Params, clients: Sequence[Client], rounds: int, progress: Progress, keep: bool
+    workload: Workload,
+    params: Params,
+    clients: Sequence[Client],
+    rounds: int,
+    progress: Progress,
+    quick: bool,
 ) -> Table:
     """Run one workload on all sides that have it: a round that does not count, then `rounds` that do.
 
-    With `keep` workers go on living, which spares a quick run their starts, and a round to warm up for a single one.
+    A quick run spares workers their new starts, and the round to warm up before a single one.
     """
     able = [client for client in clients if workload.id in client.entries]
     samples: dict[str, list[Sample]] = {client.side.name: [] for client in able}
-    for number in range(1 if keep and rounds == 1 else 0, rounds + 1):
+    for number in range(1 if quick and rounds == 1 else 0, rounds + 1):
         for client in able:
             using = params if number else {**params, **workload.warming}
             sample = _run(client, workload, using)
@@ -109,7 +114,7 @@ def measure(
             )
             if number:
                 samples[client.side.name].append(sample)
-    if not keep:
+    if workload.large and not quick:
         for client in able:
             client.close()
     return Table(workload, params, rounds, [_row(client, workload, samples) for client in able])

@@ -30,6 +30,10 @@ AGAIN = (
     "Run it again: `make bench`, or `make bench ARGS=--quick` for a rough answer with smaller sizes; "
     "`make bench ARGS=--help` says more. Peers are installed from the registry into `.bench/`, once."
 )
+ROUGH = (
+    "A rough answer: sizes are smaller, rounds fewer, and targets that grow with the size are not reached."
+)
+BUSY = "The machine was busy with something else: times say little, bytes and counts are right."
 LOST = (
     "Sides that are not listed store nothing, or in memory, and lose all. A power cut is taken at its word: a drive "
     "keeps what it said it wrote, and nothing else is kept. Nobody cut the power here: this follows from which calls a "
@@ -48,9 +52,12 @@ def write(
 ) -> None:
     """Write the report of one run; `plots` are titles and file names beside the report."""
     today = datetime.datetime.now(datetime.UTC).date()
+    busy = float(machine.get("load at start", "0")) > 1
     lines = [
         "# Benchmark results",
         "",
+        *([f"**{ROUGH}**", ""] if "--quick" in command else []),
+        *([f"**{BUSY}**", ""] if busy else []),
         f"Written by `{command}` on {today}. {ABOUT}",
         "",
         AGAIN,

@@ -96,6 +96,6 @@ SIDES = (
     Side("limit: asyncio task", "limits", "asyncio"),
     Side("limit: append + fdatasync", "limits", "append", "synced"),
     Side("limit: bare transaction", "limits", "transaction", "synced"),
-    Side("limit: same rows, same hop", "limits", "rows", "synced"),
+    Side("limit: same rows + hop", "limits", "rows", "synced"),
     Side("limit: zstd-1 + fsync", "limits", "zstd", "synced"),
 )

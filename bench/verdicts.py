@@ -12,7 +12,7 @@ from bench.workloads.model import UNITS
 
 AF, AF_FILE, LG, LG_SQLITE = "agent-framework", "agent-framework-file", "langgraph", "langgraph-sqlite"
 DELTA = "langgraph-delta"
-ROWS, BARE, ZSTD = "limit: same rows, same hop", "limit: bare transaction", "limit: zstd-1 + fsync"
+ROWS, BARE, ZSTD = "limit: same rows + hop", "limit: bare transaction", "limit: zstd-1 + fsync"
 APPEND, TASK = "limit: append + fdatasync", "limit: asyncio task"
 
 

@@ -49,7 +49,7 @@ IMPORT = Workload(
     params={},
     value=lambda timed, _: timed.seconds,
     answer=None,
-    rounds=10,
+    rounds=5,
     quick_rounds=1,
 )
 
@@ -68,6 +68,6 @@ W6 = Workload(
     value=lambda timed, _: timed.seconds,
     answer=None,
     quick={"size": 5_000_000, "supersteps": 100},
-    rounds=5,
+    rounds=3,
     quick_rounds=1,
 )

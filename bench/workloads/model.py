@@ -54,6 +54,8 @@ class Workload:
     quick_rounds: int = 5
     fresh: bool = False
     """Whether each run gets a new folder, and is one run; otherwise runs are repeated until they fill a moment."""
+    large: bool = False
+    """Whether processes are left with a large heap, so that the next workload wants new ones."""
     counted: bool = False
     """Whether bytes and syncs are counted."""
 

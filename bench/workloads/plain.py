@@ -30,7 +30,7 @@ W1 = Workload(
     value=whole(lambda params: params["supersteps"]),
     answer=lambda params: params["supersteps"],
     supersteps=lambda params: params["supersteps"],
-    rounds=30,
+    rounds=20,
     quick_rounds=5,
 )
 
@@ -50,7 +50,7 @@ W2 = Workload(
     supersteps=lambda params: params["supersteps"],
     fresh=True,
     counted=True,
-    rounds=20,
+    rounds=10,
     quick_rounds=2,
     quick={"supersteps": 100},
     warming={"supersteps": 20},
@@ -73,7 +73,7 @@ W5 = Workload(
     supersteps=lambda params: 2 * params["rounds"] + 1,
     fresh=True,
     counted=True,
-    rounds=12,
+    rounds=5,
     quick_rounds=2,
     quick={"rounds": 3},
     warming={"rounds": 1},

@@ -19,6 +19,7 @@ def _supersteps(params: Params) -> int:
 
 W3 = Workload(
     id="W3",
+    large=True,
     title="a 50 MB log in shared state while a counter changes",
     what=(
         "The first superstep puts a log of 50 MB into shared state, the others change a counter and leave the log "
@@ -60,7 +61,7 @@ W4 = Workload(
 )
 
 
-def _runs(runs: int, id: str, quick: int) -> Workload:
+def _runs(runs: int, id: str, quick: int, rounds: int) -> Workload:
     return Workload(
         id=id,
         title=f"{runs:,} concurrent runs of 20 supersteps in one process",
@@ -76,16 +77,17 @@ def _runs(runs: int, id: str, quick: int) -> Workload:
         supersteps=lambda params: params["runs"] * params["supersteps"],
         quick={"runs": quick},
         warming={"runs": 5},
-        rounds=3,
+        counting={"runs": 10},
+        rounds=rounds,
         quick_rounds=1,
         fresh=True,
         counted=True,
     )
 
 
-W7_FEW = _runs(10, "W7-few", 10)
-W7 = _runs(200, "W7", 30)
-W7_MANY = _runs(1000, "W7-many", 100)
+W7_FEW = _runs(10, "W7-few", 10, rounds=10)
+W7 = _runs(200, "W7", 30, rounds=2)
+W7_MANY = _runs(1000, "W7-many", 100, rounds=2)
 
 GROWING = (
     "The first superstep puts a text of 50 MB into shared state; each other one adds 1,000 characters to it"
@@ -93,12 +95,13 @@ GROWING = (
 
 W8 = Workload(
     id="W8",
+    large=True,
     beside="W2",
     title="a 50 MB text that gets 1 KB appended each superstep",
     what=f"{GROWING}, in the cheapest way that a side has.",
     unit="ms",
     per="superstep after the first",
-    params={"size": 50_000_000, "supersteps": 20, "message": 1000},
+    params={"size": 50_000_000, "supersteps": 12, "message": 1000},
     value=after_first,
     figures={"first": first},
     answer=_state("W8"),
@@ -114,11 +117,12 @@ W8 = Workload(
 
 W8_WHOLE = Workload(
     id="W8-whole",
+    large=True,
     title="the same text, read and stored as a whole each superstep",
     what=f"{GROWING}, by reading the whole text and storing the whole text, as code does that knows no better.",
     unit="ms",
     per="superstep after the first",
-    params={"size": 50_000_000, "supersteps": 20, "message": 1000},
+    params={"size": 50_000_000, "supersteps": 12, "message": 1000},
     value=after_first,
     figures={"first": first},
     answer=_state("W8-whole"),
@@ -134,6 +138,7 @@ W8_WHOLE = Workload(
 
 W9 = Workload(
     id="W9",
+    large=True,
     title="10,000 keys of state, one changed each superstep",
     what="The first superstep writes all keys, each other one changes one of them.",
     unit="ms",
@@ -155,6 +160,7 @@ W9 = Workload(
 
 W10 = Workload(
     id="W10",
+    large=True,
     title="a tool-calling loop of 100 rounds with 36 KB results",
     what=(
         "Two executors in turn: one stands for the model and appends a short call to the history, the other for the "

@@ -176,9 +176,8 @@ def _entries(kind: str) -> dict[str, Entry]:
         **{name: Entry(stored(kind, _scripted), state, checked(kind)) for name in STATE},
         **{name: Entry(many(kind), f"`asyncio.gather` of runs on one storage; {where}") for name in MANY},
     }
-    if kind == "memory":
-        for name in (*MANY, "W8-whole"):
-            del entries[name]
+    for name in {"memory": (*MANY, "W8-whole"), "file": ("W7-few", "W7-many")}.get(kind, ()):
+        del entries[name]
     return entries
 
 
