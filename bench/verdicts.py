@@ -188,6 +188,9 @@ def w8_w9(run: Run) -> Iterator[Verdict]:
     target = "with the whole text queued again below a twentieth of rewriting it (zstd-1 + write + fsync)"
     rewriting = run.seconds("W8-whole", ZSTD)
     yield from _at_most("W8-whole", target, 0.05, run.seconds("W8-whole", OURS_STORED), rewriting)
+    for peer in (AF_FILE, LG_SQLITE):
+        told = f"the same in rewritings by {peer} (its W8)"
+        yield from _told("W8-whole", told, run.seconds("W8-whole", OURS_STORED), run.seconds("W8", peer))
     beside = run.seconds("W9", OURS_STORED, BESIDE)
     yield from _at_most(
         "W9", "within 1.5 times W2 (run beside it)", 1.5, run.seconds("W9", OURS_STORED), beside
