@@ -22,8 +22,6 @@ from holdfast.stores.sqlite.schema import PAGE_SIZE, create
 
 Row: TypeAlias = tuple[Any, ...]
 
-_ADD = "INSERT INTO checkpoints VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
-_ADD_KEYFRAME = "INSERT INTO keyframes VALUES (?, ?, ?, ?)"
 _MOVE = "UPDATE runs SET checkpoint = ?, seq = ?, updated = ? WHERE id = ?"
 
 
@@ -72,6 +70,10 @@ def database(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def _insert(table: str, row: Row) -> str:
+    return f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})"
+
+
 def through_the_hop() -> Prepare:
     """The same rows in the same tables, by the same kind of thread, with nothing else around them."""
 
@@ -80,17 +82,19 @@ def through_the_hop() -> Prepare:
         run_row, commits = await commits_of(job.params, job.folder / "source")
         connection = database(job.folder / "runs.db")
         create(connection)
-        marks = ", ".join("?" * len(run_row))
-        connection.execute(f"INSERT INTO runs VALUES ({marks})", run_row)
+        connection.execute(_insert("runs", run_row), run_row)
+        add = _insert("checkpoints", commits[0].rows[0])
+        columns = [name for _, name, *_ in connection.execute("PRAGMA table_info(checkpoints)")]
+        checkpoint, seq = columns.index("checkpoint"), columns.index("seq")
 
         def write(calls: list[Call[Written]]) -> None:
             for call in calls:
                 last = call.task.rows[-1]
                 connection.execute("BEGIN IMMEDIATE")
-                connection.execute(_MOVE, (last[4], last[2], last[0], run_row[0]))
-                connection.executemany(_ADD, call.task.rows)
-                if call.task.keyframes:
-                    connection.executemany(_ADD_KEYFRAME, call.task.keyframes)
+                connection.execute(_MOVE, (last[checkpoint], last[seq], last[0], run_row[0]))
+                connection.executemany(add, call.task.rows)
+                for keyframe in call.task.keyframes:
+                    connection.execute(_insert("keyframes", keyframe), keyframe)
                 connection.execute("COMMIT")
             settle(calls)
 
