@@ -60,7 +60,7 @@ faults: $(DEV) ## kill, stop and race processes on each store, a thousand times 
 	  $(BIN)/python -m tests.faults.retention --store $$store --kills 100 --steps 10000 room; \
 	done
 
-bench: $(DEV) ## measure
+bench: $(DEV) ## measure beside peers and limits; ARGS=--quick for a rough answer
 	@$(BIN)/python -m bench $(ARGS)
 
 clean: ## remove .venv and everything that was generated

@@ -4,15 +4,19 @@ Run it with `make bench`, or `python -m bench --help` from the root of the repos
 
 | file | one sentence |
 |---|---|
-| `workloads.py` | what is measured: parameters, unit, right answer, target |
-| `sides.py` | who is measured: pinned packages and the contestant file of each |
-| `contestants/` | how each side does each workload, one file per side |
+| `workloads/` | what is measured: parameters, unit, right answer |
+| `scripts.py`, `inputs.py` | what supersteps do to state, as data that every side plays |
+| `sides.py` | who is measured: pinned packages, contestant and configuration of each |
+| `contestants/` | how each side does each workload, one package per side, and the limits |
 | `environments.py` | a virtual environment per peer under `.bench/` |
-| `worker.py` | the process that runs one contestant, asked by JSON lines |
+| `worker.py`, `marks.py`, `meters.py` | the process that runs one contestant, and what it measures of itself |
 | `client.py` | the harness's end of a worker |
 | `measure.py` | the interleaved rounds and their statistics |
+| `counting.py` | bytes and syncs, in runs of their own |
+| `resuming.py`, `resumer.py` | W6: new processes that go on |
 | `imports.py` | what an import costs |
+| `verdicts.py` | what has to be shown, and whether one run shows it |
 | `report.py` | tables on the terminal |
-| `results.py` | `bench/RESULTS.md` |
+| `results.py`, `plots.py` | `bench/RESULTS.md` and its images |
 | `profiling.py` | where our microseconds go |
 """

@@ -1,24 +1,24 @@
-"""`python -m bench`: measure, show, write the results."""
+"""`python -m bench`: measure, count, show, write the results."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from bench import machine, report, results
-from bench.client import Client, WorkerFailed, WrongResult
+from bench import machine, plots, report, results
+from bench.client import Client, WorkerFailed, WrongResult, data_folder
 from bench.environments import ROOT, EnvironmentFailed, folder, interpreter
 from bench.imports import measure_imports
-from bench.measure import Table, measure
+from bench.measure import Table, count_all, measure
+from bench.resuming import measure_resuming
 from bench.sides import SIDES
+from bench.verdicts import verdicts
 from bench.workloads import WORKLOADS, Params, Workload, select
-
-ROUNDS, QUICK_ROUNDS = 30, 7
-WARMUP = 3
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -27,10 +27,15 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         prog="python -m bench", description="Holdfast beside its peers, in one run."
     )
     parser.add_argument(
-        "--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds instead of {ROUNDS}: a rough answer"
+        "--quick",
+        action="store_true",
+        help="smaller sizes, fewer rounds, the main sides: a rough answer in two minutes",
     )
     parser.add_argument(
-        "--workloads", default="", metavar="W1,W5", help=f"of {', '.join(w.id for w in WORKLOADS)}, limits"
+        "--workloads",
+        default="",
+        metavar="W1,W5",
+        help=f"of {', '.join(w.id for w in WORKLOADS)}, limits, w7, w8",
     )
     parser.add_argument(
         "--sides", default="", metavar="A,B", help=f"of {', '.join(side.name for side in SIDES)}"
@@ -39,6 +44,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--param", action="append", default=[], metavar="W1.supersteps=500", help="change a parameter"
     )
+    parser.add_argument("--no-count", action="store_true", help="do not count bytes and syncs")
     parser.add_argument(
         "--output", type=Path, help="the report; a full run writes bench/RESULTS.md, others .bench/RESULTS.md"
     )
@@ -58,7 +64,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     names = {name.strip() for name in options.sides.split(",") if name.strip()}
     if unknown := names - {side.name for side in SIDES}:
         parser.error(f"unknown side {', '.join(sorted(unknown))}")
-    options.chosen = [side for side in SIDES if not names or side.name in names]
+    everyone = [side for side in SIDES if side.quick or not options.quick]
+    options.chosen = [side for side in SIDES if side.name in names] if names else everyone
     if options.rounds is not None and options.rounds < 1:
         parser.error("--rounds must be at least 1")
     return options
@@ -79,26 +86,32 @@ def parameters(changes: Sequence[str], quick: bool) -> dict[str, Params]:
 def measure_all(
     options: argparse.Namespace, clients: Sequence[Client], progress: report.Progress
 ) -> list[Table]:
-    """All chosen workloads, each shown as soon as it is done."""
-    rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
+    """All chosen workloads, each shown as soon as it is done; then what is counted."""
     tables = []
     for workload in options.selected:
-        table = _measure_one(workload, options.params[workload.id], clients, rounds, progress)
+        table = _measure_one(workload, options, clients, progress)
         progress.clear()
         if table.rows:
             tables.append(table)
             print(report.show(table) + "\n", flush=True)
-    for remark in report.remarks(tables):
-        print(remark)
+    for client in clients:
+        client.close()
+    if not options.no_count:
+        tables = count_all(tables, clients, options.params, progress, options.quick)
+        progress.clear()
     return tables
 
 
 def _measure_one(
-    workload: Workload, params: Params, clients: Sequence[Client], rounds: int, progress: report.Progress
+    workload: Workload, options: argparse.Namespace, clients: Sequence[Client], progress: report.Progress
 ) -> Table:
-    if workload.answer is None:
-        return measure_imports(workload, clients, min(rounds, 15), progress)
-    return measure(workload, params, clients, rounds, WARMUP, progress)
+    rounds = options.rounds or (workload.quick_rounds if options.quick else workload.rounds)
+    params = options.params[workload.id]
+    if workload.id == "import":
+        return measure_imports(workload, clients, rounds, progress)
+    if workload.id == "W6":
+        return measure_resuming(workload, params, clients, rounds, progress)
+    return measure(workload, params, clients, rounds, progress, quick=options.quick)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -113,20 +126,36 @@ def main(arguments: Sequence[str]) -> int:
     progress = report.Progress()
     try:
         with ExitStack() as stack:
-            pythons = [(side, interpreter(side, progress.say)) for side in options.chosen]
+            pythons = [(side, interpreter(side.environment, progress.say)) for side in options.chosen]
             clients = [stack.enter_context(Client(side, python)) for side, python in pythons]
-            tables = measure_all(options, clients, progress)
-            whole = not (
-                options.quick or options.workloads or options.sides or options.rounds or options.param
-            )
-            output = options.output or (ROOT / "bench" if whole else folder()) / "RESULTS.md"
-            results.write(output, tables, clients, facts, " ".join(["python -m bench", *arguments]))
+            for client in clients:
+                client.start()
+            output = _measure_and_write(options, clients, facts, arguments, progress)
     except (EnvironmentFailed, WorkerFailed, WrongResult) as error:
         progress.clear()
         print(f"bench: {error}", file=sys.stderr)
         return 1
+    finally:
+        shutil.rmtree(data_folder(), ignore_errors=True)
     print(f"written: {os.path.relpath(output)}")
     return 0
+
+
+def _measure_and_write(
+    options: argparse.Namespace,
+    clients: Sequence[Client],
+    facts: dict[str, str],
+    arguments: Sequence[str],
+    progress: report.Progress,
+) -> Path:
+    tables = measure_all(options, clients, progress)
+    found = verdicts(tables)
+    print(report.show_verdicts(found))
+    changed = options.quick or options.workloads or options.sides or options.rounds or options.param
+    output: Path = options.output or (folder() if changed else ROOT / "bench") / "RESULTS.md"
+    drawn = plots.draw(tables, output.parent / "plots", progress.say)
+    results.write(output, tables, found, clients, facts, " ".join(["python -m bench", *arguments]), drawn)
+    return output
 
 
 if __name__ == "__main__":

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import shutil
 import subprocess
+import tempfile
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from bench.environments import ROOT, folder
 from bench.sides import Side
-from bench.workloads import Params, Workload
+from bench.workloads import Params, Timed, Workload
+from bench.workloads.model import UNITS
 
 PATIENCE = 300.0
 """Seconds after which a silent worker is given up."""
@@ -32,33 +36,56 @@ class WrongResult(Exception):
 
 @dataclass(frozen=True)
 class Sample:
-    """One timed run of one workload by one side."""
+    """One timed run of one workload by one side, in the workload's unit."""
 
     value: float
+    figures: dict[str, float] = field(default_factory=dict)
     supersteps: int = 0
     events: int = 0
-    peak_rss: int = 0
+    peak: int = 0
+    stored: int = 0
+    marks: tuple[float, ...] = ()
 
 
 def clean_environment() -> dict[str, str]:
-    """The environment that every measured process gets."""
-    return {name: os.environ[name] for name in KEPT if name in os.environ}
+    """The environment that every measured process gets; our own sources come first, where they are not installed."""
+    kept = {name: os.environ[name] for name in KEPT if name in os.environ}
+    return {**kept, "PYTHONPATH": str(ROOT / "src")}
+
+
+def data_folder() -> Path:
+    """Where workers store: beside the environments, so that it is the disk of the repository."""
+    place = folder() / "data"
+    place.mkdir(exist_ok=True)
+    return place
 
 
 class Client:
-    """A running worker of one side."""
+    """A worker of one side, started when it is first needed."""
 
-    def __init__(self, side: Side, python: Path) -> None:
+    def __init__(self, side: Side, python: Path, tracer: Sequence[str] = ()) -> None:
         self.side = side
         self.python = python
-        self._log = folder() / f"{side.name}.log"
+        self.hello: dict[str, Any] = {}
+        self._tracer = tracer
+        self._log = folder() / f"{side.name.replace(': ', '-').replace(' ', '-')}.log"
         self._log.write_text("")
-        self._start()
+        self._process: subprocess.Popen[str] | None = None
 
-    def _start(self) -> None:
+    @property
+    def entries(self) -> dict[str, str]:
+        """How the side does each workload that it can do."""
+        found: dict[str, str] = self.hello["entries"]
+        return found
+
+    def start(self) -> None:
+        """Start the worker if it does not run, and let it say who it is."""
+        if self._process is not None:
+            return
+        module, variant = self.side.module, self.side.variant
         with self._log.open("a") as log:
             self._process = subprocess.Popen(
-                [str(self.python), "-m", "bench.worker", self.side.module],
+                [*self._tracer, str(self.python), "-m", "bench.worker", module, variant],
                 cwd=ROOT,
                 env=clean_environment(),
                 stdin=subprocess.PIPE,
@@ -69,40 +96,55 @@ class Client:
         self._selector = selectors.DefaultSelector()
         assert self._process.stdout is not None
         self._selector.register(self._process.stdout, selectors.EVENT_READ)
-        self._used = False
-        hello = self._answer()
-        self.python_version: str = hello["python"]
-        self.versions: dict[str, str] = hello["versions"]
-        self.entries: dict[str, dict[str, str]] = hello["entries"]
-
-    def refresh(self) -> None:
-        """Start the process anew if it ran anything, so that no workload meets the heap or the peak of another one."""
-        if self._used:
-            self.close()
-            self._start()
+        self.hello = self._answer()
 
     def run(self, workload: Workload, params: Params) -> Sample:
         """One timed run, checked."""
-        assert self._process.stdin is not None
-        params = {**params, **self.side.settings}
-        self._used = True
-        try:
-            self._process.stdin.write(json.dumps({"workload": workload.id, "params": params}) + "\n")
-            self._process.stdin.flush()
-        except OSError as error:
-            raise WorkerFailed(self._complaint("went away")) from error
-        answer = self._answer()
-        self._check(workload, params, answer)
+        answer = self.ask(workload, params, count=False)
+        timed = Timed(answer["seconds"], tuple(answer["marks"]))
+        scale = UNITS[workload.unit]
         return Sample(
-            workload.value(answer["seconds"], params),
+            workload.value(timed, params) * scale,
+            {
+                name: figure(timed, params) * scale
+                for name, figure in workload.figures.items()
+                if len(timed.marks) > 1
+            },
             answer["supersteps"],
             answer["events"],
-            answer["peak_rss"],
+            answer["peak"],
+            answer["stored"],
+            timed.marks,
         )
+
+    def ask(self, workload: Workload, params: Params, count: bool) -> dict[str, Any]:
+        """One run in a new folder, checked."""
+        self.start()
+        assert self._process is not None
+        assert self._process.stdin is not None
+        place = Path(tempfile.mkdtemp(dir=data_folder()))
+        request = {
+            "workload": workload.id,
+            "params": dict(params),
+            "folder": str(place / "store"),
+            "fresh": workload.fresh,
+            "count": count,
+        }
+        try:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+            answer = self._answer()
+        except OSError as error:
+            raise WorkerFailed(self._complaint("went away")) from error
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+        self._check(workload, params, answer)
+        return answer
 
     def _check(self, workload: Workload, params: Params, answer: dict[str, Any]) -> None:
         assert workload.answer is not None
-        facts = [("result", workload.answer(params), answer["result"])]
+        right = json.loads(json.dumps(workload.answer(params)))
+        facts = [("result", right, answer["result"])]
         if workload.supersteps is not None:
             facts.append(("supersteps", workload.supersteps(params), answer["supersteps"]))
         for name, right, got in facts:
@@ -110,6 +152,7 @@ class Client:
                 raise WrongResult(f"{self.side.name}, {workload.id}: {name} is {got!r}, should be {right!r}")
 
     def _answer(self) -> dict[str, Any]:
+        assert self._process is not None
         assert self._process.stdout is not None
         if not self._selector.select(PATIENCE):
             raise WorkerFailed(self._complaint(f"was silent for {PATIENCE:g} seconds"))
@@ -122,24 +165,28 @@ class Client:
         return answer
 
     def _complaint(self, what: str) -> str:
+        assert self._process is not None
         with suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=1)
         tail = "\n".join(self._log.read_text().splitlines()[-12:])
         return f"the worker of {self.side.name} {what}; the end of {self._log.relative_to(ROOT)}:\n{tail}"
 
     def close(self) -> None:
-        """End the worker."""
+        """End the worker; the next workload starts a new one, with a heap and a peak of its own."""
+        process, self._process = self._process, None
+        if process is None:
+            return
         self._selector.close()
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         with suppress(OSError):
-            self._process.stdin.close()
+            process.stdin.close()
         try:
-            self._process.wait(timeout=5)
+            process.wait(timeout=10)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process.stdout.close()
+            process.kill()
+            process.wait()
+        process.stdout.close()
 
     def __enter__(self) -> Self:
         return self

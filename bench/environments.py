@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from bench.sides import Side
+from bench.sides import ENVIRONMENTS
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / ".bench"
@@ -27,13 +27,13 @@ def folder() -> Path:
     return FOLDER
 
 
-def interpreter(side: Side, say: Callable[[str], None]) -> Path:
-    """The Python that runs a side, in an environment that is made first if it is not there yet."""
-    if side.requirement is None:
+def interpreter(environment: str | None, say: Callable[[str], None]) -> Path:
+    """The Python of an environment, which is made first if it is not there yet; None is our own."""
+    if environment is None:
         return Path(sys.executable)
-    place = folder() / side.requirement.replace("==", "-")
+    requirements = ENVIRONMENTS[environment]
+    place = folder() / requirements[0].replace("==", "-")
     python = place / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
-    requirements = [side.requirement, *side.extra_requirements]
     wanted = json.dumps({"python": sys.version, "requirements": requirements})
     mark = place / ".complete"
     if not (mark.exists() and mark.read_text() == wanted and python.exists()):

@@ -12,6 +12,7 @@ from bench.environments import ROOT
 from bench.measure import Progress, Row, Table
 from bench.sides import OURS
 from bench.workloads import Workload
+from bench.workloads.model import UNITS
 
 
 def measure_imports(workload: Workload, clients: Sequence[Client], rounds: int, progress: Progress) -> Table:
@@ -22,10 +23,10 @@ def measure_imports(workload: Workload, clients: Sequence[Client], rounds: int, 
         for index, statement in enumerate(client.side.imports)
     ]
     samples: dict[str, list[Sample]] = {name: [] for _, name, _ in entries}
-    for number in range(rounds + 1):
+    for number in range(0 if rounds > 1 else 1, rounds + 1):
         for client, name, statement in entries:
             bare = _seconds(client.python, "pass")
-            value = workload.value(_seconds(client.python, statement) - bare, {})
+            value = (_seconds(client.python, statement) - bare) * UNITS[workload.unit]
             which = f"round {number}/{rounds}" if number else "warm-up"
             progress(f"{workload.id} {which}: {name} {value:,.1f} {workload.unit}")
             if number:
@@ -43,6 +44,7 @@ def measure_imports(workload: Workload, clients: Sequence[Client], rounds: int, 
 
 
 def _seconds(python: Path, statement: str) -> float:
+    # Without -I our own sources would be found by PYTHONPATH only; with it, only what is installed.
     begin = time.perf_counter()
-    subprocess.run([str(python), "-I", "-c", statement], cwd=ROOT, env=clean_environment(), check=True)
+    subprocess.run([str(python), "-P", "-s", "-c", statement], cwd=ROOT, env=clean_environment(), check=True)
     return time.perf_counter() - begin

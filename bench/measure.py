@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from bench.client import Client, Sample
-from bench.workloads import Params, Workload
+from bench.counting import Counted, counter
+from bench.sides import OURS_STORED
+from bench.workloads import WORKLOADS, Params, Workload
+from bench.workloads.model import UNITS
 
 Progress = Callable[[str], None]
+BESIDE = "W2 beside it"
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,8 @@ class Row:
     samples: Sequence[Sample]
     is_peer: bool = False
     how: str = ""
-    durability: str = ""
+    stores: str = "nothing"
+    counted: Counted | None = None
 
     @property
     def median(self) -> float:
@@ -41,10 +46,20 @@ class Row:
         low, _, high = statistics.quantiles(values, n=4, method="inclusive")
         return low, high
 
+    def figure(self, name: str) -> float | None:
+        """The middle value of another figure."""
+        values = [sample.figures[name] for sample in self.samples if name in sample.figures]
+        return statistics.median(values) if values else None
+
     @property
-    def peak_rss(self) -> int:
+    def peak(self) -> int:
         """The most memory the side's process held."""
-        return max(sample.peak_rss for sample in self.samples)
+        return max(sample.peak for sample in self.samples)
+
+    @property
+    def stored(self) -> int:
+        """The bytes that lie in the store after it was closed."""
+        return max(sample.stored for sample in self.samples)
 
 
 @dataclass(frozen=True)
@@ -60,9 +75,19 @@ class Table:
         """The row of one side."""
         return next((row for row in self.rows if row.side == side), None)
 
-    def fastest_peer(self) -> Row | None:
-        """The peer to beat."""
-        return min((row for row in self.rows if row.is_peer), key=lambda row: row.median, default=None)
+    def figure_names(self) -> list[str]:
+        """The names of all figures that some row has."""
+        return [*dict.fromkeys(name for row in self.rows for name in row.samples[0].figures)]
+
+
+def _run(client: Client, workload: Workload, params: Params) -> Sample:
+    sample = client.run(workload, params)
+    if not workload.beside or client.side.name != OURS_STORED:
+        return sample
+    beside = next(other for other in WORKLOADS if other.id == workload.beside)
+    other = client.run(beside, beside.params)
+    value = other.value / UNITS[beside.unit] * UNITS[workload.unit]
+    return replace(sample, figures={**sample.figures, BESIDE: value})
 
 
 def measure(
@@ -70,25 +95,65 @@ def measure(
     params: Params,
     clients: Sequence[Client],
     rounds: int,
-    warmup: int,
     progress: Progress,
+    quick: bool,
 ) -> Table:
-    """Run one workload on all sides that have it: `warmup` rounds that do not count, then `rounds` that do."""
+    """Run one workload on all sides that have it: a round that does not count, then `rounds` that do.
+
+    A quick run spares workers their new starts, and the round to warm up before a single one.
+    """
     able = [client for client in clients if workload.id in client.entries]
     samples: dict[str, list[Sample]] = {client.side.name: [] for client in able}
-    for client in able:
-        client.refresh()
-    for number in range(1 - warmup, rounds + 1):
+    for number in range(1 if quick and rounds == 1 else 0, rounds + 1):
         for client in able:
-            sample = client.run(workload, params)
-            which = f"round {number}/{rounds}" if number > 0 else "warm-up"
+            using = params if number else {**params, **workload.warming}
+            sample = _run(client, workload, using)
+            which = f"round {number}/{rounds}" if number else "warm-up"
             progress(
                 f"{workload.id} {which}: {client.side.name} {sample.value:,.2f} {workload.unit} per {workload.per}"
             )
-            if number > 0:
+            if number:
                 samples[client.side.name].append(sample)
-    rows = [
-        Row(client.side.name, samples[client.side.name], client.side.is_peer, **client.entries[workload.id])
-        for client in able
+    if workload.large and not quick:
+        for client in able:
+            client.close()
+    return Table(workload, params, rounds, [_row(client, workload, samples) for client in able])
+
+
+def _row(client: Client, workload: Workload, samples: dict[str, list[Sample]]) -> Row:
+    side = client.side
+    return Row(side.name, samples[side.name], side.is_peer, client.entries[workload.id], side.stores)
+
+
+QUICKLY_COUNTED = ("W2", "W3", "W4")
+
+
+def count_all(
+    tables: Sequence[Table],
+    clients: Sequence[Client],
+    params: dict[str, Params],
+    progress: Progress,
+    quick: bool,
+) -> list[Table]:
+    """Count bytes and syncs of all sides that store something, each in one process."""
+    counted: dict[tuple[str, str], Counted] = {}
+    wanted = [
+        table.workload
+        for table in tables
+        if table.workload.counted and (not quick or table.workload.id in QUICKLY_COUNTED)
     ]
-    return Table(workload, params, rounds, rows)
+    for client in clients:
+        mine = [workload for workload in wanted if workload.id in client.entries]
+        if not mine or client.side.stores not in ("disk", "synced"):
+            continue
+        with counter(client) as traced:
+            for workload in mine:
+                progress(f"counting {workload.id}: {client.side.name}")
+                counted[workload.id, client.side.name] = traced.count(workload, params[workload.id])
+    return [
+        replace(
+            table,
+            rows=[replace(row, counted=counted.get((table.workload.id, row.side))) for row in table.rows],
+        )
+        for table in tables
+    ]

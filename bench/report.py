@@ -1,4 +1,4 @@
-"""Tables on the terminal, and the verdicts that both reports share."""
+"""Tables on the terminal, and the cells that both reports share."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ import sys
 from collections.abc import Sequence
 
 from bench.measure import Row, Table
-from bench.sides import OURS
-
-HEAD = ("side", "median", "min", "quartiles", "x ours", "events", "peak MB")
+from bench.sides import OURS, OURS_STORED
+from bench.verdicts import Verdict
 
 
 class Progress:
@@ -44,64 +43,72 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}" if abs(value) >= 100 else f"{value:.2f}"
 
 
-def cells(table: Table, row: Row) -> tuple[str, ...]:
-    """One side's line."""
-    ours = table.row(OURS)
-    low, high = row.quartiles
+def size(value: float) -> str:
+    """Bytes as people say them."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= scale:
+            return f"{value / scale:.1f} {unit}"
+    return f"{value:.0f} B"
+
+
+def measured_ours(table: Table) -> Row | None:
+    """The row that others are compared with: on SQLite, where we store, and without storage where nobody does."""
+    return table.row(OURS_STORED) or table.row(OURS)
+
+
+def head(table: Table) -> tuple[str, ...]:
+    """The columns of a table."""
+    counted = ("written each", "stored", "syncs each") if table.workload.counted else ()
+    later = ("written later",) if table.workload.counted and "first" in table.workload.figures else ()
+    figures = (f"{name} ({table.workload.unit})" for name in table.figure_names())
+    peak = ("peak",) if any(row.peak for row in table.rows) else ()
     return (
-        row.side,
-        number(row.median),
-        number(row.least),
-        f"{number(low)} to {number(high)}",
-        f"{row.median / ours.median:.1f}" if ours else "",
-        f"{row.samples[0].events:,}" if row.samples[0].events else "",
-        f"{row.peak_rss / 1e6:.0f}" if row.peak_rss else "",
+        "side",
+        f"median ({table.workload.unit})",
+        "quartiles",
+        "x ours",
+        *figures,
+        *counted,
+        *later,
+        *peak,
     )
 
 
-def verdict(table: Table) -> str:
-    """PASS or MISS with the number, or "" where there is no target or one side is missing."""
-    workload, ours, peer = table.workload, table.row(OURS), table.fastest_peer()
-    target = workload.target
-    if target is None or ours is None:
-        return ""
-    if target.factor is not None:
-        if peer is None:
-            return ""
-        ratio, ratio_least = peer.median / ours.median, peer.least / ours.least
-        word = "PASS" if ratio >= target.factor else "MISS"
-        return (
-            f"{word}: {ratio:.1f} times faster than {peer.side} ({ratio_least:.1f} by minima); "
-            f"target: {target.describe(workload.unit)}"
-        )
-    assert target.below is not None
-    word = "PASS" if ours.median < target.below else "MISS"
-    return f"{word}: {number(ours.median)} {workload.unit}; target: {target.describe(workload.unit)}"
+def cells(table: Table, row: Row) -> tuple[str, ...]:
+    """One side's line."""
+    ours = measured_ours(table)
+    low, high = row.quartiles
+    found = [
+        row.side,
+        number(row.median),
+        f"{number(low)} to {number(high)}",
+        f"{row.median / ours.median:.2f}" if ours else "",
+    ]
+    for name in table.figure_names():
+        value = row.figure(name)
+        found.append("" if value is None else number(value))
+    if table.workload.counted:
+        found += _counted(row)
+        if "first" in table.workload.figures:
+            found.append(size(row.counted.written_later) if row.counted else "")
+    if any(other.peak for other in table.rows):
+        found.append(size(row.peak))
+    return tuple(found)
 
 
-def remarks(tables: Sequence[Table]) -> list[str]:
-    """Our costs counted in limits, where both were measured."""
-    ours = {table.workload.id: row.median for table in tables if (row := table.row(OURS)) is not None}
-    limits = {
-        table.workload.id: table.rows[0].median for table in tables if table.workload.id.startswith("L")
-    }
-    found = []
-    if "W1" in ours and "L2" in limits:
-        found.append(
-            f"One of our supersteps (W1) takes as long as {ours['W1'] / limits['L2']:.1f} asyncio tasks."
-        )
-    if "W5" in ours and "L3" in limits:
-        found.append(
-            f"One of our rounds of 1-100-1 (W5) takes as long as {ours['W5'] / limits['L3']:.1f} gathers of 100."
-        )
-    return found
+def _counted(row: Row) -> list[str]:
+    counted = row.counted
+    if counted is None:
+        return ["", size(row.stored) if row.stored else "", ""]
+    syncs = counted.syncs_each
+    return [size(counted.written_each), size(row.stored), "not counted" if syncs is None else f"{syncs:.2f}"]
 
 
 def show(table: Table) -> str:
     """One workload as plain text."""
     workload = table.workload
-    lines = [HEAD, *(cells(table, row) for row in table.rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
+    lines = [head(table), *(cells(table, row) for row in table.rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
     text = [f"{workload.id}  {workload.title}: {workload.unit} per {workload.per}, {table.rounds} rounds"]
     for line in lines:
         padded = [
@@ -109,6 +116,9 @@ def show(table: Table) -> str:
             *(cell.rjust(width) for cell, width in zip(line[1:], widths[1:], strict=True)),
         ]
         text.append("    " + "  ".join(padded).rstrip())
-    if said := verdict(table):
-        text.append(f"    {said}")
     return "\n".join(text)
+
+
+def show_verdicts(found: Sequence[Verdict]) -> str:
+    """What has to be shown, as plain text."""
+    return "\n".join(f"{one.workload:9}{one.word or '-':5} {one.target}: {one.measured}" for one in found)

@@ -1,4 +1,4 @@
-"""Writes `RESULTS.md`: machine, versions, durability, tables, targets, and how to run it again."""
+"""`bench/RESULTS.md`: what one run measured, with all that is needed to judge it."""
 
 from __future__ import annotations
 
@@ -8,102 +8,149 @@ from pathlib import Path
 
 from bench.client import Client
 from bench.measure import Table
-from bench.report import HEAD, cells, remarks, verdict
+from bench.report import cells, head
+from bench.verdicts import Verdict
+
+ABOUT = (
+    "Every side ran in its own process, one at a time, in turn, in the same run, after a round that does not count; "
+    "every result was checked, where there is a store by reading it anew. Shown are medians over the rounds; ratios "
+    "are ratios of medians, `x ours` is how many times as long as ours (on SQLite where ours stores, without storage "
+    "elsewhere). Compare within one table only: the machine drifts between tables, and yours is another one."
+)
+COLUMNS = (
+    "*written each*: bytes passed to write() for each superstep, by all threads of the process (`wchar` of "
+    "`/proc/self/io`), *written later*: the same after the first superstep; *syncs each*: calls of fsync and fdatasync "
+    "for each superstep, seen by strace between two marks around the run, so that opening and closing do not count. "
+    "Both were counted in a run of their own, because counting costs time. *stored*: bytes of all files after the "
+    "store was closed. *peak*: the most memory that the process held during the run (`VmHWM`, set back before)."
+)
+
+
+AGAIN = (
+    "Run it again: `make bench`, or `make bench ARGS=--quick` for a rough answer with smaller sizes; "
+    "`make bench ARGS=--help` says more. Peers are installed from the registry into `.bench/`, once."
+)
+ROUGH = (
+    "A rough answer: sizes are smaller, rounds fewer, and targets that grow with the size are not reached."
+)
+BUSY = "The machine was busy with something else: times say little, bytes and counts are right."
+LOST = (
+    "Sides that are not listed store nothing, or in memory, and lose all. A power cut is taken at its word: a drive "
+    "keeps what it said it wrote, and nothing else is kept. Nobody cut the power here: this follows from which calls a "
+    "side makes, which *syncs each* counts."
+)
 
 
 def write(
-    path: Path, tables: Sequence[Table], clients: Sequence[Client], machine: Mapping[str, str], command: str
+    path: Path,
+    tables: Sequence[Table],
+    found: Sequence[Verdict],
+    clients: Sequence[Client],
+    machine: Mapping[str, str],
+    command: str,
+    plots: Sequence[tuple[str, str]],
 ) -> None:
-    """Write the report of one run."""
-    path.write_text(
-        "\n".join([*_head(tables, clients, machine, command), *_workloads(tables)]).rstrip() + "\n"
-    )
-
-
-def _head(
-    tables: Sequence[Table], clients: Sequence[Client], machine: Mapping[str, str], command: str
-) -> list[str]:
+    """Write the report of one run; `plots` are titles and file names beside the report."""
     today = datetime.datetime.now(datetime.UTC).date()
-    about = (
-        f"Written by `{command}` on {today}. Every side ran in its own process, one at a time, in turn, in the same "
-        "run; every result was checked. A value is the mean of as many runs as fill 50 ms, at least one; shown "
-        "are medians over the rounds, and ratios are ratios of medians. Events are those of one run; "
-        "peak MB is the most memory the side's process held. Compare within one table only: the machine drifts between "
-        "runs, and yours is another one."
-    )
-    again = (
-        "Run it again: `make bench`, or `make bench ARGS=--quick` for a rough answer; `make bench ARGS=--help` says "
-        "more. Peers are installed from the registry into `.bench/`, once."
-    )
+    busy = float(machine.get("load at start", "0")) > 1
     lines = [
         "# Benchmark results",
         "",
-        about,
+        *([f"**{ROUGH}**", ""] if "--quick" in command else []),
+        *([f"**{BUSY}**", ""] if busy else []),
+        f"Written by `{command}` on {today}. {ABOUT}",
         "",
-        again,
+        AGAIN,
         "",
-        "## Targets",
+        "## What has to be shown",
         "",
-        *_grid(
-            ("workload", "verdict"),
-            [(table.workload.id, verdict(table)) for table in tables if verdict(table)],
+        *grid(
+            ("workload", "verdict", "target", "measured"),
+            [(one.workload, one.word or "told", one.target, one.measured) for one in found],
         ),
         "",
+        *(line for title, name in plots for line in (f"![{title}]({name})", "")),
+        *_machine(clients, machine),
+        *_durability(clients),
+        f"{COLUMNS}",
+        "",
+        *(line for table in tables for line in _workload(table, clients)),
+    ]
+    path.write_text("\n".join(lines).rstrip() + "\n")
+
+
+def _machine(clients: Sequence[Client], machine: Mapping[str, str]) -> list[str]:
+    environments: dict[str, tuple[str, str]] = {}
+    for client in clients:
+        versions = ", ".join(f"{name} {version}" for name, version in client.hello["versions"].items())
+        name = client.side.environment or "ours and limits"
+        if versions or name not in environments:
+            environments.setdefault(name, (client.hello["python"], versions))
+    return [
         "## Machine and versions",
         "",
-        *_grid(("what", "value"), list(machine.items())),
+        *grid(("what", "value"), list(machine.items())),
         "",
-        *_grid(
-            ("side", "Python", "packages"),
-            [
-                (
-                    client.side.name,
-                    client.python_version,
-                    ", ".join(f"{name} {version}" for name, version in client.versions.items())
-                    or "standard library",
-                )
-                for client in clients
-            ],
+        *grid(
+            ("environment", "Python", "packages"), [(name, *facts) for name, facts in environments.items()]
         ),
         "",
     ]
-    if said := remarks(tables):
-        lines += ["## Beside the limits", "", *(f"- {line}" for line in said), ""]
+
+
+def _durability(clients: Sequence[Client]) -> list[str]:
+    rows = [
+        (client.side.name, client.hello["kill"], client.hello["power"])
+        for client in clients
+        if client.side.stores in ("disk", "synced")
+    ]
+    return [
+        "## What is lost",
+        "",
+        LOST,
+        "",
+        *grid(("side", "`kill -9` loses", "a power cut loses"), rows),
+        "",
+    ]
+
+
+def _workload(table: Table, clients: Sequence[Client]) -> list[str]:
+    workload = table.workload
+    params = ", ".join(f"{name} = {value:,}" for name, value in table.params.items())
+    missing = _missing(workload.id, clients) if workload.id.startswith("W") else []
+    return [
+        f"## {workload.id}: {workload.title}",
+        "",
+        workload.what,
+        "",
+        f"{workload.unit} per {workload.per}, {table.rounds} rounds"
+        + (f"; {params}" if params else "")
+        + ".",
+        "",
+        *grid(head(table), [cells(table, row) for row in table.rows]),
+        "",
+        *grid(("side", "how"), [(row.side, row.how) for row in table.rows]),
+        "",
+        *(["Not there:", "", *missing, ""] if missing else []),
+    ]
+
+
+def _missing(workload: str, clients: Sequence[Client]) -> list[str]:
+    """Why sides do not do a workload; none where the reason is that another configuration of theirs does."""
+    if workload == "W6":
+        return []
+    lines = []
+    for client in clients:
+        reasons = client.hello["missing"]
+        reason = reasons.get(workload) or reasons.get("*")
+        if workload in client.entries or not client.side.is_peer or reason is None:
+            continue
+        if reason.startswith(("nothing is stored", "W1 is without")):
+            continue
+        lines.append(f"- {client.side.name}: {reason}")
     return lines
 
 
-def _workloads(tables: Sequence[Table]) -> list[str]:
-    lines: list[str] = []
-    for table in tables:
-        workload = table.workload
-        params = ", ".join(f"{name} = {value:,}" for name, value in table.params.items())
-        lines += [
-            f"## {workload.id}: {workload.title}",
-            "",
-            workload.what,
-            "",
-            f"{workload.unit} per {workload.per}, {table.rounds} rounds"
-            + (f"; {params}" if params else "")
-            + ".",
-            "",
-            *_grid(HEAD, [cells(table, row) for row in table.rows]),
-            "",
-        ]
-        if said := verdict(table):
-            lines += [f"**{said}.**", ""]
-        durable = any(row.durability for row in table.rows)
-        lines += [
-            *_grid(
-                ("side", "durability", "how") if durable else ("side", "how"),
-                [
-                    (row.side, row.durability, row.how) if durable else (row.side, row.how)
-                    for row in table.rows
-                ],
-            ),
-            "",
-        ]
-    return lines
-
-
-def _grid(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
+def grid(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """A table."""
     return ["| " + " | ".join(line) + " |" for line in (head, tuple("---" for _ in head), *rows)]

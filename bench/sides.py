@@ -1,54 +1,101 @@
-"""Who is measured: the pinned packages and the contestant file of each side."""
+"""Who is measured: the pinned packages and the contestant of each side, in each of its configurations."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 OURS = "holdfast"
+OURS_STORED = "holdfast-sqlite"
+
+ENVIRONMENTS = {
+    "agent-framework": ("agent-framework-core==1.23.0",),
+    "langgraph": ("langgraph==1.2.20", "langgraph-checkpoint-sqlite==3.1.2", "aiosqlite==0.22.1"),
+    "dbos": ("dbos==3.3.0",),
+    "pydantic-graph": ("pydantic-graph==2.66.0",),
+    "llama-index": ("llama-index-workflows==2.26.1",),
+    "burr": ("apache-burr==0.42.0", "aiosqlite==0.22.1"),
+    "plots": ("matplotlib==3.11.2",),
+}
+"""What pip installs into environments of their own."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """One contestant in one configuration, run in one long-lived process."""
+    """One contestant in one configuration, run in a process of its own."""
 
     name: str
     module: str
-    """The file in `bench/contestants/`, without its ending."""
-    requirement: str | None = None
-    """What pip installs into the side's own environment; None runs in the harness's own."""
-    extra_requirements: tuple[str, ...] = ()
+    """The package in `bench/contestants/`."""
+    variant: str
+    stores: str = "nothing"
+    """`nothing`, `memory`, `disk` (what is stored is not synced) or `synced`."""
+    environment: str | None = None
+    """The key in `ENVIRONMENTS`; None runs in the harness's own."""
+    quick: bool = True
+    """Whether a quick run has it."""
     imports: tuple[str, ...] = ()
     """The statements whose cost is the cost of importing this side; the first one counts for the target."""
-    settings: Mapping[str, int] = field(default_factory=dict)
-    """Parameters laid over those of every workload: the same contestant may enter twice, set up differently."""
 
     @property
     def is_peer(self) -> bool:
         """Whether targets compare us with it."""
-        return self.requirement is not None
+        return self.environment is not None
 
+
+AF, LG, LI = "agent-framework", "langgraph", "llama-index"
 
 SIDES = (
     Side(
-        name=OURS,
-        module="holdfast",
+        OURS,
+        "holdfast",
+        "none",
         imports=(
             "import holdfast",
             "from holdfast import Executor, WorkflowBuilder, WorkflowContext, handler",
         ),
     ),
+    Side("holdfast-memory", "holdfast", "memory", "memory", quick=False),
+    Side(OURS_STORED, "holdfast", "sqlite", "synced"),
+    Side("holdfast-file", "holdfast", "file", "synced", quick=False),
+    Side("holdfast-sqlite-async", "holdfast", "async", "synced"),
+    Side("holdfast-sqlite-exit", "holdfast", "exit", "synced"),
     Side(
-        name="agent-framework",
-        module="agent_framework",
-        requirement="agent-framework-core==1.23.0",
+        AF,
+        "agent_framework",
+        "none",
+        environment=AF,
         imports=("from agent_framework import Executor, WorkflowBuilder, WorkflowContext, handler",),
     ),
+    Side(f"{AF}-memory", "agent_framework", "memory", "memory", AF, quick=False),
+    Side(f"{AF}-file", "agent_framework", "file", "disk", AF),
+    Side(LG, "langgraph", "none", environment=LG, imports=("from langgraph.graph import StateGraph",)),
+    Side(f"{LG}-memory", "langgraph", "memory", "memory", LG, quick=False),
+    Side(f"{LG}-sqlite", "langgraph", "sqlite", "synced", LG),
+    Side(f"{LG}-sqlite-sync", "langgraph", "sqlite-sync", "synced", LG, quick=False),
+    Side(f"{LG}-sqlite-exit", "langgraph", "sqlite-exit", "synced", LG, quick=False),
+    Side(f"{LG}-delta", "langgraph", "delta", "synced", LG),
     Side(
-        name="langgraph",
-        module="langgraph",
-        requirement="langgraph==1.2.20",
-        imports=("from langgraph.graph import StateGraph",),
+        "dbos-sqlite",
+        "dbos",
+        "sqlite",
+        "synced",
+        "dbos",
+        imports=("from dbos import DBOS",),
     ),
-    Side(name="asyncio", module="limits"),
+    Side(
+        "pydantic-graph",
+        "pydantic_graph",
+        "none",
+        environment="pydantic-graph",
+        imports=("from pydantic_graph import GraphBuilder",),
+    ),
+    Side(LI, "llama_index", "none", environment=LI, imports=("from workflows import Workflow, step",)),
+    Side(f"{LI}-file", "llama_index", "file", "disk", LI),
+    Side("burr", "burr", "none", environment="burr", imports=("from burr.core import ApplicationBuilder",)),
+    Side("burr-sqlite", "burr", "sqlite", "synced", "burr"),
+    Side("limit: asyncio task", "limits", "asyncio"),
+    Side("limit: append + fdatasync", "limits", "append", "synced"),
+    Side("limit: bare transaction", "limits", "transaction", "synced"),
+    Side("limit: same rows + hop", "limits", "rows", "synced"),
+    Side("limit: zstd-1 + fsync", "limits", "zstd", "synced"),
 )

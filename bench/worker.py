@@ -1,12 +1,13 @@
-"""The process that runs one contestant: `python -m bench.worker <module>` in the side's own environment.
+"""The process that runs one contestant: `python -m bench.worker <module> <variant>` in the side's own environment.
 
 It reads one JSON object per line and answers each with one line:
 
-    {"workload": "W1", "params": {"supersteps": 200}}
-    {"seconds": 0.05, "result": 200, "supersteps": 200, "events": 804, "peak_rss": 71000000}
+    {"workload": "W2", "params": {"supersteps": 200}, "folder": "...", "fresh": true, "count": false}
+    {"seconds": 0.05, "marks": [], "result": 200, "supersteps": 200, "events": 804, "peak": 71000000, "stored": 9000}
 
-Its first line says who it is: the Python version, package versions, and how it does each workload.
-An answer with "error" is a traceback. The worker ends at the end of its input.
+With `count` nothing is timed: bytes passed to write() are read at each superstep, and the run stands between two
+marks that a tracer can see. Its first line says who it is: the Python version, package versions, and how it does
+each workload. An answer with "error" is a traceback. The worker ends at the end of its input.
 """
 
 from __future__ import annotations
@@ -17,25 +18,17 @@ import importlib
 import json
 import os
 import platform
-import resource
 import sys
 import time
 import traceback
-from collections.abc import Awaitable, Callable
 from importlib import metadata
+from pathlib import Path
 from typing import IO, Any
 
-from bench.contestants import Contestant, Outcome
-
-Run = Callable[[], Awaitable[Outcome]]
+from bench import marks, meters
+from bench.contestants import Contestant, Entry, Job, Outcome, Run
 
 MOMENT_SECONDS = 0.05
-
-
-def peak_rss() -> int:
-    """The most memory this process has held so far, in bytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
 
 
 def introduce(contestant: Contestant) -> dict[str, Any]:
@@ -43,28 +36,68 @@ def introduce(contestant: Contestant) -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "versions": {name: metadata.version(name) for name in contestant.packages},
-        "entries": {
-            name: {"how": entry.how, "durability": entry.durability}
-            for name, entry in contestant.entries.items()
-        },
+        "entries": {name: entry.how for name, entry in contestant.entries.items()},
+        "missing": dict(contestant.missing),
+        "kill": contestant.kill,
+        "power": contestant.power,
+        "resume": contestant.resume.how if contestant.resume else None,
     }
 
 
-async def timed(run: Run) -> tuple[float, Outcome]:
-    """The mean seconds of one run, timed within the event loop, over as many runs as fill a moment.
+async def timed(run: Run, repeat: bool) -> tuple[dict[str, Any], Outcome]:
+    """The seconds of one run, timed within the event loop; with `repeat` the mean of as many as fill a moment.
 
-    Between two measurements of a side the others have had the caches, so one short run would measure that.
-    Collection of garbage stays on, but starts from a clean heap.
+    Between two measurements of a side the others have had the caches, so one short run would measure that: where
+    runs are repeated, one goes before. Collection of garbage stays on, but starts from a clean heap.
     """
+    if repeat:
+        await run()
     gc.collect()
+    meters.forget_peak()
+    marks.begin()
     begin = time.perf_counter()
     runs = 0
     while True:
         outcome = await run()
         runs += 1
         seconds = time.perf_counter() - begin
-        if seconds >= MOMENT_SECONDS:
-            return seconds / runs, outcome
+        if not repeat or seconds >= MOMENT_SECONDS:
+            break
+    passed = [] if repeat else [moment - begin for moment in marks.times]
+    return {"seconds": seconds / runs, "marks": passed, "peak": meters.peak_memory()}, outcome
+
+
+async def counted(run: Run) -> tuple[dict[str, Any], Outcome]:
+    """The bytes passed to write() until the second superstep, and in all; the syncs stand between two marks."""
+    readings: list[int] = []
+
+    def watch(number: int) -> None:
+        if number <= 2:
+            readings.append(meters.passed_to_write())
+
+    marks.begin(watch)
+    before = meters.passed_to_write()
+    meters.mark_for_tracer()
+    outcome = await run()
+    meters.mark_for_tracer()
+    written = meters.passed_to_write() - before
+    first = readings[1] - before if len(readings) > 1 else 0
+    marks.begin()
+    return {"seconds": 0.0, "marks": [], "written": written, "written_first": first}, outcome
+
+
+async def perform(entry: Entry, job: Job, request: dict[str, Any]) -> dict[str, Any]:
+    """One request."""
+    async with entry.prepare(job) as run:
+        if request["count"]:
+            found, outcome = await counted(run)
+        else:
+            found, outcome = await timed(run, not request["fresh"])
+    found["stored"] = meters.stored(job.folder) if job.folder.exists() else 0
+    found.update(vars(outcome))
+    if entry.check is not None:
+        found["result"] = await entry.check(job)
+    return found
 
 
 def serve(contestant: Contestant, requests: IO[str], answers: IO[str]) -> None:
@@ -73,26 +106,24 @@ def serve(contestant: Contestant, requests: IO[str], answers: IO[str]) -> None:
     def answer(line: dict[str, Any]) -> None:
         print(json.dumps(line), file=answers, flush=True)
 
-    prepared: dict[str, Run] = {}
     answer(introduce(contestant))
     with asyncio.Runner() as runner:
         for line in requests:
             request = json.loads(line)
+            job = Job(request["workload"], request["params"], Path(request["folder"]))
             try:
-                if line not in prepared:
-                    prepared[line] = contestant.entries[request["workload"]].prepare(request["params"])
-                seconds, outcome = runner.run(timed(prepared[line]))
+                found = runner.run(perform(contestant.entries[job.workload], job, request))
             except Exception:
                 answer({"error": traceback.format_exc()})
             else:
-                answer({"seconds": seconds, "peak_rss": peak_rss(), **vars(outcome)})
+                answer(found)
 
 
 def main() -> None:
     """Keep the real standard output for answers: what a contestant prints goes to standard error."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    contestant = importlib.import_module(f"bench.contestants.{sys.argv[1]}").CONTESTANT
+    contestant = importlib.import_module(f"bench.contestants.{sys.argv[1]}").contestant(sys.argv[2])
     serve(contestant, sys.stdin, answers)
 
 

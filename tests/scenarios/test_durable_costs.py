@@ -128,8 +128,13 @@ SYNCS_OF_A_COMMIT = {"sqlite": 1, "file": 2}
 
 
 @pytest.mark.parametrize("kind", ON_DISK)
-def test_syncs_of_a_superstep(strace: str, tmp_path: Path, kind: str) -> None:
-    assert syncs_of_each(strace, tmp_path, programs.small, kind, 20, 60) == SYNCS_OF_A_COMMIT[kind]
+@pytest.mark.parametrize("program", [programs.small, programs.append])
+def test_syncs_of_a_superstep(strace: str, tmp_path: Path, kind: str, program: Callable[..., None]) -> None:
+    assert syncs_of_each(strace, tmp_path, program, kind, 20, 60) == SYNCS_OF_A_COMMIT[kind]
+
+
+def test_syncs_beside_a_value_of_50_mb(strace: str, tmp_path: Path) -> None:
+    assert syncs_of_each(strace, tmp_path, programs.hold_on, "sqlite", 2, 7) == SYNCS_OF_A_COMMIT["sqlite"]
 
 
 @pytest.mark.parametrize("kind", ON_DISK)

@@ -142,6 +142,12 @@ def hold(folder: str, supersteps: int) -> None:
     print(json.dumps({"supersteps": meters[0].report(), "new_bytes": new_bytes}))
 
 
+def hold_on(kind: str, folder: str, supersteps: int) -> None:
+    """The same, called as others are."""
+    assert kind == "sqlite"
+    hold(folder, supersteps)
+
+
 def go_on_holding(folder: str) -> None:
     """Go on in a new process; say what was read, and how much memory was needed until the executor ran."""
 

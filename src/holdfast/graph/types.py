@@ -147,6 +147,8 @@ def is_unpacked(form: TypeForm) -> bool:
 
 def rendered(form: TypeForm, exact: bool, seen: tuple[TypeForm, ...] = ()) -> str:
     """Write a form for people or, `exact`, as a key that is equal when no value can tell two forms apart."""
+    if type(form) is type:  # a plain class, as most forms are: nothing to see through
+        return _render_member(form, exact, seen)
     if isinstance(form, list):  # the parameters of a Callable
         return f"[{', '.join(rendered(part, exact, seen) for part in form)}]"
     if _is_alias(form):

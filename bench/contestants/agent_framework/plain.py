@@ -1,17 +1,15 @@
-"""Agent Framework: executor classes with `@handler`, run with `workflow.run(..., stream=True)`."""
+"""W1, W2 and W5: executor classes with `@handler`."""
 
 # Its packages are only in its own environment, so its types are unknown where this file is checked.
 # mypy: disable-error-code="import-not-found, misc, untyped-decorator"
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any, Never
 
 from agent_framework import Executor, WorkflowBuilder, WorkflowContext, handler
 
-from bench.contestants import Contestant, Entry, Outcome
-from bench.workloads import Params
+from bench.scripts import Params
 
 
 class Step(Executor):
@@ -30,6 +28,22 @@ class Last(Executor):
     async def step(self, number: int, ctx: WorkflowContext[Never, int]) -> None:
         """The last superstep of the chain."""
         await ctx.yield_output(number + 1)
+
+
+class Loop(Executor):
+    """Adds 1 and passes on to itself, and yields the result in the end."""
+
+    def __init__(self, id: str, count: int) -> None:
+        super().__init__(id=id)
+        self.count = count
+
+    @handler
+    async def step(self, number: int, ctx: WorkflowContext[int, int]) -> None:
+        """One superstep of the loop."""
+        if number + 1 < self.count:
+            await ctx.send_message(number + 1)
+        else:
+            await ctx.yield_output(number + 1)
 
 
 class Hub(Executor):
@@ -70,48 +84,32 @@ class Worker(Executor):
         await ctx.send_message(number + self.index)
 
 
-def _runner(workflow: Any) -> Callable[[], Awaitable[Outcome]]:
-    async def run() -> Outcome:
-        result = supersteps = events = 0
-        async for event in workflow.run(0, stream=True):
-            events += 1
-            kind = event.type
-            if kind == "superstep_completed":
-                supersteps += 1
-            elif kind == "output":
-                result = event.data
-        return Outcome(result, supersteps, events)
-
-    return run
-
-
-def chain(params: Params) -> Callable[[], Awaitable[Outcome]]:
+def chain(params: Params) -> Any:
     """W1."""
     count = params["supersteps"]
     steps = [*(Step(id=f"step-{index}") for index in range(count - 1)), Last(id="last")]
-    builder = WorkflowBuilder(start_executor=steps[0], max_iterations=count)
-    return _runner((builder.add_chain(steps) if count > 1 else builder).build())
+    builder = WorkflowBuilder(name="chain", start_executor=steps[0], max_iterations=count)
+    return (builder.add_chain(steps) if count > 1 else builder).build()
 
 
-def fan(params: Params) -> Callable[[], Awaitable[Outcome]]:
+def loop(params: Params, storage: Any) -> Any:
+    """W2: a checkpoint of a chain has something of each of its 200 executors, and takes a hundred times as long."""
+    count = params["supersteps"]
+    step = Loop("step", count)
+    builder = WorkflowBuilder(
+        name="loop", start_executor=step, max_iterations=count, checkpoint_storage=storage
+    )
+    return builder.add_edge(step, step).build()
+
+
+def fan(params: Params, storage: Any) -> Any:
     """W5."""
     hub = Hub("hub", params["width"], params["rounds"])
     workers = [Worker(f"worker-{index}", index) for index in range(params["width"])]
-    builder = WorkflowBuilder(start_executor=hub, max_iterations=2 * params["rounds"] + 1)
-    return _runner(builder.add_fan_out_edges(hub, workers).add_fan_in_edges(workers, hub).build())
-
-
-CONTESTANT = Contestant(
-    packages=("agent-framework-core", "pydantic", "opentelemetry-api"),
-    entries={
-        "W1": Entry(
-            chain,
-            "`WorkflowBuilder.add_chain` of `Executor` instances; `workflow.run(0, stream=True)`, "
-            "telemetry not enabled (its default)",
-        ),
-        "W5": Entry(
-            fan,
-            "`add_fan_out_edges(hub, workers)` and `add_fan_in_edges(workers, hub)`; `workflow.run(0, stream=True)`",
-        ),
-    },
-)
+    builder = WorkflowBuilder(
+        name="fan",
+        start_executor=hub,
+        max_iterations=2 * params["rounds"] + 1,
+        checkpoint_storage=storage,
+    )
+    return builder.add_fan_out_edges(hub, workers).add_fan_in_edges(workers, hub).build()

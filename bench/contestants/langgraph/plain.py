@@ -1,9 +1,8 @@
-"""LangGraph: a `StateGraph` with typed state, run with `astream(..., stream_mode="updates")`, no checkpointer.
+"""W1, W2 and W5: a `StateGraph` with typed state.
 
 Chosen among what its API offers after a short trial of each (8 runs, not interleaved): static edges in a chain (a
 loop needs a conditional edge, which nearly doubled the cost of a step); `Send` for the fan (static edges took about a
 sixth longer). The `Topic` channel took as long as an `operator.add` reducer, and holds one round's answers only.
-`updates`, one event per task, was cheaper than `tasks`, two; `values` took about as long, but has one event per step.
 """
 
 # Its packages are only in its own environment, so its types are unknown where this file is checked.
@@ -11,15 +10,13 @@ sixth longer). The `Topic` channel took as long as an `operator.add` reducer, an
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypedDict
 
 from langgraph.channels import Topic
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
 
-from bench.contestants import Contestant, Entry, Outcome
-from bench.workloads import Params
+from bench.scripts import Params
 
 
 class Number(TypedDict):
@@ -48,27 +45,27 @@ async def step(state: Number) -> Number:
     return {"number": state["number"] + 1}
 
 
-def chain(params: Params) -> Callable[[], Awaitable[Outcome]]:
-    """W1."""
-    count = params["supersteps"]
+def chain(params: Params) -> Any:
+    """W1 and W2."""
     builder = StateGraph(Number)
-    names = [f"step-{index}" for index in range(count)]
+    names = [f"step-{index}" for index in range(params["supersteps"])]
     for name in names:
         builder.add_node(name, step)
     for source, target in zip([START, *names], [*names, END], strict=True):
         builder.add_edge(source, target)
-    graph = builder.compile()
-    config = {"recursion_limit": count + 1}
+    return builder
 
-    async def run() -> Outcome:
-        events = 0
-        last: Any = None
-        async for chunk in graph.astream({"number": 0}, config, stream_mode="updates"):
-            events += 1
-            last = chunk
-        return Outcome(last[names[-1]]["number"], events, events)
 
-    return run
+def loop(params: Params) -> Any:
+    """W2 with a checkpointer: the same superstep, from one node."""
+    count = params["supersteps"]
+    builder = StateGraph(Number)
+    builder.add_node("step", step)
+    builder.add_edge(START, "step")
+    builder.add_conditional_edges(
+        "step", lambda state: "step" if state["number"] < count else END, ["step", END]
+    )
+    return builder
 
 
 async def work(job: Job) -> dict[str, int]:
@@ -76,7 +73,7 @@ async def work(job: Job) -> dict[str, int]:
     return {"answers": job["number"] + job["index"]}
 
 
-def fan(params: Params) -> Callable[[], Awaitable[Outcome]]:
+def fan(params: Params) -> Any:
     """W5."""
     width, rounds = params["width"], params["rounds"]
 
@@ -106,33 +103,4 @@ def fan(params: Params) -> Callable[[], Awaitable[Outcome]]:
     builder.add_edge(START, "hub")
     builder.add_conditional_edges("hub", spread, ["work", END])
     builder.add_edge("work", "hub")
-    graph = builder.compile()
-    config = {"recursion_limit": 2 * rounds + 2}
-
-    async def run() -> Outcome:
-        events = hubs = 0
-        chunk: Any = None
-        async for chunk in graph.astream({"number": 0}, config, stream_mode="updates"):
-            events += 1
-            if "hub" in chunk:
-                hubs += 1
-        return Outcome(chunk["hub"]["total"], 2 * hubs - 1, events)
-
-    return run
-
-
-CONTESTANT = Contestant(
-    packages=("langgraph", "langgraph-checkpoint", "langchain-core", "pydantic"),
-    entries={
-        "W1": Entry(
-            chain,
-            '`StateGraph` of async nodes with static edges; `graph.astream(..., stream_mode="updates")`: one event per '
-            "node, the cheapest of its streams that has one; `recursion_limit` raised, no checkpointer",
-        ),
-        "W5": Entry(
-            fan,
-            '`Send` to one worker node, answers through a `Topic` channel; `graph.astream(..., stream_mode="updates")`'
-            ", no checkpointer",
-        ),
-    },
-)
+    return builder

@@ -1,20 +1,9 @@
-"""Holdfast: executor classes with `@handler`, run with `workflow.run_stream(...)`."""
+"""W1, W2 and W5: executor classes with `@handler`."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-
-from bench.contestants import Contestant, Entry, Outcome
-from bench.workloads import Params
-from holdfast import (
-    Executor,
-    SuperStepCompletedEvent,
-    Workflow,
-    WorkflowBuilder,
-    WorkflowContext,
-    WorkflowOutputEvent,
-    handler,
-)
+from bench.scripts import Params
+from holdfast import Executor, WorkflowBuilder, WorkflowContext, handler
 
 
 class Step(Executor):
@@ -77,48 +66,17 @@ class Worker(Executor):
         await ctx.send_message(number + self.index)
 
 
-def _runner(workflow: Workflow) -> Callable[[], Awaitable[Outcome]]:
-    async def run() -> Outcome:
-        result = supersteps = events = 0
-        async for event in workflow.run_stream(0):
-            events += 1
-            kind = type(event)
-            if kind is SuperStepCompletedEvent:
-                supersteps += 1
-            elif isinstance(event, WorkflowOutputEvent):
-                result = event.data
-        return Outcome(result, supersteps, events)
-
-    return run
-
-
-def chain(params: Params) -> Callable[[], Awaitable[Outcome]]:
-    """W1."""
+def chain(params: Params) -> WorkflowBuilder:
+    """W1 and W2."""
     count = params["supersteps"]
     steps = [*(Step(id=f"step-{index}") for index in range(count - 1)), Last(id="last")]
     builder = WorkflowBuilder(name="chain", max_iterations=count).set_start_executor(steps[0])
-    return _runner((builder.add_chain(steps) if count > 1 else builder).build())
+    return builder.add_chain(steps) if count > 1 else builder
 
 
-def fan(params: Params) -> Callable[[], Awaitable[Outcome]]:
+def fan(params: Params) -> WorkflowBuilder:
     """W5."""
     hub = Hub.bind(id="hub", width=params["width"], rounds=params["rounds"])
     workers = [Worker.bind(id=f"worker-{index}", index=index) for index in range(params["width"])]
     builder = WorkflowBuilder(name="fan", max_iterations=2 * params["rounds"] + 1).set_start_executor(hub)
-    return _runner(builder.add_fan_out_edges(hub, workers).add_fan_in_edges(workers, hub).build())
-
-
-CONTESTANT = Contestant(
-    packages=("holdfast",),
-    entries={
-        "W1": Entry(
-            chain,
-            "`WorkflowBuilder.add_chain` of `Executor` instances that are `shareable`; `workflow.run_stream(0)`",
-        ),
-        "W5": Entry(
-            fan,
-            "`add_fan_out_edges(hub, workers)` and `add_fan_in_edges(workers, hub)` of `Executor` recipes (all "
-            "executors are created anew in every run, inside the measured time); `workflow.run_stream(0)`",
-        ),
-    },
-)
+    return builder.add_fan_out_edges(hub, workers).add_fan_in_edges(workers, hub)

@@ -1,0 +1,130 @@
+"""W6: what it takes to go on in a new process, beside what it takes to import a side and open an empty store."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.client import Client, Sample, WorkerFailed, WrongResult, clean_environment, data_folder
+from bench.environments import ROOT
+from bench.measure import Progress, Row, Table
+from bench.workloads import Params, Workload
+from bench.workloads.model import UNITS
+
+SECONDS = 300
+OPEN, AFTER_W3, LIST = "open empty", "after W3", "list"
+
+
+def _params(params: Params) -> dict[str, dict[str, int]]:
+    return {
+        "W3": {"size": params["size"], "supersteps": params["log_supersteps"]},
+        "W4": {"supersteps": params["supersteps"], "message": params["message"]},
+    }
+
+
+class Resumer:
+    """The new processes of one side."""
+
+    def __init__(self, client: Client, params: Params, place: Path) -> None:
+        self.client = client
+        self._params = _params(params)
+        self._place = place / client.side.name
+        self.counts: set[int] = set()
+
+    def build(self) -> None:
+        """Let processes play W3 and W4, and be killed."""
+        for workload in self._workloads():
+            done = self._start("build", workload, self._built(workload))
+            if done.returncode != -signal.SIGKILL:
+                raise WorkerFailed(self._complaint("build", workload, done))
+
+    def _workloads(self) -> list[str]:
+        return [name for name in self._params if name in self.client.entries]
+
+    def _built(self, workload: str) -> Path:
+        return self._place / f"built-{workload}"
+
+    def sample(self, scale: float) -> Sample:
+        """One of each."""
+        figures = {OPEN: self._seconds("open", "W4", None) * scale}
+        if "W3" in self._workloads():
+            figures[AFTER_W3] = self._seconds("resume", "W3", self._built("W3")) * scale
+        figures[LIST] = self._seconds("list", "W4", self._built("W4")) * scale
+        return Sample(self._seconds("resume", "W4", self._built("W4")) * scale, figures)
+
+    def _seconds(self, what: str, workload: str, built: Path | None) -> float:
+        place = self._place / "now"
+        shutil.rmtree(place, ignore_errors=True)
+        if built is not None:
+            shutil.copytree(built, place)
+        done = self._start(what, workload, place)
+        if not done.stdout:
+            raise WorkerFailed(self._complaint(what, workload, done))
+        answer = json.loads(done.stdout)
+        if what == "list":
+            self._check_count(answer["count"])
+        return float(answer["seconds"])
+
+    def _check_count(self, count: int) -> None:
+        """As many as there were supersteps that ended, give or take what each side counts besides."""
+        self.counts.add(count)
+        if count < self._params["W4"]["supersteps"] - 3:
+            raise WrongResult(f"{self.client.side.name}, W6: {count} checkpoints were listed")
+
+    def _start(self, what: str, workload: str, place: Path) -> subprocess.CompletedProcess[str]:
+        side = self.client.side
+        params = json.dumps(self._params[workload])
+        command = [str(self.client.python), "-m", "bench.resumer", what, side.module, side.variant, workload]
+        return subprocess.run(
+            [*command, params, str(place)],
+            cwd=ROOT,
+            env=clean_environment(),
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+
+    def _complaint(self, what: str, workload: str, done: subprocess.CompletedProcess[str]) -> str:
+        tail = "\n".join(done.stderr.splitlines()[-12:])
+        return f"{self.client.side.name} could not {what} {workload} in a new process ({done.returncode}):\n{tail}"
+
+
+def measure_resuming(
+    workload: Workload, params: Params, clients: Sequence[Client], rounds: int, progress: Progress
+) -> Table:
+    """Build what each side goes on with, then go on, in turn."""
+    able = [client for client in clients if client.hello["resume"] is not None]
+    place = Path(tempfile.mkdtemp(dir=data_folder()))
+    scale = UNITS[workload.unit]
+    try:
+        resumers = [Resumer(client, params, place) for client in able]
+        for resumer in resumers:
+            progress(f"{workload.id}: {resumer.client.side.name} builds")
+            resumer.build()
+        samples: dict[str, list[Sample]] = {client.side.name: [] for client in able}
+        for number in range(0 if rounds > 1 else 1, rounds + 1):
+            for resumer in resumers:
+                name = resumer.client.side.name
+                sample = resumer.sample(scale)
+                progress(f"{workload.id} round {number}/{rounds}: {name} {sample.value:,.1f} {workload.unit}")
+                if number:
+                    samples[name].append(sample)
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    rows = [
+        Row(
+            client.side.name,
+            samples[client.side.name],
+            client.side.is_peer,
+            f"{client.hello['resume']}; {max(resumer.counts):,} entries were listed",
+            client.side.stores,
+        )
+        for client, resumer in zip(able, resumers, strict=True)
+    ]
+    return Table(workload, params, rounds, rows)

@@ -1,0 +1,89 @@
+"""Verdicts, counts and scripts of the benchmark, on numbers that are made up."""
+
+from bench.client import Sample
+from bench.counting import Counted, syncs_between_marks
+from bench.measure import BESIDE, Row, Table
+from bench.report import show
+from bench.scripts import SCRIPTS, expected, summary
+from bench.verdicts import AF, AF_FILE, LG, LG_SQLITE, ROWS, verdicts
+from bench.workloads import WORKLOADS, select
+
+
+def table(workload: str, **values: float) -> Table:
+    """A table with one value for each side; an underscore in a name is a hyphen."""
+    (found,) = [one for one in WORKLOADS if one.id == workload]
+    rows = [
+        Row(
+            side.replace("_", "-"),
+            [Sample(value, stored=1)],
+            not side.startswith("holdfast"),
+            stores="synced",
+        )
+        for side, value in values.items()
+    ]
+    return Table(found, found.params, 1, rows)
+
+
+def words(*tables: Table) -> dict[str, str]:
+    return {one.target: one.word for one in verdicts(tables)}
+
+
+def test_faster_by_the_factor_passes_and_a_little_less_does_not() -> None:
+    found = words(table("W1", holdfast=10, agent_framework=100, langgraph=99, burr=11, llama_index=9))
+    assert found[f"at least 10 times faster than {AF}"] == "PASS"
+    assert found[f"at least 10 times faster than {LG}"] == "MISS"
+    assert found["faster than every other peer that offers persistence"] == "MISS"
+
+
+def test_what_was_not_measured_is_not_judged() -> None:
+    assert words(table("W1", holdfast=10)) == {}
+    assert words() == {}
+
+
+def test_limits_are_no_peers() -> None:
+    rows = Row(ROWS, [Sample(100)], stores="synced")
+    ours = table("W2", holdfast_sqlite=149, burr_sqlite=150)
+    found = words(Table(ours.workload, ours.params, 1, [*ours.rows, rows]))
+    assert found["on SQLite FULL within 1.5 times the same rows through the same hop"] == "PASS"
+    assert found["faster than every durable peer, also those that do not sync"] == "PASS"
+
+
+def test_bytes_are_compared_after_the_first_superstep() -> None:
+    def row(side: str, first: int, later: int) -> Row:
+        counted = Counted(11, first + 10 * later, first, 11)
+        return Row(side, [Sample(1.0, {"first": 2.0})], stores="synced", counted=counted)
+
+    (workload,) = select("W3")
+    rows = [row("holdfast-sqlite", 10**9, 10), row(AF_FILE, 10, 10_000), row(LG_SQLITE, 10, 9_999)]
+    found = words(Table(workload, workload.params, 1, rows))
+    fewer = "after the first superstep at least 1,000 times fewer bytes than"
+    assert (found[f"{fewer} {AF_FILE}"], found[f"{fewer} {LG_SQLITE}"]) == ("PASS", "MISS")
+    assert "10 B" in show(Table(workload, workload.params, 1, rows))
+
+
+def test_other_workload_is_compared_as_it_ran_beside() -> None:
+    (workload,) = select("W9")
+    rows = [Row("holdfast-sqlite", [Sample(1.6, {BESIDE: 1.0})])]
+    assert words(Table(workload, workload.params, 1, rows)) == {"within 1.5 times W2 (run beside it)": "MISS"}
+
+
+def test_syncs_are_counted_between_the_last_two_marks() -> None:
+    trace = """
+7 fdatasync(4) = 0
+7 fsync(999999) = -1 EBADF (Bad file descriptor)
+7 fdatasync(4 <unfinished ...>
+8 fsync(5) = 0
+7 <... fdatasync resumed>) = 0
+7 fsync(999999) = -1 EBADF (Bad file descriptor)
+7 fsync(6) = 0
+"""
+    assert syncs_between_marks(trace) == 2
+    assert syncs_between_marks("7 fsync(999999) = -1") is None
+
+
+def test_states_that_differ_have_different_summaries() -> None:
+    params = {"supersteps": 4, "size": 500, "message": 20, "keys": 30, "rounds": 2, "result": 40}
+    for name, script in SCRIPTS.items():
+        played = script(params)
+        assert summary(expected(played)) == summary(expected(script(params))), name
+        assert summary(expected(played)) != summary(expected(played[:-1])), name

@@ -1,0 +1,79 @@
+"""Our own sides and the limits do every workload that they enter, small, with the right result."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.contestants import Contestant, Job, holdfast, limits
+from bench.resuming import Resumer
+from bench.sides import ENVIRONMENTS, OURS_STORED, SIDES
+from bench.worker import perform
+from bench.workloads import WORKLOADS, Timed
+
+SMALL = {
+    "supersteps": 12,
+    "size": 20_000,
+    "message": 100,
+    "runs": 3,
+    "keys": 50,
+    "rounds": 3,
+    "width": 4,
+    "result": 500,
+    "count": 10,
+}
+
+HERE = [
+    (side.name, module.contestant(side.variant))
+    for module, name in ((holdfast, "holdfast"), (limits, "limits"))
+    for side in SIDES
+    if side.module == name
+]
+
+
+@pytest.mark.parametrize(("name", "contestant"), HERE, ids=[name for name, _ in HERE])
+@pytest.mark.parametrize("count", [False, True], ids=["timed", "counted"])
+async def test_every_entry_gives_the_right_answer(
+    tmp_path: Path, name: str, contestant: Contestant, count: bool
+) -> None:
+    done = 0
+    for workload in WORKLOADS:
+        if workload.id not in contestant.entries or (count and not workload.counted):
+            continue
+        params = {key: SMALL.get(key, value) for key, value in workload.params.items()}
+        job = Job(workload.id, params, tmp_path / workload.id)
+        request = {"fresh": True, "count": count}
+        found = await perform(contestant.entries[workload.id], job, request)
+        assert workload.answer is not None
+        assert json.dumps(found["result"]) == json.dumps(workload.answer(params)), workload.id
+        if workload.supersteps is not None:
+            assert found["supersteps"] == workload.supersteps(params), workload.id
+        if not count:
+            timed = Timed(found["seconds"], tuple(found["marks"]))
+            assert workload.value(timed, params) > 0
+            assert all(figure(timed, params) > 0 for figure in workload.figures.values())
+        done += 1
+    assert done or count or contestant.missing
+
+
+def test_sides_have_pinned_packages_and_names_of_their_own() -> None:
+    assert len({side.name for side in SIDES}) == len(SIDES)
+    assert {side.environment for side in SIDES if side.is_peer} == {*ENVIRONMENTS} - {"plots"}
+    assert all("==" in package for packages in ENVIRONMENTS.values() for package in packages)
+
+
+def test_new_process_goes_on_and_lists(tmp_path: Path) -> None:
+    """W6, with our side and small sizes: processes that are killed, and new ones."""
+
+    class Ours:
+        side = next(side for side in SIDES if side.name == OURS_STORED)
+        entries = holdfast.contestant("sqlite").entries
+        python = Path(__import__("sys").executable)
+
+    params = {"size": 20_000, "log_supersteps": 5, "supersteps": 12, "message": 100}
+    resumer = Resumer(Ours(), params, tmp_path)  # type: ignore[arg-type]
+    resumer.build()
+    sample = resumer.sample(1.0)
+    assert sample.value > 0
+    assert {*sample.figures} == {"open empty", "after W3", "list"}
+    assert resumer.counts == {21}  # two for each of ten supersteps that ended, and the start of the next
