@@ -85,7 +85,7 @@ def plain(build: Callable[[Params], WorkflowBuilder]) -> Prepare:
 def _durable(builder: WorkflowBuilder, kind: str, storage: CheckpointStorage) -> Workflow:
     builder.with_checkpointing(storage)
     if kind in ("async", "exit"):
-        builder.with_durability(kind)  # type: ignore[attr-defined, unused-ignore]
+        builder.with_durability(kind)  # type: ignore[arg-type]
     return _built(builder)
 
 
