@@ -32,7 +32,9 @@ async def campaign(
         baseline = await look(storage)
         assert (await storage.verify()).problems == []
     wrong, noticed = [], 0
-    for seed in seeds:
+    for number, seed in enumerate(seeds):
+        if number and number % 100 == 0:
+            print(f"{kind}: {number} of {len(seeds)}, {len(wrong)} wrong", flush=True)
         with planted(bug):
             how, was_noticed, complaints = await tried(
                 kind, original, baseline, seed, folder / "copy", only, seed % repair_every == 0
@@ -54,11 +56,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--only", choices=["", *{name for ways in DAMAGES.values() for name in ways}], default=""
     )
+    parser.add_argument(
+        "--repair-every", type=int, default=4, help="of how many damages one is repaired, too"
+    )
     parser.add_argument("--planted", choices=["", *PLANTED], default="")
     given = parser.parse_args(arguments)
     seeds = range(given.seed, given.seed + given.count)
     with tempfile.TemporaryDirectory() as folder:
-        wrong = asyncio.run(campaign(given.store, Path(folder), seeds, given.only, given.planted))
+        wrong = asyncio.run(
+            campaign(given.store, Path(folder), seeds, given.only, given.planted, given.repair_every)
+        )
     for complaint in wrong:
         print(f"WRONG: {complaint}")
     return 1 if wrong else 0
