@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.durable import ROOT
 
-KILLS = int(os.environ.get("HOLDFAST_KILLS", "50"))
+KILLS = int(os.environ.get("HOLDFAST_KILLS", "24"))
 
 
 def campaign(store: str, kills: int, seed: int, folder: Path, durability: str = "sync") -> tuple[int, str]:

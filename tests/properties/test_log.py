@@ -37,7 +37,7 @@ from holdfast.engine import state
 from holdfast.engine.chain import Chain
 from holdfast.engine.copying import differs
 from holdfast.engine.distance import distance
-from holdfast.engine.message import Delivery, Output, Request
+from holdfast.engine.message import Delivery, Expiry, Output, Request
 from holdfast.engine.snapshot import BufferKey, Delta, Snapshot, advance, answered
 from holdfast.engine.state import Scope
 from holdfast.engine.status import RunStatus
@@ -76,7 +76,9 @@ def refs(draw: Callable[[Any], Any], depth: int = 2) -> Ref:
 def all_changes(draw: Callable[[Any], Any]) -> Changes:
     """Changes of every kind; some values are named more than once."""
     pool = st.sampled_from(draw(st.lists(refs(), min_size=1, max_size=5)))
-    asked = st.builds(Asked, KEYS, IDS, pool, st.binary(max_size=4), st.integers(0, 2**40))
+    times = st.integers(0, 2**60)
+    expiry = st.none() | st.builds(Expiry, times, st.none() | times)
+    asked = st.builds(Asked, KEYS, IDS, pool, st.binary(max_size=4), st.integers(0, 2**40), expiry)
     part = st.builds(Part, st.booleans(), pool)
     written = st.one_of(
         st.builds(Put, pool),

@@ -10,7 +10,7 @@ import pytest
 from tests.faults.corruption import campaign
 from tests.support.corruption_bugs import PLANTED
 
-COUNT = {"sqlite": 60, "file": 20}
+COUNT = {"sqlite": 24, "file": 8}
 
 
 @pytest.mark.parametrize("kind", COUNT)

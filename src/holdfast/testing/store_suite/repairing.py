@@ -53,7 +53,8 @@ class Repairing:
         assert (await store.leave(RunId("r"), 3, sample_letters("new"))).refused == ()
         head = await move_on(store, commit.head)
         assert await seqs_of(store, "r") == [2, 3, head.seq]
-        await store.remove(removal_of(head, [2]))
+        assert await store.tag(RunId("r"), 2, ())
+        assert await store.remove(removal_of(head, [2]))
         assert await seqs_of(store, "r") == [3, head.seq]
         assert list(await store.inspect()) == []
 
