@@ -83,10 +83,11 @@ class Disk:
             )
             if handle == _NOTHING:
                 return path, handle
-            if not _try_lock(handle) or os.fstat(handle).st_nlink:
+            locked = _try_lock(handle)
+            if locked is None or (locked and os.fstat(handle).st_nlink):
                 self._locked[path] = handle
                 return path, handle
-            os.close(handle)  # someone swept it up before it was locked
+            os.close(handle)  # someone sweeps it up, or did, before it was locked
 
     def _let_go(self, temp: Path) -> None:
         handle = self._locked.pop(temp, None)

@@ -243,7 +243,10 @@ class RunFolder:
             with self._tools.locks.shared(f"{self.path.name}.run"):
                 self._row.catch_up()
                 with self._may_move_on():
+                    newest = self._row.known.newest
                     wanted = draft()
+                    if self._row.known.newest != newest:
+                        continue  # the run moved on while that was read, so it may say where the run stood before
                     if wanted is None:
                         return False
                     if self._published(wanted):
