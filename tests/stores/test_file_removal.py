@@ -13,7 +13,10 @@ import pytest
 from holdfast.checkpoint.store import Depth, Expected, Keyframe, Letter, Removal, RunQuery
 from holdfast.errors import HeadMoved
 from holdfast.ids import RunId
+from holdfast.stores import disk
+from holdfast.stores.disk import Disk
 from holdfast.stores.file import FileStore
+from holdfast.stores.file.run_folder import RunFolder
 from holdfast.stores.file.tidying import Tidying
 from holdfast.stores.locks import Locks
 from tests.stores.file_commits import (
@@ -531,3 +534,45 @@ async def test_killed_at_any_moment(path, seed) -> None:
         assert await store.damaged() == []
         assert len(sizes(path)) <= 14
         await store.close()
+
+
+async def test_a_run_that_moves_on_while_its_tags_are_read_is_not_taken_back(
+    store, other, monkeypatch
+) -> None:
+    await write(store, RUN, 4)
+    straight = RunFolder._any_tagged
+
+    def moving_on(self, gone):
+        monkeypatch.setattr(RunFolder, "_any_tagged", straight)
+        other._folders.commit(step(RUN, 5))
+        return straight(self, gone)
+
+    monkeypatch.setattr(RunFolder, "_any_tagged", moving_on)
+    with pytest.raises(HeadMoved):
+        await store.remove(all_but(of=4))
+    assert (await store.head(RUN)).seq == (await other.head(RUN)).seq == 5
+    assert await seqs(other, RUN) == [1, 2, 3, 4, 5]
+
+
+async def test_a_temporary_file_that_others_are_about_to_sweep_up_is_not_used(
+    store, path, monkeypatch
+) -> None:
+    await write(store, RUN, 1)
+    answers = iter([False])
+    straight = disk._try_lock
+    monkeypatch.setattr(
+        disk, "_try_lock", lambda handle: next(answers, None) is not False and straight(handle)
+    )
+    taken: list[Path] = []
+    kept = Disk._locked_as
+
+    def noted(self, make, flags):
+        found = kept(self, make, flags)
+        taken.append(found[0])
+        return found
+
+    monkeypatch.setattr(Disk, "_locked_as", noted)
+    await store.commit(step(RUN, 2))
+    left = set((path / "temp").iterdir())
+    assert len(left) == 1, "the one that someone else had locked"
+    assert not left & set(taken)
