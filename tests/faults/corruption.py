@@ -31,7 +31,8 @@ async def campaign(
             await fill(storage)
         baseline = await look(storage)
         assert (await storage.verify()).problems == []
-    wrong, noticed = [], 0
+    wrong: list[str] = []
+    noticed = 0
     for number, seed in enumerate(seeds):
         if number and number % 100 == 0:
             print(f"{kind}: {number} of {len(seeds)}, {len(wrong)} wrong", flush=True)
