@@ -214,7 +214,7 @@ class WorkflowBuilder:
 
     def with_retention(self, retention: Retention) -> WorkflowBuilder:
         """Keep only some checkpoints of each run, like ``Retention.keep_last(10)``; wins over that of the storage."""
-        if not hasattr(retention, "kept"):
+        if isinstance(retention, type) or not hasattr(retention, "kept"):
             raise GraphError(
                 f"with_retention({retention!r}): give a Retention, like Retention.latest_only() or keep_last(10)"
             )

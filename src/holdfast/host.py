@@ -84,7 +84,12 @@ class Host:
         ``woken`` is called with each run that it goes on with, before anything of it happens; but not with those that
         someone in this event loop holds: they see for themselves what their ``Run`` does.
         """
-        if not poll > 0:
+        if not hasattr(storage, "store"):
+            raise WrongType(f"a host takes a storage first, not a {type(storage).__name__}: {storage!r}")
+        given: tuple[object, object] = (woken, poll)  # as they come from programs without a type checker
+        if given[0] is not None and (not callable(given[0]) or asyncio.iscoroutinefunction(given[0])):
+            raise WrongType(f"woken={woken!r}: must be a function that is not async")
+        if not isinstance(given[1], int | float) or not poll > 0:
             raise InvalidArgument(f"poll={poll!r}: must be more than 0 seconds")
         if type(concurrency) is not int or concurrency < 1:
             raise InvalidArgument(f"concurrency={concurrency!r}: must be a whole number of at least 1")
@@ -99,7 +104,7 @@ class Host:
         self._tried: dict[str, _Tried] = {}
         self._serving: asyncio.Task[None] | None = None
         self._rescue_at = _AT_ONCE
-        self.problems: dict[str, HoldfastError] = {}
+        self.problems: dict[str, Exception] = {}
         """Why runs could not be woken, by run id; the last thousand."""
 
     @property
@@ -225,7 +230,7 @@ class Host:
                 run = await self._resumed(workflow, head)
         except (RunTaken, HeadMoved, RunEnded):  # someone else was faster
             return
-        except HoldfastError as error:
+        except Exception as error:
             self._tried[head.run_id] = _Tried(head.checkpoint_id, head.wake_at, loop_time + _BACKOFF_SECONDS)
             self._note(head.run_id, error)
             return
@@ -238,13 +243,16 @@ class Host:
     async def _resumed(self, workflow: Workflow, head: Head) -> Run:
         run = self._runs[head.run_id] = await workflow.resumed(head.run_id, self._storage)
         if self._woken is not None:
-            self._woken(run)
+            try:
+                self._woken(run)
+            except Exception:  # who only watches keeps no run from going on
+                _logger.exception("'woken' failed for run %s", head.run_id)
         await run.open()
         run.begin()
         await run.driven()
         return run
 
-    def _note(self, run_id: str, error: HoldfastError) -> None:
+    def _note(self, run_id: str, error: Exception) -> None:
         _logger.warning("run %s cannot be woken: %s", run_id, error)
         self.problems.pop(run_id, None)
         self.problems[run_id] = error

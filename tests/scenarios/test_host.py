@@ -678,3 +678,55 @@ def test_what_a_host_takes(storage: CheckpointStorage) -> None:
     for concurrency in (0, -1, True, 1.5):
         with pytest.raises(InvalidArgument, match="a whole number of at least 1"):
             Host(storage, workflow, concurrency=concurrency)  # type: ignore[arg-type]
+
+
+async def test_a_watcher_that_fails_keeps_no_run_from_going_on(
+    storage: CheckpointStorage, time: VirtualTime, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(run: Run) -> None:
+        raise RuntimeError("the watcher broke")
+
+    workflow = WorkflowBuilder(name="Work").set_start_executor(Work).with_checkpointing(storage).build()
+    run = await workflow.start(1.0, run_id="r")
+    await soon(run.driven())
+    await time.advance(HOUR)
+    with caplog.at_level(logging.ERROR, "holdfast.host"):
+        assert await soon(Host(storage, workflow, woken=broken).wake_due()) == 1
+    assert ran == ["r"]
+    assert "the watcher broke" in caplog.text
+
+
+async def test_a_run_that_fails_to_be_woken_by_any_error_is_left_alone_for_a_while(
+    storage: CheckpointStorage, time: VirtualTime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workflow = WorkflowBuilder(name="Work").set_start_executor(Work).with_checkpointing(storage).build()
+    run = await workflow.start(1.0, run_id="r")
+    await soon(run.driven())
+    await time.advance(HOUR)
+
+    async def broken(*_: object) -> Run:
+        raise ZeroDivisionError("nobody thought of this")
+
+    monkeypatch.setattr(type(workflow), "resumed", broken)
+    host = Host(storage, workflow)
+    assert await soon(host.wake_due()) == 1
+    assert isinstance(host.problems["r"], ZeroDivisionError)
+    assert ran == []
+
+
+@pytest.mark.parametrize("poll", [None, "1", 0, -1])
+def test_how_often_a_host_looks(storage: CheckpointStorage, poll: Any) -> None:
+    workflow = WorkflowBuilder(name="Work").set_start_executor(Work).build()
+    with pytest.raises(InvalidArgument, match="poll="):
+        Host(storage, workflow, poll=poll)
+
+
+def test_what_a_host_does_not_take(storage: CheckpointStorage) -> None:
+    async def later(run: Run) -> None: ...
+
+    workflow = WorkflowBuilder(name="Work").set_start_executor(Work).build()
+    for woken in (5, later):
+        with pytest.raises(WrongType, match="woken="):
+            Host(storage, workflow, woken=woken)  # type: ignore[arg-type]
+    with pytest.raises(WrongType, match="takes a storage first"):
+        Host(workflow, workflow)  # type: ignore[arg-type]

@@ -557,7 +557,10 @@ async def test_second_answer_is_refused_before_and_after_the_first_was_taken(
     for second in (stranger.respond, place.storage.respond):
         with pytest.raises(RequestAlreadyAnswered) as caught:
             await second("mine", {"Ask.1.1": "no"})
-        assert str(caught.value) == "request 'Ask.1.1' was answered before; only the first answer counts"
+        assert (
+            str(caught.value)
+            == "request 'Ask.1.1' was answered before, or expired; only what comes first counts"
+        )
     with pytest.raises(RequestAlreadyAnswered):
         await run.respond({"Ask.1.1": "no"})
     assert await letters_of(place.storage) == before

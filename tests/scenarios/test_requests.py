@@ -760,7 +760,10 @@ async def test_second_answer_before_the_barrier() -> None:
     await run.send_response("Approve.1.1", Verdict(True))
     with pytest.raises(RequestAlreadyAnswered) as caught:
         await run.send_response("Approve.1.1", Verdict(False))
-    assert str(caught.value) == "request 'Approve.1.1' was answered before; only the first answer counts"
+    assert (
+        str(caught.value)
+        == "request 'Approve.1.1' was answered before, or expired; only what comes first counts"
+    )
     assert (await soon(run.wait_for_completion())).outputs == [("deploy", Verdict(True))]
 
 

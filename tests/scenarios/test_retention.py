@@ -15,6 +15,7 @@ from holdfast import (
     Executor,
     ExecutorFailed,
     GraphError,
+    InMemoryCheckpointStorage,
     InvalidArgument,
     Retention,
     RunNotFound,
@@ -24,6 +25,7 @@ from holdfast import (
     WorkflowBuilder,
     WorkflowContext,
     WorkflowExecutor,
+    WrongType,
     executor,
     handler,
     response_handler,
@@ -626,3 +628,16 @@ async def test_checkpoints_go_when_they_are_old_enough(storage: CheckpointStorag
     run = await timed(Clock(ago=DAY), Retention.keep_for(2 * DAY)).start(6, run_id="young", storage=storage)
     await soon(run.wait_for_completion())
     assert len(await listed(storage, "young")) == len(run.checkpoints)
+
+
+@pytest.mark.parametrize("wrong", ["keep_last", 5, Retention, Retention.latest_only])
+async def test_what_is_no_retention_is_refused_where_it_is_given(wrong: Any) -> None:
+    with pytest.raises(WrongType, match="give a Retention"):
+        InMemoryCheckpointStorage(wrong)
+    storage = InMemoryCheckpointStorage()
+    with pytest.raises(WrongType, match="give a Retention"):
+        await storage.prune(wrong)
+    with pytest.raises(GraphError, match="give a Retention"):
+        WorkflowBuilder(name="W").with_retention(wrong)
+    with pytest.raises(WrongType, match="dry_run="):
+        await storage.prune(dry_run="no")  # type: ignore[arg-type]

@@ -94,17 +94,21 @@ async def repaired(
     damages = await store.inspect()
     steps = Steps(progress)
     steps.more(len(heads))
+    # What these hide is seen when they are made anew, and a dry run makes nothing.
+    hidden = {repair.run_id for repair in report.repairs} if dry_run else set()
     for head in heads:
         report.runs += 1
+        if None in hidden or head.run_id in hidden:
+            steps.done(1)
+            continue
         told = [damage for damage in damages if damage.run_id == head.run_id]
         await _repair_run(store, blobs_of(head.family), head, told, report)
         steps.done(1)
-    if not dry_run:
-        report.unrepaired += [
-            Problem(damage.run_id, None, damage.what, damage.seq)
-            for damage in await store.inspect()
-            if run_id is None or damage.run_id in (None, run_id)
-        ]
+    if dry_run:
+        left = [damage for damage in damages if damage.run_id is None and not hidden]
+    else:
+        left = [d for d in await store.inspect() if run_id is None or d.run_id in (None, run_id)]
+    report.unrepaired += [Problem(damage.run_id, None, damage.what, damage.seq) for damage in left]
     return report
 
 

@@ -70,7 +70,7 @@ class CheckpointStorage:
 
     def __init__(self, store: Store, retention: Retention | None = None) -> None:
         self._store = store
-        self.retention = retention
+        self.retention = _checked_retention(retention)
         """Which checkpoints of the runs are kept that are driven with this storage; None leaves that to each run."""
         self._codecs: dict[str, Codec] = {}
         self._anything = Codec()
@@ -488,6 +488,9 @@ class CheckpointStorage:
         Without ``retention`` each run has its own. With ``dry_run`` nothing is removed, and the report says what would
         be. May be interrupted anywhere. ``progress`` is told how many runs of how many are done.
         """
+        _checked_retention(retention)
+        if not isinstance(dry_run, bool):
+            raise WrongType(f"dry_run={dry_run!r}: must be True or False")
         heads = [await self.head(run_id)] if run_id is not None else list(await self._store.runs(RunQuery()))
         return await pruned(self._store, heads, self.blobs, retention, dry_run, progress)
 
@@ -666,3 +669,11 @@ def _status(status: RunStatus | str) -> RunStatus:
     except ValueError:
         known = ", ".join(known.value for known in RunStatus)
         raise InvalidArgument(f"status={status!r}: there is no such status; there are: {known}") from None
+
+
+def _checked_retention(retention: Retention | None) -> Retention | None:
+    if retention is not None and not isinstance(retention, Retention):
+        raise WrongType(
+            f"retention={retention!r}: give a Retention, like Retention.latest_only() or Retention.keep_last(10)"
+        )
+    return retention

@@ -19,7 +19,7 @@ def already_answered(request_ids: Sequence[str]) -> RequestAlreadyAnswered:
     """The error for answers that came too late."""
     listed = ", ".join(repr(str(request_id)) for request_id in request_ids)
     which = f"request {listed} was" if len(request_ids) == 1 else f"requests {listed} were"
-    return RequestAlreadyAnswered(f"{which} answered before; only the first answer counts")
+    return RequestAlreadyAnswered(f"{which} answered before, or expired; only what comes first counts")
 
 
 def checked_answer(
