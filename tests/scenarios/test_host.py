@@ -243,28 +243,6 @@ async def test_who_wants_to_know_is_told_of_each_run_before_it_goes_on(
         assert type(events[-1]).__name__ == "WorkflowCompletedEvent"
 
 
-async def test_a_callback_that_fails_leaves_the_run_and_the_others_alone(
-    time: VirtualTime, storage: CheckpointStorage, caplog: pytest.LogCaptureFixture
-) -> None:
-    for name in ("bad", "good"):
-        await left(sleeping(), storage, name)
-    await time.advance(HOUR)
-
-    def woken(run: Run) -> None:
-        if run.run_id == "bad":
-            raise ZeroDivisionError
-
-    with caplog.at_level(logging.ERROR, "holdfast.host"):
-        async with Host(storage, sleeping(), poll=0.01, woken=woken):
-
-            async def over() -> bool:
-                return await status(storage, "good") is RunStatus.COMPLETED
-
-            await until(over)
-    assert (ran, await status(storage, "bad")) == (["good"], RunStatus.WAITING)
-    assert "waking run bad failed" in caplog.text
-
-
 # -- one of several --------------------------------------------------------------------------------
 
 
