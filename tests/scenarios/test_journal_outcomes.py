@@ -75,7 +75,7 @@ def nothing_ran() -> Iterator[None]:
 
 @checkpointable
 @dataclass(frozen=True)
-class Price:
+class Cost:
     amount: Decimal
     since: datetime.date
 
@@ -83,11 +83,11 @@ class Price:
 @checkpointable
 @dataclass
 class Basket:
-    prices: list[Price] = field(default_factory=list)
+    prices: list[Cost] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
 
 
-BASKET = Basket([Price(Decimal("1.10"), datetime.date(2026, 2, 28))], {"pear", "apple"})
+BASKET = Basket([Cost(Decimal("1.10"), datetime.date(2026, 2, 28))], {"pear", "apple"})
 VALUES: list[Any] = [
     None,
     True,
@@ -181,12 +181,12 @@ async def test_requests(place: Place) -> None:
         @handler
         async def ask(self, number: int, ctx: WorkflowContext) -> None:
             note("Ask")
-            await ctx.request_info(BASKET, response_type=Price | None)
+            await ctx.request_info(BASKET, response_type=Cost | None)
             await ctx.request_info("how many?", response_type=dict[str, list[int]], request_id="many")
 
         @response_handler
         async def priced(
-            self, basket: Basket, price: Price | None, ctx: WorkflowContext[None, object]
+            self, basket: Basket, price: Cost | None, ctx: WorkflowContext[None, object]
         ) -> None:
             await ctx.yield_output((basket, price))
 
@@ -208,13 +208,13 @@ async def test_requests(place: Place) -> None:
     first, second = result.pending_requests
     assert (first.request_id, first.executor_id) == ("Ask.2.1", "Ask")
     assert not differs(first.data, BASKET)
-    assert first.response_type == Price | None
+    assert first.response_type == Cost | None
     assert (second.request_id, second.data, second.response_type) == (
         "many",
         "how many?",
         dict[str, list[int]],
     )
-    price = Price(Decimal(3), datetime.date(2026, 3, 1))
+    price = Cost(Decimal(3), datetime.date(2026, 3, 1))
     await run.respond({"Ask.2.1": price, "many": {"a": [1]}})
     outputs = (await soon(run.wait_for_completion())).outputs
     assert not differs(outputs, [(BASKET, price), ("how many?", {"a": [1]})])
