@@ -181,6 +181,24 @@ async def test_a_temporary_file_that_is_swept_up_before_it_is_locked_is_made_aga
     disk.remove(temp)
 
 
+async def test_a_temporary_folder_that_is_swept_up_before_it_is_open_is_made_again(path, monkeypatch) -> None:
+    path.mkdir()
+    disk, other = Disk(path), Disk(path)
+    straight, made = os.mkdir, []
+
+    def swept(name: Path, mode: int) -> None:
+        straight(name, mode)
+        made.append(name)
+        if len(made) == 1:
+            other.sweep()
+
+    monkeypatch.setattr(os, "mkdir", swept)
+    temp = disk.new_folder()
+    assert made == [made[0], temp]
+    assert list(path.iterdir()) == [temp]
+    disk.remove(temp)
+
+
 async def test_where_there_are_no_locks_old_temporary_files_are_swept_up(path, monkeypatch) -> None:
     monkeypatch.setattr(disk_module, "_try_lock", lambda handle: None)
     store = FileStore(path)

@@ -566,8 +566,8 @@ async def test_a_temporary_file_that_others_are_about_to_sweep_up_is_not_used(
     taken: list[Path] = []
     kept = Disk._locked_as
 
-    def noted(self, make, flags):
-        found = kept(self, make, flags)
+    def noted(self, make):
+        found = kept(self, make)
         taken.append(found[0])
         return found
 

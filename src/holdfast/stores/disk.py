@@ -68,19 +68,17 @@ class Disk:
 
     def new_folder(self) -> Path:
         """Make a folder in ``temp``, to be put in its place, and then to be let go of by ``remove``."""
-        return self._locked_as(lambda path: os.mkdir(path, _FOLDER_MODE), os.O_RDONLY)[0]
+        return self._locked_as(_make_folder)[0]
 
     def _new_file(self) -> tuple[Path, int]:
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-        return self._locked_as(lambda path: None, flags)
+        return self._locked_as(_make_file)
 
-    def _locked_as(self, make: Callable[[Path], None], flags: int) -> tuple[Path, int]:
+    def _locked_as(self, make: Callable[[Path], int | None]) -> tuple[Path, int]:
         while True:
             path = self.temp / f"{secrets.token_hex(8)}{_TEMPORARY}"
-            make(path)
-            handle = (
-                _NOTHING if sys.platform == "win32" and path.is_dir() else os.open(path, flags, _FILE_MODE)
-            )
+            handle = make(path)
+            if handle is None:
+                continue
             if handle == _NOTHING:
                 return path, handle
             locked = _try_lock(handle)
@@ -196,6 +194,22 @@ class Disk:
 
 
 _NOTHING = -1
+"""What stands for an open file where the system opens none."""
+
+
+def _make_file(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), _FILE_MODE)
+
+
+def _make_folder(path: Path) -> int | None:
+    """Make a folder and open it; None if someone swept it up in between."""
+    os.mkdir(path, _FOLDER_MODE)
+    if sys.platform == "win32":  # it cannot open folders
+        return _NOTHING
+    try:
+        return os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
 
 
 def _try_lock(handle: int) -> bool | None:

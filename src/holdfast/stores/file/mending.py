@@ -65,7 +65,7 @@ class Mending:
             return Mended(run_id, f"{path.name} was put aside: {error}", "what its last commit did")
         if not dry_run:
             temp = self._disk.write(content)
-            os.replace(temp, path)
+            self._disk.replace(temp, path)
             self._disk.sync_folder(self._row.path)
         return Mended(run_id, f"the head in {path.name} was made anew: {error}", WHAT_IS_LOST)
 
