@@ -51,8 +51,8 @@ class ComplainsOfTags(MemoryStore):
 
 
 class MendsWhatIsWhole(MemoryStore):
-    async def mend(self, dry_run: bool) -> Sequence[Mended]:
-        return [Mended(run_id, "") for run_id in self._heads]
+    async def mend(self, run_id: RunId | None) -> Sequence[Mended]:
+        return [Mended(there, "") for there in self._heads]
 
 
 BUGS = [

@@ -48,9 +48,8 @@ class Upkeep(RunKeeping):
         """
         from holdfast.checkpoint.repair import repaired
 
-        return await repaired(
-            self._store, self.blobs, None if run_id is None else run_id_of(run_id), progress, dry_run
-        )
+        wanted = None if run_id is None else run_id_of(run_id)
+        return await repaired(self._store, self.counters, wanted, progress, dry_run)
 
     async def statistics(
         self, progress: Progress | None = None, *, measure_blobs: bool = False

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import secrets
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from copy import deepcopy
 
 from holdfast.checkpoint.owner import this_process
 from holdfast.checkpoint.store import (
@@ -23,6 +25,7 @@ from holdfast.checkpoint.store import (
     Mended,
     Note,
     Record,
+    Rehearsal,
     Removal,
     RunQuery,
     StoreInfo,
@@ -122,9 +125,13 @@ class MemoryStore:
     async def inspect(self) -> Sequence[Damage]:
         return await self.damaged()
 
-    async def mend(self, dry_run: bool) -> Sequence[Mended]:
+    async def mend(self, run_id: RunId | None) -> Sequence[Mended]:
         self._check_open()
         return ()
+
+    @asynccontextmanager
+    async def rehearsal(self) -> AsyncIterator[Rehearsal]:
+        yield Rehearsal(deepcopy(self), str)
 
     async def replace(self, commit: Commit) -> None:
         self._check_open()

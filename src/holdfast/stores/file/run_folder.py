@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -386,11 +387,11 @@ class RunFolder:
         with self._lock:
             return list(inspect(self._row, self._tools.hints))
 
-    def mend(self, damaged: Path, dry_run: bool) -> list[Mended]:
+    def mend(self, damaged: Path) -> list[Mended]:
         """Let the newest file be one that can be read; those that cannot go to ``damaged``."""
         with self._lock, self._forgetting(), self._alone():
             mending = Mending(self._row, self._tools.disk, self._tools.hints, damaged)
-            done = list(mending.mended(dry_run))
+            done = list(mending.mended())
             self._row.forget()
             return done
 
@@ -414,6 +415,16 @@ class RunFolder:
             if self._row.known.newest is not None:
                 self._tools.hints.forget(self.path)
                 self._tools.hints.reached(self.path, self._row.known.newest)
+
+    def finish_mending(self, mending: Path) -> None:
+        """Put the folder into its place that a process left on its way, unless that died before it took the other."""
+        with self._lock, self._forgetting(), self._alone():
+            if self.path.exists():
+                shutil.rmtree(mending)
+            else:
+                os.rename(mending, self.path)
+                self._tools.disk.sync_folder(self.path.parent)
+            self._row.forget()
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

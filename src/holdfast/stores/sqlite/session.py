@@ -28,9 +28,11 @@ class Job(NamedTuple):
 class Session:
     """One thread that writes, one that reads, and one for other files; nothing here knows the store object."""
 
-    def __init__(self, path: Path, namespace: str, busy_seconds: float, big_blob: int) -> None:
+    def __init__(
+        self, path: Path, namespace: str, busy_seconds: float, big_blob: int, large_values: Path
+    ) -> None:
         self.pid = os.getpid()
-        self.blob_files = BlobFiles(path.with_name(path.name + "-blobs"), namespace)
+        self.blob_files = BlobFiles(large_values, namespace)
         self._place = place = Place(path, busy_seconds)
         self.reader = Handle(place, reads_only=True)
         write_handle = Handle(place, reads_only=False)

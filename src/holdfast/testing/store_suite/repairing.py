@@ -89,6 +89,6 @@ class Repairing:
         assert list(await store.inspect()) == []
         assert all(record.sound for record in await store.records(RunId("r"), *ANYTHING, Depth.ALL))
         before = await all_of(store, "r")
-        for dry_run in (True, False):
-            assert list(await store.mend(dry_run)) == []
+        for run_id in (None, RunId("r"), RunId("nobody")):
+            assert list(await store.mend(run_id)) == []
         assert await all_of(store, "r") == before
