@@ -137,8 +137,8 @@ async def _repaired(
     steps.more(len(heads))
     for head in heads:
         report.runs += 1
-        told = [damage for damage in damages if damage.run_id == head.run_id]
-        await _repair_run(store, blobs_of(head.family), head, told, report)
+        of_run = [damage for damage in damages if damage.run_id == head.run_id]
+        await _repair_run(store, blobs_of(head.family), head, of_run, report)
         steps.done(1)
     report.unrepaired += [
         Problem(damage.run_id, None, damage.what, damage.seq)

@@ -324,8 +324,13 @@ class Store(Protocol):
         """The blobs of a family that are there, as they were given."""
         ...
 
-    async def tag(self, run_id: RunId, seq: int, tags: Sequence[str]) -> bool:
-        """Let a record have these tags and no others, durably; False if there is no such record."""
+    async def tag(
+        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None
+    ) -> bool:
+        """Take tags from a record, all without ``drop``, and add others, durably; False if there is no such record.
+
+        What it has is read and changed at once: of several who tag a record, none undoes what another did.
+        """
         ...
 
     async def remove(self, removal: Removal) -> bool:

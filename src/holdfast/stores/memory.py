@@ -32,7 +32,7 @@ from holdfast.checkpoint.store import (
 )
 from holdfast.errors import StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
-from holdfast.stores.compare import check_expected, check_head, check_needs, check_removal
+from holdfast.stores.compare import check_expected, check_head, check_needs, check_removal, retagged
 from holdfast.stores.listing import asked_for, due_of
 
 
@@ -155,11 +155,13 @@ class MemoryStore:
         self._check_open()
         return {digest: self._blobs[family, digest] for digest in digests if (family, digest) in self._blobs}
 
-    async def tag(self, run_id: RunId, seq: int, tags: Sequence[str]) -> bool:
+    async def tag(
+        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None
+    ) -> bool:
         self._check_open()
         record = self._records.get((run_id, seq))
         if record is not None:
-            self._records[run_id, seq] = record._replace(tags=tuple(tags))
+            self._records[run_id, seq] = record._replace(tags=retagged(record.tags, tags, drop))
         return record is not None
 
     async def remove(self, removal: Removal) -> bool:

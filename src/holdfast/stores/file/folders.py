@@ -89,10 +89,10 @@ class Folders:
         self._get_ready()
         return self.run(run_id).leave(since, letters)
 
-    def tag(self, run_id: RunId, seq: int, tags: Sequence[str]) -> bool:
-        """Let a record have these tags and no others."""
+    def tag(self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None) -> bool:
+        """Take tags from a record and add others."""
         self._get_ready()
-        return self.run(run_id).tag(seq, tags)
+        return self.run(run_id).tag(seq, tags, drop)
 
     def remove(self, removal: Removal) -> bool:
         """Remove records of a run; false if one of them has tags."""

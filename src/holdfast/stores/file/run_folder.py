@@ -25,7 +25,7 @@ from holdfast.checkpoint.store import (
 )
 from holdfast.errors import CheckpointCorrupt, StorageError
 from holdfast.ids import RunId
-from holdfast.stores.compare import check_expected, check_head, check_needs, check_removal
+from holdfast.stores.compare import check_expected, check_head, check_needs, check_removal, retagged
 from holdfast.stores.disk import Disk, explain
 from holdfast.stores.file import document
 from holdfast.stores.file.arrival import arrives, publish_whole, written_whole
@@ -143,14 +143,15 @@ class RunFolder:
                 self._append(draft)
             return found
 
-    def tag(self, seq: int, tags: Sequence[str]) -> bool:
-        """Let a record have these tags; false if it is not there."""
+    def tag(self, seq: int, tags: Sequence[str], drop: Sequence[str] | None) -> bool:
+        """Take tags from a record and add others; false if it is not there."""
 
         def draft() -> _Draft | None:
             known = self._row.known
-            if known.head is None or not self.records(seq, seq, Depth.HEADERS):
+            records = self.records(seq, seq, Depth.HEADERS) if known.head is not None else ()
+            if known.head is None or not records:
                 return None
-            edits = tags_document(seq, tags)
+            edits = tags_document(seq, retagged(records[0].tags, tags, drop))
             return _Draft(Commit(known.head, known.expected), edits=edits, change=self._change(edits))
 
         with self._lock, self._forgetting():

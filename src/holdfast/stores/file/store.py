@@ -128,9 +128,11 @@ class FileStore:
             f"read blobs of run {family!r}", lambda: self._folders.blobs.read(family, digests)
         )
 
-    async def tag(self, run_id: RunId, seq: int, tags: Sequence[str]) -> bool:
+    async def tag(
+        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None
+    ) -> bool:
         return await self._do(
-            f"tag a checkpoint of run {run_id!r}", lambda: self._folders.tag(run_id, seq, tags)
+            f"tag a checkpoint of run {run_id!r}", lambda: self._folders.tag(run_id, seq, tags, drop)
         )
 
     async def remove(self, removal: Removal) -> bool:

@@ -182,9 +182,11 @@ class SqliteStore:
             lambda connection: reading.read_blobs(connection, self.namespace, files, family, digests)
         )
 
-    async def tag(self, run_id: RunId, seq: int, tags: Sequence[str]) -> bool:
+    async def tag(
+        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None
+    ) -> bool:
         done: bool = await self._current().writes.call(
-            lambda connection: upkeep.tag(connection, self.namespace, run_id, seq, tags)
+            lambda connection: upkeep.tag(connection, self.namespace, run_id, seq, tags, drop)
         )
         return done
 
