@@ -15,9 +15,9 @@ import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from holdfast import CheckpointStorage, HoldfastError
+from holdfast import CheckpointStorage, Executor, HoldfastError, WorkflowBuilder, WorkflowContext, handler
 from holdfast.checkpoint.store import RunQuery
 from tests.support.corruption import damage
 from tests.support.corruption_world import (
@@ -31,6 +31,7 @@ from tests.support.corruption_world import (
     opened,
 )
 from tests.support.durable import ON_DISK
+from tests.support.durable_damage import SqliteDamage, damage_of
 from tests.support.fault_processes import Child, Parent, Wrong, answer, ask, expect, warm_up
 from tests.support.repair_bugs import PLANTED, planted
 from tests.support.stepping import count_steps
@@ -147,6 +148,58 @@ async def _all_of(storage: CheckpointStorage, ids: Sequence[str]) -> dict[str, A
     return found
 
 
+# -- beside a process that drives a run ------------------------------------------------------------
+
+
+class Pass(Executor):
+    """Lets the run move once."""
+
+    @handler
+    async def hand_on(self, message: str, ctx: WorkflowContext[str]) -> None:
+        await ctx.send_message(message)
+
+
+class Hold(Executor):
+    """Waits until the one that started its process says something."""
+
+    parent: ClassVar[Parent]
+
+    @handler
+    async def hold(self, message: str, ctx: WorkflowContext[None, str]) -> None:
+        self.parent.tell("holding")
+        await ctx.yield_output(await self.parent.hear())
+
+
+async def drive(parent: Parent, trial: Trial) -> None:
+    """Drive a run until told to end it."""
+    Hold.parent = parent
+    async with opened(trial.kind, trial.work) as storage:
+        builder = WorkflowBuilder(name="Hold").set_start_executor(Pass).add_edge(Pass, Hold)
+        await builder.build().run("x", run_id="held", storage=storage)
+    parent.tell("done")
+
+
+async def repair_beside(parent: Parent, trial: Trial) -> None:
+    """Answer which runs were found damaged and driven, and how much was repaired, in a dry run and without."""
+    async with opened(trial.kind, trial.work) as storage:
+        reports = [await storage.repair(dry_run=dry_run) for dry_run in (True, False)]
+        answer(parent, [[report.driven, len(report.repairs)] for report in reports])
+
+
+def beside(kind: str, folder: Path) -> None:
+    """A run that a living process drives is left alone, also if it is damaged; one that is not is repaired."""
+    trial = Trial(kind, folder)
+    trial.work.mkdir()
+    with trial.child(drive) as child:
+        child.until("holding")
+        hurt = damage_of(kind, trial.work, "held")
+        hurt.remove_record(1) if isinstance(hurt, SqliteDamage) else hurt.tear(1)
+        expect(trial.ask(repair_beside) == [[["held"], 0]] * 2, "a run that is driven was touched")
+        child.say("go on")
+        child.until("done", "wrong")
+    expect(trial.ask(repair_beside)[1][0] == [], "a run is driven after its process ended")
+
+
 # -- the campaign ----------------------------------------------------------------------------------
 
 
@@ -206,10 +259,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0, help="the first one")
     parser.add_argument("--planted", choices=["", *PLANTED], default="")
+    parser.add_argument("--driven", action="store_true", help="instead: beside a process that drives a run")
     given = parser.parse_args(arguments)
     warm_up()
     with tempfile.TemporaryDirectory() as folder:
         try:
+            if given.driven:
+                beside(given.store, Path(folder))
+                return 0
             done = campaign(given.store, Path(folder), given.kills, given.seed, given.planted)
         except Wrong as wrong:
             print(f"WRONG: {wrong}")

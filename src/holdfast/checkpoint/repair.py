@@ -9,7 +9,7 @@ from typing import cast
 from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.driving import is_driven
 from holdfast.checkpoint.loading import Blobs
-from holdfast.checkpoint.problems import Problem
+from holdfast.checkpoint.problems import Problem, briefly
 from holdfast.checkpoint.salvage import Planned, PlannedBlobs, Salvage
 from holdfast.checkpoint.steps import Progress, Steps
 from holdfast.checkpoint.store import Damage, Head, RunQuery, Store
@@ -188,9 +188,10 @@ async def _repair_run(
     report.repairs += [Repair(head.run_id, *step) for step in salvage.steps]
     if not salvage.steps:
         report.repairs += [
-            Repair(head.run_id, problem.checkpoint_id, f"it was written anew: {problem.what}")
+            Repair(head.run_id, problem.checkpoint_id, f"it was written anew: {briefly(problem.what)}")
             for problem in gone
         ]
     report.repairs += [
-        Repair(head.run_id, None, f"what is there was taken as it is: {damage.what}") for damage in told
+        Repair(head.run_id, None, f"what is there was taken as it is: {briefly(damage.what)}")
+        for damage in told
     ]

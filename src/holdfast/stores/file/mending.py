@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from holdfast.checkpoint.problems import briefly
 from holdfast.checkpoint.rebuilding import WHAT_IS_LOST, rebuilt_head
 from holdfast.checkpoint.record import Header, read_header
 from holdfast.checkpoint.store import Depth, Mended
@@ -58,11 +59,11 @@ class Mending:
         except StorageError:
             put_aside(path, self._damaged, self._disk)
             self._hints.forget(self._row.path)
-            return Mended(run_id, f"{path.name} was put aside: {error}", "what its last commit did")
+            return Mended(run_id, f"{path.name} was put aside: {briefly(error)}", "what its last commit did")
         temp = self._disk.write(content)
         self._disk.replace(temp, path)
         self._disk.sync_folder(self._row.path)
-        return Mended(run_id, f"the head in {path.name} was made anew: {error}", WHAT_IS_LOST)
+        return Mended(run_id, f"the head in {path.name} was made anew: {briefly(error)}", WHAT_IS_LOST)
 
     def _salvaged(self, path: Path, run_id: RunId | None, earlier: list[Place]) -> bytes:
         """The file with a head that was made anew; raises ``CheckpointCorrupt`` if no record in it can be read."""

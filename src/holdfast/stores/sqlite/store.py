@@ -9,6 +9,7 @@ import sys
 import weakref
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -138,7 +139,8 @@ class SqliteStore:
 
     async def inspect(self) -> Sequence[Damage]:
         await self.open()
-        return await asyncio.to_thread(inspect, Place(self.path, self._busy_seconds), self.namespace)
+        place = replace(self._current().place)
+        return await asyncio.to_thread(inspect, place, self.namespace)
 
     async def mend(self, run_id: RunId | None) -> Sequence[Mended]:
         await self.open()
