@@ -58,8 +58,7 @@ class Hints:
         # Not beside the others: one that a killed process left there would be taken for a run.
         other = self._folder / "new" / f"{os.getpid()}-{threading.get_ident()}"
         try:
-            other.unlink(missing_ok=True)
-            _make_link(place.text, other)
+            _set_link(place.text, other)
             try:
                 os.replace(other, link)
             except FileNotFoundError:
