@@ -36,7 +36,7 @@ from holdfast.engine.snapshot import with_expiries
 from holdfast.errors import UnknownRequest
 from holdfast.ids import RunId
 from holdfast.runtime import runner as runner_module
-from holdfast.runtime.context import TurnContext
+from holdfast.runtime.effects import Effects
 from holdfast.runtime.environment import Environment, use
 from holdfast.runtime.journal import Journal, is_sleep
 from holdfast.runtime.runner import Runner
@@ -386,15 +386,15 @@ def _forget_deadlines(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Journal, "result", result)
     monkeypatch.setattr(runner_module, "sleepers", lambda results, now: {})
-    genuine_sleep = TurnContext.sleep
+    genuine_sleep = Effects.sleep
 
-    async def sleep(self: TurnContext, delay: Any = None, *, until: Any = None) -> None:
+    async def sleep(self: Effects, delay: Any, until: Any, message_number: int) -> None:
         if self._sleeps == 0 and night().time() > night().called[0].time + delay:
             self._sleeps += 1
             return  # so that it comes to an end
-        await genuine_sleep(self, delay, until=until)
+        await genuine_sleep(self, delay, until, message_number)
 
-    monkeypatch.setattr(TurnContext, "sleep", sleep)
+    monkeypatch.setattr(Effects, "sleep", sleep)
 
 
 def _wake_early(monkeypatch: pytest.MonkeyPatch) -> None:

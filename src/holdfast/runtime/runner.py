@@ -19,7 +19,6 @@ from holdfast.graph.expired import RequestExpired
 from holdfast.graph.graph import Graph
 from holdfast.ids import ExecutorId, RequestId, RunId
 from holdfast.runtime.cast import Cast
-from holdfast.runtime.context import Surroundings
 from holdfast.runtime.environment import Environment
 from holdfast.runtime.event_log import EventLog, pause
 from holdfast.runtime.events import (
@@ -36,6 +35,7 @@ from holdfast.runtime.events import (
 )
 from holdfast.runtime.journal import Journal, sleepers
 from holdfast.runtime.placed import Placed
+from holdfast.runtime.surroundings import Surroundings
 from holdfast.runtime.times import as_time, in_microseconds
 from holdfast.runtime.turns import Finished, Turns
 from holdfast.runtime.wording import (

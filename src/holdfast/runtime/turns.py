@@ -17,10 +17,12 @@ from holdfast.graph.expired import RequestExpired
 from holdfast.graph.handler import Handler
 from holdfast.graph.types import type_name
 from holdfast.ids import ExecutorId
-from holdfast.runtime.context import Asleep, Surroundings, TurnContext
+from holdfast.runtime.context import TurnContext
+from holdfast.runtime.effects import Asleep
 from holdfast.runtime.events import ExecutorFailedEvent, WorkflowEvent, WorkflowWarningEvent
 from holdfast.runtime.fields import copy_of_fields, put_back
 from holdfast.runtime.placed import Placed
+from holdfast.runtime.surroundings import Surroundings
 from holdfast.runtime.threads import in_thread
 
 
