@@ -17,6 +17,7 @@ from pathlib import Path
 
 from holdfast.ids import CheckpointId, RunId
 from holdfast.stores.file import document
+from holdfast.stores.file.parts import quoted
 from holdfast.stores.file.place import Place
 from holdfast.stores.names import safe_name
 
@@ -164,7 +165,7 @@ def _look(checkpoint_id: CheckpointId, file: Path) -> tuple[RunId, int] | None:
         content = file.read_bytes()
     except FileNotFoundError:
         return None
-    if document.quoted(checkpoint_id) not in content:
+    if quoted(checkpoint_id) not in content:
         return None
     commit = document.parsed(file, content)
     for record in commit.records:
