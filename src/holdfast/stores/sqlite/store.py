@@ -60,6 +60,9 @@ class SqliteStore:
     None
     """
 
+    in_any_task = True
+    """As the port says of stores that have it."""
+
     def __init__(
         self,
         path: str | os.PathLike[str],
