@@ -90,6 +90,11 @@ class SqliteStore:
         """How many transactions this process has committed: many commits share one."""
         return self._session.writer.transactions if self._session is not None else 0
 
+    @property
+    def log_room(self) -> int:
+        """How many bytes this process has put at the end of the log, so that commits need not make it longer."""
+        return self._session.writer.room.added if self._session is not None else 0
+
     async def open(self) -> StoreInfo:
         session = self._current()
         info: StoreInfo = await session.reads.call(lambda _: session.reader.info)
