@@ -50,7 +50,9 @@ def test_public_methods_have_docstrings(name: str) -> None:
     cls = getattr(holdfast, name)
     bare = [
         attribute
-        for attribute, value in vars(cls).items()
+        for part in cls.__mro__
+        if part.__module__.startswith("holdfast")
+        for attribute, value in vars(part).items()
         if not attribute.startswith("_")
         and (inspect.isroutine(value) or isinstance(value, property))
         and not inspect.getdoc(getattr(cls, attribute))

@@ -17,8 +17,8 @@ from holdfast import (
     Run,
     VerifyReport,
 )
+from holdfast.checkpoint import browsing, transfer, upkeep
 from holdfast.checkpoint import storage as storage_module
-from holdfast.checkpoint import transfer
 from holdfast.checkpoint import verify as verify_module
 from holdfast.checkpoint.store import Commit, Letter, Store
 from holdfast.runtime import durable
@@ -312,7 +312,7 @@ def _looks_once(patch: pytest.MonkeyPatch) -> None:
     async def once(look: Callable[[], Awaitable[Any]]) -> Any:
         return await look()
 
-    for module in (storage_module, durable, transfer):
+    for module in (storage_module, browsing, upkeep, durable, transfer):
         patch.setattr(module, "steadily", once)
 
 

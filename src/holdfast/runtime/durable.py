@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from holdfast.checkpoint.arguments import id_of_checkpoint
 from holdfast.checkpoint.bundles import unbundled
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase, microseconds
@@ -18,7 +19,7 @@ from holdfast.checkpoint.packing import Entry
 from holdfast.checkpoint.renaming import rename, renames_of
 from holdfast.checkpoint.restoring import snapshot_of
 from holdfast.checkpoint.retention import Retention
-from holdfast.checkpoint.storage import CheckpointStorage, id_of_checkpoint
+from holdfast.checkpoint.storage import CheckpointStorage
 from holdfast.checkpoint.store import Depth, Head
 from holdfast.engine.durability import Durability
 from holdfast.engine.limits import Limits

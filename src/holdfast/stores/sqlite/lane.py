@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable
-from queue import Empty, SimpleQueue
+from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from holdfast.errors import StorageError
@@ -26,11 +26,13 @@ class Call(Generic[Task]):
         self.error: BaseException | None = None
 
 
-def settle(calls: Iterable[Call[Any]]) -> None:
+def settle(calls: list[Call[Any]]) -> None:
     """Tell the callers: each event loop is woken once, and one that is closed by now disturbs nobody."""
-    loops: dict[asyncio.AbstractEventLoop, list[Call[Any]]] = {}
-    for call in calls:
-        loops.setdefault(call.loop, []).append(call)
+    loops: dict[asyncio.AbstractEventLoop, list[Call[Any]]] = {calls[0].loop: calls}
+    if len(calls) > 1:
+        loops = {}
+        for call in calls:
+            loops.setdefault(call.loop, []).append(call)
     for loop, its_calls in loops.items():
         try:
             loop.call_soon_threadsafe(_tell, its_calls)
@@ -123,10 +125,9 @@ class Lane(Generic[Task]):
 
     def _waiting(self) -> list[Call[Task] | None]:
         """All calls that are there, at least one; None is the last of all."""
-        calls = [self._queue.get()]
-        while calls[-1] is not None:
-            try:
-                calls.append(self._queue.get_nowait())
-            except Empty:
-                break
+        queue = self._queue
+        calls = [queue.get()]
+        # Nobody else takes from it, so what is seen there can be had.
+        while calls[-1] is not None and not queue.empty():
+            calls.append(queue.get())
         return calls

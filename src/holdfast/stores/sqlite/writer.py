@@ -83,9 +83,9 @@ class Writer:
 
     def _set_log(self, connection: sqlite3.Connection, calls: list[Call[Task]]) -> None:
         """Keep the log small while runs are written of which not everything is kept, and only then."""
-        commits = [call.task for call in calls if isinstance(call.task, Commit)]
-        small = any(commit.head.retention for commit in commits)
-        if commits and small != (self._small_log is connection):
+        retentions = [call.task.head.retention for call in calls if isinstance(call.task, Commit)]
+        small = any(retentions)
+        if retentions and small != (self._small_log is connection):
             set_log(connection, small)
             self._small_log = connection if small else None
 

@@ -1,0 +1,250 @@
+"""What people see of the runs in a storage."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from heapq import merge
+from typing import TYPE_CHECKING, TypeVar
+
+from holdfast.checkpoint.arguments import check_limit, id_of_checkpoint, run_id_of, status_of
+from holdfast.checkpoint.checkpoint import Checkpoint, Material, with_values
+from holdfast.checkpoint.info import CheckpointInfo
+from holdfast.checkpoint.keeping import RunKeeping, kept_of
+from holdfast.checkpoint.listing import Listing
+from holdfast.checkpoint.loading import Blobs, load, whole
+from holdfast.checkpoint.looking import steadily
+from holdfast.checkpoint.manifest import Manifest
+from holdfast.checkpoint.record import info_of, read_header
+from holdfast.checkpoint.run_info import RunInfo, run_info
+from holdfast.checkpoint.store import Depth, Head, Record, RunQuery
+from holdfast.checkpoint.tree import drawn
+from holdfast.engine.status import RunStatus
+from holdfast.errors import CheckpointCorrupt, CheckpointNotFound, InvalidArgument
+from holdfast.ids import CheckpointId, Digest
+
+if TYPE_CHECKING:
+    from holdfast.checkpoint.comparing.checkpoints import Side
+    from holdfast.checkpoint.difference import CheckpointDiff
+
+T = TypeVar("T")
+
+
+class Browsing(RunKeeping):
+    """What people see of the runs in a storage: lists, checkpoints with their values, trees and differences."""
+
+    async def list_runs(
+        self,
+        workflow_name: str | None = None,
+        status: RunStatus | str | None = None,
+        interrupted: bool | None = None,
+        limit: int | None = 100,
+        after: str | None = None,
+    ) -> list[RunInfo]:
+        """The runs, oldest first; ``after`` is the run id of the last one of the page before."""
+        check_limit(limit)
+        statuses = None if status is None else frozenset([status_of(status)])
+        found: list[RunInfo] = []
+        cursor = None if after is None else (await self.head(after)).run_id
+        while True:
+            wanted = None if limit is None else limit - len(found)
+            page = await self._store.runs(RunQuery(workflow_name, statuses, wanted, cursor))
+            for head in page:
+                run = await run_info(self._store, head)
+                if interrupted is None or run.interrupted is interrupted:
+                    found.append(run)
+            if wanted is None or len(page) < wanted or len(found) >= (limit or 0):
+                return found
+            cursor = page[-1].run_id
+
+    async def list_checkpoints(
+        self,
+        workflow_name: str | None = None,
+        run_id: str | None = None,
+        limit: int | None = None,
+        after: str | CheckpointInfo | None = None,
+        *,
+        workflow_id: str | None = None,
+    ) -> list[Checkpoint]:
+        """Checkpoints without values, oldest first; ``after`` is the id of the last one of the page before.
+
+        ``workflow_id`` is a synonym of ``workflow_name``.
+        """
+        check_limit(limit)
+        if workflow_id is not None and workflow_name not in (None, workflow_id):
+            raise InvalidArgument(
+                f"workflow_name={workflow_name!r} and workflow_id={workflow_id!r} mean the same; give one of them"
+            )
+        workflow_name = workflow_name or workflow_id
+        if run_id is not None:
+            heads = [await self.head(run_id)]
+        else:
+            heads = list(await self._store.runs(RunQuery(workflow_name)))
+        heads = [head for head in heads if workflow_name in (None, head.workflow_name)]
+        lists = [await self._listed_now(head) for head in heads]
+        found = list(merge(*lists, key=lambda checkpoint: (checkpoint.timestamp, checkpoint.seq)))
+        if after is not None:
+            cursor = id_of_checkpoint(after)
+            place = [index for index, checkpoint in enumerate(found) if checkpoint.checkpoint_id == cursor]
+            if not place:
+                raise CheckpointNotFound(
+                    f"after={cursor!r}: there is no such checkpoint among those that are listed"
+                )
+            found = found[place[0] + 1 :]
+        return found[:limit]
+
+    async def _listed_now(self, head: Head) -> list[Checkpoint]:
+        """The checkpoints of a run, where it stands now; none if it was removed."""
+        known: Head | None = head
+
+        async def look() -> list[Checkpoint]:
+            nonlocal known
+            now, known = known or await self._store.head(head.run_id), None
+            while now is not None:
+                found = await self._listed(now)
+                latest = now if _stands(now, found) else await self._store.head(head.run_id)
+                if latest is not None and latest.checkpoint_id == now.checkpoint_id:
+                    return found
+                now = latest
+            return []
+
+        return await steadily(look)
+
+    async def _listed(self, head: Head) -> list[Checkpoint]:
+        blobs = self.blobs(head.family)
+        stored = await self._store.records(head.run_id, 1, head.seq, Depth.CHANGES)
+        records = [await whole(record, blobs) for record in stored]
+        kept = kept_of(head, records)
+        listing = Listing(records)
+        encoder = self.encoder(self.codec_for(head.workflow_name))
+        return [
+            _checkpoint(
+                info_of(record),
+                Material(
+                    lambda record=record: listing.manifest(record.checkpoint_id),  # type: ignore[misc]
+                    lambda record=record: self._full(head, record),  # type: ignore[misc]
+                    encoder,
+                    _BlobsOf(self, record.checkpoint_id, blobs),
+                    False,
+                ),
+            )
+            for record in records
+            if record.seq in kept
+        ]
+
+    async def _full(self, head: Head, record: Record) -> Manifest:
+        blobs = self.blobs(head.family)
+
+        async def read() -> Manifest:
+            return (await load(self._store, blobs, head, record.seq, Depth.ALL)).manifest
+
+        return await self.still_there(record.checkpoint_id, read)
+
+    async def still_there(self, checkpoint_id: CheckpointId, read: Callable[[], Awaitable[T]]) -> T:
+        """What is read of a checkpoint that someone holds; raises ``CheckpointNotFound`` if it was removed since."""
+        try:
+            return await read()
+        except CheckpointCorrupt:
+            await self.find(checkpoint_id)
+            return await steadily(read)
+
+    async def get_latest(
+        self, workflow_name: str | None = None, run_id: str | None = None
+    ) -> Checkpoint | None:
+        """The checkpoint that a run stands on: that run, or the one of this workflow that moved last."""
+
+        async def look() -> Checkpoint | None:
+            if run_id is not None:
+                head = await self._store.head(run_id_of(run_id))
+            else:
+                newest = await self._store.runs(RunQuery(workflow_name, limit=1, newest=True))
+                head = newest[0] if newest else None
+            return None if head is None else await self._load(head, head.seq, values=False)
+
+        return await steadily(look)
+
+    async def load(self, checkpoint_id: str | CheckpointInfo, values: bool = True) -> Checkpoint:
+        """A checkpoint with its values; without them they can be read one by one with ``read_state``."""
+        wanted = id_of_checkpoint(checkpoint_id)
+
+        async def look() -> Checkpoint:
+            return await self._load(*await self.find(wanted), values)
+
+        return await steadily(look)
+
+    async def _load(self, head: Head, seq: int, values: bool) -> Checkpoint:
+        blobs = self.blobs(head.family)
+        if not values:
+            record = await self._record(head, seq)
+            first = read_header(record).replay_from
+            records = await self._store.records(head.run_id, first, seq, Depth.CHANGES)
+            listing = Listing([await whole(record, blobs) for record in records])
+            material = Material(
+                lambda: listing.manifest(record.checkpoint_id),
+                lambda: self._full(head, record),
+                self.encoder(self.codec_for(head.workflow_name)),
+                _BlobsOf(self, record.checkpoint_id, blobs),
+                False,
+            )
+            return _checkpoint(info_of(record), material)
+        loaded = await load(self._store, blobs, head, seq, Depth.ALL)
+        await with_values(loaded.manifest, blobs)
+
+        async def full() -> Manifest:
+            return loaded.manifest
+
+        material = Material(
+            lambda: loaded.manifest, full, self.encoder(self.codec_for(head.workflow_name)), blobs, True
+        )
+        return _checkpoint(loaded.info, material)
+
+    async def draw_tree(self, run_id: str, ascii: bool = False) -> str:
+        """The checkpoints of a run as a tree of text, with the run that it was forked from and all forks of these.
+
+        Where nothing but supersteps happened, many checkpoints are one line. ``ascii`` draws without box characters.
+        """
+        asked = await self.head(run_id)
+        runs = await self._store.runs(RunQuery(asked.workflow_name))
+        heads = [head for head in runs if head.family == asked.family]
+        checkpoints = [made for head in heads for made in await self._listed_now(head)]
+        return drawn(checkpoints, {head.checkpoint_id: head.status for head in heads}, ascii)
+
+    async def diff(
+        self, checkpoint_a: str | CheckpointInfo, checkpoint_b: str | CheckpointInfo
+    ) -> CheckpointDiff:
+        """What is different between two checkpoints, of any runs and branches.
+
+        Values that both have are not read, however big they are. The result is data, and text by ``str``.
+        """
+        from holdfast.checkpoint.comparing.checkpoints import difference_of
+
+        async def look() -> CheckpointDiff:
+            return await difference_of(await self._side(checkpoint_a), await self._side(checkpoint_b))
+
+        return await steadily(look)
+
+    async def _side(self, checkpoint: str | CheckpointInfo) -> Side:
+        from holdfast.checkpoint.comparing.checkpoints import Side
+
+        head, seq = await self.find(id_of_checkpoint(checkpoint))
+        blobs = self.blobs(head.family)
+        loaded = await load(self._store, blobs, head, seq, Depth.ALL)
+        return Side(loaded.info, loaded.manifest, self.codec_for(head.workflow_name), head.family, blobs)
+
+
+class _BlobsOf:
+    """The blobs of a checkpoint that was listed: they are read later, when it may have been removed."""
+
+    def __init__(self, storage: Browsing, checkpoint_id: CheckpointId, blobs: Blobs) -> None:
+        self._storage, self._checkpoint_id, self._blobs = storage, checkpoint_id, blobs
+
+    async def read(self, digests: Sequence[Digest]) -> Mapping[Digest, bytes]:
+        return await self._storage.still_there(self._checkpoint_id, lambda: self._blobs.read(digests))
+
+
+def _checkpoint(info: CheckpointInfo, material: Material) -> Checkpoint:
+    return Checkpoint(**vars(info), material=material)
+
+
+def _stands(head: Head, checkpoints: Iterable[CheckpointInfo]) -> bool:
+    """Whether the one on which the run stands is among its checkpoints."""
+    return any(one.checkpoint_id == head.checkpoint_id for one in checkpoints)
