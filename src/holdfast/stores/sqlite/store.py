@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 from holdfast.checkpoint.steps import Progress, finished, watched
@@ -36,12 +35,8 @@ from holdfast.checkpoint.store import (
 )
 from holdfast.errors import InvalidArgument, StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
-from holdfast.stores.rehearsal import rehearsal_of
 from holdfast.stores.sqlite import mail, reading, upkeep
-from holdfast.stores.sqlite.backup import back_up, copy_database
 from holdfast.stores.sqlite.handle import Place
-from holdfast.stores.sqlite.inspecting import inspect
-from holdfast.stores.sqlite.mending import mend
 from holdfast.stores.sqlite.session import Job, Session
 from holdfast.stores.sqlite.writer import Mail
 from holdfast.stores.sqlite.writing import add_blobs, is_big, replace_run
@@ -64,6 +59,9 @@ class SqliteStore:
     ...     asyncio.run(look(folder + "/runs.db"))
     None
     """
+
+    in_any_task = True
+    """As the port says of stores that have it."""
 
     def __init__(
         self,
@@ -92,6 +90,11 @@ class SqliteStore:
     def transactions(self) -> int:
         """How many transactions this process has committed: many commits share one."""
         return self._session.writer.transactions if self._session is not None else 0
+
+    @property
+    def log_room(self) -> int:
+        """How many bytes this process has put at the end of the log, so that commits need not make it longer."""
+        return self._session.writer.room.added if self._session is not None else 0
 
     async def open(self) -> StoreInfo:
         session = self._current()
@@ -137,12 +140,18 @@ class SqliteStore:
     async def damaged(self) -> Sequence[Damage]:
         return await self._read(lambda connection: reading.read_damaged(connection, self.namespace))
 
+    # What few processes do is imported by those who do it: a process that only lists begins sooner.
+
     async def inspect(self) -> Sequence[Damage]:
+        from holdfast.stores.sqlite.inspecting import inspect
+
         await self.open()
         place = replace(self._current().place)
         return await asyncio.to_thread(inspect, place, self.namespace)
 
     async def mend(self, run_id: RunId | None) -> Sequence[Mended]:
+        from holdfast.stores.sqlite.mending import mend
+
         await self.open()
         mended: Sequence[Mended] = await self._current().writes.call(
             lambda connection: mend(connection, self.namespace, run_id)
@@ -151,6 +160,11 @@ class SqliteStore:
 
     @asynccontextmanager
     async def rehearsal(self) -> AsyncIterator[Rehearsal]:
+        from tempfile import TemporaryDirectory
+
+        from holdfast.stores.rehearsal import rehearsal_of
+        from holdfast.stores.sqlite.backup import copy_database
+
         with TemporaryDirectory(prefix="holdfast-") as folder:
             path = Path(folder) / self.path.name
             await finished(partial(copy_database, Place(self.path, self._busy_seconds), path))
@@ -265,6 +279,8 @@ class SqliteStore:
 
     async def backup(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
         """Copy the store, with all its namespaces, to a new file while it is in use."""
+        from holdfast.stores.sqlite.backup import back_up
+
         await self.open()
         source, target = Place(self.path, self._busy_seconds), Path(os.path.abspath(path))  # noqa: ASYNC240
         await watched(partial(back_up, source, target), progress)
