@@ -12,7 +12,7 @@ from holdfast.checkpoint.store import Record
 from holdfast.stores.file import document as files
 from holdfast.stores.file import inspecting as file_inspecting
 from holdfast.stores.sqlite import inspecting as rows
-from holdfast.stores.sqlite import reading
+from holdfast.stores.sqlite import mending, reading
 
 
 async def _nothing(*_: Any) -> None:
@@ -61,7 +61,7 @@ PLANTED: dict[str, tuple[str, str, Patches]] = {
     "ignores-heads": (
         "sqlite",
         "row",
-        [(reading, "checked_head", _unchecked_head), (rows, "checked_head", _unchecked_head)],
+        [(module, "checked_head", _unchecked_head) for module in (reading, rows, mending)],
     ),
     "ignores-seals-of-records": ("sqlite", "tag", [(reading, "_is_sound", lambda *_: True)]),
     "ignores-seals-of-files": ("file", "head", [(files, "_unsound", lambda *_: "")]),
