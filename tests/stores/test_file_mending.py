@@ -54,6 +54,19 @@ async def test_a_repair_that_is_about_to_take_a_run_away_keeps_what_it_made(tmp_
     assert not (tmp_path / "mending" / "r").exists()
 
 
+async def test_a_run_that_is_in_use_keeps_no_other_from_being_repaired(tmp_path: Path) -> None:
+    store = FileStore(tmp_path)
+    for run in ("busy", "hurt"):
+        await run_of(store, run, 2)
+        (tmp_path / "runs" / run / "00000002-0.json").write_text("torn")
+    with Locks(tmp_path / "locks").shared("busy.run"):
+        mended = {done.run_id: done for done in await store.mend(None)}
+    assert "is in use by others, and was not repaired; try again" in mended[RunId("busy")].lost
+    assert mended[RunId("hurt")].what.startswith("00000002-0.json was put aside")
+    assert [damage.run_id for damage in await store.inspect()] == ["busy"]
+    await store.close()
+
+
 async def test_a_checkpoint_is_found_though_another_file_that_names_it_is_damaged(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     await run_of(store, "r", 2)

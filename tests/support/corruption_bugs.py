@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import ormsgpack
 
-from holdfast.checkpoint import checking, loading, salvage
+from holdfast.checkpoint import checking, loading, repair, salvage
 from holdfast.checkpoint.store import Record
 from holdfast.stores.file import document as files
 from holdfast.stores.file import inspecting as file_inspecting
@@ -36,6 +36,11 @@ def _forgetful(self: salvage.Salvage, record: Record, *rest: Any) -> None:
     _KEEP(self, record, *rest)
     kept = self._kept[record.checkpoint_id]
     self._kept[record.checkpoint_id] = kept._replace(keyframe=record.keyframe)
+
+
+def _nothing_to_do(self: repair.RepairReport, _: Any) -> repair.RepairReport:
+    """What a dry run told that did not look."""
+    return repair.RepairReport(self.runs, dry_run=True)
 
 
 _KEEP = salvage.Salvage._keep
@@ -72,6 +77,7 @@ PLANTED: dict[str, tuple[str, str, Patches]] = {
         [(rows, "_content", lambda *_: [])],
     ),
     "does-not-inspect-files": ("file", "commit", [(file_inspecting, "_sum_of", lambda *_: 0)]),
+    "promises-nothing": ("sqlite", "row", [(repair.RepairReport, "as_dry_run", _nothing_to_do)]),
     "repairs-without-keyframes": ("sqlite", "row", [(salvage.Salvage, "_keep", _forgetful)]),
 }
 """By name: the kind of store and of damage with which each shows, and what it puts in place of what."""
