@@ -14,6 +14,7 @@ from holdfast.checkpoint.manifest import Changes, Manifest, digests_of
 from holdfast.checkpoint.named import refs_in
 from holdfast.checkpoint.record import LARGEST_PART, blob_of, elsewhere, info_of, sealed, stored_form
 from holdfast.checkpoint.retention import Retention
+from holdfast.checkpoint.steps import Progress
 from holdfast.checkpoint.store import (
     Blob,
     Depth,
@@ -305,7 +306,7 @@ async def pruned(
     blobs_of: BlobsOf,
     retention: Retention | None,
     dry_run: bool,
-    progress: Callable[[int, int], None] | None,
+    progress: Progress | None,
 ) -> PruneReport:
     """Prune runs, then sweep the blobs of their families."""
     now = datetime.now(UTC)
