@@ -117,7 +117,7 @@ class Browsing(RunKeeping):
         listing = Listing(records)
         encoder = self.encoder(self.codec_for(head.workflow_name))
         return [
-            _checkpoint(
+            Checkpoint(
                 info_of(record),
                 Material(
                     lambda record=record: listing.manifest(record.checkpoint_id),  # type: ignore[misc]
@@ -185,7 +185,7 @@ class Browsing(RunKeeping):
                 _BlobsOf(self, record.checkpoint_id, blobs),
                 False,
             )
-            return _checkpoint(info_of(record), material)
+            return Checkpoint(info_of(record), material)
         loaded = await load(self._store, blobs, head, seq, Depth.ALL)
         await with_values(loaded.manifest, blobs)
 
@@ -195,7 +195,7 @@ class Browsing(RunKeeping):
         material = Material(
             lambda: loaded.manifest, full, self.encoder(self.codec_for(head.workflow_name)), blobs, True
         )
-        return _checkpoint(loaded.info, material)
+        return Checkpoint(loaded.info, material)
 
     async def draw_tree(self, run_id: str, ascii: bool = False) -> str:
         """The checkpoints of a run as a tree of text, with the run that it was forked from and all forks of these.
@@ -239,10 +239,6 @@ class _BlobsOf:
 
     async def read(self, digests: Sequence[Digest]) -> Mapping[Digest, bytes]:
         return await self._storage.still_there(self._checkpoint_id, lambda: self._blobs.read(digests))
-
-
-def _checkpoint(info: CheckpointInfo, material: Material) -> Checkpoint:
-    return Checkpoint(**vars(info), material=material)
 
 
 def _stands(head: Head, checkpoints: Iterable[CheckpointInfo]) -> bool:

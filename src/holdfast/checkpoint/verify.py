@@ -9,10 +9,11 @@ from typing import NamedTuple
 
 from holdfast.checkpoint import slices
 from holdfast.checkpoint.bundles import unbundled
+from holdfast.checkpoint.info import Header
 from holdfast.checkpoint.journal import digests_in
 from holdfast.checkpoint.loading import Blobs, changes_of, fold_one, keyframe_of, load, whole
 from holdfast.checkpoint.manifest import Changes, Grow, Manifest, Part, Put, Ref, digests_of
-from holdfast.checkpoint.record import Header, read_header
+from holdfast.checkpoint.record import read_header
 from holdfast.checkpoint.steps import Progress, Steps
 from holdfast.checkpoint.store import Depth, Head, Note, Record, RunQuery, Store
 from holdfast.errors import CheckpointCorrupt, HoldfastError, RunNotFound
