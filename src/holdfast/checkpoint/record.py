@@ -54,6 +54,12 @@ def packed_header(header: Header) -> bytes:
     )
 
 
+# Looked up, for a thousand headers are read at once, and an enum takes its time to find its member.
+_PHASES = {str(phase): phase for phase in Phase}
+_CAUSES = {str(cause): cause for cause in Cause}
+_STATUSES = {str(status): status for status in RunStatus}
+
+
 def read_header(record: Record) -> Header:
     """The header of a record; raises ``CheckpointCorrupt``."""
     try:
@@ -66,11 +72,11 @@ def read_header(record: Record) -> Header:
             fields["workflow"],
             fields["seq"],
             fields["superstep"],
-            Phase(fields["phase"]),
-            Cause(fields["cause"]),
+            _PHASES.get(fields["phase"]) or Phase(fields["phase"]),
+            _CAUSES.get(fields["cause"]) or Cause(fields["cause"]),
             None if parent is None else CheckpointId(parent.hex()),
             fields["time"],
-            RunStatus(fields["status"]),
+            _STATUSES.get(fields["status"]) or RunStatus(fields["status"]),
             fields["messages"],
             fields["requests"],
             fields["from"],

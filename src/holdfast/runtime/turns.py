@@ -69,6 +69,10 @@ class Turns:
         for task in self._tasks:
             task.cancel()
 
+    def run_in(self, task: asyncio.Task[Any] | None) -> bool:
+        """Whether a task is that of one of several turns under way."""
+        return task in self._tasks
+
     async def run_all(
         self, turns: Sequence[Turn], snapshot: Snapshot, report: Callable[[Sequence[Finished]], None]
     ) -> tuple[list[Finished], int]:
