@@ -22,11 +22,14 @@ from holdfast.stores.sqlite.lane import Call, Lane, settle
 from holdfast.stores.sqlite.room import Room
 from holdfast.stores.sqlite.schema import PAGE_SIZE
 from holdfast.stores.sqlite.writing import (
+    ADD_BLOB,
     ADD_CHECKPOINT,
+    ADD_FAMILY,
     ADD_KEYFRAME,
     ADD_RUN,
     MOVE_RUN,
     moving,
+    prefix,
     row_of,
 )
 
@@ -66,11 +69,13 @@ def statements_of(commits: Sequence[Commit]) -> Iterator[list[Statement]]:
         ]
         content = (content + sum(row[5] for row in rows)) % MODULUS
         written += len(rows)
+        blobs = [(1, prefix(blob.digest), blob.digest, len(blob.data), 0, blob.data) for blob in commit.blobs]
         first = ("", head.run_id, head.created, head.wake_at, *moving("", head, 0))
         yield [
-            *([] if number else [(ADD_RUN, [first])]),
+            *([] if number else [(ADD_RUN, [first]), (ADD_FAMILY, [("", head.family)])]),
             (ADD_CHECKPOINT, rows),
             *([(ADD_KEYFRAME, keyframes)] if keyframes else []),
+            *([(ADD_BLOB, blobs)] if blobs else []),
             (MOVE_RUN, [(*moving("", head, content), 1)]),
         ]
 

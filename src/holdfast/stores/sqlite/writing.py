@@ -35,9 +35,9 @@ ADD_CHECKPOINT = (
 ADD_KEYFRAME = "INSERT INTO keyframes (checkpoint, cut, changes, small_values) VALUES (?, ?, ?, ?)"
 _ADD_TAG = "INSERT INTO tags VALUES (?, ?)"
 FIND_FAMILY = "SELECT id FROM families WHERE namespace = ? AND family = ?"
-_ADD_FAMILY = "INSERT INTO families (namespace, family) VALUES (?, ?)"
+ADD_FAMILY = "INSERT INTO families (namespace, family) VALUES (?, ?)"
 _HAS_BLOB = "SELECT id, mark FROM blobs WHERE family = ? AND find = ? AND digest = ?"
-_ADD_BLOB = "INSERT INTO blobs (family, find, digest, size, mark, data) VALUES (?, ?, ?, ?, ?, ?)"
+ADD_BLOB = "INSERT INTO blobs (family, find, digest, size, mark, data) VALUES (?, ?, ?, ?, ?, ?)"
 _BRING_AGAIN = "UPDATE blobs SET mark = ? WHERE id = ?"
 _MARKS = "SELECT count FROM marks"
 
@@ -205,13 +205,13 @@ def add_blobs(
     name = namespace, of
     (marks,) = connection.execute(_MARKS).fetchone()
     row = connection.execute(FIND_FAMILY, name).fetchone()
-    family = row[0] if row is not None else connection.execute(_ADD_FAMILY, name).lastrowid
+    family = row[0] if row is not None else connection.execute(ADD_FAMILY, name).lastrowid
     for blob in blobs:
         key = family, prefix(blob.digest), blob.digest
         known = connection.execute(_HAS_BLOB, key).fetchone()
         if known is None:
             connection.execute(
-                _ADD_BLOB, (*key, len(blob.data), marks, None if is_big(blob, big_blob) else blob.data)
+                ADD_BLOB, (*key, len(blob.data), marks, None if is_big(blob, big_blob) else blob.data)
             )
         elif known[1] != marks:
             connection.execute(_BRING_AGAIN, (marks, known[0]))
