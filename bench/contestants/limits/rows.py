@@ -70,14 +70,16 @@ def statements_of(commits: Sequence[Commit]) -> Iterator[list[Statement]]:
         content = (content + sum(row[5] for row in rows)) % MODULUS
         written += len(rows)
         blobs = [(1, prefix(blob.digest), blob.digest, len(blob.data), 0, blob.data) for blob in commit.blobs]
-        first = ("", head.run_id, head.created, head.wake_at, *moving("", head, 0))
-        yield [
-            *([] if number else [(ADD_RUN, [first]), (ADD_FAMILY, [("", head.family)])]),
-            (ADD_CHECKPOINT, rows),
-            *([(ADD_KEYFRAME, keyframes)] if keyframes else []),
-            *([(ADD_BLOB, blobs)] if blobs else []),
-            (MOVE_RUN, [(*moving("", head, content), 1)]),
-        ]
+        if number == 0:
+            statements: list[Statement] = [
+                (ADD_RUN, [("", head.run_id, head.created, head.wake_at, *moving("", head, 0))]),
+                (ADD_FAMILY, [("", head.family)]),
+            ]
+        else:
+            statements = []
+        statements += [(ADD_CHECKPOINT, rows), (ADD_KEYFRAME, keyframes), (ADD_BLOB, blobs)]
+        statements.append((MOVE_RUN, [(*moving("", head, content), 1)]))
+        yield [statement for statement in statements if statement[1]]
 
 
 @asynccontextmanager
