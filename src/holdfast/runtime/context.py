@@ -80,6 +80,8 @@ class TurnContext(WorkflowContext[Any, Any]):
     _requests: dict[RequestId, Request] | None = None
     _captured: dict[int, tuple[str, object, Value]] | None = None
     _staged: Staging | None = None
+    _scopes: dict[str, Scope] | None = None
+    """The shared scopes that the turn used so far."""
     events: list[WorkflowEvent] | tuple[()] = ()
     """What is shown when the turn is over."""
     _over = False
@@ -197,7 +199,8 @@ class TurnContext(WorkflowContext[Any, Any]):
 
     @property
     def _staging(self) -> Staging:
-        self._check_open()
+        if self._over:
+            self._check_open()
         if self._staged is None:
             placed = self._placed
             self._staged = Staging(
@@ -455,13 +458,17 @@ class TurnContext(WorkflowContext[Any, Any]):
     def _scope(self, scope_name: str | None) -> Scope:
         if scope_name is None:
             return Scope(self._placed.address, "", self._placed.path)
+        if self._scopes is not None and type(scope_name) is str and scope_name in self._scopes:
+            return self._scopes[scope_name]
         if not scope_name or type(scope_name) is not str:
             raise InvalidArgument(
                 f"scope_name={scope_name!r}: a shared scope has a name; leave it out for the private scope"
             )
         if not scope_name.isascii():
             _check_text(scope_name, "scope_name")
-        return Scope(None, scope_name, self._placed.path)
+        self._scopes = self._scopes if self._scopes is not None else {}
+        scope = self._scopes[scope_name] = Scope(None, scope_name, self._placed.path)
+        return scope
 
     def _place(self, key: Any, scope_name: str | None) -> tuple[Scope, str, MergeRule | None]:
         """The scope and name that a key stands for, and the merge that a typed key declares."""

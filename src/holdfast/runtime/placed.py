@@ -41,4 +41,5 @@ class Placed:
 
     def merge_for(self, scope: Scope, key: str) -> MergeRule | None:
         """The merge declared for a key; private scopes have one writer and need none."""
-        return self.graph.merge_for(scope.name, key) if scope.owner is None else None
+        graph = self.graph
+        return graph.merge_for(scope.name, key) if graph.merges and scope.owner is None else None
