@@ -23,6 +23,8 @@ help: ## show this list
 demo: $(DEMO) ## run the incident triage example; it kills itself, and the same command goes on
 	@$(BIN)/python -m examples.incident_triage $(ARGS)
 
+# Hundreds of processes of the tests import the same modules: each would compile them anew.
+test coverage: export PYTHONDONTWRITEBYTECODE :=
 test: check ## check, then run all tests (README, docs and examples are run too)
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 

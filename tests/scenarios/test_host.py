@@ -628,7 +628,7 @@ def test_hosts_of_one_event_loop_after_another(tmp_path: Path) -> None:
             return run
 
         async def end() -> None:
-            held._turn_alarm_off()  # as that of a real clock, whose timer went with its event loop
+            held._waker.turn_off()  # as that of a real clock, whose timer went with its event loop
             await time.advance(HOUR)
             assert await Host(storage, sleeping()).wake_due() == 1
             assert await status(storage) is RunStatus.COMPLETED

@@ -41,7 +41,7 @@ from holdfast import (
 )
 from holdfast.checkpoint.store import Commit, Depth, Expected, Letter, Store
 from holdfast.ids import RunId
-from holdfast.runtime import run as run_module
+from holdfast.runtime import stretch
 from tests.support.durable import (
     KINDS,
     Failing,
@@ -831,7 +831,7 @@ async def test_answer_that_was_on_its_way_while_the_run_went_back(storage: Check
 
 @pytest.fixture
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "_LOOK_SECONDS", 0.005)
+    monkeypatch.setattr(stretch, "_LOOK_SECONDS", 0.005)
 
 
 @pytest.mark.usefixtures("looks_often")
@@ -1453,7 +1453,7 @@ async def test_work_in_a_thread_is_left_behind_when_its_run_is_cancelled(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It cannot be stopped; nothing that it does counts."""
-    monkeypatch.setattr(run_module, "GRACE_SECONDS", 0.01)
+    monkeypatch.setattr(stretch, "GRACE_SECONDS", 0.01)
     entered, go_on, calls = threading.Event(), threading.Event(), []
 
     @executor(id="work")

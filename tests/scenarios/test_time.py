@@ -94,8 +94,8 @@ async def asleep(
 
 async def at_rest(run: Run) -> None:
     """Wait until nothing drives the run."""
-    assert run._task is not None
-    await soon(asyncio.wait([run._task]))
+    assert run._course.task is not None
+    await soon(asyncio.wait([run._course.task]))
 
 
 async def end_of(run: Run) -> RunResult:

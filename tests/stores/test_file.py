@@ -90,8 +90,8 @@ async def test_layout(store, path) -> None:
         [
             "store.json",
             f"blobs/r1/{digest.hex()}",
-            *(f"ids/{name[:2]}/{name}" for name in (checkpoint_id(RUN, seq) for seq in (1, 2, 3, 4))),
-            f"ids/{checkpoint_id('Über/../', 1)[:2]}/{checkpoint_id('Über/../', 1)}",
+            *(f"ids/{name[0]}/{name}" for name in (checkpoint_id(RUN, seq) for seq in (1, 2, 3, 4))),
+            f"ids/{checkpoint_id('Über/../', 1)[0]}/{checkpoint_id('Über/../', 1)}",
             "ids/newest/r1",
             f"ids/newest/{safe_name('Über/../')}",
             "runs/r1/00000001-0.json",
@@ -328,7 +328,7 @@ async def test_reading_while_others_write(store, path) -> None:
 
 async def test_lost_hints_are_made_again(store, path) -> None:
     await write(store, RUN, 3)
-    hint = path / "ids" / checkpoint_id(RUN, 2)[:2] / checkpoint_id(RUN, 2)
+    hint = path / "ids" / checkpoint_id(RUN, 2)[0] / checkpoint_id(RUN, 2)
     for target in (None, "../../runs/r1/00000009-0.json", "../../runs/r1/00000003-0.json", "/etc/passwd"):
         hint.unlink()
         if target is not None:
@@ -336,6 +336,18 @@ async def test_lost_hints_are_made_again(store, path) -> None:
         assert await store.find(checkpoint_id(RUN, 2)) == (RUN, 2)
         assert os.readlink(hint) == "../../runs/r1/00000002-0.json"
     assert await store.find(checkpoint_id(RUN, 4)) is None
+
+
+async def test_hints_of_a_run_with_a_long_name_are_short(store, path) -> None:
+    run, plain = RunId("The order of Mr. Long " * 5), RunId("a" * 100)
+    for one in (run, plain):
+        await write(store, one, 3)
+        hint = path / "ids" / checkpoint_id(one, 2)[0] / checkpoint_id(one, 2)
+        assert len(os.readlink(hint)) < 60  # a longer one takes a block on ext4
+        assert hint.samefile(path / "runs" / safe_name(one) / "00000002-0.json")
+        assert await store.find(checkpoint_id(one, 2)) == (one, 2)
+    await store.remove_run(run, at(run, 3))
+    assert [os.readlink(link) for link in (path / "ids" / "runs").iterdir()] == [f"../../runs/{plain}"]
 
 
 async def test_finding_without_symbolic_links(store, path, monkeypatch) -> None:

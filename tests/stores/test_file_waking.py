@@ -12,6 +12,7 @@ from holdfast.ids import RunId
 from holdfast.stores.disk import Disk
 from holdfast.stores.file import FileStore
 from holdfast.stores.file.folders import Folders
+from holdfast.stores.file.publishing import Publishing
 from holdfast.stores.file.run_folder import RunFolder
 from holdfast.testing.store_suite.inbox import leave
 from holdfast.testing.store_suite.removal import place_of
@@ -135,7 +136,7 @@ async def test_a_process_that_dies_after_its_commit_leaves_a_sign(
         raise Died
 
     with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "_sync", die)
+        patch.setattr(Publishing, "_sync", die)
         with pytest.raises(Died):
             await move_on(store, head, wake_at=NOON)
     assert await due(other) == ["r"]

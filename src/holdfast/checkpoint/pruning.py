@@ -11,6 +11,7 @@ from holdfast.checkpoint.document import packed
 from holdfast.checkpoint.journal import digests_in
 from holdfast.checkpoint.loading import Blobs, changes_of, keyframe_of, load, whole
 from holdfast.checkpoint.manifest import Changes, Manifest, digests_of
+from holdfast.checkpoint.named import refs_in
 from holdfast.checkpoint.record import LARGEST_PART, blob_of, elsewhere, info_of, sealed, stored_form
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.store import (
@@ -24,7 +25,6 @@ from holdfast.checkpoint.store import (
     RunQuery,
     Store,
 )
-from holdfast.checkpoint.verify import refs_in
 from holdfast.errors import CheckpointCorrupt, HeadMoved
 from holdfast.ids import CheckpointId, Digest, RunId
 

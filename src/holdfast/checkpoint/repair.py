@@ -8,10 +8,11 @@ from typing import cast
 
 from holdfast.checkpoint.driving import is_driven
 from holdfast.checkpoint.loading import Blobs
+from holdfast.checkpoint.problems import Problem
 from holdfast.checkpoint.salvage import Planned, PlannedBlobs, Salvage
 from holdfast.checkpoint.steps import Progress, Steps
 from holdfast.checkpoint.store import Damage, Head, RunQuery, Store
-from holdfast.checkpoint.verify import Problem, verified, verify_store
+from holdfast.checkpoint.verify import verified, verify_store
 from holdfast.errors import HeadMoved, HoldfastError
 from holdfast.ids import RunId
 

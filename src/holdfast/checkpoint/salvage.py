@@ -9,10 +9,10 @@ from holdfast.checkpoint.bundles import unbundled
 from holdfast.checkpoint.journal import digests_in
 from holdfast.checkpoint.loading import Blobs, changes_of, fold_one, folded, keyframe_of, lineage, whole
 from holdfast.checkpoint.manifest import Manifest
+from holdfast.checkpoint.paging import Unreadable, each_record
 from holdfast.checkpoint.pruning import keyframe_at
 from holdfast.checkpoint.record import Header, plain_form, read_header
 from holdfast.checkpoint.store import Blob, Commit, Depth, Expected, Head, Letter, Note, Record, Store
-from holdfast.checkpoint.verify import Unreadable, each_record
 from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointCorrupt, HoldfastError
 from holdfast.ids import CheckpointId, Digest, RunId

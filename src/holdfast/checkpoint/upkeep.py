@@ -11,13 +11,14 @@ from holdfast.checkpoint.driving import is_driven
 from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.keeping import RunKeeping, not_found
 from holdfast.checkpoint.looking import steadily
+from holdfast.checkpoint.problems import VerifyReport
 from holdfast.checkpoint.pruning import PruneReport, pruned, remove_records, sweep
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.run_info import RunInfo, run_info
 from holdfast.checkpoint.steps import Progress
 from holdfast.checkpoint.store import Depth, Expected, RunQuery
 from holdfast.checkpoint.transfer import export_run, import_run
-from holdfast.checkpoint.verify import VerifyReport, verify_store
+from holdfast.checkpoint.verify import verify_store
 from holdfast.errors import HeadMoved, InvalidArgument, RunTaken, WrongType
 
 if TYPE_CHECKING:

@@ -11,9 +11,9 @@ from holdfast.errors import ExecutorFailed, HoldfastError
 from holdfast.graph.graph import Graph, Located, path_of
 from holdfast.graph.matching import shown
 from holdfast.ids import ExecutorId, RunId
-from holdfast.runtime.context import PRIVATE_SCOPES
 from holdfast.runtime.leases import Activity, Holder, check_free, regain, take
 from holdfast.runtime.placed import Placed
+from holdfast.runtime.places import PRIVATE_SCOPES
 
 
 class Cast:

@@ -17,10 +17,12 @@ from holdfast.graph.expired import RequestExpired
 from holdfast.graph.handler import Handler
 from holdfast.graph.types import type_name
 from holdfast.ids import ExecutorId
-from holdfast.runtime.context import Asleep, Surroundings, TurnContext
+from holdfast.runtime.context import TurnContext
+from holdfast.runtime.effects import Asleep
 from holdfast.runtime.events import ExecutorFailedEvent, WorkflowEvent, WorkflowWarningEvent
 from holdfast.runtime.fields import copy_of_fields, put_back
 from holdfast.runtime.placed import Placed
+from holdfast.runtime.surroundings import Surroundings
 from holdfast.runtime.threads import in_thread
 
 
@@ -66,6 +68,10 @@ class Turns:
         self.stopping = True
         for task in self._tasks:
             task.cancel()
+
+    def run_in(self, task: asyncio.Task[Any] | None) -> bool:
+        """Whether a task is that of one of several turns under way."""
+        return task in self._tasks
 
     async def run_all(
         self, turns: Sequence[Turn], snapshot: Snapshot, report: Callable[[Sequence[Finished]], None]

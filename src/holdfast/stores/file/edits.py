@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from holdfast.checkpoint.store import Removal
-from holdfast.stores.file.document import is_sound, keyframe_document, seal_of_record, text_document
+from holdfast.stores.file.items import is_sound, keyframe_document, seal_of_record
+from holdfast.stores.file.parts import text_document
 
 
 def removal_document(removal: Removal, used: Iterable[str]) -> dict[str, Any]:

@@ -31,7 +31,8 @@ from holdfast.stores.file import marker
 from holdfast.stores.file.blobs import Blobs
 from holdfast.stores.file.hints import Hints
 from holdfast.stores.file.row import Misplaced
-from holdfast.stores.file.run_folder import RunFolder, Tools
+from holdfast.stores.file.run_folder import RunFolder
+from holdfast.stores.file.tools import Tools
 from holdfast.stores.file.waking import AT_ONCE, Waking, sign_of
 from holdfast.stores.listing import asked_for, due_of
 from holdfast.stores.locks import Locks

@@ -2,6 +2,9 @@
 
 They are hints: written before their commits, never synced, and believed only after a look at the file. Where one is
 missing, after a power cut or on a file system without symbolic links, all files are looked through.
+
+There is one for each checkpoint, so they must take little room. They lie in few folders, each of which takes a block;
+and none leads further than an inode can say: where the name of a run is long, a link to its folder is on the way.
 """
 
 from __future__ import annotations
@@ -9,12 +12,17 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable
+from hashlib import blake2b
 from pathlib import Path
 
 from holdfast.ids import CheckpointId, RunId
 from holdfast.stores.file import document
+from holdfast.stores.file.parts import quoted
 from holdfast.stores.file.place import Place
 from holdfast.stores.names import safe_name
+
+# ext4 gives a link of more bytes a block of its own.
+_LONGEST = 59
 
 
 class Hints:
@@ -26,13 +34,24 @@ class Hints:
     def add(self, checkpoint_id: CheckpointId, file: Path) -> None:
         """Let a checkpoint be found in this file."""
         link = self._link(checkpoint_id)
-        target = f"../../{file.parent.parent.name}/{file.parent.name}/{file.name}"
         try:
-            if _target(link) not in (None, target):
-                link.unlink()
-            _make_link(target, link)
-        except OSError:  # it is there already; or it cannot be made, but it is only a hint
+            _set_link(self._way_to(file), link)
+        except OSError:  # it is only a hint
             pass
+
+    def _way_to(self, file: Path) -> str:
+        """What a link says that leads to a commit file."""
+        folder = f"../../{file.parent.parent.name}/{file.parent.name}"
+        way = f"{folder}/{file.name}"
+        if len(way) <= _LONGEST:
+            return way
+        short = self._short(file.parent)
+        _set_link(folder, short)
+        return f"../{short.parent.name}/{short.name}/{file.name}"
+
+    def _short(self, folder: Path) -> Path:
+        """The link to the folder of a run with a long name."""
+        return self._folder / "runs" / blake2b(folder.name.encode(), digest_size=8).hexdigest()
 
     def reached(self, folder: Path, place: Place) -> None:
         """Remember that a run came as far as this commit, which is durable: if it is lost, that can be noticed."""
@@ -40,8 +59,7 @@ class Hints:
         # Not beside the others: one that a killed process left there would be taken for a run.
         other = self._folder / "new" / f"{os.getpid()}-{threading.get_ident()}"
         try:
-            other.unlink(missing_ok=True)
-            _make_link(place.text, other)
+            _set_link(place.text, other)
             try:
                 os.replace(other, link)
             except FileNotFoundError:
@@ -72,6 +90,14 @@ class Hints:
         try:
             self._newest(folder).unlink()
         except OSError:  # it is only a hint
+            pass
+
+    def forget_run(self, folder: Path) -> None:
+        """A run is gone, and so are the links to its checkpoints."""
+        self.forget(folder)
+        try:
+            self._short(folder).unlink()
+        except OSError:  # most have none
             pass
 
     def _newest(self, folder: Path) -> Path:
@@ -106,7 +132,16 @@ class Hints:
 
     def _link(self, checkpoint_id: CheckpointId) -> Path:
         name = safe_name(checkpoint_id)
-        return self._folder / name[:2] / name
+        return self._folder / name[0] / name
+
+
+def _set_link(target: str, link: Path) -> None:
+    try:
+        _make_link(target, link)
+    except FileExistsError:
+        if _target(link) != target:
+            link.unlink()
+            _make_link(target, link)
 
 
 def _make_link(target: str, link: Path) -> None:
@@ -130,7 +165,7 @@ def _look(checkpoint_id: CheckpointId, file: Path) -> tuple[RunId, int] | None:
         content = file.read_bytes()
     except FileNotFoundError:
         return None
-    if document.quoted(checkpoint_id) not in content:
+    if quoted(checkpoint_id) not in content:
         return None
     commit = document.parsed(file, content)
     for record in commit.records:

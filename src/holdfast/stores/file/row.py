@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,6 +76,18 @@ class Row:
                 return
             # The run moved on and the name was freed; or it was removed and began anew; or someone removed it by hand.
             self.forget()
+
+    @contextmanager
+    def may_move_on(self) -> Iterator[None]:
+        """Catch up instead of raising, if what cannot be read was emptied or freed because the run moved on."""
+        newest = self.known.newest
+        try:
+            yield
+        except (CheckpointCorrupt, FileNotFoundError):
+            self.forget_names()
+            self.catch_up()
+            if self.known.newest == newest:
+                raise
 
     def _start(self, places: Sequence[Place]) -> None:
         """Begin with the newest of the files."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from holdfast.checkpoint.store import (
     Commit,
@@ -25,44 +25,19 @@ from holdfast.checkpoint.store import (
 from holdfast.errors import CheckpointCorrupt, StorageError
 from holdfast.ids import RunId
 from holdfast.stores.compare import check_expected, check_head, check_needs, check_removal
-from holdfast.stores.disk import Disk, explain
 from holdfast.stores.file import document
-from holdfast.stores.file.arrival import arrives, publish_whole, written_whole
-from holdfast.stores.file.blobs import Blobs
+from holdfast.stores.file.arrival import written_whole
 from holdfast.stores.file.edits import Overlay, removal_document, tags_document
-from holdfast.stores.file.hints import Hints
 from holdfast.stores.file.inspecting import inspect, run_of
 from holdfast.stores.file.mending import Mending, put_aside
+from holdfast.stores.file.publishing import Draft, Publishing
 from holdfast.stores.file.row import Row, View, covering
 from holdfast.stores.file.standing import Standing
 from holdfast.stores.file.tidying import Tidying
-from holdfast.stores.file.waking import Waking, sign_of
-from holdfast.stores.locks import Locks
+from holdfast.stores.file.tools import Tools
 
 # How long a repair waits for those who are about to write.
 _PATIENCE = 1.0
-
-
-class Tools(NamedTuple):
-    """What the folders of all runs work with."""
-
-    disk: Disk
-    locks: Locks
-    blobs: Blobs
-    hints: Hints
-    waking: Waking
-
-
-class _Draft(NamedTuple):
-    """What the next file is to say."""
-
-    commit: Commit
-    left: Sequence[Letter] = ()
-    edits: dict[str, Any] | None = None
-    change: int = 0
-    """By how much the edits change the sum of the seals of the records."""
-    removes: bool = False
-    gone: bool = False
 
 
 class RunFolder:
@@ -73,6 +48,7 @@ class RunFolder:
         self._tools = tools
         self._lock = threading.RLock()
         self._row = Row(path)
+        self._publishing = Publishing(self._row, tools)
         self._tidying = Tidying(self._row, tools.disk, tools.locks, tools.hints)
 
     def head(self) -> Head | None:
@@ -100,23 +76,23 @@ class RunFolder:
         with self._lock:
             self._row.catch_up()
             while True:
-                with self._may_move_on():
+                with self._row.may_move_on():
                     return self._row.journal()
 
     def commit(self, commit: Commit) -> list[Letter]:
         """Make a commit durable, its blobs first; its hints are there before anyone can see it."""
 
-        def draft() -> _Draft:
-            self._check(commit)
-            return _Draft(commit)
+        def draft() -> Draft:
+            self._publishing.check(commit)
+            return Draft(commit)
 
         with self._lock, self._forgetting():
             self._row.catch_up()
-            self._check(commit)
+            self._publishing.check(commit)
             family = commit.head.family
             with self._tools.blobs.bringing(family, commit.blobs, commit.needs) as needed:
                 check_needs(commit, needed)
-                self._append(draft)
+                self._publishing.append(draft)
             if commit.expected is None or commit.expected.checkpoint_id != commit.head.checkpoint_id:
                 self._tidying.after_moving()
             return list(self._row.known.letters.values())
@@ -125,7 +101,7 @@ class RunFolder:
         """Leave letters in a commit that changes nothing else, unless one of their keys was used since that seq."""
         found = Left(None)
 
-        def draft() -> _Draft | None:
+        def draft() -> Draft | None:
             nonlocal found
             known = self._row.known
             if known.head is None:
@@ -134,27 +110,27 @@ class RunFolder:
             self._row.learn_keys(since)
             refused = tuple(known.used_of(letter.key for letter in letters))
             found = Left(known.head, refused)
-            return None if refused or not letters else _Draft(Commit(known.head, known.expected), letters)
+            return None if refused or not letters else Draft(Commit(known.head, known.expected), letters)
 
         with self._lock, self._forgetting():
             self._row.catch_up()
             if self._row.known.head is not None:
-                self._append(draft)
+                self._publishing.append(draft)
             return found
 
     def tag(self, seq: int, tags: Sequence[str]) -> bool:
         """Let a record have these tags; false if it is not there."""
 
-        def draft() -> _Draft | None:
+        def draft() -> Draft | None:
             known = self._row.known
             if known.head is None or not self.records(seq, seq, Depth.HEADERS):
                 return None
             edits = tags_document(seq, tags)
-            return _Draft(Commit(known.head, known.expected), edits=edits, change=self._change(edits))
+            return Draft(Commit(known.head, known.expected), edits=edits, change=self._change(edits))
 
         with self._lock, self._forgetting():
             self._row.catch_up()
-            done = self._row.known.head is not None and self._append(draft)
+            done = self._row.known.head is not None and self._publishing.append(draft)
             if done:
                 self._tidying.settle()
             return done
@@ -162,7 +138,7 @@ class RunFolder:
     def remove(self, removal: Removal) -> bool:
         """Remove records and give others keyframes, all at once; the room is freed afterwards."""
 
-        def draft() -> _Draft | None:
+        def draft() -> Draft | None:
             head = self._stands(removal.run_id, removal.expected)
             check_removal(head, removal)
             if self._any_tagged(removal.seqs):
@@ -170,14 +146,14 @@ class RunFolder:
             self._row.learn_keys(0)
             known = self._row.known
             edits = removal_document(removal, sorted(known.used))
-            return _Draft(Commit(head, known.expected), edits=edits, change=self._change(edits), removes=True)
+            return Draft(Commit(head, known.expected), edits=edits, change=self._change(edits), removes=True)
 
         with self._lock, self._forgetting():
             self._row.catch_up()
             head = self._stands(removal.run_id, removal.expected)
             check_removal(head, removal)
             with self._tools.blobs.bringing(head.family, removal.blobs):
-                done = self._append(draft)
+                done = self._publishing.append(draft)
             if done:
                 self._tidying.settle()
             return done
@@ -190,12 +166,12 @@ class RunFolder:
     def remove_run(self, run_id: RunId, expected: Expected) -> None:
         """Remove the run: a last commit says so, then the folder goes."""
 
-        def draft() -> _Draft:
+        def draft() -> Draft:
             head = self._stands(run_id, expected)
-            return _Draft(Commit(head, self._row.known.expected), gone=True)
+            return Draft(Commit(head, self._row.known.expected), gone=True)
 
         with self._lock, self._forgetting():
-            self._append(draft)
+            self._publishing.append(draft)
             self._tidying.clear()
 
     def finish_removing(self) -> bool:
@@ -221,121 +197,6 @@ class RunFolder:
         except OSError:
             self._row.forget()
             raise
-
-    @contextmanager
-    def _may_move_on(self) -> Iterator[None]:
-        """Catch up instead of raising, if what cannot be read was emptied or freed because the run moved on."""
-        newest = self._row.known.newest
-        try:
-            yield
-        except (CheckpointCorrupt, FileNotFoundError):
-            self._row.forget_names()
-            self._row.catch_up()
-            if self._row.known.newest == newest:
-                raise
-
-    def _append(self, draft: Callable[[], _Draft | None]) -> bool:
-        """Look where the run stands and publish what is to follow, until no other writer was faster.
-
-        The lock tells those who free names that someone is about to take one; false if there is nothing to publish.
-        """
-        while True:
-            with self._tools.locks.shared(f"{self.path.name}.run"):
-                self._row.catch_up()
-                with self._may_move_on():
-                    newest = self._row.known.newest
-                    wanted = draft()
-                    if self._row.known.newest != newest:
-                        continue  # the run moved on while that was read, so it may say where the run stood before
-                    if wanted is None:
-                        return False
-                    if self._published(wanted):
-                        return True
-
-    def _check(self, commit: Commit) -> None:
-        """Raise unless the commit may follow what is there, as far as is known; publishing it will show."""
-        known = self._row.known
-        check_head(commit, known.expected)
-        for record in commit.records:
-            if record.run_id != commit.head.run_id:
-                raise StorageError(
-                    f"a commit of run {commit.head.run_id!r} has a record of run {record.run_id!r}"
-                )
-            least = known.next.seq - known.next.offset if known.head is not None else 0
-            if record.seq < least:
-                raise StorageError(
-                    f"run {record.run_id!r}: a new checkpoint has seq {record.seq}, but the next one is {least}; "
-                    f"seqs only grow"
-                )
-
-    def _published(self, draft: _Draft) -> bool:
-        """Make the next file, durably; false if another writer made it first."""
-        disk, known, commit = self._tools.disk, self._row.known, draft.commit
-        if known.newest is None:
-            disk.make_folder(self.path)
-        run, waking, before = self.path.name, self._tools.waking, known.sign(self.path.name)
-        if arrives(commit):
-            sign = sign_of(commit.head, bool(commit.letters), run)
-            if sign is not None:
-                waking.add(sign)
-            if not publish_whole(commit, self.path, disk, self._tools.hints):
-                return False
-            self._row.forget()
-            self._row.catch_up()
-            if self._row.known.newest is not None:
-                self._tools.hints.reached(self.path, self._row.known.newest)
-            return True
-        place = known.next
-        outline = known.outline(commit, draft.left, draft.edits is not None, draft.removes, draft.change)
-        if draft.gone:
-            outline = document.Outline(commit.head, False, 0, gone=True)
-        temp = disk.write(
-            document.written(
-                commit,
-                outline.letters,
-                outline.taken,
-                draft.edits,
-                outline.unsettled,
-                outline.base,
-                outline.content,
-                outline.journal,
-                outline.gone,
-                place,
-            )
-        )
-        sign = None if outline.gone else sign_of(commit.head, bool(outline.letters), run)
-        try:
-            for record in commit.records:
-                self._tools.hints.add(record.checkpoint_id, self.path / place.name)
-            if sign is not None:
-                waking.add(sign)
-            disk.publish(temp, self.path / place.name)
-        except FileExistsError:
-            disk.remove(temp)
-            return False
-        except BaseException:
-            disk.remove(temp)
-            raise
-        self._sync(commit, draft)
-        self._row.follow(place, outline)
-        self._tools.hints.reached(self.path, place)
-        if sign is not None:
-            waking.add(sign)  # once more: one that took long could be thought to be wrong
-        if before is not None and before != sign:
-            waking.remove(before)
-        return True
-
-    def _sync(self, commit: Commit, draft: _Draft) -> None:
-        try:
-            self._tools.disk.sync_folder(self.path)
-        except OSError as error:
-            self._row.forget()
-            what = (
-                "The letters were left, but a power cut may undo that; those that are refused now are there"
-                if draft.left
-                else "It was committed, but a power cut may undo that; read the head before going on"
-            )
-            raise StorageError(f"run {commit.head.run_id!r}: {explain(error)}. {what}") from error
 
     def records(self, first: int, last: int, depth: Depth) -> list[Record]:
         """The records with these seqs, in their order."""

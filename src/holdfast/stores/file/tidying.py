@@ -192,7 +192,7 @@ class Tidying:
                 return
             # Nothing that was there before may come back without the file that ended it.
             self._disk.sync_folder(self._folder)
-            self._hints.forget(self._folder)
+            self._hints.forget_run(self._folder)
             os.unlink(self._folder / end.name)
             os.rmdir(self._folder)
             self._locks.remove(f"{self._name}.run")

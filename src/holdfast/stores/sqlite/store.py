@@ -57,6 +57,9 @@ class SqliteStore:
     None
     """
 
+    in_any_task = True
+    """As the port says of stores that have it."""
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -83,6 +86,11 @@ class SqliteStore:
     def transactions(self) -> int:
         """How many transactions this process has committed: many commits share one."""
         return self._session.writer.transactions if self._session is not None else 0
+
+    @property
+    def log_room(self) -> int:
+        """How many bytes this process has put at the end of the log, so that commits need not make it longer."""
+        return self._session.writer.room.added if self._session is not None else 0
 
     async def open(self) -> StoreInfo:
         session = self._current()

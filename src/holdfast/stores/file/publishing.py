@@ -1,0 +1,139 @@
+"""Making the file that comes next in the folder of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from holdfast.checkpoint.store import Commit, Letter
+from holdfast.errors import StorageError
+from holdfast.stores.compare import check_head
+from holdfast.stores.disk import explain
+from holdfast.stores.file import document
+from holdfast.stores.file.arrival import arrives, publish_whole
+from holdfast.stores.file.row import Row
+from holdfast.stores.file.tools import Tools
+from holdfast.stores.file.waking import sign_of
+
+
+class Draft(NamedTuple):
+    """What the next file is to say."""
+
+    commit: Commit
+    left: Sequence[Letter] = ()
+    edits: dict[str, Any] | None = None
+    change: int = 0
+    """By how much the edits change the sum of the seals of the records."""
+    removes: bool = False
+    gone: bool = False
+
+
+class Publishing:
+    """What makes the next file, used by whoever holds the lock of the ``Row``."""
+
+    def __init__(self, row: Row, tools: Tools) -> None:
+        self._row = row
+        self._tools = tools
+
+    def append(self, draft: Callable[[], Draft | None]) -> bool:
+        """Look where the run stands and publish what is to follow, until no other writer was faster.
+
+        The lock tells those who free names that someone is about to take one; false if there is nothing to publish.
+        """
+        while True:
+            with self._tools.locks.shared(f"{self._row.path.name}.run"):
+                self._row.catch_up()
+                with self._row.may_move_on():
+                    newest = self._row.known.newest
+                    wanted = draft()
+                    if self._row.known.newest != newest:
+                        continue  # the run moved on while that was read, so it may say where the run stood before
+                    if wanted is None:
+                        return False
+                    if self._published(wanted):
+                        return True
+
+    def check(self, commit: Commit) -> None:
+        """Raise unless the commit may follow what is there, as far as is known; publishing it will show."""
+        known = self._row.known
+        check_head(commit, known.expected)
+        for record in commit.records:
+            if record.run_id != commit.head.run_id:
+                raise StorageError(
+                    f"a commit of run {commit.head.run_id!r} has a record of run {record.run_id!r}"
+                )
+            least = known.next.seq - known.next.offset if known.head is not None else 0
+            if record.seq < least:
+                raise StorageError(
+                    f"run {record.run_id!r}: a new checkpoint has seq {record.seq}, but the next one is {least}; "
+                    f"seqs only grow"
+                )
+
+    def _published(self, draft: Draft) -> bool:
+        """Make the next file, durably; false if another writer made it first."""
+        disk, known, commit = self._tools.disk, self._row.known, draft.commit
+        if known.newest is None:
+            disk.make_folder(self._row.path)
+        run, waking, before = self._row.path.name, self._tools.waking, known.sign(self._row.path.name)
+        if arrives(commit):
+            sign = sign_of(commit.head, bool(commit.letters), run)
+            if sign is not None:
+                waking.add(sign)
+            if not publish_whole(commit, self._row.path, disk, self._tools.hints):
+                return False
+            self._row.forget()
+            self._row.catch_up()
+            if self._row.known.newest is not None:
+                self._tools.hints.reached(self._row.path, self._row.known.newest)
+            return True
+        place = known.next
+        outline = known.outline(commit, draft.left, draft.edits is not None, draft.removes, draft.change)
+        if draft.gone:
+            outline = document.Outline(commit.head, False, 0, gone=True)
+        temp = disk.write(
+            document.written(
+                commit,
+                outline.letters,
+                outline.taken,
+                draft.edits,
+                outline.unsettled,
+                outline.base,
+                outline.content,
+                outline.journal,
+                outline.gone,
+                place,
+            )
+        )
+        sign = None if outline.gone else sign_of(commit.head, bool(outline.letters), run)
+        try:
+            for record in commit.records:
+                self._tools.hints.add(record.checkpoint_id, self._row.path / place.name)
+            if sign is not None:
+                waking.add(sign)
+            disk.publish(temp, self._row.path / place.name)
+        except FileExistsError:
+            disk.remove(temp)
+            return False
+        except BaseException:
+            disk.remove(temp)
+            raise
+        self._sync(commit, draft)
+        self._row.follow(place, outline)
+        self._tools.hints.reached(self._row.path, place)
+        if sign is not None:
+            waking.add(sign)  # once more: one that took long could be thought to be wrong
+        if before is not None and before != sign:
+            waking.remove(before)
+        return True
+
+    def _sync(self, commit: Commit, draft: Draft) -> None:
+        try:
+            self._tools.disk.sync_folder(self._row.path)
+        except OSError as error:
+            self._row.forget()
+            what = (
+                "The letters were left, but a power cut may undo that; those that are refused now are there"
+                if draft.left
+                else "It was committed, but a power cut may undo that; read the head before going on"
+            )
+            raise StorageError(f"run {commit.head.run_id!r}: {explain(error)}. {what}") from error

@@ -1,0 +1,21 @@
+"""What the folders of all runs work with."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from holdfast.stores.disk import Disk
+from holdfast.stores.file.blobs import Blobs
+from holdfast.stores.file.hints import Hints
+from holdfast.stores.file.waking import Waking
+from holdfast.stores.locks import Locks
+
+
+class Tools(NamedTuple):
+    """What the folders of all runs work with."""
+
+    disk: Disk
+    locks: Locks
+    blobs: Blobs
+    hints: Hints
+    waking: Waking
