@@ -177,7 +177,7 @@ class Browsing(RunKeeping):
         loaded = await load(self._store, blobs, head, seq, Depth.ALL)
         await with_values(loaded.manifest, blobs)
         encoder = self.encoder(self.codec_for(head.workflow_name))
-        return Checkpoint(**vars(loaded.info), material=WithValues(loaded.manifest, encoder, blobs))
+        return Checkpoint(loaded.info, WithValues(loaded.manifest, encoder, blobs))
 
     async def draw_tree(self, run_id: str, ascii: bool = False) -> str:
         """The checkpoints of a run as a tree of text, with the run that it was forked from and all forks of these.

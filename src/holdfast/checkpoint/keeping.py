@@ -10,7 +10,8 @@ from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.info import CheckpointInfo, moment
 from holdfast.checkpoint.loading import Blobs, Loaded, changes_of, load, whole
-from holdfast.checkpoint.log import Outside, RunLog
+from holdfast.checkpoint.log import RunLog
+from holdfast.checkpoint.making import Outside
 from holdfast.checkpoint.manifest import Renames
 from holdfast.checkpoint.pruning import tidied
 from holdfast.checkpoint.record import corrupt, info_of
