@@ -281,7 +281,7 @@ class Workflow:
             raise WrongType(f"storage={storage!r}: give a storage, like SqliteCheckpointStorage('runs.db')")
         if self._codec is None:
             self._codec = declared_codec(self._graph)
-        storage.learn(self._name, self._codec)
+        storage.learn(self._name, self._codec, self._limits.max_value_size)
         return Durable(
             self._graph,
             self._name,
