@@ -28,7 +28,8 @@ def test_nothing_that_is_kept_is_lost(store: str, scenario: str, tmp_path: Path)
         ("cutless", "killed-sweeps", "missing"),
         ("parents-first", "killed-writers", "missing"),
         ("boasts", "beside-writers", "the report says"),
-        ("hoards", "room", "bytes"),
+        ("hoards", "room", "apparent"),
+        ("scatters", "room", "allocated"),
     ],
 )
 def test_a_planted_bug_is_found(planted: str, scenario: str, how: str, tmp_path: Path) -> None:

@@ -219,15 +219,6 @@ def nobody_is_warned() -> Iterator[None]:
     assert not unraisable, [str(error.exc_value) for error in unraisable]
 
 
-@pytest.fixture(autouse=True)
-def cheap_collection() -> Iterator[None]:
-    """Collecting garbage looks only at what tests make from here on."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 Main = Callable[[SteppedLoop, Scene], Coroutine[Any, Any, Run]]
 
 

@@ -13,6 +13,7 @@ from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.log import VALUE_WEIGHT, Replay
 from holdfast.checkpoint.manifest import Changes, Manifest
 from holdfast.checkpoint.record import (
+    ELSEWHERE,
     Header,
     corrupt,
     digest_of,
@@ -75,6 +76,16 @@ class Loaded(NamedTuple):
     header: Header
     manifest: Manifest
     replay: Replay
+
+
+def is_whole(record: Record) -> bool:
+    """Whether no part of a record lies elsewhere."""
+    keyframe = record.keyframe
+    return not (
+        record.changes.startswith(ELSEWHERE)
+        or record.values.startswith(ELSEWHERE)
+        or (keyframe is not None and (elsewhere(keyframe.changes) or elsewhere(keyframe.values)))
+    )
 
 
 async def whole(record: Record, blobs: Blobs) -> Record:

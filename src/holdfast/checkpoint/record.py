@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import ormsgpack
 import zstandard
@@ -18,6 +18,8 @@ from holdfast.ids import CheckpointId, Digest, RunId
 RAW, COMPRESSED, ELSEWHERE = b"\x00", b"\x01", b"\x02"
 LARGEST_PART = 256 * 1024
 """A part of a record that is bigger than this becomes a blob, so that every backend can take the commit."""
+
+Told = TypeVar("Told", bound=CheckpointInfo)
 
 _WORTH_COMPRESSING = 1024
 _LEVEL = 1
@@ -71,6 +73,12 @@ def packed_header(header: Header) -> bytes:
     )
 
 
+# Looked up, for a thousand headers are read at once, and an enum takes its time to find its member.
+_PHASES = {str(phase): phase for phase in Phase}
+_CAUSES = {str(cause): cause for cause in Cause}
+_STATUSES = {str(status): status for status in RunStatus}
+
+
 def read_header(record: Record) -> Header:
     """The header of a record; raises ``CheckpointCorrupt``."""
     try:
@@ -83,11 +91,11 @@ def read_header(record: Record) -> Header:
             fields["workflow"],
             fields["seq"],
             fields["superstep"],
-            Phase(fields["phase"]),
-            Cause(fields["cause"]),
+            _PHASES.get(fields["phase"]) or Phase(fields["phase"]),
+            _CAUSES.get(fields["cause"]) or Cause(fields["cause"]),
             None if parent is None else CheckpointId(parent.hex()),
             fields["time"],
-            RunStatus(fields["status"]),
+            _STATUSES.get(fields["status"]) or RunStatus(fields["status"]),
             fields["messages"],
             fields["requests"],
             fields["from"],
@@ -133,7 +141,12 @@ def _seal(checkpoint_id: CheckpointId, part: bytes) -> bytes:
 
 def info_of(record: Record) -> CheckpointInfo:
     """What the header of a record tells, with its size and its tags."""
-    info = header_info(record.checkpoint_id, read_header(record), record.new_bytes)
+    return shown_as(CheckpointInfo, record)
+
+
+def shown_as(kind: type[Told], record: Record) -> Told:
+    """The same as one of another class, which lacks only what it has besides."""
+    info = _told(kind, record.checkpoint_id, read_header(record), record.new_bytes)
     if record.tags:
         vars(info)["tags"] = record.tags
     return info
@@ -141,7 +154,11 @@ def info_of(record: Record) -> CheckpointInfo:
 
 def header_info(checkpoint_id: CheckpointId, header: Header, new_bytes: int) -> CheckpointInfo:
     """What a header tells."""
-    info = object.__new__(CheckpointInfo)
+    return _told(CheckpointInfo, checkpoint_id, header, new_bytes)
+
+
+def _told(kind: type[Told], checkpoint_id: CheckpointId, header: Header, new_bytes: int) -> Told:
+    info = object.__new__(kind)
     # Twice in each superstep, and a frozen dataclass takes its time to be made field by field.
     vars(info).update(
         checkpoint_id=checkpoint_id,

@@ -219,6 +219,9 @@ class Store(Protocol):
     has no complaint about, also ``..`` and ``CON``, and no id leads it out of its place. The records of a run have
     seqs from 1 that grow from commit to commit; all records of a commit belong to the run of its head.
 
+    A class whose coroutines do not look at the task in which they run, as ``asyncio.timeout`` and task groups do, may
+    have the attribute ``in_any_task = True``. Then a commit needs no task of its own, which saves a few microseconds.
+
     >>> import asyncio
     >>> from holdfast import InMemoryCheckpointStorage
     >>> asyncio.run(InMemoryCheckpointStorage().store.open()).major

@@ -57,9 +57,9 @@ class Correspondence(Commits):
     async def look(self) -> None:
         """Read the inbox now, and not only with the next commit; not while a commit is about to change what counts."""
         await self._idle()
-        before, seen = self._committing, self.log.letters
+        before, seen = self._begun, self.log.letters
         await self.log.read_letters()
-        if self._committing is not before:
+        if self._begun != before:
             self.log.letters = seen
 
     def _asked_by(self, request_id: RequestId) -> int:

@@ -41,6 +41,9 @@ class MemoryStore:
     True
     """
 
+    in_any_task = True
+    """As the port says of stores that have it."""
+
     def __init__(self, namespace: str = "") -> None:
         self.namespace = namespace
         self._info = StoreInfo(secrets.token_hex(16), FORMAT_MAJOR, FORMAT_MINOR, FEATURES)

@@ -52,6 +52,9 @@ class FileStore:
     True
     """
 
+    in_any_task = True
+    """As the port says of stores that have it."""
+
     def __init__(self, path: str | os.PathLike[str], namespace: str = "") -> None:
         self.path = Path(path).absolute()
         self.namespace = namespace

@@ -19,6 +19,8 @@ CONNECTION_CLASS = sqlite3.Connection
 
 # In pages: 4 MB. Index pages that many commits change are then copied once for several hundred of them.
 WAL_PAGES = 2000
+LONGEST_LOG = WAL_PAGES * (schema.PAGE_SIZE + 24)
+"""The bytes of so many pages in the log, each with its header."""
 # The same for runs that retention keeps small, 256 KB: their log would take more room than all that they hold.
 SMALL_WAL_PAGES = 128
 

@@ -53,7 +53,9 @@ def _tell(calls: list[Call[Any]]) -> None:
 class Lane(Generic[Task]):
     """A daemon thread, started with the first call, that takes all the calls that wait at once.
 
-    ``work`` settles the calls that it is given; ``finish`` runs when the lane is stopped.
+    ``work`` settles the calls that it is given; ``finish`` runs when the lane is stopped. Where several call, theirs
+    are handed over when the event loop has gone once through all that is ready there: what many tasks ask for in one
+    round, as they do when one answer woke them all, is then done at once. Who calls alone does not wait for that.
     """
 
     def __init__(
@@ -66,6 +68,8 @@ class Lane(Generic[Task]):
         self._work = work
         self._finish = finish
         self._queue: SimpleQueue[Call[Task] | None] = SimpleQueue()
+        self._gathered: dict[asyncio.AbstractEventLoop, list[Call[Task]]] = {}
+        self._several = False
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._stopped = False
@@ -76,10 +80,21 @@ class Lane(Generic[Task]):
         if self._stopped:
             raise StorageError("the store was closed before it could do this; nothing was changed")
         call = Call(task)
-        self._queue.put(call)
+        gathered = self._gathered.get(call.loop)
+        if gathered is not None:
+            gathered.append(call)
+        elif self._several or not self._queue.empty():
+            self._gathered[call.loop] = [call]
+            call.loop.call_soon(self._hand_over, call.loop)
+        else:
+            self._queue.put(call)
         if self._thread is None:
             self._start()
         return await call.future
+
+    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
+        for call in self._gathered.pop(loop, ()):
+            self._queue.put(call)
 
     def _start(self) -> None:
         with self._starting:
@@ -91,6 +106,8 @@ class Lane(Generic[Task]):
     def stop(self) -> None:
         """Let the thread end when it has done what it was given so far; it is not waited for."""
         self._stopped = True
+        for loop in list(self._gathered):
+            self._hand_over(loop)
         self._queue.put(None)
 
     async def close(self) -> None:
@@ -105,6 +122,7 @@ class Lane(Generic[Task]):
         going = True
         while going:
             calls = self._waiting()
+            self._several = len(calls) > 1
             if calls[-1] is None:
                 going = False
             wanted = [call for call in calls if call is not None]
