@@ -980,3 +980,8 @@ async def test_a_run_that_is_left_while_it_falls_asleep_sleeps_on(time: VirtualT
     assert run.status is RunStatus.WAITING  # others wake it
     assert await Host(storage, workflow).wake_due() == 1
     assert (await storage.list_runs())[0].status is RunStatus.COMPLETED
+
+
+def test_a_clock_needs_a_time_zone() -> None:
+    with pytest.raises(InvalidArgument, match="a time needs a time zone"):
+        VirtualTime(datetime.datetime(2026, 1, 1))  # noqa: DTZ001
