@@ -57,7 +57,7 @@ async def test_processes_on_one_run_and_on_one_directory(path) -> None:
     store = FileStore(path)
     for run in ("shared", "own"):
         assert await seqs(store, RunId(run)) == list(range(1, 61))
-    assert set(os.listdir(path)) == {"store.json", "runs", "ids", "temp", "locks"}
+    assert set(os.listdir(path)) == {"store.json", "runs", "ids", "temp", "locks", "waking"}
     await store.close()
 
 

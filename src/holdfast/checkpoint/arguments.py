@@ -8,7 +8,7 @@ from typing import Any
 from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.retention import Retention
 from holdfast.engine.status import RunStatus
-from holdfast.errors import InvalidArgument, WrongType
+from holdfast.errors import InvalidArgument, RunNotFound, WrongType
 from holdfast.ids import CheckpointId, RunId, complaint_about_id
 
 _LONGEST_TAG = 200
@@ -40,6 +40,13 @@ def run_id_of(text: Any) -> RunId:
     if complaint := complaint_about_id(text):
         raise InvalidArgument(f"run id {text!r} {complaint}")
     return RunId(text)
+
+
+def no_run(run_id: str) -> RunNotFound:
+    """What is said of a run that is not there."""
+    return RunNotFound(
+        f"there is no run {run_id!r} in this storage; 'await storage.list_runs()' lists those that are there"
+    )
 
 
 def check_limit(limit: int | None) -> None:

@@ -44,12 +44,13 @@ class Browsing(RunKeeping):
         check_limit(limit)
         statuses = None if status is None else frozenset([status_of(status)])
         found: list[RunInfo] = []
+        known: dict[str, bool] = {}
         cursor = None if after is None else (await self.head(after)).run_id
         while True:
             wanted = None if limit is None else limit - len(found)
             page = await self._store.runs(RunQuery(workflow_name, statuses, wanted, cursor))
             for head in page:
-                run = await run_info(self._store, head)
+                run = await run_info(self._store, head, known)
                 if interrupted is None or run.interrupted is interrupted:
                     found.append(run)
             if wanted is None or len(page) < wanted or len(found) >= (limit or 0):
@@ -177,7 +178,7 @@ class Browsing(RunKeeping):
         loaded = await load(self._store, blobs, head, seq, Depth.ALL)
         await with_values(loaded.manifest, blobs)
         encoder = self.encoder(self.codec_for(head.workflow_name))
-        return Checkpoint(**vars(loaded.info), material=WithValues(loaded.manifest, encoder, blobs))
+        return Checkpoint(loaded.info, WithValues(loaded.manifest, encoder, blobs))
 
     async def draw_tree(self, run_id: str, ascii: bool = False) -> str:
         """The checkpoints of a run as a tree of text, with the run that it was forked from and all forks of these.

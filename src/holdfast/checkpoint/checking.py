@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 from holdfast.checkpoint import slices
 from holdfast.checkpoint.bundles import unbundled
+from holdfast.checkpoint.info import Header
 from holdfast.checkpoint.journal import digests_in, done_by
 from holdfast.checkpoint.loading import WHAT_NOW, Blobs, changes_of, fold_one, keyframe_of, load, whole
 from holdfast.checkpoint.manifest import Changes, Manifest, Part, Ref, digests_of
 from holdfast.checkpoint.named import OfRun, Place, lost_at, placed_in
 from holdfast.checkpoint.paging import Unreadable, each_record
 from holdfast.checkpoint.problems import LostValue, Problem, VerifyReport
-from holdfast.checkpoint.record import Header, read_header
+from holdfast.checkpoint.record import read_header
 from holdfast.checkpoint.steps import Steps
 from holdfast.checkpoint.store import Depth, Head, Note, Record, Store
 from holdfast.errors import CheckpointCorrupt, HoldfastError

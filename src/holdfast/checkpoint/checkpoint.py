@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.info import CheckpointInfo
@@ -76,7 +75,6 @@ class WithValues(NamedTuple):
         return self.read
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Checkpoint(CheckpointInfo):
     """A committed snapshot: all of ``CheckpointInfo``, and the state, messages, requests and outputs.
 
@@ -99,12 +97,16 @@ class Checkpoint(CheckpointInfo):
     hello
     """
 
-    material: Material = field(compare=False)
+    __slots__ = ("material",)
+
+    def __init__(self, info: CheckpointInfo, material: Material) -> None:
+        super().__init__(info._checkpoint_id, info._header, info._new_bytes, info._tags)
+        self.material: Final = material
 
     @property
     def info(self) -> CheckpointInfo:
         """What is known without reading any value."""
-        return CheckpointInfo(**{f.name: getattr(self, f.name) for f in fields(CheckpointInfo)})
+        return CheckpointInfo(self._checkpoint_id, self._header, self._new_bytes, self._tags)
 
     @property
     def messages(self) -> list[MessageView]:

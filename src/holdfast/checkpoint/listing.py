@@ -8,7 +8,7 @@ from typing import NamedTuple
 from holdfast.checkpoint.checkpoint import Checkpoint
 from holdfast.checkpoint.loading import fold_one, folded, lineage
 from holdfast.checkpoint.manifest import Manifest
-from holdfast.checkpoint.record import read_header, shown_as
+from holdfast.checkpoint.record import info_of, read_header
 from holdfast.checkpoint.store import Depth, Record
 from holdfast.checkpoint.values import BlobSource, Encoder
 from holdfast.ids import CheckpointId
@@ -32,12 +32,7 @@ class Listing:
 
     def checkpoints(self, records: Iterable[Record]) -> list[Checkpoint]:
         """What people hold of these records; of most of them they look at nothing but what the header says."""
-        found: list[Checkpoint] = []
-        for record in records:
-            checkpoint = shown_as(Checkpoint, record)
-            vars(checkpoint)["material"] = Listed(self, record)
-            found.append(checkpoint)
-        return found
+        return [Checkpoint(info_of(record), Listed(self, record)) for record in records]
 
     def manifest(self, checkpoint_id: CheckpointId) -> Manifest:
         """The manifest of a checkpoint; it is good until another is asked for."""

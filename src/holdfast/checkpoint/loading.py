@@ -9,12 +9,11 @@ from typing import NamedTuple
 from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.document import unpacked
 from holdfast.checkpoint.folding import take_in
-from holdfast.checkpoint.info import CheckpointInfo
-from holdfast.checkpoint.log import VALUE_WEIGHT, Replay
+from holdfast.checkpoint.info import CheckpointInfo, Header
+from holdfast.checkpoint.making import VALUE_WEIGHT, Replay
 from holdfast.checkpoint.manifest import Changes, Manifest
 from holdfast.checkpoint.record import (
     ELSEWHERE,
-    Header,
     corrupt,
     digest_of,
     elsewhere,

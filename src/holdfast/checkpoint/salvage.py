@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from holdfast.checkpoint.bundles import unbundled
+from holdfast.checkpoint.info import Header
 from holdfast.checkpoint.journal import digests_in
 from holdfast.checkpoint.loading import Blobs, changes_of, fold_one, folded, keyframe_of, lineage, whole
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.paging import Unreadable, each_record
 from holdfast.checkpoint.problems import briefly
 from holdfast.checkpoint.pruning import keyframe_at
-from holdfast.checkpoint.record import Header, plain_form, read_header
+from holdfast.checkpoint.record import plain_form, read_header
 from holdfast.checkpoint.store import Blob, Commit, Depth, Expected, Head, Letter, Note, Record, Store
 from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointCorrupt, HoldfastError

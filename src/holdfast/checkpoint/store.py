@@ -49,6 +49,12 @@ class Record(NamedTuple):
     sound: bool = True
     """Whether what its id does not cover is what was stored, as far as the store can tell; told when all is read."""
 
+    @property
+    def parts(self) -> tuple[bytes, ...]:
+        """What it holds besides its header, as stored: each may be the name of a blob that holds it."""
+        frame = self.keyframe
+        return (self.changes, self.values) + (() if frame is None else (frame.changes, frame.values))
+
 
 class Head(NamedTuple):
     """Where a run stands: the only thing in a store that changes.

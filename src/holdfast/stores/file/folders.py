@@ -22,6 +22,7 @@ from holdfast.checkpoint.store import (
     RunQuery,
     StoreInfo,
 )
+from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointCorrupt, StorageError
 from holdfast.ids import CheckpointId, RunId
 from holdfast.stores.compare import check_expected
@@ -33,14 +34,14 @@ from holdfast.stores.file.hints import Hints
 from holdfast.stores.file.row import Misplaced
 from holdfast.stores.file.run_folder import RunFolder
 from holdfast.stores.file.tools import Tools
-from holdfast.stores.file.waking import AT_ONCE, Waking, sign_of
+from holdfast.stores.file.waking import AT_ONCE, DRIVEN, Sign, Waking, sign_of
 from holdfast.stores.listing import asked_for, due_of
 from holdfast.stores.locks import Locks
 from holdfast.stores.names import safe_name
 from holdfast.stores.presence import Presence
 
 # Where so many runs stand is remembered, at about 3 KB each; the others are looked up again.
-_REMEMBERED = 2_000
+_REMEMBERED = 500
 
 
 class Folders:
@@ -77,7 +78,12 @@ class Folders:
     def commit(self, commit: Commit) -> list[Letter]:
         """Make a commit durable, its blobs first; returns the letters that wait."""
         self._get_ready()
-        return self.run(commit.head.run_id).commit(commit)
+        run_id = commit.head.run_id
+        letters = self.run(run_id).commit(commit)
+        if commit.head.status is not RunStatus.RUNNING:  # there may be many that wait, and for long
+            with self._lock:
+                self._remembered.pop(safe_name(run_id), None)
+        return letters
 
     def add_blobs(self, family: RunId, blobs: Sequence[Blob]) -> None:
         """Make blobs durable."""
@@ -205,18 +211,31 @@ class Folders:
 
     def runs(self, query: RunQuery) -> list[Head]:
         """The runs that are asked for; reads the newest file of each run that others moved."""
+        driven = self._driven(query)
         heads = []
-        for folder in self._run_folders():
+        for folder in self._run_folders() if driven is None else driven:
             try:
                 head = folder.head()
-            except (
-                Misplaced,
-                CheckpointCorrupt,
-            ):  # a copy, listed where it belongs; or one that ``damaged`` tells
-                continue
+                if driven is not None and (head is None or head.status is not RunStatus.RUNNING):
+                    self._take_away(Sign(DRIVEN, folder.path.name))
+            except (Misplaced, CheckpointCorrupt):
+                continue  # a copy, listed where it belongs; or one that ``damaged`` tells
             if head is not None:
                 heads.append(head)
         return asked_for(heads, query)
+
+    def _driven(self, query: RunQuery) -> list[RunFolder] | None:
+        """The runs that have a sign that they are driven, if only such are asked for, as hosts do again and again."""
+        if query.statuses != frozenset([RunStatus.RUNNING]):
+            return None
+        try:
+            self._set_signs()
+        except OSError:  # nothing may be written
+            return None
+        names = set(self._tools.waking.driven())
+        if query.after is not None:
+            names.add(safe_name(query.after))
+        return [self._folder(name) for name in names]
 
     def due(self, workflow_name: str, time: int, limit: int) -> list[Head]:
         """The runs that have something to do; reads only those of which a sign says so."""
@@ -236,7 +255,7 @@ class Folders:
                 continue
             true = head is not None and sign_of(head, letters, sign.run) == sign
             if not true:
-                self._tools.waking.remove_if_old(sign)
+                self._take_away(sign)
             if head is not None:  # also one that got another sign a moment ago
                 heads[head.run_id] = head
                 found += true and head.workflow_name == workflow_name
@@ -248,12 +267,17 @@ class Folders:
         """Once, look at all runs: a sign may be missing, where files were copied or taken away by hand."""
         if self._signs_set:
             return
-        for folder in self._run_folders():
+        for name in self._folder_names():
             try:
-                folder.set_sign()
+                RunFolder(self._runs / name, self._tools).set_sign()
             except (Misplaced, CheckpointCorrupt):
                 continue
         self._signs_set = True
+
+    def _take_away(self, sign: Sign) -> None:
+        """Take a wrong sign away if it is old. The run may come to where it needs it at the same time."""
+        if self._tools.waking.remove_if_old(sign):
+            self._folder(sign.run).set_sign()
 
     def damaged(self) -> list[Damage]:
         """The runs whose newest file cannot be read."""
@@ -290,7 +314,10 @@ class Folders:
             yield from files
 
     def _run_folders(self) -> list[RunFolder]:
+        return [self._folder(name) for name in self._folder_names()]
+
+    def _folder_names(self) -> list[str]:
         try:
-            return [self._folder(name) for name in os.listdir(self._runs)]
+            return os.listdir(self._runs)
         except FileNotFoundError:
             return []
