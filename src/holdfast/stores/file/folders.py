@@ -133,7 +133,13 @@ class Folders:
             folders.setdefault(name, self._folder(name))
         if run_id is not None:
             folders = {name: folder for name, folder in folders.items() if name == safe_name(run_id)}
-        return [done for name, folder in folders.items() for done in folder.mend(self._aside(name))]
+        return [done for name, folder in folders.items() for done in self._mended(name, folder)]
+
+    def _mended(self, name: str, folder: RunFolder) -> list[Mended]:
+        try:
+            return folder.mend(self._aside(name))
+        except StorageError as error:  # it is in use, which does not keep others from being repaired
+            return [Mended(folder.run_id(), "", str(error))]
 
     def copied(self) -> Path:
         """A store with the same commits and hints, but without blobs, where nobody looks; to be removed."""

@@ -280,7 +280,7 @@ class RunFolder:
 
     def finish_mending(self, mending: Path) -> None:
         """Put the folder into its place that a process left on its way, unless that died before it took the other."""
-        with self._lock, self._forgetting(), self._alone():
+        with self._lock, self._forgetting(), self._alone(patience=0.0):
             if self.path.exists():
                 shutil.rmtree(mending)
             else:
@@ -289,10 +289,10 @@ class RunFolder:
             self._row.forget()
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _alone(self, patience: float = _PATIENCE) -> Iterator[None]:
         """Keep everybody else from the folder."""
         locks, name = self._tools.locks, self.path.name
-        with locks.turn(f"{name}.tidy") as mine, locks.alone(f"{name}.run", _PATIENCE) as handle:
+        with locks.turn(f"{name}.tidy") as mine, locks.alone(f"{name}.run", patience) as handle:
             if not mine or (handle is None and not locks.unused(f"{name}.run")):
                 raise StorageError(f"{self.path} is in use by others, and was not repaired; try again")
             yield
