@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -58,7 +57,7 @@ class Folders:
         self.blobs = Blobs(base / "blobs", self.disk, locks)
         self._runs = base / "runs"
         self._removing, self._mending = root / marker.REMOVING, root / marker.MENDING
-        self._hints = Hints(base / "ids")
+        self._hints = Hints(base / "ids", self.disk.temp)
         self._tools = Tools(self.disk, locks, self.blobs, self._hints, Waking(base / "waking", self.disk))
         self._lock = threading.Lock()
         self._remembered: OrderedDict[str, RunFolder] = OrderedDict()
@@ -113,6 +112,7 @@ class Folders:
         note = self._removing / f"{self._prefix}{folder.path.name}"
         note.touch(0o600)
         folder.remove_run(run_id, expected)
+        note.touch(0o600)  # again: who saw it before the run was gone took it for done
         self._finish_removing(note)
 
     def _finish_removing(self, note: Path) -> None:
@@ -145,14 +145,9 @@ class Folders:
     def _finish_mending(self) -> None:
         """Put folders into place that a process left on their way, if there is no other by now."""
         for name in self._named(self._mending):
-            there = self._runs / name.removeprefix(self._prefix)
             try:
-                if there.exists():
-                    shutil.rmtree(self._mending / name)
-                else:
-                    os.rename(self._mending / name, there)
-                    self.disk.sync_folder(self._runs)
-            except OSError:  # it is tried again
+                self._folder(name.removeprefix(self._prefix)).finish_replacing(self._mending / name)
+            except (OSError, StorageError):  # it is tried again
                 pass
 
     def _unfinished(self) -> list[str]:

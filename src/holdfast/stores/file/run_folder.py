@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -164,7 +165,7 @@ class RunFolder:
         return any(record.tags for record in records if record.seq in going)
 
     def remove_run(self, run_id: RunId, expected: Expected) -> None:
-        """Remove the run: a last commit says so, then the folder goes."""
+        """Remove the run: a last commit says so. Its folder goes by ``finish_removing``."""
 
         def draft() -> Draft:
             head = self._stands(run_id, expected)
@@ -172,7 +173,6 @@ class RunFolder:
 
         with self._lock, self._forgetting():
             self._publishing.append(draft)
-            self._tidying.clear()
 
     def finish_removing(self) -> bool:
         """Let the folder go if its run was removed, perhaps by a process that died over it; whether there is none."""
@@ -265,7 +265,10 @@ class RunFolder:
             check_head(commit, self._row.known.expected)
             with self._tools.blobs.bringing(commit.head.family, commit.blobs):
                 whole = written_whole(commit, self.path, self._tools.disk, self._tools.hints)
-                os.rename(whole, mending)
+                try:
+                    os.rename(whole, mending)
+                finally:
+                    self._tools.disk.remove(whole)
                 self._tools.disk.sync_folder(mending.parent)
                 put_aside(self.path, damaged, self._tools.disk)
                 os.rename(mending, self.path)
@@ -275,6 +278,16 @@ class RunFolder:
             if self._row.known.newest is not None:
                 self._tools.hints.forget(self.path)
                 self._tools.hints.reached(self.path, self._row.known.newest)
+
+    def finish_replacing(self, mending: Path) -> None:
+        """Do the rest of what ``replace`` does, for a process that died over it; one that is about it is in the way."""
+        with self._lock, self._forgetting(), self._alone():
+            if self.path.exists():
+                shutil.rmtree(mending)
+            elif mending.exists():
+                os.rename(mending, self.path)
+                self._tools.disk.sync_folder(self.path.parent)
+            self._row.forget()
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
