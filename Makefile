@@ -23,6 +23,8 @@ help: ## show this list
 demo: $(DEMO) ## run the incident triage example; it kills itself, and the same command goes on
 	@$(BIN)/python -m examples.incident_triage $(ARGS)
 
+# Hundreds of processes of the tests import the same modules: each would compile them anew.
+test coverage: export PYTHONDONTWRITEBYTECODE :=
 test: check ## check, then run all tests (README, docs and examples are run too)
 	$(BIN)/python -m pytest -n 2 $(ARGS)
 
@@ -50,6 +52,7 @@ faults: $(DEV) ## kill, stop and race processes on each store, a thousand times 
 	$(BIN)/python -m tests.faults.sleepers --store file --memory 2500 4000 --allocated
 	set -e; for store in sqlite file; do \
 	  $(BIN)/python -m tests.faults.corruption --store $$store --count 500; \
+	  $(BIN)/python -m tests.faults.repairs --store $$store --kills 200; \
 	  $(BIN)/python -m tests.faults.hammer --store $$store --rounds 100; \
 	  $(BIN)/python -m tests.faults.answers --store $$store --rounds 100; \
 	  $(BIN)/python -m tests.faults.zombies --store $$store; \

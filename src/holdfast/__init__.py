@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.counters import Counters
     from holdfast.checkpoint.difference import CheckpointDiff, Difference, DiffValue
     from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase
+    from holdfast.checkpoint.problems import LostValue, Problem, VerifyReport
     from holdfast.checkpoint.pruning import PruneReport
     from holdfast.checkpoint.repair import Repair, RepairReport
     from holdfast.checkpoint.retention import Retention
@@ -84,7 +85,6 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.statistics import StorageStatistics, StorageUsage
     from holdfast.checkpoint.storage import CheckpointStorage
     from holdfast.checkpoint.store import Store
-    from holdfast.checkpoint.verify import Problem, VerifyReport
     from holdfast.checkpoint.views import CheckpointSummary
     from holdfast.host import Host
     from holdfast.runtime.result import RunResult
@@ -134,6 +134,7 @@ __all__ = [
     "InvalidResponse",
     "LimitExceeded",
     "Limits",
+    "LostValue",
     "Merge",
     "MissedEvents",
     "NotCheckpointable",
@@ -216,7 +217,8 @@ _LATER = {
     "Host": "host",
     "InMemoryCheckpointStorage": "stores.storages",
     "Phase": "checkpoint.info",
-    "Problem": "checkpoint.verify",
+    "LostValue": "checkpoint.problems",
+    "Problem": "checkpoint.problems",
     "Run": "runtime.run",
     "PruneReport": "checkpoint.pruning",
     "Repair": "checkpoint.repair",
@@ -229,7 +231,7 @@ _LATER = {
     "StorageStatistics": "checkpoint.statistics",
     "StorageUsage": "checkpoint.statistics",
     "Store": "checkpoint.store",
-    "VerifyReport": "checkpoint.verify",
+    "VerifyReport": "checkpoint.problems",
     "checkpointable": "checkpoint.codec.registry",
     "open_storage": "stores.storages",
 }

@@ -93,6 +93,9 @@ class WorkflowBuilder:
         self._start: ExecutorId | None = None
         self._placed: dict[ExecutorId, object] = {}
         self._specs: dict[ExecutorId, ExecutorSpec] = {}
+        # What need not be found out again: the ids of those that are placed, by identity, and what classes handle.
+        self._ids: dict[int, ExecutorId] = {}
+        self._known: dict[type[Executor], ExecutorSpec] = {}
         self._edges: list[Edge] = []
         self._output_from: frozenset[ExecutorId] | None = None
         self._merges: dict[tuple[str, str | None], MergeRule] = {}
@@ -316,7 +319,10 @@ class WorkflowBuilder:
         """The id of ``executor``; it is in the workflow from now on."""
         if isinstance(executor, str):
             return self._checked(executor)
-        spec = spec_of_placeable(executor)
+        known = self._ids.get(id(executor))  # nearly every executor stands in two edges at least
+        if known is not None:
+            return known
+        spec = spec_of_placeable(executor, self._known)
         if isinstance(executor, WorkflowExecutor):
             spec = self._nesting(spec, executor)
         executor_id = self._checked(spec.id)
@@ -324,6 +330,7 @@ class WorkflowBuilder:
         if there is None:
             self._placed[executor_id] = executor
             self._specs[executor_id] = spec
+            self._ids[id(executor)] = executor_id
         elif there is not executor and there != executor:
             raise GraphError(
                 f"two executors have the id {executor_id!r}: {there!r} and {executor!r}; "

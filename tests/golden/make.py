@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from unittest.mock import AsyncMock, patch
 
 from holdfast import CheckpointStorage, HoldfastError, Retention, Run, RunStatus, SuperStepStartedEvent
-from holdfast.checkpoint import log, owner
+from holdfast.checkpoint import log, making, owner
 from holdfast.checkpoint.inbox import cancel_letter
 from holdfast.checkpoint.store import Depth
 from holdfast.ids import RunId
@@ -48,7 +48,7 @@ STORES = stores_in(HERE)
 @contextmanager
 def low_limits() -> Iterator[None]:
     """Let keyframes and parts that lie elsewhere come about in small runs."""
-    with patch.object(log, "_KEYFRAME_BYTES", 600), patch.object(log, "LARGEST_PART", 350):
+    with patch.object(making, "_KEYFRAME_BYTES", 600), patch.object(making, "LARGEST_PART", 350):
         yield
 
 

@@ -18,7 +18,7 @@ from holdfast import (
     Retention,
     SqliteCheckpointStorage,
 )
-from holdfast.checkpoint import pruning, verify
+from holdfast.checkpoint import named, pruning
 from holdfast.checkpoint.loading import Blobs
 from holdfast.checkpoint.manifest import Changes, Manifest, Ref
 from holdfast.checkpoint.store import Blob, Commit, Keyframe, Letter, Record, Removal, Store
@@ -283,7 +283,7 @@ def _forgetful_keyframes(patch: pytest.MonkeyPatch) -> None:
 
 def _answered_questions_are_swept(patch: pytest.MonkeyPatch) -> None:
     """A sweep does not look at the question that a message answers."""
-    straight = verify.refs_in
+    straight = named.refs_in
 
     def refs_in(changes: Changes) -> Iterable[Ref]:
         bare = [delivered._replace(request=None) for delivered in changes.deliveries or ()]

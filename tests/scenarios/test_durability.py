@@ -55,12 +55,12 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 @dataclass
-class Told(WorkflowEvent):
+class ToldAtLeisure(WorkflowEvent):
     text: str = ""
 
 
 @dataclass
-class Typed(WorkflowEvent):
+class TypedAtLeisure(WorkflowEvent):
     provisional: bool = True
 
 
@@ -76,8 +76,8 @@ class Count(Executor):
         self.seen += 1
         await ctx.append_state("log", left, scope_name="S")
         await ctx.queue_state_update("big", f"{left} " * 4_000, scope_name="S")
-        await ctx.add_event(Typed())
-        await ctx.add_event(Told(f"{left}"))
+        await ctx.add_event(TypedAtLeisure())
+        await ctx.add_event(ToldAtLeisure(f"{left}"))
         await asyncio.sleep(0)
         await ctx.yield_output(left)
         if left:
@@ -224,13 +224,13 @@ async def test_memory_is_bounded_with_a_store_ten_times_slower_than_the_engine()
     held: list[int] = []
     alive: list[int] = []
     ahead: list[int] = []
-    log, runner = run._log, run._runner
+    log, runner = run._course.log, run._course.runner
 
     async def look() -> None:
         count = 0
         while run.status is RunStatus.RUNNING:
             held.append(len(log._held_back or ()))
-            ahead.append(runner.snapshot.superstep - run.snapshot.superstep)
+            ahead.append(runner.at.snapshot.superstep - run.snapshot.superstep)
             count += 1
             if count % 4_000 == 2_000:
                 alive.append(snapshots() - before)
@@ -263,7 +263,7 @@ async def test_superstep_runs_while_the_one_before_is_committed_and_nobody_sees_
     for _ in range(50):
         await asyncio.sleep(0)
     # The second superstep is being committed. The third ran, but its end has to wait.
-    assert run._runner.superstep == 3
+    assert run._course.runner.teller.superstep == 3
     assert max(event.superstep for event in seen) == 2
     assert not [e for e in seen if isinstance(e, WorkflowOutputEvent) and e.data == 2]
     assert run.result().outputs == [3]
@@ -408,7 +408,7 @@ async def test_run_without_rest_is_committed_at_its_beginning_and_its_end(place:
     assert [info and info.seq for info in started] == [1, *[None] * 6]
     completed = [e.checkpoint for e in events if isinstance(e, SuperStepCompletedEvent)]
     assert [info and info.seq for info in completed] == [*[None] * 6, 2]
-    assert [e.text for e in events if isinstance(e, Told)] == list("6543210")
+    assert [e.text for e in events if isinstance(e, ToldAtLeisure)] == list("6543210")
     loaded = await (await place.reopened()).load(listed[-1].checkpoint_id)
     assert list(loaded.outputs) == [6, 5, 4, 3, 2, 1, 0]
     assert loaded.scopes["S"]["log"] == [6, 5, 4, 3, 2, 1, 0]
@@ -421,7 +421,7 @@ async def test_only_the_newest_snapshot_is_kept_until_the_end() -> None:
 
     async def look() -> None:
         while run.status is RunStatus.RUNNING:
-            if run._runner.superstep > 200 * (len(alive) + 1):
+            if run._course.runner.teller.superstep > 200 * (len(alive) + 1):
                 alive.append(snapshots() - before)
             await asyncio.sleep(0)
 

@@ -68,12 +68,12 @@ class Outside(World):
 
 
 @dataclass
-class Told(WorkflowEvent):
+class ToldAsItDies(WorkflowEvent):
     text: str = ""
 
 
 @dataclass
-class Typed(WorkflowEvent):
+class TypedAsItDies(WorkflowEvent):
     """What is shown at once, and never stored."""
 
     provisional: bool = True
@@ -84,7 +84,7 @@ async def work(number: int, ctx: WorkflowContext[Any, str]) -> None:
     assert isinstance(world, Outside)
     world.began.append(Turn(world.process, superstep, me))
     world.keys.append((superstep, me, ctx.idempotency_key))
-    await ctx.add_event(Typed())
+    await ctx.add_event(TypedAsItDies())
     await world.pause()
     effect = ""
     if (superstep + len(me)) % 3 == 0:
@@ -92,7 +92,7 @@ async def work(number: int, ctx: WorkflowContext[Any, str]) -> None:
         world.returns(superstep, me, "pay")
     await ctx.append_state("log", f"{me} {superstep} {effect}", scope_name="Shared")
     await ctx.queue_state_update("last", superstep)
-    await ctx.add_event(Told(f"{me} in {superstep}"))
+    await ctx.add_event(ToldAsItDies(f"{me} in {superstep}"))
     await ctx.yield_output(f"{me} {superstep}")
     await world.pause()
     if world.broken == f"{me} {superstep}":

@@ -32,6 +32,7 @@ from holdfast import (
     response_handler,
 )
 from holdfast.checkpoint.store import Commit, Letter
+from holdfast.runtime import commits
 from holdfast.runtime.recorder import Recorder
 from tests.support.durable import (
     KINDS,
@@ -39,6 +40,7 @@ from tests.support.durable import (
     Gate,
     Place,
     Slow,
+    SlowHere,
     Wrapped,
     everything,
     head_of,
@@ -588,8 +590,20 @@ def every_point(
 
 @pytest.mark.parametrize("leave", ["cancel", "close"])
 @pytest.mark.parametrize("make", list(EXPECTED))
-def test_left_at_every_await_point(make: Callable[[], Workflow], leave: str) -> None:
-    every_point(make, leave, Slow, range(6))
+@pytest.mark.parametrize("slow", [Slow, SlowHere])
+def test_left_at_every_await_point(make: Callable[[], Workflow], leave: str, slow: type[Slow]) -> None:
+    every_point(make, leave, slow, range(3))
+
+
+def test_planted_commit_that_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same where commits are made in the task of the run."""
+
+    async def cut(commit: Any, cancelled: Any) -> Any:
+        return await commit
+
+    monkeypatch.setattr(commits, "whole", cut)
+    with pytest.raises((AssertionError, HeadMoved, RunTaken)):
+        every_point(single, "cancel", lambda store: SlowHere(store, 1, 3), range(3), first=4)
 
 
 def test_planted_commit_that_is_cancelled_with_its_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -402,7 +402,7 @@ class Own:
 
 
 @dataclass
-class Progress(WorkflowEvent):
+class StoredProgress(WorkflowEvent):
     percent: int = 0
     detail: Any = None
 
@@ -411,7 +411,7 @@ def telling(detail: Any, provisional: bool = False) -> Workflow:
     class Tell(Executor):
         @handler
         async def tell(self, number: int, ctx: WorkflowContext[int, int]) -> None:
-            await ctx.add_event(Progress(percent=number, detail=detail, provisional=provisional))
+            await ctx.add_event(StoredProgress(percent=number, detail=detail, provisional=provisional))
             reached.append("told")
             if number:
                 await ctx.send_message(number - 1)
@@ -424,7 +424,7 @@ def telling(detail: Any, provisional: bool = False) -> Workflow:
 
 async def test_events_of_users_are_stored_with_their_superstep(place: Place) -> None:
     run = await telling({"rows": [1, (2, 3)]}).start(2, storage=place.storage)
-    events = [event for event in await watched(run) if isinstance(event, Progress)]
+    events = [event for event in await watched(run) if isinstance(event, StoredProgress)]
     assert [(event.percent, event.superstep) for event in events] == [(2, 1), (1, 2), (0, 3)]
     sizes = [c.new_bytes for c in await place.storage.list_checkpoints() if c.phase == "end"]
     silent = await telling({"rows": [1, (2, 3)]}, provisional=True).start(2, storage=place.storage)
@@ -447,7 +447,7 @@ async def test_event_that_cannot_be_stored_fails_where_it_is_added(storage: Chec
 
 async def test_provisional_event_need_not_be_stored(storage: CheckpointStorage) -> None:
     run = await telling(Opaque(), provisional=True).start(0, storage=storage)
-    (event,) = [event for event in await watched(run) if isinstance(event, Progress)]
+    (event,) = [event for event in await watched(run) if isinstance(event, StoredProgress)]
     assert isinstance(event.detail, Opaque)
 
 
@@ -455,7 +455,7 @@ async def test_own_class_in_messages_state_and_events(place: Place) -> None:
     class Keep(Executor):
         @handler
         async def keep(self, value: object, ctx: WorkflowContext[Any, Any]) -> None:
-            await ctx.add_event(Progress(detail=value))
+            await ctx.add_event(StoredProgress(detail=value))
             if stopped and isinstance(value, list):
                 raise RuntimeError
             if isinstance(value, list):

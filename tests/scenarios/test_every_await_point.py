@@ -37,6 +37,7 @@ from holdfast import (
     response_handler,
 )
 from holdfast.runtime import event_log, turns
+from holdfast.runtime.course import Course
 from tests.support.runs import names, shape
 from tests.support.seeded_loop import Deadlock, SeededLoop
 
@@ -216,15 +217,6 @@ def nobody_is_warned() -> Iterator[None]:
         sys.unraisablehook = hook
     assert not caught, [str(warning.message) for warning in caught]
     assert not unraisable, [str(error.exc_value) for error in unraisable]
-
-
-@pytest.fixture(autouse=True)
-def cheap_collection() -> Iterator[None]:
-    """Collecting garbage looks only at what tests make from here on."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 Main = Callable[[SteppedLoop, Scene], Coroutine[Any, Any, Run]]
@@ -633,35 +625,35 @@ def test_planted_task_that_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_planted_end_without_a_status_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    def emit(self: Run, event: WorkflowEvent) -> None:
+    def emit(self: Course, event: WorkflowEvent) -> None:
         if not (isinstance(event, WorkflowStatusEvent) and event.status.ended):
-            self._runner.emit([event])
+            self.runner.teller.emit([event])
 
-    monkeypatch.setattr(Run, "_emit", emit)
+    monkeypatch.setattr(Course, "emit", emit)
     with pytest.raises(AssertionError):
         check_leaving(single, close)
 
 
 def test_planted_cancel_that_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def leave(self: Run, status: RunStatus, grace: float) -> None:
-        self._leaving = status
-        assert self._task is not None
-        self._task.cancel()
+    async def leave(self: Course, status: RunStatus, grace: float) -> None:
+        self.leaving = status
+        assert self.task is not None
+        self.task.cancel()
 
-    monkeypatch.setattr(Run, "_leave", leave)
+    monkeypatch.setattr(Course, "leave", leave)
     with pytest.raises((AssertionError, Deadlock)):
         check_leaving(single, cancel)
 
 
 def test_planted_event_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    end = Run._end
+    end = Course.end
 
-    def end_twice(self: Run, status: RunStatus) -> None:
+    def end_twice(self: Course, status: RunStatus) -> None:
         end(self, status)
         if status is RunStatus.CANCELLED:
-            self._emit(WorkflowStatusEvent(status))
+            self.emit(WorkflowStatusEvent(status))
 
-    monkeypatch.setattr(Run, "_end", end_twice)
+    monkeypatch.setattr(Course, "end", end_twice)
     with pytest.raises(AssertionError):
         check_leaving(fanned, cancel)
 

@@ -17,6 +17,8 @@ from holdfast import (
     InMemoryCheckpointStorage,
     InvalidArgument,
     InvalidResponse,
+    LimitExceeded,
+    Limits,
     NotCheckpointable,
     RequestAlreadyAnswered,
     Run,
@@ -41,7 +43,7 @@ from holdfast import (
 )
 from holdfast.checkpoint.store import Commit, Depth, Expected, Letter, Store
 from holdfast.ids import RunId
-from holdfast.runtime import run as run_module
+from holdfast.runtime import stretch
 from tests.support.durable import (
     KINDS,
     Failing,
@@ -831,7 +833,7 @@ async def test_answer_that_was_on_its_way_while_the_run_went_back(storage: Check
 
 @pytest.fixture
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "_LOOK_SECONDS", 0.005)
+    monkeypatch.setattr(stretch, "_LOOK_SECONDS", 0.005)
 
 
 @pytest.mark.usefixtures("looks_often")
@@ -1453,7 +1455,7 @@ async def test_work_in_a_thread_is_left_behind_when_its_run_is_cancelled(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It cannot be stopped; nothing that it does counts."""
-    monkeypatch.setattr(run_module, "GRACE_SECONDS", 0.01)
+    monkeypatch.setattr(stretch, "GRACE_SECONDS", 0.01)
     entered, go_on, calls = threading.Event(), threading.Event(), []
 
     @executor(id="work")
@@ -1474,3 +1476,13 @@ async def test_work_in_a_thread_is_left_behind_when_its_run_is_cancelled(
         go_on.set()
     assert await outputs_of(alone(work).resume(run_id="mine", storage=place.storage)) == ["x"]
     assert calls == ["x", "x"]
+
+
+async def test_an_answer_is_no_larger_than_the_values_of_its_workflow(storage: CheckpointStorage) -> None:
+    builder = WorkflowBuilder(name="Short", limits=Limits(max_value_size=1_000)).set_start_executor(Ask)
+    workflow = builder.with_checkpointing(storage).build()
+    await workflow.run("?", run_id="mine")
+    with pytest.raises(LimitExceeded, match="max_value_size"):
+        await storage.respond("mine", {"Ask.1.1": "x" * 1_001})
+    await storage.respond("mine", {"Ask.1.1": "x" * 500})
+    assert await outputs_of(workflow.resume(run_id="mine")) == ["? " + "x" * 500]

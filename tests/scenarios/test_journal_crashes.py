@@ -67,7 +67,7 @@ def deaths() -> Iterator[None]:
 
 
 @dataclass
-class Told(WorkflowEvent):
+class ToldByATurn(WorkflowEvent):
     text: str = ""
 
 
@@ -97,7 +97,7 @@ class Work(Executor):
             results.append(await ctx.once(name, world.effect, superstep, me, name, ctx.idempotency_key))
             world.returns(superstep, me, name)
             await world.pause()
-        await ctx.add_event(Told(f"{me} {results}"))
+        await ctx.add_event(ToldByATurn(f"{me} {results}"))
         await ctx.queue_state_update("total", left + self.number, scope_name="Shared")
         await ctx.queue_state_update("turns", await ctx.read_state("turns", 0) + 1)
         await world.pause()

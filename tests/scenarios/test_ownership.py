@@ -757,7 +757,7 @@ async def test_runs_that_wait_or_are_over_have_no_owner(place: Place) -> None:
         await soon(run.wait_for_completion())
         head = await head_of(place.storage, run.run_id)
         assert (head.status, head.owner) == (RunStatus.WAITING, "")
-        claim = run._runner.recorder.log.claim  # type: ignore[union-attr]
+        claim = run._course.runner.recorder.log.claim  # type: ignore[union-attr]
         assert not is_held(claim.name)
     scene = Scene()
     for made in (_stopped, _failed, _cancelled):
@@ -886,7 +886,7 @@ async def test_attaching_to_a_run_that_is_being_closed_goes_on_with_it(
     """Whoever attaches wants the run to go on, not to share in its end."""
     run = await scene.driven(storage)
     gate = Gate(storage.store, 1)
-    run._runner.recorder.log._store = gate  # type: ignore[union-attr]
+    run._course.runner.recorder.log._store = gate  # type: ignore[union-attr]
     closing = asyncio.ensure_future(run.close())
     await soon(gate.reached.wait())
     scene.go_on.set()

@@ -20,7 +20,7 @@ from holdfast import (
 )
 from holdfast.checkpoint.store import Commit, Left, Letter
 from holdfast.ids import RunId
-from holdfast.runtime import run as run_module
+from holdfast.runtime import stretch
 from holdfast.stores.memory import MemoryStore
 from tests.support.runs import soon
 
@@ -106,7 +106,7 @@ async def test_an_answer_does_not_bring_back_a_run_that_is_being_cancelled() -> 
 
 async def test_who_looks_while_a_commit_is_under_way_loses_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """The commit that takes an answer fails: the answer has to be there still."""
-    monkeypatch.setattr(run_module, "_LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(stretch, "_LOOK_SECONDS", 0.001)
     store = Gated()
     storage = CheckpointStorage(store)
     run = await asking(storage).start("?", run_id="mine")
@@ -132,7 +132,7 @@ async def test_an_owner_in_doubt_is_not_taken_for_another(monkeypatch: pytest.Mo
     workflow = asking(storage)
     begun = workflow._new_run("?", "mine", None)
     await begun.open()
-    begun._runner.recorder.log.claim.release()  # type: ignore[union-attr]
+    begun._course.runner.recorder.log.claim.release()  # type: ignore[union-attr]
     winner: list[Any] = []
     real = store.commit
 

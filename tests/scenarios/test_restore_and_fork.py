@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -405,3 +406,28 @@ async def test_who_cancels_a_run_that_goes_back_cancels_it_there() -> None:
     assert (await result).status in (RunStatus.WAITING, RunStatus.CANCELLED)
     assert run.status is RunStatus.CANCELLED
     assert (await storage.list_runs())[0].status is RunStatus.CANCELLED
+
+
+class GoBack(Executor):
+    """Takes its own run back to where it began."""
+
+    runs: ClassVar[dict[str, Run]] = {}
+
+    @handler
+    async def back(self, number: int, ctx: WorkflowContext[None, str]) -> None:
+        run = self.runs[ctx.run_id]
+        with pytest.raises(InvalidArgument, match=r"^a handler of run mine is to take that run back"):
+            await run.restore_checkpoint(run.checkpoints[0])
+        await ctx.yield_output("went on")
+
+
+@pytest.mark.parametrize("turns", [1, 2])
+async def test_a_handler_cannot_take_its_own_run_back(turns: int) -> None:
+    storage = open_storage("memory:")
+    first = GoBack.bind(id="first")
+    builder = WorkflowBuilder(name="Back").set_start_executor(Count)
+    builder.add_fan_out_edges(Count, [first, GoBack.bind(id="second")][:turns])
+    run = await builder.build().start(1, run_id="mine", storage=storage)
+    GoBack.runs["mine"] = run
+    result = await run.wait_for_completion()
+    assert (result.status, result.outputs) == (RunStatus.COMPLETED, ["went on"] * turns)

@@ -38,7 +38,7 @@ AT_ONCE = RetryPolicy(attempts=3, backoff=0)
 
 
 @dataclass
-class Note(WorkflowEvent):
+class AttemptNote(WorkflowEvent):
     """An event of a user."""
 
     text: str = ""
@@ -357,8 +357,8 @@ class Busy(Executor):
         await ctx.set_shared_state("default", attempt)
         await ctx.send_message(f"message {attempt}")
         await ctx.yield_output(f"{attempt}: saw {kept}, {shared}, {own}")
-        await ctx.add_event(Note(text=f"durable {attempt}"))
-        await ctx.add_event(Note(text=f"provisional {attempt}", provisional=True))
+        await ctx.add_event(AttemptNote(text=f"durable {attempt}"))
+        await ctx.add_event(AttemptNote(text=f"provisional {attempt}", provisional=True))
         if attempt < 3:
             raise ValueError(f"no {attempt}")
         return "returned"
@@ -379,10 +379,10 @@ async def test_nothing_of_a_failed_attempt_survives() -> None:
     events = await events_of(workflow, "x")
     outputs = [event.data for event in events if isinstance(event, WorkflowOutputEvent)]
     assert outputs == ["3: saw nothing, nothing, None", "message 3", "returned", 3, [3], 3]
-    assert [event.text for event in events if isinstance(event, Note) and not event.provisional] == [
+    assert [event.text for event in events if isinstance(event, AttemptNote) and not event.provisional] == [
         "durable 3"
     ]
-    assert [event.text for event in events if isinstance(event, Note) and event.provisional] == [
+    assert [event.text for event in events if isinstance(event, AttemptNote) and event.provisional] == [
         "provisional 1",
         "provisional 2",
         "provisional 3",

@@ -39,6 +39,7 @@ from holdfast.runtime import runner as runner_module
 from holdfast.runtime.effects import Effects
 from holdfast.runtime.environment import Environment, use
 from holdfast.runtime.journal import Journal, is_sleep
+from holdfast.runtime.questions import Questions
 from holdfast.runtime.runner import Runner
 from holdfast.runtime.times import as_time, in_microseconds
 from tests.support.journals import RUN
@@ -420,15 +421,15 @@ def _wake_early(monkeypatch: pytest.MonkeyPatch) -> None:
 def _expire_past_the_inbox(monkeypatch: pytest.MonkeyPatch) -> None:
     """That a question expired is decided by the process alone."""
 
-    async def expire(self: Runner, first: int) -> None:
+    async def expire(self: Questions, first: int) -> None:
         now = in_microseconds(self._now())
-        for request in list(self.snapshot.requests.values()):
+        for request in list(self._at.snapshot.requests.values()):
             expiry = request.expiry
             if expiry is not None and expiry.at <= now:
                 expired = RequestExpired(request.request_id, as_time(expiry.at))
-                self._responses[request.request_id] = self._capture(expired, "response")
+                self.answers[request.request_id] = self._capture(expired, "response")
 
-    monkeypatch.setattr(Runner, "_expire", expire)
+    monkeypatch.setattr(Questions, "expire", expire)
 
 
 def _run_the_others_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -438,7 +439,7 @@ def _run_the_others_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def opened(self: Runner) -> None:
         await genuine(self)
-        self._replayed = {}
+        self._steps.done = {}
 
     monkeypatch.setattr(Runner, "open", opened)
 
@@ -451,13 +452,13 @@ def _begin_spans_anew(monkeypatch: pytest.MonkeyPatch) -> None:
         first = not self._restored
         await genuine(self)
         if self.resumed and first:
-            now = in_microseconds(self._now())
+            now = in_microseconds(self.environment.now())
             again = {
                 key: Expiry(now + (request.expiry.span or 0), request.expiry.span)
-                for key, request in self.snapshot.requests.items()
+                for key, request in self.at.snapshot.requests.items()
                 if request.expiry is not None
             }
-            self.snapshot = with_expiries(self.snapshot, again)
+            self.at.snapshot = with_expiries(self.at.snapshot, again)
 
     monkeypatch.setattr(Runner, "open", opened)
 

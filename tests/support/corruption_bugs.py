@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import ormsgpack
 
-from holdfast.checkpoint import loading, salvage, verify
+from holdfast.checkpoint import checking, loading, salvage
 from holdfast.checkpoint.store import Record
 from holdfast.stores.file import document as files
 from holdfast.stores.file import inspecting as file_inspecting
@@ -45,19 +45,19 @@ PLANTED: dict[str, tuple[str, str, Patches]] = {
     "skips-blobs": (
         "sqlite",
         "blob",
-        [(verify.RunCheck, "_check_named", _nothing)],
+        [(checking.RunCheck, "_check_named", _nothing)],
     ),
     "forgets-what-is-held": (
         "sqlite",
         "blob",
-        [(verify.RunCheck, "_check_held", lambda *_: None)],
+        [(checking.RunCheck, "_check_held", lambda *_: None)],
     ),
     "skips-the-keyframe-seal": (
         "sqlite",
         "keyframe",
-        [(loading, "unsealed", _unchecked_seal), (verify, "_same", lambda *_: True)],
+        [(loading, "unsealed", _unchecked_seal), (checking, "_same", lambda *_: True)],
     ),
-    "skips-the-index": ("sqlite", "find", [(verify.RunCheck, "_is_lost", _not_lost)]),
+    "skips-the-index": ("sqlite", "find", [(checking.RunCheck, "_is_lost", _not_lost)]),
     "ignores-heads": (
         "sqlite",
         "row",

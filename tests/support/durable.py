@@ -144,6 +144,12 @@ class Slow(Wrapped):
         return waiting
 
 
+class SlowHere(Slow):
+    """The same in the task of whoever commits."""
+
+    in_any_task = True
+
+
 class Gate(Wrapped):
     """Holds its nth commit until it is opened."""
 

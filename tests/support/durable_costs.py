@@ -54,7 +54,9 @@ class Meter:
         self.readings: list[dict[str, int]] = []
 
     def read(self) -> None:
-        self.readings.append({**asdict(self._storage.counters), "written": passed_to_write()})
+        # Room in the log is made for many supersteps to come; it counts with the whole, not with one of them.
+        room = getattr(self._storage.store, "log_room", 0)
+        self.readings.append({**asdict(self._storage.counters), "written": passed_to_write() - room})
 
     def report(self) -> list[dict[str, int]]:
         """What each superstep did: from one reading to the next."""

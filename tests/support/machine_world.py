@@ -206,7 +206,7 @@ class Process:
         self.wire.cut()
         self.dead = True
         assert self.run is not None
-        recorder = self.run._runner.recorder
+        recorder = self.run._course.runner.recorder
         assert recorder is not None
         recorder.log.claim.release()
 

@@ -278,7 +278,6 @@ def silent_deaths() -> Iterator[None]:
     """What is left of processes that died is thrown away in ``bury`` only, and nobody wants to hear of its tasks."""
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
     gc.collect()
-    gc.freeze()
     gc.disable()
     try:
         with warnings.catch_warnings():
@@ -287,5 +286,4 @@ def silent_deaths() -> Iterator[None]:
             bury(least=0)
     finally:
         gc.enable()
-        gc.unfreeze()
         sys.unraisablehook = hook

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from holdfast.checkpoint import log, packing, pruning, record, tidying
+from holdfast.checkpoint import making, packing, pruning, record, tidying
 
 
 @contextmanager
@@ -15,10 +15,10 @@ def small_limits(
     """Values become blobs, keyframes come often, room is made soon, and parts of compressed records lie elsewhere."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(packing, "INLINE", inline)
-        patch.setattr(log, "_KEYFRAME_BYTES", keyframe)
+        patch.setattr(making, "_KEYFRAME_BYTES", keyframe)
         patch.setattr(tidying, "_LEAST", 20 * keyframe)
         patch.setattr(tidying, "_PER_RECORD", 0)
-        for module in (log, pruning):
+        for module in (making, pruning):
             patch.setattr(module, "LARGEST_PART", largest_part)
         patch.setattr(record, "_WORTH_COMPRESSING", compress)
         yield

@@ -5,7 +5,7 @@ from typing import Any, Never, Optional, Union
 
 import pytest
 
-from holdfast import Executor, WorkflowContext, executor, handler
+from holdfast import Executor, WorkflowBuilder, WorkflowContext, executor, handler
 from holdfast.graph.spec import ExecutorSpec, spec_of
 
 
@@ -106,3 +106,28 @@ def test_recipes() -> None:
     assert isinstance(one, Sized)
     assert (one.id, one.size, one.name) == ("eu", 3, "x")
     assert repr(one) == "<Sized 'eu'>"
+
+
+def test_a_class_is_read_once_however_many_edges_name_it() -> None:
+    reads: list[str] = []
+
+    def read(form: type) -> type:
+        reads.append(form.__name__)
+        return form
+
+    class Pass(Executor):
+        @handler(output=int)
+        async def work(self, number: "read(int)", ctx: WorkflowContext) -> None:
+            await ctx.send_message(number)
+
+    chain: list[Any] = [Pass(id="a"), Pass.bind(id="b"), Pass(id="c"), Pass]
+    shared = chain[2]
+    shared.shareable = True
+    graph = WorkflowBuilder(name="Chain").set_start_executor(chain[0]).add_chain(chain).build().graph
+    assert reads == ["int"]
+    specs = list(graph.executors.values())
+    assert [spec.id for spec in specs] == ["a", "b", "c", "Pass"]
+    assert [spec.create().id for spec in specs] == ["a", "b", "c", "Pass"]
+    assert [spec.shared_instance for spec in specs] == [chain[0], None, shared, None]
+    assert [spec.shareable for spec in specs] == [False, False, True, False]
+    assert [spec.watched for spec in specs] == [True, True, False, True]

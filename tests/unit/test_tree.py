@@ -1,6 +1,5 @@
 """The tree of checkpoints: what is drawn can be read back, however the runs went."""
 
-import datetime
 import random
 import re
 from collections import Counter
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import CheckpointInfo, RunStatus
-from holdfast.checkpoint.info import Cause, Phase
+from holdfast.checkpoint.info import Cause, Header, Phase
 from holdfast.checkpoint.tree import branches, drawn
 from holdfast.ids import CheckpointId, RunId
 
@@ -37,23 +36,23 @@ class Runs:
             at_end = parent.phase is Phase.END
             superstep, phase = parent.superstep + at_end, Phase.START if at_end else Phase.END
         number = len(self.made) + 1
-        fields = {
-            "checkpoint_id": CheckpointId(f"{number:064x}"),
-            "run_id": RunId(run),
-            "workflow_name": "W",
-            "seq": self.newest[run].seq + 1 if run in self.newest else 1,
-            "superstep": superstep,
-            "phase": phase,
-            "cause": cause,
-            "parent_id": None if parent is None else parent.checkpoint_id,
-            "timestamp": datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
-            + datetime.timedelta(microseconds=number),
-            "status": RunStatus.RUNNING,
-            "new_bytes": 1,
-            "message_count": 1,
-            "request_count": 0,
-        }
-        made = CheckpointInfo(**{**fields, **other})
+        header = Header(
+            RunId(run),
+            "W",
+            self.newest[run].seq + 1 if run in self.newest else 1,
+            superstep,
+            phase,
+            cause,
+            None if parent is None else parent.checkpoint_id,
+            number,
+            RunStatus.RUNNING,
+            message_count=1,
+            request_count=0,
+            replay_from=1,
+            salt=b"",
+        )
+        tags = other.pop("tags", ())
+        made = CheckpointInfo(CheckpointId(f"{number:064x}"), header._replace(**other), 1, tags)
         self.made.append(made)
         self.newest[run] = made
         return made

@@ -7,14 +7,14 @@ from heapq import merge
 from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.checkpoint.arguments import check_limit, id_of_checkpoint, run_id_of, status_of
-from holdfast.checkpoint.checkpoint import Checkpoint, Material, with_values
+from holdfast.checkpoint.checkpoint import Checkpoint, WithValues, with_values
 from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.keeping import RunKeeping, kept_of
-from holdfast.checkpoint.listing import Listing
-from holdfast.checkpoint.loading import Blobs, load, whole
+from holdfast.checkpoint.listing import Listing, Reading
+from holdfast.checkpoint.loading import Blobs, is_whole, load, whole
 from holdfast.checkpoint.looking import steadily
 from holdfast.checkpoint.manifest import Manifest
-from holdfast.checkpoint.record import info_of, read_header
+from holdfast.checkpoint.record import read_header
 from holdfast.checkpoint.run_info import RunInfo, run_info
 from holdfast.checkpoint.store import Depth, Head, Record, RunQuery
 from holdfast.checkpoint.tree import drawn
@@ -44,12 +44,13 @@ class Browsing(RunKeeping):
         check_limit(limit)
         statuses = None if status is None else frozenset([status_of(status)])
         found: list[RunInfo] = []
+        known: dict[str, bool] = {}
         cursor = None if after is None else (await self.head(after)).run_id
         while True:
             wanted = None if limit is None else limit - len(found)
             page = await self._store.runs(RunQuery(workflow_name, statuses, wanted, cursor))
             for head in page:
-                run = await run_info(self._store, head)
+                run = await run_info(self._store, head, known)
                 if interrupted is None or run.interrupted is interrupted:
                     found.append(run)
             if wanted is None or len(page) < wanted or len(found) >= (limit or 0):
@@ -81,7 +82,7 @@ class Browsing(RunKeeping):
             heads = list(await self._store.runs(RunQuery(workflow_name)))
         heads = [head for head in heads if workflow_name in (None, head.workflow_name)]
         lists = [await self._listed_now(head) for head in heads]
-        found = list(merge(*lists, key=lambda checkpoint: (checkpoint.timestamp, checkpoint.seq)))
+        found = lists[0] if len(lists) == 1 else _merged(lists)
         if after is not None:
             cursor = id_of_checkpoint(after)
             place = [index for index, checkpoint in enumerate(found) if checkpoint.checkpoint_id == cursor]
@@ -112,24 +113,19 @@ class Browsing(RunKeeping):
     async def _listed(self, head: Head) -> list[Checkpoint]:
         blobs = self.blobs(head.family)
         stored = await self._store.records(head.run_id, 1, head.seq, Depth.CHANGES)
-        records = [await whole(record, blobs) for record in stored]
+        records = [record if is_whole(record) else await whole(record, blobs) for record in stored]
+        listing = Listing(records, self._reading(head, blobs))
+        if not head.retention:
+            return listing.checkpoints(records)
         kept = kept_of(head, records)
-        listing = Listing(records)
-        encoder = self.encoder(self.codec_for(head.workflow_name))
-        return [
-            _checkpoint(
-                info_of(record),
-                Material(
-                    lambda record=record: listing.manifest(record.checkpoint_id),  # type: ignore[misc]
-                    lambda record=record: self._full(head, record),  # type: ignore[misc]
-                    encoder,
-                    _BlobsOf(self, record.checkpoint_id, blobs),
-                    False,
-                ),
-            )
-            for record in records
-            if record.seq in kept
-        ]
+        return listing.checkpoints(record for record in records if record.seq in kept)
+
+    def _reading(self, head: Head, blobs: Blobs) -> Reading:
+        return Reading(
+            self.encoder(self.codec_for(head.workflow_name)),
+            lambda checkpoint_id: _BlobsOf(self, checkpoint_id, blobs),
+            lambda record: self._full(head, record),
+        )
 
     async def _full(self, head: Head, record: Record) -> Manifest:
         blobs = self.blobs(head.family)
@@ -177,25 +173,12 @@ class Browsing(RunKeeping):
             record = await self._record(head, seq)
             first = read_header(record).replay_from
             records = await self._store.records(head.run_id, first, seq, Depth.CHANGES)
-            listing = Listing([await whole(record, blobs) for record in records])
-            material = Material(
-                lambda: listing.manifest(record.checkpoint_id),
-                lambda: self._full(head, record),
-                self.encoder(self.codec_for(head.workflow_name)),
-                _BlobsOf(self, record.checkpoint_id, blobs),
-                False,
-            )
-            return _checkpoint(info_of(record), material)
+            listing = Listing([await whole(record, blobs) for record in records], self._reading(head, blobs))
+            return listing.checkpoints([record])[0]
         loaded = await load(self._store, blobs, head, seq, Depth.ALL)
         await with_values(loaded.manifest, blobs)
-
-        async def full() -> Manifest:
-            return loaded.manifest
-
-        material = Material(
-            lambda: loaded.manifest, full, self.encoder(self.codec_for(head.workflow_name)), blobs, True
-        )
-        return _checkpoint(loaded.info, material)
+        encoder = self.encoder(self.codec_for(head.workflow_name))
+        return Checkpoint(loaded.info, WithValues(loaded.manifest, encoder, blobs))
 
     async def draw_tree(self, run_id: str, ascii: bool = False) -> str:
         """The checkpoints of a run as a tree of text, with the run that it was forked from and all forks of these.
@@ -241,10 +224,11 @@ class _BlobsOf:
         return await self._storage.still_there(self._checkpoint_id, lambda: self._blobs.read(digests))
 
 
-def _checkpoint(info: CheckpointInfo, material: Material) -> Checkpoint:
-    return Checkpoint(**vars(info), material=material)
+def _merged(lists: Iterable[Iterable[Checkpoint]]) -> list[Checkpoint]:
+    """The checkpoints of several runs, oldest first."""
+    return list(merge(*lists, key=lambda checkpoint: (checkpoint.timestamp, checkpoint.seq)))
 
 
-def _stands(head: Head, checkpoints: Iterable[CheckpointInfo]) -> bool:
-    """Whether the one on which the run stands is among its checkpoints."""
-    return any(one.checkpoint_id == head.checkpoint_id for one in checkpoints)
+def _stands(head: Head, checkpoints: Sequence[CheckpointInfo]) -> bool:
+    """Whether the one on which the run stands is among its checkpoints; most often it is the last."""
+    return any(one.checkpoint_id == head.checkpoint_id for one in reversed(checkpoints))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple, Protocol
 
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.info import CheckpointInfo
@@ -31,24 +30,51 @@ from holdfast.ids import ExecutorId
 _SHOWN = ("", "state", "fields")
 
 
-@dataclass(frozen=True)
-class Material:
+class Material(Protocol):
     """What a checkpoint needs to show more than its info: its manifest, made when first asked for, and its values."""
 
-    manifest: Callable[[], Manifest]
-    full: Callable[[], Awaitable[Manifest]]
-    """The same with the content of small values, read now if it was not."""
-    encoder: Encoder
-    source: BlobSource
-    loaded: bool
+    @property
+    def loaded(self) -> bool:
+        """Whether its values were read."""
+        ...
 
     @property
-    def codec(self) -> Codec:
+    def encoder(self) -> Encoder:
         """What decodes its values."""
-        return self.encoder.codec
+        ...
+
+    @property
+    def source(self) -> BlobSource:
+        """Where its blobs are."""
+        ...
+
+    def manifest(self) -> Manifest:
+        """Its manifest."""
+        ...
+
+    async def full(self) -> Manifest:
+        """The same with the content of small values, read now if it was not."""
+        ...
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class WithValues(NamedTuple):
+    """The material of a checkpoint of which all was read."""
+
+    read: Manifest
+    encoder: Encoder
+    source: BlobSource
+
+    @property
+    def loaded(self) -> bool:
+        return True
+
+    def manifest(self) -> Manifest:
+        return self.read
+
+    async def full(self) -> Manifest:
+        return self.read
+
+
 class Checkpoint(CheckpointInfo):
     """A committed snapshot: all of ``CheckpointInfo``, and the state, messages, requests and outputs.
 
@@ -71,12 +97,16 @@ class Checkpoint(CheckpointInfo):
     hello
     """
 
-    material: Material = field(compare=False)
+    __slots__ = ("material",)
+
+    def __init__(self, info: CheckpointInfo, material: Material) -> None:
+        super().__init__(info._checkpoint_id, info._header, info._new_bytes, info._tags)
+        self.material: Final = material
 
     @property
     def info(self) -> CheckpointInfo:
         """What is known without reading any value."""
-        return CheckpointInfo(**{f.name: getattr(self, f.name) for f in fields(CheckpointInfo)})
+        return CheckpointInfo(self._checkpoint_id, self._header, self._new_bytes, self._tags)
 
     @property
     def messages(self) -> list[MessageView]:
@@ -111,7 +141,7 @@ class Checkpoint(CheckpointInfo):
     @property
     def pending_requests(self) -> list[RequestView]:
         """The questions that wait for their answers."""
-        form = self.material.codec.decode_form
+        form = self._codec.decode_form
         return [RequestView(asked, self._read, form) for asked in self._manifest.requests.values()]
 
     @property
@@ -142,7 +172,7 @@ class Checkpoint(CheckpointInfo):
     ) -> Any:
         """One value of a shared scope, read now if it was not read before."""
         if isinstance(key, StateKey):
-            self.material.codec.types.declare(key.type, f"state key {key.name!r}")
+            self._codec.types.declare(key.type, f"state key {key.name!r}")
             scope_name, key = scope_name or key.scope_name, key.name
         scope = Scope(None, scope_name or DEFAULT_SHARED_SCOPE)
         ref = (await self.material.full()).state.get(scope, {}).get(key)
@@ -154,6 +184,10 @@ class Checkpoint(CheckpointInfo):
                 return value.load()
             except NotAtHand as absent:
                 await absent.fetch()
+
+    @property
+    def _codec(self) -> Codec:
+        return self.material.encoder.codec
 
     @property
     def _manifest(self) -> Manifest:

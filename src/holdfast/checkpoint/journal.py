@@ -146,6 +146,15 @@ def digests_in(note: Note) -> set[Digest]:
     return {digest for ref in refs for digest in digests_of(ref)}
 
 
+def done_by(note: Note) -> tuple[str | None, str | None]:
+    """Who did what a note notes, and its name if it was done once; as far as its key tells."""
+    try:
+        _, executor_id, *name = json.loads(note.key)
+    except (ValueError, TypeError):
+        return None, None
+    return str(executor_id), str(name[0]) if name else None
+
+
 def read_journal(
     notes: Sequence[Note], encoder: Encoder, source: BlobSource, merge_for: MergeFor, rename: Rename
 ) -> Contents:

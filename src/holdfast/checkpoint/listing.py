@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import NamedTuple
 
+from holdfast.checkpoint.checkpoint import Checkpoint
 from holdfast.checkpoint.loading import fold_one, folded, lineage
 from holdfast.checkpoint.manifest import Manifest
-from holdfast.checkpoint.record import read_header
+from holdfast.checkpoint.record import info_of, read_header
 from holdfast.checkpoint.store import Depth, Record
+from holdfast.checkpoint.values import BlobSource, Encoder
 from holdfast.ids import CheckpointId
+
+
+class Reading(NamedTuple):
+    """How more is read of a checkpoint that was listed: what decodes, its blobs, and all that it holds."""
+
+    encoder: Encoder
+    source: Callable[[CheckpointId], BlobSource]
+    full: Callable[[Record], Awaitable[Manifest]]
 
 
 class Listing:
     """The records of one run, without values. Going through its checkpoints in order folds each record once."""
 
-    def __init__(self, records: Sequence[Record]) -> None:
+    def __init__(self, records: Sequence[Record], reading: Reading) -> None:
+        self.reading = reading
         self._records = {record.checkpoint_id: record for record in records}
         self._last: tuple[CheckpointId, Manifest] | None = None
+
+    def checkpoints(self, records: Iterable[Record]) -> list[Checkpoint]:
+        """What people hold of these records; of most of them they look at nothing but what the header says."""
+        return [Checkpoint(info_of(record), Listed(self, record)) for record in records]
 
     def manifest(self, checkpoint_id: CheckpointId) -> Manifest:
         """The manifest of a checkpoint; it is good until another is asked for."""
@@ -34,3 +50,28 @@ class Listing:
             manifest = folded(lineage(self._records, checkpoint_id), Depth.CHANGES)
         self._last = (checkpoint_id, manifest)
         return manifest
+
+
+class Listed(NamedTuple):
+    """The material of a checkpoint that was listed."""
+
+    listing: Listing
+    record: Record
+
+    @property
+    def loaded(self) -> bool:
+        return False
+
+    @property
+    def encoder(self) -> Encoder:
+        return self.listing.reading.encoder
+
+    @property
+    def source(self) -> BlobSource:
+        return self.listing.reading.source(self.record.checkpoint_id)
+
+    def manifest(self) -> Manifest:
+        return self.listing.manifest(self.record.checkpoint_id)
+
+    async def full(self) -> Manifest:
+        return await self.listing.reading.full(self.record)

@@ -9,11 +9,11 @@ from typing import NamedTuple
 from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.document import unpacked
 from holdfast.checkpoint.folding import take_in
-from holdfast.checkpoint.info import CheckpointInfo
-from holdfast.checkpoint.log import VALUE_WEIGHT, Replay
+from holdfast.checkpoint.info import CheckpointInfo, Header
+from holdfast.checkpoint.making import VALUE_WEIGHT, Replay
 from holdfast.checkpoint.manifest import Changes, Manifest
 from holdfast.checkpoint.record import (
-    Header,
+    ELSEWHERE,
     corrupt,
     digest_of,
     elsewhere,
@@ -51,18 +51,18 @@ def _checked(digests: Iterable[Digest], found: Mapping[Digest, bytes]) -> dict[D
     checked: dict[Digest, bytes] = {}
     for digest in digests:
         if digest not in found:
-            raise CheckpointCorrupt(f"blob {digest.hex()} is missing; {_WHAT_NOW}")
+            raise CheckpointCorrupt(f"blob {digest.hex()} is missing; {WHAT_NOW}")
         try:
             data = plain_form(found[digest])
         except ValueError as error:
-            raise CheckpointCorrupt(f"blob {digest.hex()} cannot be read: {error}; {_WHAT_NOW}") from error
+            raise CheckpointCorrupt(f"blob {digest.hex()} cannot be read: {error}; {WHAT_NOW}") from error
         if digest_of(data) != digest:
-            raise CheckpointCorrupt(f"blob {digest.hex()} has other content than its name says; {_WHAT_NOW}")
+            raise CheckpointCorrupt(f"blob {digest.hex()} has other content than its name says; {WHAT_NOW}")
         checked[digest] = data
     return checked
 
 
-_WHAT_NOW = (
+WHAT_NOW = (
     "the storage was damaged or changed by something else: 'await storage.verify()' lists what is affected"
 )
 
@@ -75,6 +75,16 @@ class Loaded(NamedTuple):
     header: Header
     manifest: Manifest
     replay: Replay
+
+
+def is_whole(record: Record) -> bool:
+    """Whether no part of a record lies elsewhere."""
+    keyframe = record.keyframe
+    return not (
+        record.changes.startswith(ELSEWHERE)
+        or record.values.startswith(ELSEWHERE)
+        or (keyframe is not None and (elsewhere(keyframe.changes) or elsewhere(keyframe.values)))
+    )
 
 
 async def whole(record: Record, blobs: Blobs) -> Record:
@@ -166,7 +176,7 @@ async def load(store: Store, blobs: Blobs, head: Head, seq: int, depth: Depth) -
     newest = await store.records(head.run_id, seq, seq, Depth.HEADERS)
     if not newest:
         raise CheckpointCorrupt(
-            f"run {head.run_id} has no record {seq}, though it is said to be there; {_WHAT_NOW}"
+            f"run {head.run_id} has no record {seq}, though it is said to be there; {WHAT_NOW}"
         )
     target = newest[0].checkpoint_id
     if seq == head.seq and target != head.checkpoint_id:

@@ -1,4 +1,4 @@
-"""The log of one run: every checkpoint becomes a record, and the head moves with it."""
+"""The commits of one run, each of which moves its head."""
 
 from __future__ import annotations
 
@@ -7,29 +7,16 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
 from holdfast.checkpoint.bundles import bundled
-from holdfast.checkpoint.counters import Counters
-from holdfast.checkpoint.document import packed
-from holdfast.checkpoint.folding import take_in
 from holdfast.checkpoint.info import CheckpointInfo
+from holdfast.checkpoint.making import Maker, Outside, Replay
 from holdfast.checkpoint.manifest import Changes, Manifest, digests_of
 from holdfast.checkpoint.owner import Claim
 from holdfast.checkpoint.packing import Entry, Packer
-from holdfast.checkpoint.record import (
-    ELSEWHERE,
-    LARGEST_PART,
-    Header,
-    header_info,
-    id_of,
-    packed_header,
-    sealed,
-    stored_form,
-)
 from holdfast.checkpoint.store import (
     Blob,
     Commit,
     Expected,
     Head,
-    Keyframe,
     Left,
     Letter,
     Note,
@@ -48,17 +35,6 @@ T = TypeVar("T")
 
 # Values of more than this are encoded, hashed and compressed in a thread.
 _HEAVY = 64 * 1024
-# Deltas are replayed at each load: a keyframe bounds how many. Values that stand in records only have to be
-# read again, not replayed, so a byte of them weighs less.
-_KEYFRAME_BYTES = 64 * 1024
-VALUE_WEIGHT = 64
-
-
-class Outside(NamedTuple):
-    """What the log takes from the world: the time in microseconds, and salt."""
-
-    now: Callable[[], int]
-    salt: Callable[[], bytes]
 
 
 class Draft(NamedTuple):
@@ -81,15 +57,6 @@ class Prepared(NamedTuple):
     """The blobs that the notes name."""
 
 
-class Replay(NamedTuple):
-    """Where replay of the newest record begins, and how much there is to replay since."""
-
-    first: int = 1
-    weight: float = 0
-    keyframe: int = 0
-    """The size of the keyframe that it begins with."""
-
-
 _FROM_THE_START = Replay()
 
 
@@ -108,14 +75,14 @@ class RunLog:
         tidying: Tidying | None = None,
     ) -> None:
         self.head = head
-        self._store = store
-        self._encoder = encoder
-        self._outside = outside
+        self.store = store
+        """Where the records go."""
+        self.encoder = encoder
+        """What captures the values of the run."""
+        self._counters = encoder.counters
         self._manifest = manifest or Manifest()
-        self._replay = replay
-        self._last_time = last_time
         self._tidying = tidying
-        self._parent: CheckpointId | None = head.checkpoint_id or None
+        self._maker = Maker(outside, self._manifest, head.checkpoint_id or None, replay, last_time, tidying)
         self._needs: tuple[Digest, ...] = ()
         self._acquired = False
         self._noted: set[Digest] = set()
@@ -132,15 +99,6 @@ class RunLog:
     def run_id(self) -> RunId:
         """The run."""
         return self.head.run_id
-
-    @property
-    def encoder(self) -> Encoder:
-        """What captures the values of the run."""
-        return self._encoder
-
-    @property
-    def _counters(self) -> Counters:
-        return self._encoder.counters
 
     @property
     def since_input(self) -> int:
@@ -161,7 +119,7 @@ class RunLog:
 
         Nobody keeps that one from being removed meanwhile, so what it holds has to be there when the record is stored.
         """
-        self._parent = checkpoint_id
+        self._maker.parent = checkpoint_id
         self._needs = tuple(self._manifest.digests)
 
     async def append(
@@ -172,32 +130,33 @@ class RunLog:
         ``taken`` are the keys of letters that they use up, ``drafts`` what is noted at the last of them. Raises
         ``HeadMoved`` if another writer took the run, ``StorageError`` if it cannot be stored.
         """
-        prepared = await self.prepare(entries, taken, drafts)
+        packed = self._packed_at_once(entries) or await self._packed_in_time(entries)
+        prepared = self._prepared(*packed, entries, taken, drafts)
         await self.commit(prepared)
         return prepared.made
 
-    async def prepare(
-        self, entries: Sequence[Entry], taken: Sequence[str] = (), drafts: Sequence[Draft] = ()
-    ) -> Prepared:
+    async def prepare(self, entries: Sequence[Entry], taken: Sequence[str] = ()) -> Prepared:
         """Give checkpoints their ids; nothing else may be written before they are committed."""
-        packer, changes = await self._changes(entries)
-        notes = _noted_by(drafts, packer)
-        made: list[CheckpointInfo] = []
-        records: list[Record] = []
+        packed = self._packed_at_once(entries) or await self._packed_in_time(entries)
+        return self._prepared(*packed, entries, taken)
+
+    def _prepared(
+        self,
+        packer: Packer,
+        changes: Sequence[Changes],
+        entries: Sequence[Entry],
+        taken: Sequence[str],
+        drafts: Sequence[Draft] = (),
+    ) -> Prepared:
+        notes = _noted_by(drafts, packer) if drafts else ()
         self._ahead = True
-        for entry, changed in zip(entries, changes, strict=True):
-            last = entry is entries[-1]
-            record, info = self._record(entry, changed, packer, last, len(records))
-            records.append(record)
-            made.append(info)
-        blobs = tuple(Blob(digest, data) for digest, data in packer.blobs.items())
+        records, made = self._maker.make(self.head, entries, changes, packer)
         newest = records[-1]
-        head = self._next_head(entries[-1].status)._replace(
-            checkpoint_id=newest.checkpoint_id, seq=newest.seq, takeovers=0
-        )
-        noted = {
-            digest for draft in drafts for value in draft.values for digest in digests_of(packer.ref(value))
-        }
+        head = self._next_head(entries[-1].status, newest.checkpoint_id, newest.seq)
+        blobs = tuple(map(Blob, packer.blobs, packer.blobs.values())) if packer.blobs else ()
+        noted: set[Digest] = set()
+        for draft in drafts:
+            noted.update(digest for value in draft.values for digest in digests_of(packer.ref(value)))
         return Prepared(made, head, tuple(records), blobs, notes, tuple(taken), noted)
 
     async def commit(self, prepared: Prepared) -> None:
@@ -206,10 +165,12 @@ class RunLog:
         await self._commit(head, records, blobs, notes, taken)
         self._noted = noted
         self._ahead = False
-        self._counters.checkpoints += len(records)
-        self._counters.new_bytes += sum(record.new_bytes for record in records)
-        self._counters.blobs_written += len(blobs)
-        if self._tidying is not None:
+        counters = self._counters
+        counters.checkpoints += len(records)
+        counters.blobs_written += len(blobs)
+        for record in records:
+            counters.new_bytes += record.new_bytes
+        if head.retention and self._tidying is not None:
             await self._tidying.after(head, records, self._manifest)
 
     async def set_status(
@@ -217,47 +178,42 @@ class RunLog:
     ) -> None:
         """Change only what the head says of the run, and note what the superstep under way did already."""
         notes, blobs = await self._notes(drafts)
-        self._last_time = max(self._outside.now(), self._last_time + 1)
-        head = self._next_head(status)._replace(reason=reason, takeovers=0)
+        self._maker.tick()
+        head = self._next_head(status)._replace(reason=reason)
         await self._commit(head, (), blobs, notes, tuple(taken))
 
     async def acquire(self) -> None:
         """Become the owner of a run that is RUNNING but whose owner does not drive it any more."""
-        self._last_time = max(self._outside.now(), self._last_time + 1)
+        self._maker.tick()
         head = self._next_head(RunStatus.RUNNING)
         await self._commit(head._replace(takeovers=self.head.takeovers + 1))
 
     async def note(self, drafts: Sequence[Draft]) -> None:
         """Make notes durable in the journal of the checkpoint that the run stands on."""
         notes, blobs = await self._notes(drafts)
-        await self._commit(self._next_head(self.head.status)._replace(takeovers=0), (), blobs, notes)
+        await self._commit(self._next_head(self.head.status), (), blobs, notes)
         self._noted |= {blob.digest for blob in blobs}
 
     async def join(self) -> None:
         """Let others see that this process lives."""
-        await self._store.join()
+        await self.store.join()
 
     @property
     def ahead(self) -> bool:
         """Whether what is known here is more than what was committed: then the log is of no more use."""
         return self._ahead
 
-    @property
-    def store(self) -> Store:
-        """Where the records go."""
-        return self._store
-
     async def newest(self) -> Head:
         """The head as the store has it; that of this log if the run was removed."""
-        return await self._store.head(self.run_id) or self.head
+        return await self.store.head(self.run_id) or self.head
 
     async def leave(self, letters: Sequence[Letter]) -> Left:
         """Leave letters for whoever drives the run."""
-        return await self._store.leave(self.run_id, self.head.seq, letters)
+        return await self.store.leave(self.run_id, self.head.seq, letters)
 
     async def read_letters(self) -> None:
         """Read what others left for the run, without a commit."""
-        self.letters = await self._store.inbox(self.run_id)
+        self.letters = await self.store.inbox(self.run_id)
 
     async def _notes(self, drafts: Sequence[Draft]) -> tuple[tuple[Note, ...], tuple[Blob, ...]]:
         if not drafts or self._ahead:
@@ -272,9 +228,20 @@ class RunLog:
         self._noted |= set(digests)
 
     def _packer(self) -> Packer:
-        return Packer(self._manifest, self._encoder, self._noted)
+        return Packer(self._manifest, self.encoder, self._noted)
 
-    async def _changes(self, entries: Sequence[Entry]) -> tuple[Packer, list[Changes]]:
+    def _packed_at_once(self, entries: Sequence[Entry]) -> tuple[Packer, list[Changes]] | None:
+        """What checkpoints change, as most do; None if that takes a while, or something is not at hand."""
+        for entry in entries:
+            for value in entry.values():
+                if _is_heavy(value):
+                    return None
+        try:
+            return self._packed(entries)
+        except NotAtHand:
+            return None
+
+    async def _packed_in_time(self, entries: Sequence[Entry]) -> tuple[Packer, list[Changes]]:
         values = [value for entry in entries for value in entry.values()]
         return await _packed_by(lambda: self._packed(entries), values)
 
@@ -282,72 +249,22 @@ class RunLog:
         packer = self._packer()
         return packer, [packer.changes(entry) for entry in entries]
 
-    def _record(
-        self, entry: Entry, changed: Changes, packer: Packer, last: bool, before: int
-    ) -> tuple[Record, CheckpointInfo]:
-        manifest = self._manifest
-        seq = self.head.seq + 1 + before
-        self._last_time = max(self._outside.now(), self._last_time + 1)
-        take_in(manifest, changed, entry.phase, entry.cause, seq, self._last_time)
-        plain = packed(changed)
-        weight = self._replay.weight + len(plain[0]) + len(plain[1]) / VALUE_WEIGHT
-        heavy = weight >= max(_KEYFRAME_BYTES, self._replay.keyframe)
-        wanted = entry.keyframe or (last and (heavy or self._makes_room(packer)))
-        self._replay = Replay(seq) if wanted else self._replay._replace(weight=weight)
-        header = Header(
-            self.run_id,
-            self.head.workflow_name,
-            seq,
-            entry.superstep,
-            entry.phase,
-            entry.cause,
-            self._parent,
-            self._last_time,
-            entry.status,
-            len(manifest.deliveries),
-            len(manifest.requests),
-            self._replay.first,
-            self._outside.salt(),
-        )
-        head = packed_header(header)
-        checkpoint_id = self._parent = id_of(head, *plain)
-        changes, values = (self._part(part, packer) for part in plain)
-        keyframe = self._keyframe(checkpoint_id, packer) if wanted else None
-        size = (
-            len(head) + len(changes) + len(values) + self._replay.keyframe * wanted + packer.new_blob_bytes()
-        )
-        record = Record(checkpoint_id, self.run_id, seq, head, changes, values, size, keyframe)
-        return record, header_info(checkpoint_id, header, size)
-
-    def _keyframe(self, checkpoint_id: CheckpointId, packer: Packer) -> Keyframe:
-        for keys in self._manifest.state.values():
-            for key, ref in keys.items():
-                if ref.parts is not None:
-                    compact = packer.compacted(ref)
-                    self._manifest.exchange(keys, key, compact)
-        changes, values = packed(self._manifest.as_changes())
-        keyframe = Keyframe(
-            self._part(sealed(checkpoint_id, changes, values), packer), self._part(values, packer)
-        )
-        self._replay = self._replay._replace(keyframe=len(keyframe.changes) + len(keyframe.values))
-        return keyframe
-
-    def _makes_room(self, packer: Packer) -> bool:
-        return self._tidying is not None and self._tidying.due(self.head, packer.new_blob_bytes())
-
-    def _part(self, plain: bytes, packer: Packer) -> bytes:
-        stored = stored_form(plain)
-        return stored if len(stored) <= LARGEST_PART else ELSEWHERE + packer.blob(plain)
-
-    def _next_head(self, status: RunStatus) -> Head:
+    def _next_head(self, status: RunStatus, checkpoint_id: CheckpointId | None = None, seq: int = 0) -> Head:
+        """The head after a commit: at the same checkpoint as before, or at another."""
         current = self.head
-        return current._replace(
-            token=current.token + (not self._acquired),
-            status=status,
-            updated=self._last_time,
-            owner=self.claim.name if status is RunStatus.RUNNING else "",
-            wake_at=self._wake_at() if status is RunStatus.WAITING else None,
-            reason="",
+        return Head(
+            current.run_id,
+            current.workflow_name,
+            current.family,
+            current.checkpoint_id if checkpoint_id is None else checkpoint_id,
+            current.seq if checkpoint_id is None else seq,
+            current.token if self._acquired else current.token + 1,
+            status,
+            current.created,
+            self._maker.time,
+            self.claim.name if status is RunStatus.RUNNING else "",
+            self._wake_at() if status is RunStatus.WAITING else None,
+            retention=current.retention,
         )
 
     def _wake_at(self) -> int | None:
@@ -372,7 +289,7 @@ class RunLog:
                 commit = Commit(head, expected, records, blobs, notes, taken)
                 if records and self._needs:
                     commit, self._needs = commit._replace(needs=self._needs), ()
-                self.letters = await self._store.commit(commit)
+                self.letters = await self.store.commit(commit)
             except HeadMoved:
                 raise
             except StorageError as error:
@@ -388,9 +305,9 @@ class RunLog:
     async def _reread(self, head: Head, error: StorageError, notes: tuple[Note, ...]) -> None:
         """After a commit that may have happened or not: the head tells, and the journal."""
         try:
-            there = await self._store.head(self.run_id)
-            noted = await self._store.notes(self.run_id) if notes else ()
-            self.letters = await self._store.inbox(self.run_id)
+            there = await self.store.head(self.run_id)
+            noted = await self.store.notes(self.run_id) if notes else ()
+            self.letters = await self.store.inbox(self.run_id)
         except StorageError:
             raise error from None
         if there != head:
@@ -403,9 +320,13 @@ def _noted_by(drafts: Sequence[Draft], packer: Packer) -> tuple[Note, ...]:
     return bundled([draft.make(packer) for draft in drafts], packer)
 
 
+def _is_heavy(value: Value) -> bool:
+    return getattr(value, "size_hint", 0) > _HEAVY
+
+
 async def _packed_by(pack: Callable[[], T], values: Iterable[Value]) -> T:
     """What ``pack`` gives: in a thread if any of the values is big, and again where one had to be fetched."""
-    heavy = any(getattr(value, "size_hint", 0) > _HEAVY for value in values)
+    heavy = any(map(_is_heavy, values))
     while True:
         try:
             return await asyncio.to_thread(pack) if heavy else pack()

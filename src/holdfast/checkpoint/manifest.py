@@ -197,10 +197,9 @@ class Manifest:
             self._hold([changes.graph])
             self._forget([self.graph] if self.graph is not None else ())
             self.graph = changes.graph
-        self.happened = list(changes.happened)
+        self.happened = list(changes.happened) if changes.happened else []
         self._fold_messages(changes, seq)
-        for scope, key, written in changes.writes:
-            self._write(scope, key, written)
+        self._fold_writes(changes.writes)
         for scope in changes.dropped:
             self._forget(self.state.pop(scope, {}).values())
         for host, count in changes.instances:
@@ -234,14 +233,16 @@ class Manifest:
         if changes.deliveries is not None:
             # Those that replace are held first, so that a blob named by both is never unknown in between.
             self._hold(_refs_of(changes.deliveries))
-            self._forget(_refs_of(self.deliveries))
+            if self.digests:
+                self._forget(_refs_of(self.deliveries))
             self.deliveries = list(changes.deliveries)
         for request_id, ref in changes.answers:
             asked = self.requests.pop(request_id)
             self.deliveries.append(Delivered(asked.executor_id, None, ref, asked))
             self.answered[request_id] = True
             self._hold([ref])
-        self.answered.update(dict.fromkeys(changes.answered, True))
+        if changes.answered:
+            self.answered.update(dict.fromkeys(changes.answered, True))
         for executor_id, ref in changes.outputs:
             self.outputs.append((executor_id, ref))
             self._hold([ref])
@@ -255,20 +256,30 @@ class Manifest:
                 self._hold(refs)
             self.buffers[key] = buffer
 
-    def _write(self, scope: Scope, key: str, written: Written) -> None:
-        keys = self.state.pop(scope, {})
-        before = keys.pop(key, None)
-        if isinstance(written, Put):
-            keys[key] = written.ref.copy()  # it may grow in place
-            self._hold([written.ref])
-            self._forget([before] if before is not None else ())
-        elif isinstance(written, Grow):
-            keys[key] = _grown(before, written)
-            self._hold(part.ref for part in written.parts)
-        else:
-            self._forget([before] if before is not None else ())
-        if keys:
-            self.state[scope] = keys
+    def _fold_writes(self, writes: Sequence[tuple[Scope, str, Written]]) -> None:
+        """Scopes and keys are in the order in which they were last written."""
+        last: Scope | None = None
+        keys: dict[str, Ref] = {}
+        for scope, key, written in writes:
+            if scope != last:
+                if last is not None and keys:
+                    self.state[last] = keys
+                last, keys = scope, self.state.pop(scope, {})
+            before = keys.pop(key, None)
+            if isinstance(written, Put):
+                ref = written.ref
+                if ref.digest is not None or ref.parts is not None:
+                    self._hold((ref,))
+                    ref = ref.copy()  # it may grow in place
+                keys[key] = ref
+            elif isinstance(written, Grow):
+                keys[key] = _grown(before, written)
+                self._hold(part.ref for part in written.parts)
+                continue
+            if before is not None:
+                self._forget((before,))
+        if last is not None and keys:
+            self.state[last] = keys
 
     def exchange(self, keys: dict[str, Ref], key: str, ref: Ref) -> None:
         """Let another name stand for the same value of a key."""
@@ -278,6 +289,8 @@ class Manifest:
 
     def _hold(self, refs: Iterable[Ref]) -> None:
         for ref in refs:
+            if ref.digest is None and ref.parts is None:  # as most are
+                continue
             for digest in digests_of(ref):
                 self.digests[digest] += 1
 
@@ -315,8 +328,12 @@ def digests_of(ref: Ref) -> Iterable[Digest]:
 
 
 def _refs_of(deliveries: Sequence[Delivered]) -> list[Ref]:
-    refs = [delivery.value for delivery in deliveries]
-    return refs + [delivery.request.data for delivery in deliveries if delivery.request is not None]
+    refs: list[Ref] = []
+    for _, _, value, request in deliveries:
+        refs.append(value)
+        if request is not None:
+            refs.append(request.data)
+    return refs
 
 
 def _grown(before: Ref | None, written: Grow) -> Ref:

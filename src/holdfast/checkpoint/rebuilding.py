@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from holdfast.checkpoint.record import Header
+from holdfast.checkpoint.info import Header
 from holdfast.checkpoint.store import Head
 from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId, RunId

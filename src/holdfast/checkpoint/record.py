@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import ormsgpack
 import zstandard
 from blake3 import blake3
 
-from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase, moment
+from holdfast.checkpoint.info import Cause, CheckpointInfo, Header, Phase
 from holdfast.checkpoint.store import FORMAT_MAJOR, Blob, Record
 from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointCorrupt
@@ -23,24 +23,6 @@ _WORTH_COMPRESSING = 1024
 _LEVEL = 1
 # No part of a record, and no value, is bigger than this when unpacked; a small frame must not claim gigabytes.
 LARGEST = 1 << 31
-
-
-class Header(NamedTuple):
-    """What a record says of itself; ``replay_from`` is the seq of the record from which replay begins."""
-
-    run_id: RunId
-    workflow_name: str
-    seq: int
-    superstep: int
-    phase: Phase
-    cause: Cause
-    parent_id: CheckpointId | None
-    time: int
-    status: RunStatus
-    message_count: int
-    request_count: int
-    replay_from: int
-    salt: bytes
 
 
 def digest_of(data: bytes) -> Digest:
@@ -58,17 +40,24 @@ def packed_header(header: Header) -> bytes:
             "workflow": header.workflow_name,
             "seq": header.seq,
             "superstep": header.superstep,
-            "phase": header.phase,
-            "cause": header.cause,
+            # As plain strings, for what packs them would ask members of an enumeration for their values.
+            "phase": str(header.phase),
+            "cause": str(header.cause),
             "parent": None if parent is None else bytes.fromhex(parent),
             "time": header.time,
-            "status": header.status,
+            "status": str(header.status),
             "messages": header.message_count,
             "requests": header.request_count,
             "from": header.replay_from,
             "salt": header.salt,
         }
     )
+
+
+# Looked up, for a thousand headers are read at once, and an enum takes its time to find its member.
+_PHASES = {str(phase): phase for phase in Phase}
+_CAUSES = {str(cause): cause for cause in Cause}
+_STATUSES = {str(status): status for status in RunStatus}
 
 
 def read_header(record: Record) -> Header:
@@ -83,11 +72,11 @@ def read_header(record: Record) -> Header:
             fields["workflow"],
             fields["seq"],
             fields["superstep"],
-            Phase(fields["phase"]),
-            Cause(fields["cause"]),
+            _PHASES.get(fields["phase"]) or Phase(fields["phase"]),
+            _CAUSES.get(fields["cause"]) or Cause(fields["cause"]),
             None if parent is None else CheckpointId(parent.hex()),
             fields["time"],
-            RunStatus(fields["status"]),
+            _STATUSES.get(fields["status"]) or RunStatus(fields["status"]),
             fields["messages"],
             fields["requests"],
             fields["from"],
@@ -107,9 +96,15 @@ def corrupt(checkpoint_id: CheckpointId, problem: str) -> CheckpointCorrupt:
 
 def id_of(header: bytes, changes: bytes, values: bytes) -> CheckpointId:
     """The id of a checkpoint: over its header and the digest of its plain body."""
-    body = blake3(len(changes).to_bytes(8, "little"))
-    body.update(changes).update(values)
-    return CheckpointId(blake3(header + body.digest()).hexdigest())
+    if changes or values:
+        body = blake3(len(changes).to_bytes(8, "little") + changes + values).digest()
+    else:
+        body = _EMPTY_BODY
+    return CheckpointId(blake3(header + body).hexdigest())
+
+
+# Every second record: the start of a superstep that follows at once.
+_EMPTY_BODY = blake3(bytes(8)).digest()
 
 
 def sealed(checkpoint_id: CheckpointId, changes: bytes, values: bytes) -> bytes:
@@ -133,33 +128,7 @@ def _seal(checkpoint_id: CheckpointId, part: bytes) -> bytes:
 
 def info_of(record: Record) -> CheckpointInfo:
     """What the header of a record tells, with its size and its tags."""
-    info = header_info(record.checkpoint_id, read_header(record), record.new_bytes)
-    if record.tags:
-        vars(info)["tags"] = record.tags
-    return info
-
-
-def header_info(checkpoint_id: CheckpointId, header: Header, new_bytes: int) -> CheckpointInfo:
-    """What a header tells."""
-    info = object.__new__(CheckpointInfo)
-    # Twice in each superstep, and a frozen dataclass takes its time to be made field by field.
-    vars(info).update(
-        checkpoint_id=checkpoint_id,
-        run_id=header.run_id,
-        workflow_name=header.workflow_name,
-        seq=header.seq,
-        superstep=header.superstep,
-        phase=header.phase,
-        cause=header.cause,
-        parent_id=header.parent_id,
-        timestamp=moment(header.time),
-        status=header.status,
-        new_bytes=new_bytes,
-        message_count=header.message_count,
-        request_count=header.request_count,
-        tags=(),
-    )
-    return info
+    return CheckpointInfo(record.checkpoint_id, read_header(record), record.new_bytes, record.tags)
 
 
 def blob_of(plain: bytes) -> tuple[bytes, Blob]:

@@ -14,13 +14,15 @@ Placeable: TypeAlias = type[Executor] | Recipe | Executor | str
 """What may stand in an edge: a class, a recipe, an instance, a decorated function or an id."""
 
 
-def spec_of_placeable(executor: type[Executor] | Recipe | Executor) -> ExecutorSpec:
+def spec_of_placeable(
+    executor: type[Executor] | Recipe | Executor, known: dict[type[Executor], ExecutorSpec] | None = None
+) -> ExecutorSpec:
     """The spec of what was put in an edge; raises ``GraphError`` if it cannot stand there."""
     if not isinstance(executor, Recipe | Executor) and not _is_executor_class(executor):
         raise GraphError(_why_not_placeable(executor))
     if isinstance(executor, Recipe) and issubclass(executor.executor_class, WorkflowExecutor):
         raise GraphError(f"{executor!r}: nest a workflow with WorkflowExecutor(workflow, id='...') itself")
-    return spec_of(executor)
+    return spec_of(executor, known=known)
 
 
 def id_hint(executor: object) -> str:

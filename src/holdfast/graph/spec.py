@@ -78,6 +78,19 @@ class ExecutorSpec:
                 pair = f"{type_name(response)} in response to {type_name(request)}"
                 raise _two_handlers(self.id, pair, other, handler)
 
+    def again(
+        self, id: ExecutorId, create: Callable[[], Executor], shared_instance: Executor | None
+    ) -> ExecutorSpec:
+        """The spec of another executor of the same class: what it handles need not be read again."""
+        spec = object.__new__(ExecutorSpec)
+        for name in ExecutorSpec.__slots__:
+            setattr(spec, name, getattr(self, name))
+        spec.id, spec.create, spec.shared_instance = id, create, shared_instance
+        if shared_instance is not None:
+            spec.shareable = shared_instance.shareable
+            spec.watched = not spec.hooked and not spec.shareable
+        return spec
+
     def answerer(self, request: object, response_type: TypeForm) -> Handler | None:
         """The response handler for such a request that takes all responses of that type: the most specific.
 
@@ -138,25 +151,45 @@ def distinct(forms: Sequence[TypeForm]) -> tuple[TypeForm, ...]:
     return tuple(seen.values())
 
 
-def spec_of(placed: type[Executor] | Recipe | Executor, id: ExecutorId | None = None) -> ExecutorSpec:
-    """The spec of a class, a recipe or an instance."""
+def spec_of(
+    placed: type[Executor] | Recipe | Executor,
+    id: ExecutorId | None = None,
+    known: dict[type[Executor], ExecutorSpec] | None = None,
+) -> ExecutorSpec:
+    """The spec of a class, a recipe or an instance; ``known`` remembers those of classes that were read."""
     if isinstance(placed, type):
         placed = Recipe.of(placed, default_id(placed), (), {})
     if isinstance(placed, WorkflowExecutor):
         return ExecutorSpec(id or placed.id, (), lambda: placed, type(placed), nested=placed.workflow.graph)
     if isinstance(placed, Recipe):
-        spec = ExecutorSpec(
-            id or placed.id, handlers_of(placed.executor_class), placed.create, placed.executor_class
-        )
+        return _with_handler(_of_class(placed.executor_class, id or placed.id, placed.create, None, known))
+    instance = placed
+    if getattr(instance, "id", None) is None:
+        name = type(instance).__name__
+        raise GraphError(f"an instance of {name} has no id; call super().__init__(id) in {name}.__init__")
+    own, create = id or instance.id, lambda: instance
+    if isinstance(instance, FunctionExecutor):
+        return ExecutorSpec(own, (instance.handler,), create, type(instance), instance)
+    return _with_handler(_of_class(type(instance), own, create, instance, known))
+
+
+def _of_class(
+    cls: type[Executor],
+    id: ExecutorId,
+    create: Callable[[], Executor],
+    instance: Executor | None,
+    known: dict[type[Executor], ExecutorSpec] | None,
+) -> ExecutorSpec:
+    if known is None or cls not in known:
+        first = ExecutorSpec(id, handlers_of(cls), create, cls)
+        if known is not None:
+            known[cls] = first
     else:
-        instance = placed
-        if getattr(instance, "id", None) is None:
-            name = type(instance).__name__
-            raise GraphError(f"an instance of {name} has no id; call super().__init__(id) in {name}.__init__")
-        handlers = (
-            (instance.handler,) if isinstance(instance, FunctionExecutor) else handlers_of(type(instance))
-        )
-        spec = ExecutorSpec(id or instance.id, handlers, lambda: instance, type(instance), instance)
+        first = known[cls]
+    return first.again(id, create, instance)
+
+
+def _with_handler(spec: ExecutorSpec) -> ExecutorSpec:
     if not spec.accepts:
         raise GraphError(
             f"executor {spec.id!r} has no handler; decorate a method with @handler, "

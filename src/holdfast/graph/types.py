@@ -35,6 +35,8 @@ def members(form: TypeForm) -> tuple[TypeForm, ...]:
     >>> members(int | None), members(Annotated[str, "a note"])
     ((<class 'int'>, <class 'NoneType'>), (<class 'str'>,))
     """
+    if type(form) is type:  # a plain class, as most forms are: nothing to see through
+        return (form,)
     form = _unwrap(form)
     if origin_of(form) not in (Union, UnionType):
         return (form,)
@@ -84,6 +86,8 @@ def _unwrap(form: TypeForm) -> TypeForm:
 
 def origin_of(form: TypeForm) -> Any:
     """Give the X of `X[...]`, the class behind `typing.List`, and any other form as it is."""
+    if type(form) is type:
+        return form
     found: Any = typing.get_origin(form)
     return form if found is None else found
 
@@ -147,7 +151,7 @@ def is_unpacked(form: TypeForm) -> bool:
 
 def rendered(form: TypeForm, exact: bool, seen: tuple[TypeForm, ...] = ()) -> str:
     """Write a form for people or, `exact`, as a key that is equal when no value can tell two forms apart."""
-    if type(form) is type:  # a plain class, as most forms are: nothing to see through
+    if type(form) is type:
         return _render_member(form, exact, seen)
     if isinstance(form, list):  # the parameters of a Callable
         return f"[{', '.join(rendered(part, exact, seen) for part in form)}]"

@@ -11,6 +11,7 @@ from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.log import RunLog
 from holdfast.checkpoint.packing import Entry
 from holdfast.errors import HeadMoved, RunTaken
+from holdfast.runtime.whole import whole
 
 T = TypeVar("T")
 
@@ -24,15 +25,27 @@ class Commits:
         """Whether a commit goes on in the background: what the run did last may yet come to nothing."""
         self.committed: Callable[[BaseException | None], None] = lambda error: None
         """Told when a commit in the background is over, and what it failed with."""
-        self._committing: asyncio.Future[Any] | None = None
+        self._under_way = False
+        self._begun = 0
+        """How many commits began so far."""
+        self._waiting: list[asyncio.Future[None]] = []
+        """Those who wait until no commit is under way."""
+        self._background: asyncio.Task[None] | None = None
+        """What commits in the background; the event loop itself would let it go."""
+        self._in_any_task: bool = getattr(type(log.store), "in_any_task", False)
         self._cancelled: asyncio.CancelledError | None = None
         self._failure: BaseException | None = None
         """What a commit in the background failed with: nothing more can follow."""
 
     async def _idle(self) -> None:
         """Wait for commits that are under way: a run may be left while it commits."""
-        while self._committing is not None and not self._committing.done():
-            await self._over(self._committing)
+        while self._under_way:
+            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(ended)
+            try:
+                await ended
+            except asyncio.CancelledError as error:
+                self._cancelled = error
 
     async def _sound(self) -> None:
         """The same; raises what a commit in the background failed with."""
@@ -45,11 +58,34 @@ class Commits:
 
         The cancellation is raised by ``raise_if_cancelled``, once the caller has taken what was committed.
         """
-        await self._idle()
-        task: asyncio.Task[T] = asyncio.ensure_future(commit)
-        self._committing = task
-        await self._over(task)
-        return await self._unless_taken(task)
+        if self._under_way:
+            await self._idle()
+        self._commit_begins()
+        try:
+            if self._in_any_task:
+                return await whole(commit, self._be_cancelled)
+            task = asyncio.ensure_future(commit)
+            await self._over(task)
+            return task.result()
+        except HeadMoved as error:
+            meaning = self._meaning(error)
+            raise meaning from meaning.__cause__
+        finally:
+            self._commit_ends()
+
+    def _commit_begins(self) -> None:
+        self._under_way = True
+        self._begun += 1
+
+    def _commit_ends(self) -> None:
+        self._under_way = False
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            for ended in waiting:
+                _tell(ended)
+
+    def _be_cancelled(self, error: asyncio.CancelledError) -> None:
+        self._cancelled = error
 
     async def _in_background(
         self, entries: Sequence[Entry], taken: Sequence[str], done: Callable[[list[CheckpointInfo]], None]
@@ -57,8 +93,8 @@ class Commits:
         """Give checkpoints their ids and let them be committed while the caller goes on; then ``done`` is told."""
         await self._sound()
         ready: asyncio.Future[list[CheckpointInfo]] = asyncio.get_running_loop().create_future()
-        task = asyncio.ensure_future(self._commit_behind(entries, taken, done, ready))
-        self._committing = task
+        self._commit_begins()
+        task = self._background = asyncio.ensure_future(self._commit_behind(entries, taken, done, ready))
         await self._over(ready)
         made = ready.result()
         self.behind = not task.done()
@@ -73,18 +109,19 @@ class Commits:
         done: Callable[[list[CheckpointInfo]], None],
         ready: asyncio.Future[list[CheckpointInfo]],
     ) -> None:
-        try:
-            prepared = await self.log.prepare(entries, taken)
-        except BaseException as error:
-            ready.set_exception(error)
-            raise
-        ready.set_result(prepared.made)
         failure: BaseException | None = None
         try:
+            prepared = await self.log.prepare(entries, taken)
+            ready.set_result(prepared.made)
             await self._unless_taken(self.log.commit(prepared))
             done(prepared.made)
         except BaseException as error:
+            if not ready.done():
+                ready.set_exception(error)
+                return
             self._failure = failure = error
+        finally:
+            self._commit_ends()
         behind, self.behind = self.behind, False
         if behind:  # else whoever makes it will see for itself
             self.committed(failure)
@@ -95,9 +132,7 @@ class Commits:
             return await commit
         except HeadMoved as error:
             meaning = self._meaning(error)
-            if meaning is error:
-                raise
-            raise meaning from error
+            raise meaning from meaning.__cause__
 
     def _meaning(self, error: BaseException) -> BaseException:
         """What a commit failed with, as those who drive a run are told it."""
@@ -113,9 +148,9 @@ class Commits:
 
     async def _over(self, future: asyncio.Future[Any]) -> None:
         while not future.done():
-            # What asyncio.wait does, without its ceremony: this is done in every superstep.
+            # What asyncio.wait does, without its ceremony.
             ended = asyncio.get_running_loop().create_future()
-            future.add_done_callback(partial(_ended, ended))
+            future.add_done_callback(partial(_tell, ended))
             try:
                 await ended
             except asyncio.CancelledError as error:
@@ -128,6 +163,6 @@ class Commits:
             raise cancelled
 
 
-def _ended(ended: asyncio.Future[None], _: object) -> None:
+def _tell(ended: asyncio.Future[None], _: object = None) -> None:
     if not ended.done():
         ended.set_result(None)

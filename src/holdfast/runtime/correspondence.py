@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from holdfast.checkpoint.driving import leave_answers
@@ -57,9 +57,9 @@ class Correspondence(Commits):
     async def look(self) -> None:
         """Read the inbox now, and not only with the next commit; not while a commit is about to change what counts."""
         await self._idle()
-        before, seen = self._committing, self.log.letters
+        before, seen = self._begun, self.log.letters
         await self.log.read_letters()
-        if self._committing is not before:
+        if self._begun != before:
             self.log.letters = seen
 
     def _asked_by(self, request_id: RequestId) -> int:
@@ -82,9 +82,9 @@ class Correspondence(Commits):
                 self._void.add(letter.key)
         return answers, cancelled
 
-    def _taken_by(self, responses: Iterable[RequestId]) -> list[str]:
+    def _taken_by(self, responses: Collection[RequestId]) -> Sequence[str]:
         """The letters that a commit with these responses uses up."""
-        if self.log.ahead:  # what could not be committed says nothing of what is void
-            return []
+        if self.log.ahead or not (responses or self._void):
+            return ()  # what could not be committed says nothing of what is void
         void, self._void = self._void, set()
         return [*(self._letters[known] for known in responses if known in self._letters), *void]

@@ -11,8 +11,9 @@ from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase, microseconds
 from holdfast.checkpoint.journal import Contents, read_journal
 from holdfast.checkpoint.loading import Blobs, Loaded
-from holdfast.checkpoint.log import Outside, RunLog
+from holdfast.checkpoint.log import RunLog
 from holdfast.checkpoint.looking import steadily
+from holdfast.checkpoint.making import Outside
 from holdfast.checkpoint.manifest import Renames
 from holdfast.checkpoint.owner import holder_of
 from holdfast.checkpoint.packing import Entry

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-import shutil
 import sys
 import threading
 import time
@@ -128,7 +127,7 @@ class Disk:
         try:
             os.unlink(temp)
         except (IsADirectoryError, PermissionError):  # which of them it is depends on the system
-            shutil.rmtree(temp, ignore_errors=True)
+            _remove_folder(temp, ignore_errors=True)
         except OSError:
             pass
         self._let_go(temp)
@@ -230,6 +229,12 @@ def _try_lock(handle: int) -> bool | None:
     return True
 
 
+def _remove_folder(path: str | Path, ignore_errors: bool = False) -> None:
+    import shutil  # with all its archive formats it takes longer than the rest of a store, and is seldom needed
+
+    shutil.rmtree(path, ignore_errors=ignore_errors)
+
+
 def _sweep(entry: os.DirEntry[str], oldest: float) -> None:
     """Remove a temporary file or folder, while its lock is held, if nobody else holds that."""
     lockable = sys.platform != "win32" and entry.name.endswith(_TEMPORARY) and not entry.is_symlink()
@@ -239,7 +244,7 @@ def _sweep(entry: os.DirEntry[str], oldest: float) -> None:
         if unused is None:
             unused = entry.stat(follow_symlinks=False).st_mtime < oldest
         if unused and entry.is_dir(follow_symlinks=False):
-            shutil.rmtree(entry.path)
+            _remove_folder(entry.path)
         elif unused:
             os.unlink(entry.path)
     finally:

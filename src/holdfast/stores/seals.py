@@ -48,7 +48,8 @@ def keyed_seal(run_id: str, kind: str, key: str, data: bytes | None, order: int 
 
 def head_seal(namespace: str, head: Head, content: int) -> int:
     """Over where a run stands, and over the sum of the seals of all that belongs to it."""
-    fields = [_text(part) if isinstance(part, str) else part for part in head]
+    # Written out, without a call for each text: every commit does this.
+    fields = [part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part for part in head]
     return _seal(ormsgpack.packb([_text(namespace), *fields, content]))
 
 

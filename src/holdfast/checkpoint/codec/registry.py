@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeVar, overload
@@ -177,6 +178,16 @@ class TypeRegistry:
                 self._derived[name] = found
         return found
 
+    def twin_of(self, cls: type) -> type | None:
+        """Another class that stored data calls the same, so that whoever reads it may take it for that one."""
+        name = _name(cls)
+        found = self.class_of(name)
+        if found is not None and not same_source(found, cls):
+            return found
+        if cls in self._places or mark_of(cls) is not None:
+            return None  # they go first
+        return next((o for o in self._all_derived() if _name(o) == name and not same_source(o, cls)), None)
+
     def _all_derived(self) -> Iterator[type]:
         """The classes derived from allowed ones, the newest of each base first."""
         decorated = [cls for ref in _decorated.values() if (cls := ref()) is not None]
@@ -201,5 +212,10 @@ def _full_name(cls: type) -> str:
 
 
 def same_source(one: type, other: type) -> bool:
-    """Whether two classes come from one definition, as when a module is reloaded."""
-    return _full_name(one) == _full_name(other)
+    """Whether two classes come from one definition, as when a module is reloaded, or imported and run as well."""
+    return one is other or (one.__qualname__, _file(one)) == (other.__qualname__, _file(other))
+
+
+def _file(cls: type) -> str:
+    """Where a class is defined: a module that is run has another name than the same one imported."""
+    return getattr(sys.modules.get(cls.__module__), "__file__", None) or cls.__module__

@@ -12,7 +12,7 @@ from holdfast.checkpoint.codec import arrays, failures, wire
 from holdfast.checkpoint.codec.headers import array, mapping
 from holdfast.checkpoint.codec.refusals import refusal
 from holdfast.checkpoint.codec.refused import Refused, TooDeep
-from holdfast.checkpoint.codec.registry import TypeRegistry, same_source
+from holdfast.checkpoint.codec.registry import TypeRegistry
 from holdfast.checkpoint.codec.shapes import Shape, kind_of, shape_of
 from holdfast.checkpoint.codec.standard import Taken, lazy_taken
 
@@ -127,11 +127,11 @@ def shape_for(kind: type, types: TypeRegistry, value: Any) -> Shape:
     name = types.name_of(kind)
     if name is None or kind_of(kind) is None:
         raise Refused(refusal(value, types))
-    found = types.class_of(name)
-    if found is not kind and found is not None and not same_source(found, kind):
+    twin = types.twin_of(kind)
+    if twin is not None:
         raise Refused(
             f"{kind.__name__} of {kind.__module__} is called {name!r} in stored data, as is that of "
-            f"{found.__module__}; give one of them another name: @checkpointable(name=...)"
+            f"{twin.__module__}; give one of them another name: @checkpointable(name=...)"
         )
     return shape_of(kind, name)
 

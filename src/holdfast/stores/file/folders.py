@@ -29,6 +29,7 @@ from holdfast.stores.compare import check_expected
 from holdfast.stores.disk import Disk
 from holdfast.stores.file import marker
 from holdfast.stores.file.blobs import Blobs
+from holdfast.stores.file.copying import copy_store
 from holdfast.stores.file.hints import Hints
 from holdfast.stores.file.row import Misplaced
 from holdfast.stores.file.run_folder import RunFolder
@@ -68,9 +69,11 @@ class Folders:
     def open(self) -> StoreInfo:
         """Make sure that the store is there, and of a known format."""
         with self._lock:
-            if self._info is None:
-                self._info = marker.open_store(self._root, self.disk)
-            return self._info
+            if self._info is not None:
+                return self._info
+            self._info = marker.open_store(self._root, self.disk)
+        self._finish_mending()
+        return self._info
 
     def commit(self, commit: Commit) -> list[Letter]:
         """Make a commit durable, its blobs first; returns the letters that wait."""
@@ -93,10 +96,10 @@ class Folders:
         self._get_ready()
         return self.run(run_id).leave(since, letters)
 
-    def tag(self, run_id: RunId, seq: int, tags: Sequence[str]) -> bool:
-        """Let a record have these tags and no others."""
+    def tag(self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None) -> bool:
+        """Take tags from a record and add others."""
         self._get_ready()
-        return self.run(run_id).tag(seq, tags)
+        return self.run(run_id).tag(seq, tags, drop)
 
     def remove(self, removal: Removal) -> bool:
         """Remove records of a run; false if one of them has tags."""
@@ -123,13 +126,26 @@ class Folders:
         except (OSError, StorageError):  # it is tried again
             pass
 
-    def mend(self, dry_run: bool) -> list[Mended]:
-        """Let all runs have a newest file that can be read."""
+    def mend(self, run_id: RunId | None) -> list[Mended]:
+        """Let a run, or all, have a newest file that can be read."""
         self._get_ready()
         folders = {folder.path.name: folder for folder in self._run_folders()}
         for name in self._hints.runs():
             folders.setdefault(name, self._folder(name))
-        return [done for name, folder in folders.items() for done in folder.mend(self._aside(name), dry_run)]
+        if run_id is not None:
+            folders = {name: folder for name, folder in folders.items() if name == safe_name(run_id)}
+        return [done for name, folder in folders.items() for done in folder.mend(self._aside(name))]
+
+    def copied(self) -> Path:
+        """A store with the same commits and hints, but without blobs, where nobody looks; to be removed."""
+        self._get_ready()
+        folder = self.disk.new_folder()
+        try:
+            copy_store(self._root, folder, self._runs.parent.relative_to(self._root))
+        except BaseException:
+            self.disk.remove(folder)
+            raise
+        return folder
 
     def replace(self, commit: Commit) -> None:
         """Let a run be what a commit says."""
@@ -146,8 +162,8 @@ class Folders:
         """Put folders into place that a process left on their way, if there is no other by now."""
         for name in self._named(self._mending):
             try:
-                self._folder(name.removeprefix(self._prefix)).finish_replacing(self._mending / name)
-            except (OSError, StorageError):  # it is tried again
+                self._folder(name.removeprefix(self._prefix)).finish_mending(self._mending / name)
+            except (OSError, StorageError):  # whoever repairs it lives; or it is tried again
                 pass
 
     def _unfinished(self) -> list[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable
-from queue import Empty, SimpleQueue
+from collections.abc import Callable
+from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from holdfast.errors import StorageError
@@ -26,11 +26,13 @@ class Call(Generic[Task]):
         self.error: BaseException | None = None
 
 
-def settle(calls: Iterable[Call[Any]]) -> None:
+def settle(calls: list[Call[Any]]) -> None:
     """Tell the callers: each event loop is woken once, and one that is closed by now disturbs nobody."""
-    loops: dict[asyncio.AbstractEventLoop, list[Call[Any]]] = {}
-    for call in calls:
-        loops.setdefault(call.loop, []).append(call)
+    loops: dict[asyncio.AbstractEventLoop, list[Call[Any]]] = {calls[0].loop: calls}
+    if len(calls) > 1:
+        loops = {}
+        for call in calls:
+            loops.setdefault(call.loop, []).append(call)
     for loop, its_calls in loops.items():
         try:
             loop.call_soon_threadsafe(_tell, its_calls)
@@ -51,7 +53,9 @@ def _tell(calls: list[Call[Any]]) -> None:
 class Lane(Generic[Task]):
     """A daemon thread, started with the first call, that takes all the calls that wait at once.
 
-    ``work`` settles the calls that it is given; ``finish`` runs when the lane is stopped.
+    ``work`` settles the calls that it is given; ``finish`` runs when the lane is stopped. Where several call, theirs
+    are handed over when the event loop has gone once through all that is ready there: what many tasks ask for in one
+    round, as they do when one answer woke them all, is then done at once. Who calls alone does not wait for that.
     """
 
     def __init__(
@@ -64,6 +68,8 @@ class Lane(Generic[Task]):
         self._work = work
         self._finish = finish
         self._queue: SimpleQueue[Call[Task] | None] = SimpleQueue()
+        self._gathered: dict[asyncio.AbstractEventLoop, list[Call[Task]]] = {}
+        self._several = False
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._stopped = False
@@ -74,10 +80,21 @@ class Lane(Generic[Task]):
         if self._stopped:
             raise StorageError("the store was closed before it could do this; nothing was changed")
         call = Call(task)
-        self._queue.put(call)
+        gathered = self._gathered.get(call.loop)
+        if gathered is not None:
+            gathered.append(call)
+        elif self._several or not self._queue.empty():
+            self._gathered[call.loop] = [call]
+            call.loop.call_soon(self._hand_over, call.loop)
+        else:
+            self._queue.put(call)
         if self._thread is None:
             self._start()
         return await call.future
+
+    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
+        for call in self._gathered.pop(loop, ()):
+            self._queue.put(call)
 
     def _start(self) -> None:
         with self._starting:
@@ -89,6 +106,8 @@ class Lane(Generic[Task]):
     def stop(self) -> None:
         """Let the thread end when it has done what it was given so far; it is not waited for."""
         self._stopped = True
+        for loop in list(self._gathered):
+            self._hand_over(loop)
         self._queue.put(None)
 
     async def close(self) -> None:
@@ -103,6 +122,7 @@ class Lane(Generic[Task]):
         going = True
         while going:
             calls = self._waiting()
+            self._several = len(calls) > 1
             if calls[-1] is None:
                 going = False
             wanted = [call for call in calls if call is not None]
@@ -123,10 +143,9 @@ class Lane(Generic[Task]):
 
     def _waiting(self) -> list[Call[Task] | None]:
         """All calls that are there, at least one; None is the last of all."""
-        calls = [self._queue.get()]
-        while calls[-1] is not None:
-            try:
-                calls.append(self._queue.get_nowait())
-            except Empty:
-                break
+        queue = self._queue
+        calls = [queue.get()]
+        # Nobody else takes from it, so what is seen there can be had.
+        while calls[-1] is not None and not queue.empty():
+            calls.append(queue.get())
         return calls

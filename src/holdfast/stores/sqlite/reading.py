@@ -197,6 +197,8 @@ def read_records(
     tags: dict[int, list[str]] = {}
     for seq, tag in connection.execute(_TAGS, (namespace, run_id, *bounds)):
         tags.setdefault(seq, []).append(_tag(tag))
+    if not tags and depth < Depth.ALL:
+        return [record for record, _ in found]
     records = []
     for record, seal in found:
         if record.seq in tags:
@@ -221,6 +223,11 @@ def _is_sound(record: Record, seal: Any) -> bool:
 
 
 def _record(run_id: RunId, row: tuple[Any, ...]) -> tuple[Record, Any]:
+    checkpoint, seq, header, new_bytes, seal, changes, values, _, _, cut = row
+    plain = type(checkpoint) is type(header) is type(changes) is type(values) is bytes
+    if plain and cut is None and type(new_bytes) is type(seq) is int:  # as nearly all are
+        record_id = CheckpointId(checkpoint.hex())
+        return Record(record_id, run_id, seq, header, changes, values, new_bytes), seal
     # What is no bytes is not what was written; as bytes it is noticed with everything else that was changed.
     row = tuple(str(part).encode("utf-8", "replace") if isinstance(part, str) else part for part in row)
     checkpoint, seq, header, new_bytes, seal, changes, values, key_changes, key_values, cut = row

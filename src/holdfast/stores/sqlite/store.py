@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import sys
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TypeVar
 
-from holdfast.checkpoint.steps import Progress, watched
+from holdfast.checkpoint.steps import Progress, finished, watched
 from holdfast.checkpoint.store import (
     Blob,
     Commit,
@@ -26,17 +29,16 @@ from holdfast.checkpoint.store import (
     Mended,
     Note,
     Record,
+    Rehearsal,
     Removal,
     RunQuery,
     StoreInfo,
 )
 from holdfast.errors import InvalidArgument, StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
+from holdfast.stores.rehearsal import rehearsal_of
 from holdfast.stores.sqlite import mail, reading, upkeep
-from holdfast.stores.sqlite.backup import back_up
 from holdfast.stores.sqlite.handle import Place
-from holdfast.stores.sqlite.inspecting import inspect
-from holdfast.stores.sqlite.mending import mend
 from holdfast.stores.sqlite.session import Job, Session
 from holdfast.stores.sqlite.writer import Mail
 from holdfast.stores.sqlite.writing import add_blobs, is_big, replace_run
@@ -60,6 +62,9 @@ class SqliteStore:
     None
     """
 
+    in_any_task = True
+    """As the port says of stores that have it."""
+
     def __init__(
         self,
         path: str | os.PathLike[str],
@@ -78,6 +83,7 @@ class SqliteStore:
         self.namespace = namespace
         self._busy_seconds = busy_seconds
         self._big_blob = big_blob
+        self._large_values = self.path.with_name(self.path.name + "-blobs")
         self._session: Session | None = None
         self._finalizer: weakref.finalize[[], SqliteStore] | None = None
         self._closed = False
@@ -86,6 +92,11 @@ class SqliteStore:
     def transactions(self) -> int:
         """How many transactions this process has committed: many commits share one."""
         return self._session.writer.transactions if self._session is not None else 0
+
+    @property
+    def log_room(self) -> int:
+        """How many bytes this process has put at the end of the log, so that commits need not make it longer."""
+        return self._session.writer.room.added if self._session is not None else 0
 
     async def open(self) -> StoreInfo:
         session = self._current()
@@ -131,16 +142,37 @@ class SqliteStore:
     async def damaged(self) -> Sequence[Damage]:
         return await self._read(lambda connection: reading.read_damaged(connection, self.namespace))
 
-    async def inspect(self) -> Sequence[Damage]:
-        await self.open()
-        return await asyncio.to_thread(inspect, Place(self.path, self._busy_seconds), self.namespace)
+    # What few processes do is imported by those who do it: a process that only lists begins sooner.
 
-    async def mend(self, dry_run: bool) -> Sequence[Mended]:
+    async def inspect(self) -> Sequence[Damage]:
+        from holdfast.stores.sqlite.inspecting import inspect
+
+        await self.open()
+        place = replace(self._current().place)
+        return await asyncio.to_thread(inspect, place, self.namespace)
+
+    async def mend(self, run_id: RunId | None) -> Sequence[Mended]:
+        from holdfast.stores.sqlite.mending import mend
+
         await self.open()
         mended: Sequence[Mended] = await self._current().writes.call(
-            lambda connection: mend(connection, self.namespace, dry_run)
+            lambda connection: mend(connection, self.namespace, run_id)
         )
         return mended
+
+    @asynccontextmanager
+    async def rehearsal(self) -> AsyncIterator[Rehearsal]:
+        from holdfast.stores.sqlite.backup import copy_database
+
+        with TemporaryDirectory(prefix="holdfast-") as folder:
+            path = Path(folder) / self.path.name
+            await finished(partial(copy_database, Place(self.path, self._busy_seconds), path))
+            copy = SqliteStore(path, self.namespace, big_blob=sys.maxsize)
+            copy._large_values = self._large_values  # it reads them, and writes none: none is large enough
+            try:
+                yield rehearsal_of(copy, self, str(path), str(self.path))
+            finally:
+                await copy.close()
 
     async def replace(self, commit: Commit) -> None:
         session = self._current()
@@ -165,9 +197,11 @@ class SqliteStore:
             lambda connection: reading.read_blobs(connection, self.namespace, files, family, digests)
         )
 
-    async def tag(self, run_id: RunId, seq: int, tags: Sequence[str]) -> bool:
+    async def tag(
+        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None
+    ) -> bool:
         done: bool = await self._current().writes.call(
-            lambda connection: upkeep.tag(connection, self.namespace, run_id, seq, tags)
+            lambda connection: upkeep.tag(connection, self.namespace, run_id, seq, tags, drop)
         )
         return done
 
@@ -244,6 +278,8 @@ class SqliteStore:
 
     async def backup(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
         """Copy the store, with all its namespaces, to a new file while it is in use."""
+        from holdfast.stores.sqlite.backup import back_up
+
         await self.open()
         source, target = Place(self.path, self._busy_seconds), Path(os.path.abspath(path))  # noqa: ASYNC240
         await watched(partial(back_up, source, target), progress)
@@ -274,6 +310,8 @@ class SqliteStore:
             )
         if self._finalizer is not None:
             self._finalizer.detach()
-        self._session = Session(self.path, self.namespace, self._busy_seconds, self._big_blob)
+        self._session = Session(
+            self.path, self.namespace, self._busy_seconds, self._big_blob, self._large_values
+        )
         self._finalizer = weakref.finalize(self, self._session.stop)
         return self._session

@@ -11,9 +11,10 @@ from holdfast.errors import CheckpointCorrupt, CheckpointNotFound, HeadMoved, St
 from holdfast.ids import RunId
 from holdfast.stores.sqlite import mail
 from holdfast.stores.sqlite.failures import patiently, storage_error
-from holdfast.stores.sqlite.handle import Handle, Place, set_log
+from holdfast.stores.sqlite.handle import LONGEST_LOG, Handle, Place, set_log
 from holdfast.stores.sqlite.lane import Call, settle
 from holdfast.stores.sqlite.reading import read_head
+from holdfast.stores.sqlite.room import Room
 from holdfast.stores.sqlite.writing import change_content, write_commit
 
 _DOUBTFUL_COMMIT = ". The commit may have happened or not: read the head again before anything else"
@@ -47,6 +48,7 @@ class Writer:
 
     def __init__(self, place: Place, handle: Handle, namespace: str, big_blob: int) -> None:
         self.transactions = 0
+        self.room = Room(place.path, LONGEST_LOG)
         self._place = place
         self._handle = handle
         self._namespace = namespace
@@ -69,6 +71,8 @@ class Writer:
             self._fail(calls, error, "writing to")
             return
         try:
+            if self._small_log is not connection:
+                self.room.make(len(calls))
             for call in calls:
                 self._apply(connection, call)
         except Exception as error:
@@ -83,9 +87,9 @@ class Writer:
 
     def _set_log(self, connection: sqlite3.Connection, calls: list[Call[Task]]) -> None:
         """Keep the log small while runs are written of which not everything is kept, and only then."""
-        commits = [call.task for call in calls if isinstance(call.task, Commit)]
-        small = any(commit.head.retention for commit in commits)
-        if commits and small != (self._small_log is connection):
+        retentions = [call.task.head.retention for call in calls if isinstance(call.task, Commit)]
+        small = any(retentions)
+        if retentions and small != (self._small_log is connection):
             set_log(connection, small)
             self._small_log = connection if small else None
 

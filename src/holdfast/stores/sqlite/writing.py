@@ -11,28 +11,33 @@ from holdfast.stores.compare import check_head, check_needs
 from holdfast.stores.seals import MODULUS, head_seal, record_seal
 from holdfast.stores.sqlite import mail
 
-_FIND_RUN = "SELECT id, checkpoint, token, created, content FROM runs WHERE namespace = ? AND run = ?"
-_ADD_RUN = (
-    "INSERT INTO runs (namespace, run, created, updated, workflow, family, checkpoint, seq, token, status, owner, "
-    "wake_at, takeovers, reason, retention, content, seal) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+# Whether it has notes, and whether letters wait, is asked here: statements of their own take three times as long.
+_FIND_RUN = (
+    "SELECT id, checkpoint, token, content, created, wake_at, EXISTS (SELECT 1 FROM notes WHERE run = runs.id), "
+    "EXISTS (SELECT 1 FROM letters WHERE run = runs.id AND data IS NOT NULL) "
+    "FROM runs WHERE namespace = ? AND run = ?"
 )
-# Not `created`, which is in an index and would make one page more to write.
-_MOVE_RUN = (
+ADD_RUN = (
+    "INSERT INTO runs (namespace, run, created, wake_at, updated, workflow, family, checkpoint, seq, token, status, "
+    "owner, takeovers, reason, retention, content, seal) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+# Not `created` and `wake_at`, which are in indexes: naming a column there is to write one page more.
+MOVE_RUN = (
     "UPDATE runs SET updated = ?, workflow = ?, family = ?, checkpoint = ?, seq = ?, token = ?, status = ?, "
-    "owner = ?, wake_at = ?, takeovers = ?, reason = ?, retention = ?, content = ?, seal = ? WHERE id = ?"
+    "owner = ?, takeovers = ?, reason = ?, retention = ?, content = ?, seal = ? WHERE id = ?"
 )
-_SET_CREATED = "UPDATE runs SET created = ? WHERE id = ?"
+_SET_TIMES = "UPDATE runs SET created = ?, wake_at = ? WHERE id = ?"
 _SET_CONTENT = "UPDATE runs SET content = ?, seal = ? WHERE id = ?"
-_ADD_CHECKPOINT = (
+ADD_CHECKPOINT = (
     "INSERT INTO checkpoints (run, seq, find, checkpoint, new_bytes, seal, header, changes, small_values) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-_ADD_KEYFRAME = "INSERT INTO keyframes (checkpoint, cut, changes, small_values) VALUES (?, ?, ?, ?)"
+ADD_KEYFRAME = "INSERT INTO keyframes (checkpoint, cut, changes, small_values) VALUES (?, ?, ?, ?)"
 _ADD_TAG = "INSERT INTO tags VALUES (?, ?)"
 FIND_FAMILY = "SELECT id FROM families WHERE namespace = ? AND family = ?"
-_ADD_FAMILY = "INSERT INTO families (namespace, family) VALUES (?, ?)"
+ADD_FAMILY = "INSERT INTO families (namespace, family) VALUES (?, ?)"
 _HAS_BLOB = "SELECT id, mark FROM blobs WHERE family = ? AND find = ? AND digest = ?"
-_ADD_BLOB = "INSERT INTO blobs (family, find, digest, size, mark, data) VALUES (?, ?, ?, ?, ?, ?)"
+ADD_BLOB = "INSERT INTO blobs (family, find, digest, size, mark, data) VALUES (?, ?, ?, ?, ?, ?)"
 _BRING_AGAIN = "UPDATE blobs SET mark = ? WHERE id = ?"
 _MARKS = "SELECT count FROM marks"
 
@@ -56,26 +61,26 @@ def write_commit(
         _bring_needed(connection, namespace, commit)
     if row is None:
         run = add_run(connection, namespace, head)
-        content = 0
+        content = has_letters = 0
     else:
-        run, checkpoint, _, created, content = row
-        if created != head.created:
-            connection.execute(_SET_CREATED, (head.created, run))
-        if checkpoint.hex() != head.checkpoint_id:
+        run, _, _, content, created, wake_at, has_notes, has_letters = row
+        if created != head.created or wake_at != head.wake_at:
+            connection.execute(_SET_TIMES, (head.created, head.wake_at, run))
+        if has_notes and commit.expected and commit.expected.checkpoint_id != head.checkpoint_id:
             content += mail.clear_notes(connection, run)
     content += _add_content(connection, run, commit)
     if commit.taken:
         content += mail.take_letters(connection, run, head.run_id, commit.taken)
     if commit.blobs:
         add_blobs(connection, namespace, head.family, commit.blobs, big_blob)
-    move_run(connection, namespace, run, head, content)
-    return mail.waiting_letters(connection, run)
+    connection.execute(MOVE_RUN, (*moving(namespace, head, content % MODULUS), run))
+    return mail.waiting_letters(connection, run) if has_letters or commit.letters else []
 
 
 def _add_content(connection: sqlite3.Connection, run: int, commit: Commit) -> int:
     """Add records, notes and letters; the sum of their seals."""
     run_id = commit.head.run_id
-    content = sum(_add_record(connection, run, record) for record in commit.records)
+    content = _add_records(connection, run, commit.records) if commit.records else 0
     if commit.notes:
         content += mail.add_notes(connection, run, run_id, commit.notes)
     if commit.letters:
@@ -85,15 +90,16 @@ def _add_content(connection: sqlite3.Connection, run: int, commit: Commit) -> in
 
 def add_run(connection: sqlite3.Connection, namespace: str, head: Head) -> int:
     """A row for a run that has none; ``move_run`` completes it."""
-    moving = _moving(namespace, head, 0)
-    run = connection.execute(_ADD_RUN, (namespace, head.run_id, head.created, *moving)).lastrowid
+    row = (namespace, head.run_id, head.created, head.wake_at, *moving(namespace, head, 0))
+    run = connection.execute(ADD_RUN, row).lastrowid
     assert run is not None
     return run
 
 
 def move_run(connection: sqlite3.Connection, namespace: str, run: int, head: Head, content: int) -> None:
-    """Let a run stand here; ``content`` is the sum of the seals of its rows."""
-    connection.execute(_MOVE_RUN, (*_moving(namespace, head, content % MODULUS), run))
+    """Let a run stand here, whatever its row said; ``content`` is the sum of the seals of its rows."""
+    connection.execute(_SET_TIMES, (head.created, head.wake_at, run))
+    connection.execute(MOVE_RUN, (*moving(namespace, head, content % MODULUS), run))
 
 
 def change_content(connection: sqlite3.Connection, namespace: str, run: int, head: Head, change: int) -> None:
@@ -113,7 +119,6 @@ def replace_run(connection: sqlite3.Connection, namespace: str, commit: Commit, 
     content = _add_content(connection, run, commit)
     if commit.blobs:
         add_blobs(connection, namespace, commit.head.family, commit.blobs, big_blob)
-    connection.execute(_SET_CREATED, (commit.head.created, run))
     move_run(connection, namespace, run, commit.head, content)
 
 
@@ -127,7 +132,8 @@ OF_RUN = (
 """What removes all that belongs to a run, but for its row."""
 
 
-def _moving(namespace: str, head: Head, content: int) -> tuple[object, ...]:
+def moving(namespace: str, head: Head, content: int) -> tuple[object, ...]:
+    """What of a head changes from commit to commit, as ``MOVE_RUN`` wants it."""
     return (
         head.updated,
         head.workflow_name,
@@ -137,7 +143,6 @@ def _moving(namespace: str, head: Head, content: int) -> tuple[object, ...]:
         head.token,
         head.status.value,
         head.owner,
-        head.wake_at,
         head.takeovers,
         # The text of an error may hold half a character, say of a file name that is no Unicode.
         head.reason.encode("utf-8", "surrogatepass"),
@@ -147,28 +152,35 @@ def _moving(namespace: str, head: Head, content: int) -> tuple[object, ...]:
     )
 
 
-def _add_record(connection: sqlite3.Connection, run: int, record: Record) -> int:
+def _add_records(connection: sqlite3.Connection, run: int, records: Sequence[Record]) -> int:
+    """Add the rows of records; the sum of their seals."""
+    rows = [row_of(run, record) for record in records]
+    if all(record.keyframe is None and not record.tags for record in records):
+        connection.executemany(ADD_CHECKPOINT, rows)
+    else:
+        for record, row in zip(records, rows, strict=True):
+            added = connection.execute(ADD_CHECKPOINT, row).lastrowid
+            if (keyframe := record.keyframe) is not None:
+                connection.execute(ADD_KEYFRAME, (added, keyframe.cut, keyframe.changes, keyframe.values))
+            for tag in record.tags:
+                connection.execute(_ADD_TAG, (added, tag.encode("utf-8", "surrogatepass")))
+    return sum(row[5] for row in rows)
+
+
+def row_of(run: int, record: Record) -> tuple[int, int, int, bytes, int, int, bytes, bytes, bytes]:
+    """A record as ``ADD_CHECKPOINT`` wants it."""
     checkpoint = bytes.fromhex(record.checkpoint_id)
-    seal = record_seal(record)
-    added = connection.execute(
-        _ADD_CHECKPOINT,
-        (
-            run,
-            record.seq,
-            prefix(checkpoint),
-            checkpoint,
-            record.new_bytes,
-            seal,
-            record.header,
-            record.changes,
-            record.values,
-        ),
+    return (
+        run,
+        record.seq,
+        prefix(checkpoint),
+        checkpoint,
+        record.new_bytes,
+        record_seal(record),
+        record.header,
+        record.changes,
+        record.values,
     )
-    if (keyframe := record.keyframe) is not None:
-        connection.execute(_ADD_KEYFRAME, (added.lastrowid, keyframe.cut, keyframe.changes, keyframe.values))
-    for tag in record.tags:
-        connection.execute(_ADD_TAG, (added.lastrowid, tag.encode("utf-8", "surrogatepass")))
-    return seal
 
 
 def _bring_needed(connection: sqlite3.Connection, namespace: str, commit: Commit) -> None:
@@ -193,13 +205,13 @@ def add_blobs(
     name = namespace, of
     (marks,) = connection.execute(_MARKS).fetchone()
     row = connection.execute(FIND_FAMILY, name).fetchone()
-    family = row[0] if row is not None else connection.execute(_ADD_FAMILY, name).lastrowid
+    family = row[0] if row is not None else connection.execute(ADD_FAMILY, name).lastrowid
     for blob in blobs:
         key = family, prefix(blob.digest), blob.digest
         known = connection.execute(_HAS_BLOB, key).fetchone()
         if known is None:
             connection.execute(
-                _ADD_BLOB, (*key, len(blob.data), marks, None if is_big(blob, big_blob) else blob.data)
+                ADD_BLOB, (*key, len(blob.data), marks, None if is_big(blob, big_blob) else blob.data)
             )
         elif known[1] != marks:
             connection.execute(_BRING_AGAIN, (marks, known[0]))

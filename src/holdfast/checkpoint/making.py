@@ -1,0 +1,155 @@
+"""Checkpoints become records, each behind the one before; now and then with a keyframe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from holdfast.checkpoint.document import packed
+from holdfast.checkpoint.folding import take_in
+from holdfast.checkpoint.info import CheckpointInfo, Header
+from holdfast.checkpoint.manifest import Changes, Manifest
+from holdfast.checkpoint.packing import Entry, Packer
+from holdfast.checkpoint.record import (
+    ELSEWHERE,
+    LARGEST_PART,
+    id_of,
+    packed_header,
+    sealed,
+    stored_form,
+)
+from holdfast.checkpoint.store import Head, Keyframe, Record
+from holdfast.checkpoint.tidying import Tidying
+from holdfast.ids import CheckpointId
+
+# Deltas are replayed at each load: a keyframe bounds how many. Values that stand in records only have to be
+# read again, not replayed, so a byte of them weighs less.
+_KEYFRAME_BYTES = 64 * 1024
+VALUE_WEIGHT = 64
+
+
+class Outside(NamedTuple):
+    """What the log takes from the world: the time in microseconds, and salt."""
+
+    now: Callable[[], int]
+    salt: Callable[[], bytes]
+
+
+class Replay(NamedTuple):
+    """Where replay of the newest record begins, and how much there is to replay since."""
+
+    first: int = 1
+    weight: float = 0
+    keyframe: int = 0
+    """The size of the keyframe that it begins with."""
+
+
+class Maker:
+    """Makes the records of one run, each behind the one before, whether that was stored or not."""
+
+    def __init__(
+        self,
+        outside: Outside,
+        manifest: Manifest,
+        parent: CheckpointId | None,
+        replay: Replay,
+        time: int,
+        tidying: Tidying | None,
+    ) -> None:
+        self._outside = outside
+        self._tidying = tidying
+        self._manifest = manifest
+        self.parent = parent
+        """The checkpoint that the next record follows."""
+        self.time = time
+        """That of the newest record, or later: times of a run only grow."""
+        self._replay_from, self._replay_weight, self._keyframe_size = replay
+
+    def tick(self) -> int:
+        """The time, if it is later than the last that was told, else the next microsecond behind that."""
+        self.time = max(self._outside.now(), self.time + 1)
+        return self.time
+
+    def make(
+        self, head: Head, entries: Sequence[Entry], changes: Sequence[Changes], packer: Packer
+    ) -> tuple[list[Record], list[CheckpointInfo]]:
+        """Records for checkpoints that follow those of ``head``, all at about one time."""
+        records: list[Record] = []
+        made: list[CheckpointInfo] = []
+        seq, last = head.seq, entries[-1]
+        self.tick()
+        for entry, changed in zip(entries, changes, strict=True):
+            seq += 1
+            if records:
+                self.time += 1
+            record, header = self._record(head, seq, entry, changed, packer, entry is last)
+            records.append(record)
+            made.append(CheckpointInfo(record.checkpoint_id, header, record.new_bytes))
+        return records, made
+
+    def _record(
+        self, head: Head, seq: int, entry: Entry, changed: Changes, packer: Packer, last: bool
+    ) -> tuple[Record, Header]:
+        manifest = self._manifest
+        take_in(manifest, changed, entry.phase, entry.cause, seq, self.time)
+        plain_changes, plain_values = packed(changed)
+        changes, values = self._part(plain_changes, packer), self._part(plain_values, packer)
+        brought = packer.new_blob_bytes()
+        wanted = self._wants_keyframe(head, entry, len(plain_changes), len(plain_values), brought, last)
+        if wanted:
+            self._replay_from, self._replay_weight = seq, 0
+        header = Header(
+            head.run_id,
+            head.workflow_name,
+            seq,
+            entry.superstep,
+            entry.phase,
+            entry.cause,
+            self.parent,
+            self.time,
+            entry.status,
+            len(manifest.deliveries),
+            len(manifest.requests),
+            self._replay_from,
+            self._outside.salt(),
+        )
+        head_bytes = packed_header(header)
+        checkpoint_id = self.parent = id_of(head_bytes, plain_changes, plain_values)
+        size = len(head_bytes) + len(changes) + len(values) + brought
+        keyframe = None
+        if wanted:
+            keyframe = self._keyframe(checkpoint_id, packer)
+            size += self._keyframe_size + packer.new_blob_bytes()
+        record = Record(checkpoint_id, head.run_id, seq, head_bytes, changes, values, size, keyframe)
+        return record, header
+
+    def _wants_keyframe(
+        self, head: Head, entry: Entry, changes: int, values: int, brought: int, last: bool
+    ) -> bool:
+        """Whether replay should begin anew, after a record of so many bytes."""
+        self._replay_weight += changes + values / VALUE_WEIGHT
+        if entry.keyframe:
+            return True
+        if not last:
+            return False
+        heavy = self._replay_weight >= max(_KEYFRAME_BYTES, self._keyframe_size)
+        return heavy or (self._tidying is not None and self._tidying.due(head, brought))
+
+    def _keyframe(self, checkpoint_id: CheckpointId, packer: Packer) -> Keyframe:
+        for keys in self._manifest.state.values():
+            for key, ref in keys.items():
+                if ref.parts is not None:
+                    compact = packer.compacted(ref)
+                    self._manifest.exchange(keys, key, compact)
+        changes, values = packed(self._manifest.as_changes())
+        keyframe = Keyframe(
+            self._part(sealed(checkpoint_id, changes, values), packer), self._part(values, packer)
+        )
+        self._keyframe_size = len(keyframe.changes) + len(keyframe.values)
+        return keyframe
+
+    def _part(self, plain: bytes, packer: Packer) -> bytes:
+        if not plain:
+            return plain
+        stored = stored_form(plain)
+        return stored if len(stored) <= LARGEST_PART else ELSEWHERE + packer.blob(plain)

@@ -1,0 +1,53 @@
+"""Room at the end of the write-ahead log, made before it is needed.
+
+A commit that makes the log longer has to make its length durable too. That takes file systems longer than the bytes:
+ext4 waits for its journal, and so for whatever else was written to the disk meanwhile. Commits that write over what is
+there wait for nobody. SQLite does so once its log is long enough and begins anew at the front; until then zeros are put
+at its end now and then. It reads a log up to the first frame that is none, so to readers they are not there.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+LEAST = 128 * 1024
+MOST = 1024 * 1024
+"""How many bytes are added: as many as there are, within these bounds."""
+_COMMITS = 4
+"""How many go by before the log is looked at again: a process that makes fewer pays for nothing."""
+
+
+class Room:
+    """The end of the log of one database; ``longest`` is where SQLite begins anew, or close to it."""
+
+    def __init__(self, database: Path, longest: int) -> None:
+        self._log = os.fspath(database) + "-wal"
+        self._longest = longest
+        self._end = 0
+        self._commits = 0
+        self.added = 0
+        """How many bytes were added so far."""
+
+    def make(self, commits: int) -> None:
+        """Make room if none is left, in a transaction that may write: so nobody else is at the end of the log."""
+        self._commits += commits
+        if self._commits < _COMMITS:
+            return
+        self._commits = 0
+        try:
+            size = os.stat(self._log).st_size
+            # Where the end is another one, frames went beyond it, or this is another log.
+            if size != self._end and size < self._longest:
+                added = self._add(min(max(size, LEAST), MOST, self._longest - size))
+                self._end = size + added
+                self.added += added
+        except OSError:  # without room commits take longer, and a disk that is full they notice themselves
+            self._end = 0
+
+    def _add(self, count: int) -> int:
+        log = os.open(self._log, os.O_WRONLY | os.O_APPEND | getattr(os, "O_BINARY", 0))
+        try:
+            return os.write(log, bytes(count))
+        finally:
+            os.close(log)
