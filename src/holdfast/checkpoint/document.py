@@ -38,7 +38,7 @@ class Table:
     """The values that a document names, each once."""
 
     def __init__(self) -> None:
-        self.entries: list[list[Any]] = []
+        self.entries: list[tuple[Any, ...]] = []
         self.content: list[bytes] = []
         self._index: dict[int, int] = {}
 
@@ -47,11 +47,12 @@ class Table:
         known = self._index.get(id(ref))
         if known is not None:
             return known
-        entry: list[Any] = [ref.label, ref.size]
+        # Tuples of what cannot change: there may be ten thousand of them, which the garbage collector lets go.
+        entry: tuple[Any, ...] = (ref.label, ref.size)
         if ref.parts is not None:
-            entry += [None, [[int(part.is_item), self.add(part.ref)] for part in ref.parts]]
+            entry += (None, [(int(part.is_item), self.add(part.ref)) for part in ref.parts])
         elif ref.digest is not None:
-            entry.append(ref.digest)
+            entry += (ref.digest,)
         else:
             assert ref.data is not None, "a value that was read without its content cannot be stored"
             self.content.append(ref.data)
@@ -155,20 +156,20 @@ def _unpack_asked(document: list[Any], refs: list[Ref]) -> Asked:
 def _pack_writes(writes: Sequence[tuple[Scope, str, Written]], add: _Add) -> list[Any]:
     by_scope: list[list[Any]] = []
     last: Scope | None = None
+    keys: list[tuple[Any, ...]] = []
     for scope, key, written in writes:
         if scope != last:
-            by_scope.append([_pack_scope(scope), []])
+            keys = []
+            by_scope.append([_pack_scope(scope), keys])
             last = scope
-        by_scope[-1][1].append([key, *_pack_written(written, add)])
+        if isinstance(written, Put):
+            keys.append((key, _PUT, add(written.ref)))
+        elif isinstance(written, Grow):
+            parts = [(int(part.is_item), add(part.ref)) for part in written.parts]
+            keys.append((key, _GROW, written.label, parts))
+        else:
+            keys.append((key, _DROP))
     return by_scope
-
-
-def _pack_written(written: Written, add: _Add) -> list[Any]:
-    if isinstance(written, Put):
-        return [_PUT, add(written.ref)]
-    if isinstance(written, Grow):
-        return [_GROW, written.label, [[int(part.is_item), add(part.ref)] for part in written.parts]]
-    return [_DROP]
 
 
 def _unpack_writes(document: list[Any], refs: list[Ref]) -> list[tuple[Scope, str, Written]]:

@@ -199,8 +199,7 @@ class Manifest:
             self.graph = changes.graph
         self.happened = list(changes.happened) if changes.happened else []
         self._fold_messages(changes, seq)
-        for scope, key, written in changes.writes:
-            self._write(scope, key, written)
+        self._fold_writes(changes.writes)
         for scope in changes.dropped:
             self._forget(self.state.pop(scope, {}).values())
         for host, count in changes.instances:
@@ -257,20 +256,30 @@ class Manifest:
                 self._hold(refs)
             self.buffers[key] = buffer
 
-    def _write(self, scope: Scope, key: str, written: Written) -> None:
-        keys = self.state.pop(scope, {})
-        before = keys.pop(key, None)
-        if isinstance(written, Put):
-            keys[key] = written.ref.copy()  # it may grow in place
-            self._hold([written.ref])
-            self._forget([before] if before is not None else ())
-        elif isinstance(written, Grow):
-            keys[key] = _grown(before, written)
-            self._hold(part.ref for part in written.parts)
-        else:
-            self._forget([before] if before is not None else ())
-        if keys:
-            self.state[scope] = keys
+    def _fold_writes(self, writes: Sequence[tuple[Scope, str, Written]]) -> None:
+        """Scopes and keys are in the order in which they were last written."""
+        last: Scope | None = None
+        keys: dict[str, Ref] = {}
+        for scope, key, written in writes:
+            if scope != last:
+                if last is not None and keys:
+                    self.state[last] = keys
+                last, keys = scope, self.state.pop(scope, {})
+            before = keys.pop(key, None)
+            if isinstance(written, Put):
+                ref = written.ref
+                if ref.digest is not None or ref.parts is not None:
+                    self._hold((ref,))
+                    ref = ref.copy()  # it may grow in place
+                keys[key] = ref
+            elif isinstance(written, Grow):
+                keys[key] = _grown(before, written)
+                self._hold(part.ref for part in written.parts)
+                continue
+            if before is not None:
+                self._forget((before,))
+        if last is not None and keys:
+            self.state[last] = keys
 
     def exchange(self, keys: dict[str, Ref], key: str, ref: Ref) -> None:
         """Let another name stand for the same value of a key."""

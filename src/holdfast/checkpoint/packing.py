@@ -188,6 +188,8 @@ class Packer:
         return [(key, None), (key, extended)] if anew else [(key, extended)]
 
     def _written(self, before: Snapshot, place: state.Place, change: state.Write) -> Written:
+        if isinstance(change, state.Put) and getattr(change.value, "size_hint", INLINE + 1) <= INLINE:
+            return Put(self.ref(change.value))  # as most are; what was there before does not matter
         if isinstance(change, state.Drop):
             return Drop()
         held = state.read(before.state, *place)
@@ -200,7 +202,7 @@ class Packer:
         """A whole list or text that was queued again, with something behind what was there: only that is stored."""
         if not isinstance(value, Encoded) or held is None or held.type is not value.type:
             return None
-        if value.size_hint <= INLINE or value.type not in (list, str, bytes):
+        if value.type not in (list, str, bytes):
             return None
         scope, key = place
         if key not in self._manifest.state.get(scope, {}):
@@ -239,21 +241,18 @@ class Packer:
 
     def ref(self, value: Value) -> Ref:
         """How a value is named; its content is stored if it is not yet."""
-        known = self._refs.get(id(value))
-        if known is None:
-            known = self._refs[id(value)] = (value, self._new_ref(value))
-        return known[1]
-
-    def _new_ref(self, value: Value) -> Ref:
+        if isinstance(value, Encoded):
+            ref = value.ref
+            if ref is None or (ref.digest is not None and not self._has(ref.digest)):
+                ref = value.ref = self.named(value.label, value.data)
+            return ref
         if isinstance(value, Pieces):
             return value.ref
-        if isinstance(value, Joined):
-            return self._joined(value)
-        assert isinstance(value, Encoded), f"{value!r} was not captured by the encoder of a storage"
-        if value.ref is not None and (value.ref.digest is None or self._has(value.ref.digest)):
-            return value.ref
-        value.ref = self.named(value.label, value.data)
-        return value.ref
+        assert isinstance(value, Joined), f"{value!r} was not captured by the encoder of a storage"
+        known = self._refs.get(id(value))
+        if known is None:
+            known = self._refs[id(value)] = (value, self._joined(value))
+        return known[1]
 
     def _joined(self, value: Joined) -> Ref:
         base, tail = value.parts()
@@ -269,7 +268,7 @@ class Packer:
     def named(self, label: str, data: bytes) -> Ref:
         """The name of encoded content: small content stands in it, other content becomes a blob."""
         if len(data) <= INLINE:
-            return Ref(label, len(data), data=data)
+            return Ref(label, len(data), None, data)
         return Ref(label, len(data), self.blob(data))
 
     def blob(self, data: bytes) -> Digest:

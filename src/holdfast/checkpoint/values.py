@@ -122,7 +122,8 @@ class Encoded:
         """About how many bytes it takes, known at no cost."""
         if self._data is not None:
             return len(self._data)
-        return len(self._object) if isinstance(self._object, str | bytes) else 16
+        held = self._object
+        return len(held) if type(held) is str or type(held) is bytes else 16
 
     @property
     def data(self) -> bytes:
@@ -227,9 +228,12 @@ _BUILTIN: Mapping[str, type] = {
 }
 
 
+_LABELS = {kind: kind.__qualname__ for kind in _BUILTIN.values()}
+
+
 def label_of(kind: type, codec: Codec) -> str:
     """The type of a value, for people."""
-    return codec.types.name_of(kind) or kind.__qualname__
+    return _LABELS.get(kind) or codec.types.name_of(kind) or kind.__qualname__
 
 
 def class_of(label: str, codec: Codec) -> type:

@@ -48,10 +48,11 @@ class Layered(Mapping[K, V]):
         """This mapping with ``changes`` made; a value of ``GONE`` removes its key."""
         copy: Layered[K, V] = Layered(self._base)
         layer = dict(self._layer)
-        size = self.size
+        base, size = self._base, self.size
         for key, value in changes.items():
-            size += (value is not GONE) - (key in self)
-            layer.pop(key, None)  # so that the order is that of the last change, whenever layers are folded
+            # Taken out first, so that the order is that of the last change, whenever layers are folded.
+            before = layer.pop(key, _MISSING)
+            size += (value is not GONE) - (key in base if before is _MISSING else before is not GONE)
             layer[key] = value
         copy.size = size
         if len(layer) > _SMALL and len(layer) * _FRACTION > len(self._base):
@@ -68,6 +69,13 @@ class Layered(Mapping[K, V]):
         if value is GONE:
             raise KeyError(key)
         return value  # type: ignore[no-any-return]
+
+    def get(self, key: K, default: Any = None) -> Any:
+        """The value of a key; the one of ``Mapping`` would raise and catch for each that is not there."""
+        value = self._layer.get(key, _MISSING)
+        if value is _MISSING:
+            return self._base.get(key, default)
+        return default if value is GONE else value
 
     def __contains__(self, key: object) -> bool:
         value = self._layer.get(key, _MISSING)  # type: ignore[arg-type]

@@ -77,14 +77,15 @@ def write(state: State, writes: Mapping[Place, Write]) -> State:
     """``state`` after ``writes``; costs what is written, not what is there."""
     by_scope: dict[Scope, dict[str, Any]] = {}
     for (scope, key), change in writes.items():
-        changed = by_scope.setdefault(scope, {})
-        match change:
-            case Put():
-                changed[key] = change.value
-            case Append():
-                changed[key] = append_to(read(state, scope, key), change.items)
-            case Drop():
-                changed[key] = GONE
+        changed = by_scope.get(scope)
+        if changed is None:
+            changed = by_scope[scope] = {}
+        if isinstance(change, Put):
+            changed[key] = change.value
+        elif isinstance(change, Append):
+            changed[key] = append_to(read(state, scope, key), change.items)
+        else:
+            changed[key] = GONE
     scopes: dict[Scope, Any] = {}
     for scope, changed in by_scope.items():
         keys = (state.get(scope) or Layered()).changed(changed)
@@ -99,8 +100,19 @@ def combine(
 
     Raises ``StateConflict`` where two turns changed one key in ways that do not combine.
     """
+    turns = [(executor_id, changes) for executor_id, changes in changes_of if changes]
+    if (
+        len(turns) == 1
+    ):  # as in most supersteps: nothing to combine, but updates are merged into what is there
+        executor_id, changes = turns[0]
+        return {
+            place: change
+            if not isinstance(change, Update)
+            else _combined(state, place, [(executor_id, change)], capture)
+            for place, change in changes.items()
+        }
     by_place: dict[Place, list[tuple[ExecutorId, Change]]] = {}
-    for executor_id, changes in changes_of:
+    for executor_id, changes in turns:
         for place, change in changes.items():
             by_place.setdefault(place, []).append((executor_id, change))
     return {place: _combined(state, place, made, capture) for place, made in by_place.items()}

@@ -154,7 +154,8 @@ class TurnContext(WorkflowContext[Any, Any]):
 
     @property
     def _staging(self) -> Staging:
-        self._check_open()
+        if self._over:
+            self._check_open()
         if self._staged is None:
             placed = self._placed
             self._staged = Staging(

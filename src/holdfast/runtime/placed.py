@@ -16,12 +16,17 @@ from holdfast.runtime.fields import FieldWatch, Noted
 class Placed:
     """An executor of a run: where it stands and the instance that serves it there."""
 
-    __slots__ = ("address", "graph", "instance", "last", "path", "spec", "to_reset", "to_restore", "watch")
+    __slots__ = (
+        *("address", "graph", "instance", "last", "path", "spec"),
+        *("shared_scope", "to_reset", "to_restore", "watch"),
+    )
 
     def __init__(self, address: ExecutorId, located: Located, instance: Executor) -> None:
         self.address = address
         self.graph, self.path, self.spec = located
         self.instance = instance
+        self.shared_scope: Scope | None = None
+        """The shared scope that it used last, as it will most often do again."""
         self.to_reset = False
         self.to_restore = False
         self.last = not self.graph.outgoing[self.spec.id]
@@ -41,4 +46,5 @@ class Placed:
 
     def merge_for(self, scope: Scope, key: str) -> MergeRule | None:
         """The merge declared for a key; private scopes have one writer and need none."""
-        return self.graph.merge_for(scope.name, key) if scope.owner is None else None
+        graph = self.graph
+        return graph.merge_for(scope.name, key) if graph.merges and scope.owner is None else None

@@ -27,13 +27,17 @@ def scope_of(placed: Placed, scope_name: str | None) -> Scope:
     """The scope with this name, or the private one of the executor."""
     if scope_name is None:
         return Scope(placed.address, "", placed.path)
+    known = placed.shared_scope
+    if known is not None and known.name is scope_name:
+        return known
     if not scope_name or type(scope_name) is not str:
         raise InvalidArgument(
             f"scope_name={scope_name!r}: a shared scope has a name; leave it out for the private scope"
         )
     if not scope_name.isascii():
         check_text(scope_name, "scope_name")
-    return Scope(None, scope_name, placed.path)
+    scope = placed.shared_scope = Scope(None, scope_name, placed.path)
+    return scope
 
 
 def place_of(
