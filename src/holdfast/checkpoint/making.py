@@ -25,7 +25,7 @@ from holdfast.ids import CheckpointId
 # Deltas are replayed at each load: a keyframe bounds how many. Values that stand in records only have to be
 # read again, not replayed, so a byte of them weighs less.
 _KEYFRAME_BYTES = 64 * 1024
-VALUE_WEIGHT = 64
+_VALUE_WEIGHT = 64
 
 
 class Outside(NamedTuple):
@@ -40,8 +40,23 @@ class Replay(NamedTuple):
 
     first: int = 1
     weight: float = 0
-    keyframe: int = 0
-    """The size of the keyframe that it begins with."""
+    keyframe: float = 0
+    """The size of the keyframe that it begins with, or of a record that is as good as one."""
+
+    def after(self, changes: int, values: int) -> Replay:
+        """The same after one more record with so many bytes.
+
+        One that is far bigger than all before it holds nearly all that there is: a keyframe would only say it again.
+        """
+        own = changes + values / _VALUE_WEIGHT
+        if own >= max(_KEYFRAME_BYTES, 2 * (self.weight + self.keyframe)):
+            return Replay(self.first, self.weight, own)
+        return Replay(self.first, self.weight + own, self.keyframe)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it should begin anew."""
+        return self.weight >= max(_KEYFRAME_BYTES, self.keyframe)
 
 
 class Maker:
@@ -63,7 +78,7 @@ class Maker:
         """The checkpoint that the next record follows."""
         self.time = time
         """That of the newest record, or later: times of a run only grow."""
-        self._replay_from, self._replay_weight, self._keyframe_size = replay
+        self._replay = replay
 
     def tick(self) -> int:
         """The time, if it is later than the last that was told, else the next microsecond behind that."""
@@ -97,7 +112,7 @@ class Maker:
         brought = packer.new_blob_bytes()
         wanted = self._wants_keyframe(head, entry, len(plain_changes), len(plain_values), brought, last)
         if wanted:
-            self._replay_from, self._replay_weight = seq, 0
+            self._replay = Replay(seq)
         header = Header(
             head.run_id,
             head.workflow_name,
@@ -110,7 +125,7 @@ class Maker:
             entry.status,
             len(manifest.deliveries),
             len(manifest.requests),
-            self._replay_from,
+            self._replay.first,
             self._outside.salt(),
         )
         head_bytes = packed_header(header)
@@ -119,7 +134,9 @@ class Maker:
         keyframe = None
         if wanted:
             keyframe = self._keyframe(checkpoint_id, packer)
-            size += self._keyframe_size + packer.new_blob_bytes()
+            kept = len(keyframe.changes) + len(keyframe.values)
+            self._replay = Replay(seq, keyframe=kept)
+            size += kept + packer.new_blob_bytes()
         record = Record(checkpoint_id, head.run_id, seq, head_bytes, changes, values, size, keyframe)
         return record, header
 
@@ -127,13 +144,12 @@ class Maker:
         self, head: Head, entry: Entry, changes: int, values: int, brought: int, last: bool
     ) -> bool:
         """Whether replay should begin anew, after a record of so many bytes."""
-        self._replay_weight += changes + values / VALUE_WEIGHT
+        self._replay = self._replay.after(changes, values)
         if entry.keyframe:
             return True
         if not last:
             return False
-        heavy = self._replay_weight >= max(_KEYFRAME_BYTES, self._keyframe_size)
-        return heavy or (self._tidying is not None and self._tidying.due(head, brought))
+        return self._replay.is_long or (self._tidying is not None and self._tidying.due(head, brought))
 
     def _keyframe(self, checkpoint_id: CheckpointId, packer: Packer) -> Keyframe:
         for keys in self._manifest.state.values():
@@ -142,11 +158,9 @@ class Maker:
                     compact = packer.compacted(ref)
                     self._manifest.exchange(keys, key, compact)
         changes, values = packed(self._manifest.as_changes())
-        keyframe = Keyframe(
+        return Keyframe(
             self._part(sealed(checkpoint_id, changes, values), packer), self._part(values, packer)
         )
-        self._keyframe_size = len(keyframe.changes) + len(keyframe.values)
-        return keyframe
 
     def _part(self, plain: bytes, packer: Packer) -> bytes:
         if not plain:
