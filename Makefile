@@ -52,6 +52,7 @@ faults: $(DEV) ## kill, stop and race processes on each store, a thousand times 
 	$(BIN)/python -m tests.faults.sleepers --store file --memory 2500 4000 --allocated
 	set -e; for store in sqlite file; do \
 	  $(BIN)/python -m tests.faults.corruption --store $$store --count 500; \
+	  $(BIN)/python -m tests.faults.repairs --store $$store --kills 200; \
 	  $(BIN)/python -m tests.faults.hammer --store $$store --rounds 100; \
 	  $(BIN)/python -m tests.faults.answers --store $$store --rounds 100; \
 	  $(BIN)/python -m tests.faults.zombies --store $$store; \

@@ -6,6 +6,7 @@ Run it with `make bench`, or `python -m bench --help` from the root of the repos
 |---|---|
 | `workloads/` | what is measured: parameters, unit, right answer |
 | `scripts.py`, `inputs.py` | what supersteps do to state, as data that every side plays |
+| `rounds.py` | what a hub makes of the answers in W5, on every side |
 | `sides.py` | who is measured: pinned packages, contestant and configuration of each |
 | `contestants/` | how each side does each workload, one package per side, and the limits |
 | `environments.py` | a virtual environment per peer under `.bench/` |

@@ -101,7 +101,7 @@ class Client:
     def run(self, workload: Workload, params: Params) -> Sample:
         """One timed run, checked."""
         answer = self.ask(workload, params, count=False)
-        timed = Timed(answer["seconds"], tuple(answer["marks"]))
+        timed = Timed(answer["seconds"], tuple(answer["marks"]), answer["own"])
         scale = UNITS[workload.unit]
         return Sample(
             workload.value(timed, params) * scale,

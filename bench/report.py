@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 
 from bench.measure import Row, Table
@@ -11,19 +12,23 @@ from bench.verdicts import Verdict
 
 
 class Progress:
-    """One line that is overwritten on a terminal, and one line in a while elsewhere."""
+    """One line that is overwritten on a terminal, one every few seconds elsewhere; each says the time so far."""
 
-    def __init__(self, every: int = 20) -> None:
+    def __init__(self, every: float = 5.0) -> None:
         self._live = sys.stderr.isatty()
         self._every = every
-        self._count = 0
+        self._begin = time.monotonic()
+        self._next = self._begin
 
     def __call__(self, text: str) -> None:
         """Show the newest state of a long piece of work."""
-        self._count += 1
+        now = time.monotonic()
+        minutes, seconds = divmod(int(now - self._begin), 60)
+        text = f"[{minutes}:{seconds:02}] {text}"
         if self._live:
-            print(f"\r\x1b[K{text}"[:120], end="", file=sys.stderr, flush=True)
-        elif self._count % self._every == 1:
+            print(f"\r\x1b[K{text[:120]}", end="", file=sys.stderr, flush=True)
+        elif now >= self._next:
+            self._next = now + self._every
             print(text, file=sys.stderr, flush=True)
 
     def say(self, text: str) -> None:
@@ -33,7 +38,6 @@ class Progress:
 
     def clear(self) -> None:
         """Take the live line away."""
-        self._count = 0
         if self._live:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 

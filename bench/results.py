@@ -37,7 +37,9 @@ BUSY = "The machine was busy with something else: times say little, bytes and co
 LOST = (
     "Sides that are not listed store nothing, or in memory, and lose all. A power cut is taken at its word: a drive "
     "keeps what it said it wrote, and nothing else is kept. Nobody cut the power here: this follows from which calls a "
-    "side makes, which *syncs each* counts."
+    "side makes, which *syncs each* counts. Sides that do not wait for the disk differ in how far they run ahead: our "
+    "`async` is one superstep ahead at most, and shows nothing that can be lost; LangGraph's, its default, has "
+    "no bound."
 )
 
 

@@ -3,7 +3,7 @@
 It reads one JSON object per line and answers each with one line:
 
     {"workload": "W2", "params": {"supersteps": 200}, "folder": "...", "fresh": true, "count": false}
-    {"seconds": 0.05, "marks": [], "result": 200, "supersteps": 200, "events": 804, "peak": 71000000, "stored": 9000}
+    {"seconds": 0.05, "marks": [], "own": 0.0, "result": 200, "supersteps": 200, "events": 804, ...}
 
 With `count` nothing is timed: bytes passed to write() are read at each superstep, and the run stands between two
 marks that a tracer can see. Its first line says who it is: the Python version, package versions, and how it does
@@ -64,7 +64,8 @@ async def timed(run: Run, repeat: bool) -> tuple[dict[str, Any], Outcome]:
         if not repeat or seconds >= MOMENT_SECONDS:
             break
     passed = [] if repeat else [moment - begin for moment in marks.times]
-    return {"seconds": seconds / runs, "marks": passed, "peak": meters.peak_memory()}, outcome
+    own = 0.0 if repeat else sum(marks.own)
+    return {"seconds": seconds / runs, "marks": passed, "own": own, "peak": meters.peak_memory()}, outcome
 
 
 async def counted(run: Run) -> tuple[dict[str, Any], Outcome]:

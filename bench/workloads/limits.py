@@ -2,39 +2,46 @@
 
 from __future__ import annotations
 
+from bench.scripts import Params
 from bench.workloads.model import Workload, whole
 
-L1 = Workload(
-    id="L1",
-    title="limit: one bare await",
-    what="Awaiting a coroutine that does nothing, in a loop.",
-    unit="us",
-    per="await",
-    params={"count": 100_000},
-    value=whole(lambda params: params["count"]),
-    answer=lambda params: params["count"],
-)
 
-L2 = Workload(
-    id="L2",
-    title="limit: one asyncio task",
-    what="Creating a task around a coroutine that does nothing, and awaiting it, one at a time.",
-    unit="us",
-    per="task",
-    params={"count": 10_000},
-    value=whole(lambda params: params["count"]),
-    answer=lambda params: params["count"],
-)
+def _counted(id: str, title: str, what: str, unit: str, per: str, params: Params) -> Workload:
+    return Workload(
+        id=id,
+        title=title,
+        what=what,
+        unit=unit,
+        per=per,
+        params=params,
+        value=whole(lambda params: params["count"]),
+        answer=lambda params: params["count"] * params.get("width", 1),
+    )
 
-L3 = Workload(
-    id="L3",
-    title="limit: one gather of 100",
-    what="`asyncio.gather` of 100 coroutines that do nothing.",
-    unit="ms",
-    per="gather",
-    params={"count": 50, "width": 100},
-    value=whole(lambda params: params["count"]),
-    answer=lambda params: params["count"] * params["width"],
+
+L1 = _counted(
+    "L1",
+    "limit: one bare await",
+    "Awaiting a coroutine that does nothing, in a loop.",
+    "us",
+    "await",
+    {"count": 100_000},
+)
+L2 = _counted(
+    "L2",
+    "limit: one asyncio task",
+    "Creating a task around a coroutine that does nothing, and awaiting it, one at a time.",
+    "us",
+    "task",
+    {"count": 10_000},
+)
+L3 = _counted(
+    "L3",
+    "limit: one gather of 100",
+    "`asyncio.gather` of 100 coroutines that do nothing.",
+    "ms",
+    "gather",
+    {"count": 50, "width": 100},
 )
 
 IMPORT = Workload(

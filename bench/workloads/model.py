@@ -17,6 +17,8 @@ class Timed:
 
     seconds: float
     marks: tuple[float, ...] = ()
+    own: float = 0.0
+    """The seconds in which handlers did work of their own, which no store can spare them."""
 
 
 Value: TypeAlias = Callable[[Timed, Params], float]
@@ -60,6 +62,11 @@ class Workload:
     """Whether bytes and syncs are counted."""
 
 
+def supersteps_of(params: Params) -> int:
+    """As many as the parameters say."""
+    return params["supersteps"]
+
+
 def whole(divisor: Callable[[Params], int]) -> Value:
     """The whole run, by how many of `per` it holds."""
     return lambda timed, params: timed.seconds / divisor(params)
@@ -68,6 +75,11 @@ def whole(divisor: Callable[[Params], int]) -> Value:
 def after_first(timed: Timed, _: Params) -> float:
     """The mean superstep but the first, until the run is over."""
     return (timed.seconds - timed.marks[1]) / (len(timed.marks) - 1)
+
+
+def without_own(timed: Timed, params: Params) -> float:
+    """The same without what handlers did themselves."""
+    return after_first(timed, params) - timed.own / (len(timed.marks) - 1)
 
 
 def first(timed: Timed, _: Params) -> float:
@@ -79,7 +91,7 @@ def first_of(count: int) -> Value:
     """The mean of so many supersteps at the beginning (of a tenth of all, where there are few)."""
 
     def value(timed: Timed, _: Params) -> float:
-        some = min(count, max(len(timed.marks) // 10, 1))
+        some = _some(timed, count)
         return (timed.marks[some] - timed.marks[0]) / some
 
     return value
@@ -89,7 +101,11 @@ def last_of(count: int) -> Value:
     """The mean of so many supersteps at the end (of a tenth of all, where there are few)."""
 
     def value(timed: Timed, _: Params) -> float:
-        some = min(count, max(len(timed.marks) // 10, 1))
+        some = _some(timed, count)
         return (timed.marks[-1] - timed.marks[-1 - some]) / some
 
     return value
+
+
+def _some(timed: Timed, count: int) -> int:
+    return min(count, max(len(timed.marks) // 10, 1))

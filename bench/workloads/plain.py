@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from bench.scripts import Params
-from bench.workloads.model import Workload, whole
-
-
-def fan_answer(params: Params) -> int:
-    """The sum that the hub holds after the last round: each of `width` workers adds its index to the round."""
-    width, last = params["width"], params["rounds"] - 1
-    return width * last + width * (width - 1) // 2
-
+from bench.rounds import last_sum
+from bench.workloads.model import Workload, supersteps_of, whole
 
 CHAIN = (
     "A chain of distinct async executors; each takes an int, adds 1 and passes it on, the last one yields it. "
@@ -27,9 +20,9 @@ W1 = Workload(
     unit="us",
     per="superstep",
     params={"supersteps": 200},
-    value=whole(lambda params: params["supersteps"]),
-    answer=lambda params: params["supersteps"],
-    supersteps=lambda params: params["supersteps"],
+    value=whole(supersteps_of),
+    answer=supersteps_of,
+    supersteps=supersteps_of,
     rounds=20,
     quick_rounds=5,
 )
@@ -45,9 +38,9 @@ W2 = Workload(
     unit="us",
     per="superstep",
     params={"supersteps": 200},
-    value=whole(lambda params: params["supersteps"]),
-    answer=lambda params: params["supersteps"],
-    supersteps=lambda params: params["supersteps"],
+    value=whole(supersteps_of),
+    answer=supersteps_of,
+    supersteps=supersteps_of,
     fresh=True,
     counted=True,
     rounds=10,
@@ -69,7 +62,7 @@ W5 = Workload(
     per="round",
     params={"width": 100, "rounds": 10},
     value=whole(lambda params: params["rounds"]),
-    answer=fan_answer,
+    answer=last_sum,
     supersteps=lambda params: 2 * params["rounds"] + 1,
     fresh=True,
     counted=True,

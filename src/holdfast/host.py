@@ -30,6 +30,8 @@ _RESCUE_SECONDS = 10.0
 # How long a run is left alone that could not be woken.
 _BACKOFF_SECONDS = 60.0
 _PROBLEMS_KEPT = 1_000
+# Among how many times as many runs as there is room for a host chooses, if others were faster before.
+_CHOICE = 4
 _AT_ONCE = float("-inf")
 
 
@@ -100,12 +102,14 @@ class Host:
         self._poll = poll
         self._concurrency = concurrency
         self._woken = woken
-        self._now = current().now
+        self._now, self._chance = current().now, current().chance
         self._active: dict[str, asyncio.Task[None]] = {}
         self._runs: dict[str, Run] = {}
         self._tried: dict[str, _Tried] = {}
         self._serving: asyncio.Task[None] | None = None
         self._rescue_at = _AT_ONCE
+        self._crowded = False
+        """Whether others were faster with a run: they look for the same ones."""
         self.problems: dict[str, Exception] = {}
         """Why runs could not be woken, by run id; the last thousand."""
 
@@ -169,16 +173,21 @@ class Host:
         self._forget_tried(loop_time)
         rescues = loop_time >= self._rescue_at
         all_rescued = True
+        known: dict[str, bool] = {}
+        crowded, self._crowded = self._crowded, False
         for name, workflow in self._workflows.items():
             room = self._concurrency - len(self._active)
             if room <= 0:
                 all_rescued = False
                 break
             # Also as many as are known and would be passed over.
-            most = room + len(self._active) + len(self._tried)
+            most = (_CHOICE * room if crowded else room) + len(self._active) + len(self._tried)
             heads = list(await self._storage.store.due(name, in_microseconds(self._now()), most))
+            if crowded:  # those who begin at different places do not meet at once
+                first = int(self._chance() * len(heads))
+                heads = heads[first:] + heads[:first]
             if rescues:
-                heads += await self._interrupted(name)
+                heads += await self._interrupted(name, known)
             for head in heads:
                 if not self._may_begin(head):
                     continue
@@ -191,9 +200,9 @@ class Host:
             self._rescue_at = loop_time + _RESCUE_SECONDS
         return started
 
-    async def _interrupted(self, name: str) -> list[Head]:
+    async def _interrupted(self, name: str, known: dict[str, bool]) -> list[Head]:
         running = await self._storage.store.runs(RunQuery(name, frozenset([RunStatus.RUNNING])))
-        return [head for head in running if not await is_driven(self._storage.store, head)]
+        return [head for head in running if not await is_driven(self._storage.store, head, known)]
 
     def _forget_tried(self, loop_time: float) -> None:
         """Try again what is not to be left alone any longer."""
@@ -231,6 +240,7 @@ class Host:
             else:
                 run = await self._resumed(workflow, head)
         except (RunTaken, HeadMoved, RunEnded):  # someone else was faster
+            self._crowded = True
             return
         except Exception as error:
             self._tried[head.run_id] = _Tried(head.checkpoint_id, head.wake_at, loop_time + _BACKOFF_SECONDS)

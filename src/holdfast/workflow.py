@@ -227,6 +227,8 @@ class Workflow:
     def _new_run(self, message: Any, run_id: str | None, storage: CheckpointStorage | None) -> Run:
         from holdfast.engine.superstep import begin
         from holdfast.engine.value import Copier
+        from holdfast.runtime.event_log import EventLog
+        from holdfast.runtime.run import Run
 
         new_id = _checked_run_id(run_id) or self._environment.new_run_id()
         storage = self._storage if storage is None else storage
@@ -236,7 +238,8 @@ class Workflow:
             raise InvalidArgument(f"run_id={run_id!r}: {_NO_STORAGE}")
         capture = Copier(self._limits.max_value_size)
         snapshot = begin(self._graph, self._name, message, self._limits, capture)
-        return self._assembled(new_id, snapshot, capture)
+        log = EventLog()
+        return Run(self._name, new_id, self._runner(new_id, snapshot, capture, log), log)
 
     async def _resumed(
         self,
@@ -281,7 +284,7 @@ class Workflow:
             raise WrongType(f"storage={storage!r}: give a storage, like SqliteCheckpointStorage('runs.db')")
         if self._codec is None:
             self._codec = declared_codec(self._graph)
-        storage.learn(self._name, self._codec)
+        storage.learn(self._name, self._codec, self._limits.max_value_size)
         return Durable(
             self._graph,
             self._name,
@@ -293,13 +296,6 @@ class Workflow:
             self._retention,
             self._durability,
         )
-
-    def _assembled(self, run_id: RunId, snapshot: Snapshot, capture: Captor) -> Run:
-        from holdfast.runtime.event_log import EventLog
-        from holdfast.runtime.run import Run
-
-        log = EventLog()
-        return Run(self._name, run_id, self._runner(run_id, snapshot, capture, log), log)
 
     def _runner(
         self,

@@ -6,10 +6,14 @@ from pathlib import Path
 import pytest
 
 from bench.contestants import Contestant, Job, holdfast, limits
+from bench.contestants.limits import rows
 from bench.resuming import Resumer
 from bench.sides import ENVIRONMENTS, OURS_STORED, SIDES
 from bench.worker import perform
 from bench.workloads import WORKLOADS, Timed
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite.handle import Handle, Place
+from tests.stores.sqlite_programs import execute
 
 SMALL = {
     "supersteps": 12,
@@ -49,11 +53,29 @@ async def test_every_entry_gives_the_right_answer(
         if workload.supersteps is not None:
             assert found["supersteps"] == workload.supersteps(params), workload.id
         if not count:
-            timed = Timed(found["seconds"], tuple(found["marks"]))
+            timed = Timed(found["seconds"], tuple(found["marks"]), found["own"])
             assert workload.value(timed, params) > 0
             assert all(figure(timed, params) > 0 for figure in workload.figures.values())
         done += 1
     assert done or count or contestant.missing
+
+
+async def test_the_limit_of_rows_writes_what_our_store_writes(tmp_path: Path) -> None:
+    """All that is bound: heads, records, keyframes, seals."""
+    commits = await rows.commits_of({"supersteps": 40})
+    ours = SqliteStore(tmp_path / "ours.db")
+    theirs = tmp_path / "theirs.db"
+    handle = Handle(Place(theirs, 60.0), reads_only=False)
+    for commit, statements in zip(commits, rows.statements_of(commits), strict=True):
+        await ours.commit(commit)
+        for sql, values in statements:
+            handle.connection().executemany(sql, values)
+    await ours.close()
+    handle.close()
+    for table in ("runs", "checkpoints", "keyframes", "families", "blobs", "notes", "letters", "tags"):
+        written = execute(ours.path, f"SELECT * FROM {table}")
+        assert execute(theirs, f"SELECT * FROM {table}") == written, table
+        assert written or table not in ("runs", "checkpoints")
 
 
 def test_sides_have_pinned_packages_and_names_of_their_own() -> None:

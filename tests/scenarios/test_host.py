@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -31,7 +31,7 @@ from holdfast import (
     response_handler,
 )
 from holdfast import host as host_module
-from holdfast.checkpoint.store import Head, Letter
+from holdfast.checkpoint.store import Commit, Expected, Head, Letter, Store
 from holdfast.ids import RunId
 from holdfast.testing import VirtualTime
 from tests.support.durable import KINDS, Place, Wrapped, info_of_run, storage_at
@@ -708,3 +708,49 @@ def test_what_a_host_does_not_take(storage: CheckpointStorage) -> None:
             Host(storage, workflow, woken=woken)  # type: ignore[arg-type]
     with pytest.raises(WrongType, match="takes a storage first"):
         Host(workflow, workflow)  # type: ignore[arg-type]
+
+
+async def test_hosts_that_meet_go_different_ways(time: VirtualTime, storage: CheckpointStorage) -> None:
+    """Whoever finds that others are faster looks elsewhere, so that not each run is tried by all of them."""
+    for number in range(60):
+        await left(sleeping(), storage, f"r{number:02}")
+    await time.advance(2 * HOUR)
+    tried: list[str] = []
+
+    class Trying(Host):
+        async def _wake(self, workflow: Workflow, head: Head) -> None:
+            tried.append(head.run_id)
+            await super()._wake(workflow, head)
+
+    hosts = [Trying(storage, sleeping(), concurrency=15) for _ in range(3)]
+    for host, begins in zip(hosts, (0.0, 1 / 3, 2 / 3), strict=True):
+        host._chance = lambda begins=begins: begins  # type: ignore[misc]
+    await soon(asyncio.gather(*(host.wake_due() for host in hosts)))
+    assert sorted(ran) == [f"r{number:02}" for number in range(60)]
+    assert len(tried) <= 90  # 135 if each looked again where the others do
+
+
+async def test_a_process_is_asked_for_once_for_all_its_runs(storage: CheckpointStorage) -> None:
+    asked: list[str] = []
+
+    class Asked:
+        def __init__(self, inner: Store) -> None:
+            self.inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.inner, name)
+
+        async def lives(self, process: str) -> bool:
+            asked.append(process)
+            return await self.inner.lives(process)
+
+    for number in range(3):
+        head = await left(sleeping(), storage, f"r{number}")
+        running = head._replace(status=RunStatus.RUNNING, owner="elsewhere:1:2#1", token=head.token + 1)
+        await storage.store.commit(Commit(running, Expected(head.checkpoint_id, head.token)))
+    watched = CheckpointStorage(cast(Store, Asked(storage.store)))
+    assert [run.interrupted for run in await watched.list_runs()] == [True] * 3
+    assert asked == ["elsewhere:1:2"]
+    asked.clear()
+    await Host(watched, sleeping()).wake_due()
+    assert asked.count("elsewhere:1:2") <= 1 + 3  # once to find them, and once for each that is gone on with

@@ -17,6 +17,8 @@ from holdfast import (
     InMemoryCheckpointStorage,
     InvalidArgument,
     InvalidResponse,
+    LimitExceeded,
+    Limits,
     NotCheckpointable,
     RequestAlreadyAnswered,
     Run,
@@ -1474,3 +1476,13 @@ async def test_work_in_a_thread_is_left_behind_when_its_run_is_cancelled(
         go_on.set()
     assert await outputs_of(alone(work).resume(run_id="mine", storage=place.storage)) == ["x"]
     assert calls == ["x", "x"]
+
+
+async def test_an_answer_is_no_larger_than_the_values_of_its_workflow(storage: CheckpointStorage) -> None:
+    builder = WorkflowBuilder(name="Short", limits=Limits(max_value_size=1_000)).set_start_executor(Ask)
+    workflow = builder.with_checkpointing(storage).build()
+    await workflow.run("?", run_id="mine")
+    with pytest.raises(LimitExceeded, match="max_value_size"):
+        await storage.respond("mine", {"Ask.1.1": "x" * 1_001})
+    await storage.respond("mine", {"Ask.1.1": "x" * 500})
+    assert await outputs_of(workflow.resume(run_id="mine")) == ["? " + "x" * 500]

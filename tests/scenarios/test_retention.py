@@ -196,6 +196,8 @@ async def test_whoever_resumes_a_run_may_say_something_else(place: Place) -> Non
 
 
 def test_what_is_no_retention_is_refused() -> None:
+    with pytest.raises(WrongType, match="say which one"):
+        Retention(4)  # type: ignore[arg-type]
     with pytest.raises(GraphError, match="give a Retention"):
         WorkflowBuilder(name="W").with_retention("latest_only")  # type: ignore[arg-type]
 

@@ -160,7 +160,7 @@ async def test_it_is_data_and_text() -> None:
     lines = str(found).splitlines()
     assert lines[0] == "2 runs of 2 workflows, 8 checkpoints"
     assert lines[1].startswith("records: ")
-    assert lines[2] == "blobs: 3 blobs of 117.8 kB; named 3 times, which saved 0 B"
+    assert lines[2] == "blobs: 3 blobs of 117.8 kB uncompressed; named 3 times, which saved 0 B"
     assert lines[3] == "by workflow"
     assert lines[4].startswith("  Do      4 checkpoints, records ")
     assert lines[4].endswith(", blobs 100.0 kB, holds 100.0 kB")

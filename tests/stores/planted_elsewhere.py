@@ -86,9 +86,11 @@ class Filed(MemoryStore):
         with self._filed():
             return await super().blobs(family, digests)
 
-    async def tag(self, run_id: RunId, seq: int, tags: Sequence[str]) -> bool:
+    async def tag(
+        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None
+    ) -> bool:
         with self._filed():
-            return await super().tag(run_id, seq, tags)
+            return await super().tag(run_id, seq, tags, drop)
 
     async def remove(self, removal: Removal) -> bool:
         with self._filed():
@@ -197,8 +199,10 @@ class KnowsOnlyItsOwnKeys(Filed):
 
 
 class KeepsTagsInMemory(Filed):
-    async def tag(self, run_id: RunId, seq: int, tags: Sequence[str]) -> bool:
-        return await MemoryStore.tag(self, run_id, seq, tags)
+    async def tag(
+        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None
+    ) -> bool:
+        return await MemoryStore.tag(self, run_id, seq, tags, drop)
 
 
 class RemovesInMemory(Filed):

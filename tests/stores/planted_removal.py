@@ -7,6 +7,7 @@ from typing import Any
 from holdfast.checkpoint.store import Blob, Commit, Depth, Expected, Letter, Marked, Record, Removal
 from holdfast.errors import HeadMoved, StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
+from holdfast.stores.compare import retagged
 from holdfast.stores.memory import MemoryStore
 from tests.stores.planted_kept import Kept
 
@@ -14,8 +15,10 @@ from tests.stores.planted_kept import Kept
 
 
 class SortsTags(MemoryStore):
-    async def tag(self, run_id: RunId, seq: int, tags: Sequence[str]) -> bool:
-        return await super().tag(run_id, seq, sorted(tags))
+    async def tag(
+        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None
+    ) -> bool:
+        return await super().tag(run_id, seq, sorted(tags), drop)
 
 
 class ShowsTagsOnlyWithValues(MemoryStore):
@@ -25,26 +28,51 @@ class ShowsTagsOnlyWithValues(MemoryStore):
 
 
 class AddsTags(MemoryStore):
-    async def tag(self, run_id: RunId, seq: int, tags: Sequence[str]) -> bool:
+    async def tag(
+        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None
+    ) -> bool:
         record = self._records.get((run_id, seq))
         known = record.tags if record is not None else ()
         return await super().tag(run_id, seq, tuple(dict.fromkeys([*known, *tags])))
 
 
+class UndoesWhatOthersTag(MemoryStore):
+    async def tag(
+        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None
+    ) -> bool:
+        record = self._records.get((run_id, seq))
+        known = record.tags if record is not None else ()
+        await asyncio.sleep(0)
+        return await super().tag(run_id, seq, retagged(known, tags, drop))
+
+
+class DropsNoTags(MemoryStore):
+    async def tag(
+        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None
+    ) -> bool:
+        return await super().tag(run_id, seq, tags, drop and ())
+
+
 class TagsAnything(MemoryStore):
-    async def tag(self, run_id: RunId, seq: int, tags: Sequence[str]) -> bool:
-        await super().tag(run_id, seq, tags)
+    async def tag(
+        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None
+    ) -> bool:
+        await super().tag(run_id, seq, tags, drop)
         return True
 
 
 class SpellsTagsAnew(MemoryStore):
-    async def tag(self, run_id: RunId, seq: int, tags: Sequence[str]) -> bool:
-        return await super().tag(run_id, seq, [tag.encode("utf-8", "replace").decode() for tag in tags])
+    async def tag(
+        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None
+    ) -> bool:
+        return await super().tag(run_id, seq, [tag.encode("utf-8", "replace").decode() for tag in tags], drop)
 
 
 class MovesTheHeadWhenItTags(MemoryStore):
-    async def tag(self, run_id: RunId, seq: int, tags: Sequence[str]) -> bool:
-        done = await super().tag(run_id, seq, tags)
+    async def tag(
+        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None
+    ) -> bool:
+        done = await super().tag(run_id, seq, tags, drop)
         if done:
             self._heads[run_id] = self._heads[run_id]._replace(updated=0)
         return done
@@ -503,6 +531,8 @@ class WaitsForItself(SweepsOf):
 BUGS: list[tuple[type[MemoryStore], str]] = [
     (SortsTags, "test_a_record_has_the_tags_that_it_was_given"),
     (ShowsTagsOnlyWithValues, "test_a_record_has_the_tags_that_it_was_given"),
+    (UndoesWhatOthersTag, "test_of_many_who_tag_a_record_none_undoes_what_another_did"),
+    (DropsNoTags, "test_tags_are_added_and_taken_beside_others"),
     (AddsTags, "test_new_tags_take_the_place_of_those_before"),
     (TagsAnything, "test_what_is_not_there_cannot_be_tagged"),
     (SpellsTagsAnew, "test_tags_are_any_text"),
@@ -573,7 +603,9 @@ BUGS: list[tuple[type[MemoryStore], str]] = [
 
 
 class KeepsTagsToItself(Kept):
-    async def tag(self, run_id: RunId, seq: int, tags: Sequence[str]) -> bool:
+    async def tag(
+        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None
+    ) -> bool:
         self.__dict__.setdefault("_tags", {})[run_id, seq] = tuple(tags)
         return (run_id, seq) in self._records
 

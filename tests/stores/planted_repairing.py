@@ -1,8 +1,9 @@
 """Stores that are bad at being repaired, for the conformance suite to catch."""
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 
-from holdfast.checkpoint.store import Commit, Damage, Expected, Mended
+from holdfast.checkpoint.store import Commit, Damage, Expected, Mended, Rehearsal
 from holdfast.ids import RunId
 from holdfast.stores.memory import MemoryStore
 
@@ -51,11 +52,28 @@ class ComplainsOfTags(MemoryStore):
 
 
 class MendsWhatIsWhole(MemoryStore):
-    async def mend(self, dry_run: bool) -> Sequence[Mended]:
-        return [Mended(run_id, "") for run_id in self._heads]
+    async def mend(self, run_id: RunId | None) -> Sequence[Mended]:
+        return [Mended(there, "") for there in self._heads]
+
+
+class RehearsesOnItself(MemoryStore):
+    @asynccontextmanager
+    async def rehearsal(self) -> AsyncIterator[Rehearsal]:
+        yield Rehearsal(self, str)
+
+
+class RehearsesWithoutBlobs(MemoryStore):
+    @asynccontextmanager
+    async def rehearsal(self) -> AsyncIterator[Rehearsal]:
+        async with super().rehearsal() as rehearsal:
+            assert isinstance(rehearsal.store, MemoryStore)
+            rehearsal.store._blobs.clear()
+            yield rehearsal
 
 
 BUGS = [
+    (RehearsesOnItself, "test_what_is_tried_on_a_copy_does_not_happen"),
+    (RehearsesWithoutBlobs, "test_what_is_tried_on_a_copy_does_not_happen"),
     (KeepsWhatShouldGo, "test_a_run_is_replaced_by_what_is_left_of_it"),
     (KeepsOldLetters, "test_a_run_is_replaced_by_what_is_left_of_it"),
     (ReplacesWithoutTags, "test_a_run_is_replaced_by_what_is_left_of_it"),

@@ -16,6 +16,7 @@ from holdfast.checkpoint.store import Blob, Commit, Depth, Expected, Keyframe, R
 from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.file import FileStore, document
+from holdfast.stores.file.waking import DRIVEN
 from holdfast.stores.names import safe_name
 from holdfast.testing.conformance import DurableStoreConformance
 from tests.stores.file_commits import (
@@ -92,6 +93,8 @@ async def test_layout(store, path) -> None:
             f"blobs/r1/{digest.hex()}",
             *(f"ids/{name[0]}/{name}" for name in (checkpoint_id(RUN, seq) for seq in (1, 2, 3, 4))),
             f"ids/{checkpoint_id('Über/../', 1)[0]}/{checkpoint_id('Über/../', 1)}",
+            f"waking/{DRIVEN}-r1",
+            f"waking/{DRIVEN}-{safe_name('Über/../')}",
             "ids/newest/r1",
             f"ids/newest/{safe_name('Über/../')}",
             "runs/r1/00000001-0.json",

@@ -57,7 +57,7 @@ async def test_processes_on_one_run_and_on_one_directory(path) -> None:
     store = FileStore(path)
     for run in ("shared", "own"):
         assert await seqs(store, RunId(run)) == list(range(1, 61))
-    assert set(os.listdir(path)) == {"store.json", "runs", "ids", "temp", "locks"}
+    assert set(os.listdir(path)) == {"store.json", "runs", "ids", "temp", "locks", "waking"}
     await store.close()
 
 
@@ -104,7 +104,8 @@ async def test_killed_at_any_moment(path) -> None:
             last = int(process.stdout.readline())
         await asyncio.sleep(chance.random() / 100)
         process.kill()
-        rest = process.communicate()[0].split()
+        rest = process.stdout.read().split()  # communicate would not see what was read ahead
+        process.communicate()
         last = int(rest[-1]) if rest else last
         await check_all_there(path, last)
 

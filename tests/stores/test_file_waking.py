@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.checkpoint.store import Head, RunQuery
 from holdfast.engine.status import RunStatus
 from holdfast.ids import RunId
 from holdfast.stores.disk import Disk
@@ -14,9 +15,10 @@ from holdfast.stores.file import FileStore
 from holdfast.stores.file.folders import Folders
 from holdfast.stores.file.publishing import Publishing
 from holdfast.stores.file.run_folder import RunFolder
+from holdfast.stores.file.waking import DRIVEN, Sign, Waking
 from holdfast.testing.store_suite.inbox import leave
 from holdfast.testing.store_suite.removal import place_of
-from holdfast.testing.store_suite.samples import GREATEST, NOON, move_on, staying_commit
+from holdfast.testing.store_suite.samples import GREATEST, NOON, move_on, next_commit, staying_commit
 from holdfast.testing.store_suite.waking import HOUR, due, waits
 
 
@@ -49,7 +51,9 @@ async def test_there_is_one_sign_for_a_run_as_long_as_it_waits_for_something(
     head = await move_on(store, head, wake_at=NOON + HOUR)
     assert signs(tmp_path) == [f"{NOON + HOUR:020d}-r"]
     head = await move_on(store, head, status=RunStatus.RUNNING, wake_at=None)
-    assert signs(tmp_path) == []
+    assert signs(tmp_path) == [f"{DRIVEN}-r"]
+    head = await move_on(store, head)
+    assert signs(tmp_path) == [f"{DRIVEN}-r"]
     head = await move_on(store, head, status=RunStatus.WAITING)
     assert signs(tmp_path) == []
     head = await move_on(store, head, wake_at=NOON)
@@ -180,3 +184,104 @@ async def test_only_as_many_runs_are_read_as_are_told(
     monkeypatch.setattr(RunFolder, "inbox", inbox)
     assert [head.run_id for head in await store.due("Flow", GREATEST, 3)] == ["r0", "r1", "r2"]
     assert read == ["r0", "r1", "r2"]
+
+
+async def driven(store: FileStore, after: str | None = None) -> list[str]:
+    query = RunQuery(statuses=frozenset([RunStatus.RUNNING]), after=None if after is None else RunId(after))
+    return [head.run_id for head in await store.runs(query)]
+
+
+async def drives(store: FileStore, run: str) -> Head:
+    return await move_on(store, await waits(store, run), status=RunStatus.RUNNING)
+
+
+async def test_only_driven_runs_are_read_where_only_they_are_asked_for(
+    store: FileStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(5):
+        await waits(store, f"w{number}")
+    heads = [await drives(store, f"r{number}") for number in range(3)]
+    assert await driven(store) == ["r0", "r1", "r2"]
+    read: list[str] = []
+    genuine = RunFolder.head
+
+    def head(folder: RunFolder) -> Head | None:
+        read.append(folder.path.name)
+        return genuine(folder)
+
+    monkeypatch.setattr(RunFolder, "head", head)
+    assert await driven(store) == ["r0", "r1", "r2"]
+    assert sorted(read) == ["r0", "r1", "r2"]
+    await move_on(store, heads[1], status=RunStatus.WAITING)
+    assert await driven(store, after="r1") == ["r2"]  # also behind one that is driven no longer
+    assert await driven(store) == ["r0", "r2"]
+
+
+async def test_a_driven_run_without_its_sign_is_found_by_the_next_process(
+    store: FileStore, tmp_path: Path
+) -> None:
+    await drives(store, "r")
+    shutil.rmtree(tmp_path / "waking")
+    other = FileStore(tmp_path)
+    assert await driven(other) == ["r"]
+    assert signs(tmp_path) == [f"{DRIVEN}-r"]
+    await other.close()
+
+
+async def test_a_driven_run_is_found_where_nothing_may_be_written(
+    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await drives(store, "r")
+
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(Waking, "add", refuse)
+    other = FileStore(tmp_path)
+    assert await driven(other) == ["r"]
+    await other.close()
+
+
+async def test_a_wrong_sign_that_a_run_is_driven_goes_when_it_is_old(
+    store: FileStore, tmp_path: Path
+) -> None:
+    await waits(store, "r", NOON)
+    for run in ("r", "gone"):
+        (tmp_path / "waking" / f"{DRIVEN}-{run}").touch()
+    assert await driven(store) == []
+    assert len(signs(tmp_path)) == 3
+    age(tmp_path)
+    assert await driven(store) == []
+    assert signs(tmp_path) == [f"{NOON:020d}-r"]
+
+
+@pytest.mark.parametrize("looks", [True, False])
+async def test_a_sign_that_is_needed_again_is_not_taken_away(
+    store: FileStore, tmp_path: Path, looks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process brings the run back to where it needs its sign, while it is about to be removed."""
+    head = await waits(store, "r", NOON)
+    other = Folders(tmp_path, "")
+    genuine = Waking.remove
+    moved: list[int] = []
+
+    def remove(waking: Waking, sign: Sign) -> None:
+        if not moved:
+            moved.append(1)
+            known = other.run(RunId("r")).head()
+            assert known is not None
+            other.commit(next_commit(known, status=RunStatus.WAITING, wake_at=NOON))
+        genuine(waking, sign)
+
+    if looks:
+        await move_on(store, head, status=RunStatus.RUNNING, wake_at=None)
+        (tmp_path / "waking" / f"{NOON:020d}-r").touch()
+        age(tmp_path)
+        monkeypatch.setattr(Waking, "remove", remove)
+        await due(store)
+    else:
+        monkeypatch.setattr(Waking, "remove", remove)
+        await move_on(store, head, status=RunStatus.RUNNING, wake_at=None)
+    assert moved
+    assert f"{NOON:020d}-r" in signs(tmp_path)
+    assert await due(store) == ["r"]

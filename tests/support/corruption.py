@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -295,8 +296,8 @@ async def mended(storage: CheckpointStorage, baseline: dict[str, Seen]) -> Async
     before = await readable(storage, baseline)
     would = await storage.repair(dry_run=True)
     report = await storage.repair()
-    if bool(would.repairs) != bool(report.repairs):
-        yield f"a dry run tells {would.repairs}, but it did {report.repairs}"
+    if replace(would, dry_run=False) != report:
+        yield f"a dry run tells {would}, but it did {report}"
     if worse := before - await readable(storage, baseline):
         yield f"a repair made {len(worse)} checkpoints unreadable: {report}"
     left = {problem.what for problem in report.unrepaired}

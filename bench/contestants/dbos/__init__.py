@@ -20,6 +20,7 @@ from dbos import DBOS, SetWorkflowID
 
 from bench import marks
 from bench.contestants import Contestant, Entry, Job, Outcome, Prepare, Resume, Run, make
+from bench.rounds import number_of
 from bench.scripts import SCRIPTS, Again, AppendItem, AppendText, Put, Script, Set, summary
 
 STATE = ("W3", "W4", "W8", "W9", "W10")
@@ -52,10 +53,7 @@ async def work(number: int, index: int) -> int:
 @DBOS.step()
 async def hub(answers: list[int], width: int) -> int:
     """Checks a round and gives the number of the next one."""
-    number, rest = divmod(sum(answers) - width * (width - 1) // 2, width)
-    if rest or len(answers) != width:
-        raise ValueError(f"a wrong round: {answers}")
-    return number + 1
+    return number_of(answers, width) + 1
 
 
 @DBOS.workflow()

@@ -27,12 +27,15 @@ RUN = "run"
 STATE = ("W3", "W4", "W8", "W8-whole", "W9", "W10")
 MANY = ("W7-few", "W7", "W7-many")
 NOTHING = "nothing that a superstep's events told of; the superstep under way runs again"
+BEHIND = (
+    "one superstep at most, besides the one under way: the next but one does not begin before it is durable"
+)
 LOSES = {
     "none": ("all", "all"),
     "memory": ("all", "all"),
     "sqlite": (NOTHING, NOTHING),
     "file": (NOTHING, NOTHING),
-    "async": ("at most one superstep behind the running one", "at most one superstep behind the running one"),
+    "async": (BEHIND, BEHIND),
     "exit": ("all since the run began or last rested", "all since the run began or last rested"),
 }
 STORES = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bench.rounds import number_of
 from bench.scripts import Params
 from holdfast import Executor, WorkflowBuilder, WorkflowContext, handler
 
@@ -43,14 +44,11 @@ class Hub(Executor):
     @handler
     async def join(self, answers: list[int], ctx: WorkflowContext[int, int]) -> None:
         """Checks a round and sends the next one out."""
-        total = sum(answers)
-        number, rest = divmod(total - self.width * (self.width - 1) // 2, self.width)
-        if rest or len(answers) != self.width:
-            raise ValueError(f"a wrong round: {answers}")
+        number = number_of(answers, self.width)
         if number + 1 < self.rounds:
             await ctx.send_message(number + 1)
         else:
-            await ctx.yield_output(total)
+            await ctx.yield_output(sum(answers))
 
 
 class Worker(Executor):

@@ -23,7 +23,7 @@ async def play(operation: Operation, ctx: WorkflowContext[int, int]) -> None:
             await ctx.append_state(key, text, scope_name=SCOPE)
         case Again(key, text):
             whole = await ctx.read_state(key, scope_name=SCOPE)
-            await ctx.queue_state_update(key, whole + text, scope_name=SCOPE)
+            await ctx.queue_state_update(key, marks.grown(whole, text), scope_name=SCOPE)
         case Put(entries):
             for key, value in entries.items():
                 await ctx.queue_state_update(key, value, scope_name=KEYS)

@@ -16,6 +16,7 @@ from langgraph.channels import Topic
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Send
 
+from bench.rounds import number_of
 from bench.scripts import Params
 
 
@@ -82,11 +83,7 @@ def fan(params: Params) -> Any:
         answers = state.get("answers")
         if not answers:
             return {"number": 0}
-        total = sum(answers)
-        number, rest = divmod(total - width * (width - 1) // 2, width)
-        if rest or len(answers) != width:
-            raise ValueError(f"a wrong round: {answers}")
-        return {"number": number + 1, "total": total}
+        return {"number": number_of(answers, width) + 1, "total": sum(answers)}
 
     def spread(state: Fan) -> list[Any] | Any:
         """Sends the round out."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,115 +13,122 @@ from bench.contestants import Job, Outcome, Prepare, Run, make
 from bench.contestants.holdfast import RUN, consume
 from bench.contestants.holdfast.plain import chain
 from bench.scripts import Params
-from holdfast import SqliteCheckpointStorage
-from holdfast.stores.sqlite.handle import WAL_PAGES
+from holdfast import CheckpointStorage
+from holdfast.checkpoint.store import Commit, Letter
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.seals import MODULUS
+from holdfast.stores.sqlite.handle import LONGEST_LOG, WAL_PAGES, Handle, Place
 from holdfast.stores.sqlite.lane import Call, Lane, settle
-from holdfast.stores.sqlite.schema import PAGE_SIZE, create
+from holdfast.stores.sqlite.room import Room
+from holdfast.stores.sqlite.schema import PAGE_SIZE
+from holdfast.stores.sqlite.writing import (
+    ADD_BLOB,
+    ADD_CHECKPOINT,
+    ADD_FAMILY,
+    ADD_KEYFRAME,
+    ADD_RUN,
+    MOVE_RUN,
+    moving,
+    prefix,
+    row_of,
+)
 
-Row: TypeAlias = tuple[Any, ...]
-
-_MOVE = "UPDATE runs SET checkpoint = ?, seq = ?, updated = ? WHERE id = ?"
-
-
-@dataclass
-class Written:
-    """One commit: the rows of its checkpoints and keyframes."""
-
-    rows: list[Row]
-    keyframes: list[Row]
-
-    @property
-    def size(self) -> int:
-        """The bytes of what the rows hold."""
-        held = (value for row in (*self.rows, *self.keyframes) for value in row)
-        return sum(len(value) for value in held if isinstance(value, bytes))
+Statement: TypeAlias = tuple[str, Sequence[tuple[Any, ...]]]
+"""What is executed, for each of some rows."""
 
 
-async def commits_of(params: Params, folder: Path) -> tuple[Row, list[Written]]:
-    """Run our W2, and read from its database the row of the run and what each commit wrote."""
-    make(folder)
-    async with SqliteCheckpointStorage(folder / "runs.db") as storage:
-        await consume(chain(params).with_checkpointing(storage).build(), RUN)
-    connection = sqlite3.connect(folder / "runs.db")
-    (run,) = connection.execute("SELECT * FROM runs").fetchall()
-    rows = connection.execute("SELECT * FROM checkpoints ORDER BY id").fetchall()
-    keyframes = {row[0]: row for row in connection.execute("SELECT * FROM keyframes")}
-    connection.close()
-    shutil.rmtree(folder)
-    # The first commit has the input and the start of superstep 1; each other one the end of a superstep and the
-    # start of the next.
-    count = params["supersteps"]
-    first = len(rows) - 2 * count + 1
-    groups = [rows[:first], *(rows[index : index + 2] for index in range(first, len(rows), 2))]
-    return run, [
-        Written(group, [keyframes[row[0]] for row in group if row[0] in keyframes]) for group in groups
-    ]
+class Recording(MemoryStore):
+    """Keeps what is committed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.commits: list[Commit] = []
+
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        self.commits.append(commit)
+        return await super().commit(commit)
 
 
-def database(path: Path) -> sqlite3.Connection:
-    """A connection as our store has it."""
-    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, cached_statements=256)
-    connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
-    return connection
+async def commits_of(params: Params) -> list[Commit]:
+    """What our W2 gives to its store."""
+    store = Recording()
+    await consume(chain(params).with_checkpointing(CheckpointStorage(store)).build(), RUN)
+    return store.commits
 
 
-def _insert(table: str, row: Row) -> str:
-    return f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})"
+def statements_of(commits: Sequence[Commit]) -> Iterator[list[Statement]]:
+    """For each commit of one run what our store executes to write it, with all that it binds."""
+    content = written = 0
+    for number, commit in enumerate(commits):
+        head = commit.head
+        rows = [row_of(1, record) for record in commit.records]
+        keyframes = [
+            (place, keyframe.cut, keyframe.changes, keyframe.values)
+            for place, record in enumerate(commit.records, written + 1)
+            if (keyframe := record.keyframe) is not None
+        ]
+        content = (content + sum(row[5] for row in rows)) % MODULUS
+        written += len(rows)
+        blobs = [(1, prefix(blob.digest), blob.digest, len(blob.data), 0, blob.data) for blob in commit.blobs]
+        if number == 0:
+            statements: list[Statement] = [
+                (ADD_RUN, [("", head.run_id, head.created, head.wake_at, *moving("", head, 0))]),
+                (ADD_FAMILY, [("", head.family)]),
+            ]
+        else:
+            statements = []
+        statements += [(ADD_CHECKPOINT, rows), (ADD_KEYFRAME, keyframes), (ADD_BLOB, blobs)]
+        statements.append((MOVE_RUN, [(*moving("", head, content), 1)]))
+        yield [statement for statement in statements if statement[1]]
 
 
-def through_the_hop() -> Prepare:
-    """The same rows in the same tables, by the same kind of thread, with nothing else around them."""
+@asynccontextmanager
+async def through_the_hop(job: Job) -> AsyncIterator[Run]:
+    """The same rows in the same tables, by the same kind of thread and connection, with nothing else around them."""
+    commits = list(statements_of(await commits_of(job.params)))
+    make(job.folder)
+    place = Place(job.folder / "runs.db", 60.0)
+    handle, room = Handle(place, reads_only=False), Room(place.path, LONGEST_LOG)
+    connection = handle.connection()
 
-    @asynccontextmanager
-    async def prepare(job: Job) -> AsyncIterator[Run]:
-        run_row, commits = await commits_of(job.params, job.folder / "source")
-        connection = database(job.folder / "runs.db")
-        create(connection)
-        connection.execute(_insert("runs", run_row), run_row)
-        add = _insert("checkpoints", commits[0].rows[0])
-        columns = [name for _, name, *_ in connection.execute("PRAGMA table_info(checkpoints)")]
-        checkpoint, seq = columns.index("checkpoint"), columns.index("seq")
+    def write(calls: list[Call[list[Statement]]]) -> None:
+        for call in calls:
+            connection.execute("BEGIN IMMEDIATE")
+            room.make(1)
+            for sql, rows in call.task:
+                connection.executemany(sql, rows)
+            connection.execute("COMMIT")
+        settle(calls)
 
-        def write(calls: list[Call[Written]]) -> None:
-            for call in calls:
-                last = call.task.rows[-1]
-                connection.execute("BEGIN IMMEDIATE")
-                connection.execute(_MOVE, (last[checkpoint], last[seq], last[0], run_row[0]))
-                connection.executemany(add, call.task.rows)
-                for keyframe in call.task.keyframes:
-                    connection.execute(_insert("keyframes", keyframe), keyframe)
-                connection.execute("COMMIT")
-            settle(calls)
+    lane: Lane[list[Statement]] = Lane("bench-writes", write, handle.close)
 
-        lane: Lane[Written] = Lane("bench-writes", write, connection.close)
+    async def run() -> Outcome:
+        for commit in commits:
+            await lane.call(commit)
+        return Outcome(job.params["supersteps"], len(commits) - 1)
 
-        async def run() -> Outcome:
-            for commit in commits:
-                await lane.call(commit)
-            return Outcome(job.params["supersteps"], len(commits) - 1)
-
-        yield run
-        await lane.close()
-
-    return prepare
+    yield run
+    await lane.close()
 
 
-def in_place(begin: Callable[[Path], tuple[Callable[[int], None], Callable[[], None]]]) -> Prepare:
+Writer: TypeAlias = tuple[Callable[[bytes], None], Callable[[], None]]
+"""Writes bytes durably; closes."""
+
+
+def in_place(begin: Callable[[Path], Writer]) -> Prepare:
     """As many bytes for each superstep, by a function that is called in the event loop's own thread."""
 
     @asynccontextmanager
     async def prepare(job: Job) -> AsyncIterator[Run]:
-        _, commits = await commits_of(job.params, job.folder / "source")
-        sizes = [commit.size for commit in commits[1:]]
+        _, *commits = statements_of(await commits_of(job.params))
+        held = [b"".join(_bytes(commit)) for commit in commits]
+        make(job.folder)
         write, close = begin(job.folder)
 
         async def run() -> Outcome:
-            for size in sizes:
-                write(size)
-            return Outcome(job.params["supersteps"], len(sizes))
+            for data in held:
+                write(data)
+            return Outcome(job.params["supersteps"], len(held))
 
         yield run
         close()
@@ -131,26 +136,37 @@ def in_place(begin: Callable[[Path], tuple[Callable[[int], None], Callable[[], N
     return prepare
 
 
-def appended(folder: Path) -> tuple[Callable[[int], None], Callable[[], None]]:
+def _bytes(commit: list[Statement]) -> Iterator[bytes]:
+    """What the rows hold, but for the row of the run."""
+    for sql, rows in commit:
+        if sql != MOVE_RUN:
+            yield from (value for row in rows for value in row if isinstance(value, bytes))
+
+
+def appended(folder: Path) -> Writer:
     """Append to a file, and fdatasync it."""
     file = os.open(folder / "log", os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600)
     sync = getattr(os, "fdatasync", os.fsync)
 
-    def write(size: int) -> None:
-        os.write(file, os.urandom(size))
+    def write(data: bytes) -> None:
+        os.write(file, data)
         sync(file)
 
     return write, lambda: os.close(file)
 
 
-def transaction(folder: Path) -> tuple[Callable[[int], None], Callable[[], None]]:
+def transaction(folder: Path) -> Writer:
     """One row in one table, in one transaction."""
-    connection = database(folder / "bare.db")
+    connection = sqlite3.connect(folder / "bare.db", isolation_level=None)
+    connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {WAL_PAGES}")
     connection.execute("CREATE TABLE rows (id INTEGER PRIMARY KEY, data BLOB NOT NULL)")
 
-    def write(size: int) -> None:
+    def write(data: bytes) -> None:
         connection.execute("BEGIN IMMEDIATE")
-        connection.execute("INSERT INTO rows (data) VALUES (?)", (os.urandom(size),))
+        connection.execute("INSERT INTO rows (data) VALUES (?)", (data,))
         connection.execute("COMMIT")
 
     return write, connection.close

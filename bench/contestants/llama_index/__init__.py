@@ -18,6 +18,7 @@ from workflows.events import Event, StartEvent, StopEvent
 
 from bench.contestants import Contestant, Entry, Job, Outcome, Prepare, Resume, Run
 from bench.contestants.llama_index.journaled import checked, journaled, listing, many, open_empty, resume
+from bench.rounds import number_of
 
 RESUMED = (
     "`basic_runtime.restore`, `apply_state_patch`, `workflow.run(ctx=...)`; lines of the file are counted"
@@ -91,14 +92,12 @@ class Fan(Workflow):
         answers = ctx.collect_events(ev, [Answer] * self.width)
         if answers is None:
             return None
-        total = sum(answer.number for answer in answers)
-        number, rest = divmod(total - self.width * (self.width - 1) // 2, self.width)
-        if rest or len(answers) != self.width:
-            raise ValueError(f"a wrong round: {answers}")
+        numbers = [answer.number for answer in answers]
+        number = number_of(numbers, self.width)
         if number + 1 < self.rounds:
             self._send(ctx, number + 1)
             return None
-        return StopEvent(result=total)
+        return StopEvent(result=sum(numbers))
 
 
 async def consume(workflow: Any) -> tuple[Any, int]:

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic_graph import EndMarker, GraphBuilder, StepContext, reduce_list_append
 
 from bench.contestants import Contestant, Entry, Job, Outcome, Run
+from bench.rounds import number_of as round_of
 
 
 async def step(ctx: StepContext[None, None, int]) -> int:
@@ -77,11 +78,8 @@ async def fan(job: Job) -> AsyncIterator[Run]:
 
     @builder.step
     async def hub(ctx: StepContext[None, None, list[int]]) -> tuple[str, int]:
-        total = sum(ctx.inputs)
-        number, rest = divmod(total - width * (width - 1) // 2, width)
-        if rest or len(ctx.inputs) != width:
-            raise ValueError(f"a wrong round: {ctx.inputs}")
-        return ("next", number + 1) if number + 1 < rounds else ("total", total)
+        number = round_of(ctx.inputs, width)
+        return ("next", number + 1) if number + 1 < rounds else ("total", sum(ctx.inputs))
 
     collect = builder.join(reduce_list_append, initial_factory=list[int])
     builder.add(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.retention import Retention
 from holdfast.engine.status import RunStatus
-from holdfast.errors import InvalidArgument, WrongType
+from holdfast.errors import InvalidArgument, RunNotFound, WrongType
 from holdfast.ids import CheckpointId, RunId, complaint_about_id
 
 _LONGEST_TAG = 200
@@ -41,6 +42,13 @@ def run_id_of(text: Any) -> RunId:
     return RunId(text)
 
 
+def no_run(run_id: str) -> RunNotFound:
+    """What is said of a run that is not there."""
+    return RunNotFound(
+        f"there is no run {run_id!r} in this storage; 'await storage.list_runs()' lists those that are there"
+    )
+
+
 def check_limit(limit: int | None) -> None:
     """Refuse what is no limit of a list."""
     if limit is not None and (type(limit) is not int or limit < 1):
@@ -63,3 +71,24 @@ def checked_retention(retention: Retention | None) -> Retention | None:
             f"retention={retention!r}: give a Retention, like Retention.latest_only() or Retention.keep_last(10)"
         )
     return retention
+
+
+def check_progress(progress: Any) -> None:
+    """Refuse what cannot be told how far something is."""
+    if progress is not None and not callable(progress):
+        raise WrongType(
+            f"progress={progress!r}: give a function of two numbers, how much is done and of how much"
+        )
+
+
+def check_flag(name: str, flag: Any) -> None:
+    """Refuse what is no yes or no."""
+    if not isinstance(flag, bool):
+        raise WrongType(f"{name}={flag!r}: must be True or False")
+
+
+def checked_path(name: str, path: Any) -> str | os.PathLike[str]:
+    """A path, if it is one."""
+    if not isinstance(path, str | os.PathLike):
+        raise WrongType(f"{name}={path!r}: give the path as a str or a Path, like 'runs.db'")
+    return path

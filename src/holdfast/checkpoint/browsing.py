@@ -44,12 +44,13 @@ class Browsing(RunKeeping):
         check_limit(limit)
         statuses = None if status is None else frozenset([status_of(status)])
         found: list[RunInfo] = []
+        known: dict[str, bool] = {}
         cursor = None if after is None else (await self.head(after)).run_id
         while True:
             wanted = None if limit is None else limit - len(found)
             page = await self._store.runs(RunQuery(workflow_name, statuses, wanted, cursor))
             for head in page:
-                run = await run_info(self._store, head)
+                run = await run_info(self._store, head, known)
                 if interrupted is None or run.interrupted is interrupted:
                     found.append(run)
             if wanted is None or len(page) < wanted or len(found) >= (limit or 0):

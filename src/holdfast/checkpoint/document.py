@@ -66,10 +66,15 @@ def packed(changes: Changes) -> tuple[bytes, bytes]:
     if changes is NOTHING:
         return b"", b""
     table = Table()
+    add = table.add
     document: dict[str, Any] = {}
-    for part, (name, pack) in zip(changes, _PACKED.items(), strict=True):
-        if part or (part is not None and name in ("deliveries", "since_input")):
-            document[name] = pack(part, table.add)
+    if changes.deliveries is not None:
+        document["deliveries"] = _pack_deliveries(changes.deliveries, add)
+    for number, name, pack in _PARTS:
+        if part := changes[number]:
+            document[name] = pack(part, add)
+    if changes.since_input is not None:
+        document["since_input"] = changes.since_input
     if not document:
         return b"", b""
     if table.entries:
@@ -251,8 +256,8 @@ def _as_it_is(part: Any, _: object) -> Any:
     return part
 
 
+# Without those that say something also when they are empty or 0: deliveries and since_input.
 _PACKED: Mapping[str, Callable[[Any, _Add], Any]] = {
-    "deliveries": _pack_deliveries,
     "writes": _pack_writes,
     "dropped": lambda scopes, _: [_pack_scope(scope) for scope in scopes],
     "buffers": _pack_buffers,
@@ -261,7 +266,6 @@ _PACKED: Mapping[str, Callable[[Any, _Add], Any]] = {
     "answers": _pack_pairs,
     "answered": lambda ids, _: list(ids),
     "instances": lambda instances, _: [[host, count] for host, count in instances],
-    "since_input": _as_it_is,
     "fingerprint": lambda fingerprint, _: bytes.fromhex(fingerprint),
     "happened": _pack_happened,
     "graph": lambda ref, add: add(ref),
@@ -270,6 +274,9 @@ _PACKED: Mapping[str, Callable[[Any, _Add], Any]] = {
         [[*old, new] for old, new in renames.fan_ins.items()],
     ],
 }
+
+_PARTS = [(Changes._fields.index(name), name, pack) for name, pack in _PACKED.items()]
+"""With their places among the changes."""
 
 _UNPACKED: Mapping[str, Callable[[Any, list[Ref]], Any]] = {
     "deliveries": _unpack_deliveries,

@@ -23,12 +23,17 @@ from holdfast.errors import HeadMoved, UnknownRequest, UnknownType
 from holdfast.ids import RequestId
 
 
-async def is_driven(store: Store, head: Head) -> bool:
-    """Whether a run is RUNNING and what drives it lives."""
+async def is_driven(store: Store, head: Head, known: dict[str, bool] | None = None) -> bool:
+    """Whether a run is RUNNING and what drives it lives; ``known`` is what was found of processes just before."""
     if head.status is not RunStatus.RUNNING:
         return False
     process = process_of(head.owner)
-    return is_held(head.owner) if process == this_process() else await store.lives(process)
+    if process == this_process():
+        return is_held(head.owner)
+    known = {} if known is None else known
+    if process not in known:
+        known[process] = await store.lives(process)
+    return known[process]
 
 
 async def leave_answers(

@@ -28,11 +28,7 @@ _PAGE = 500
 
 async def named_by_record(record: Record, blobs: Blobs) -> list[Digest]:
     """All blobs that a record names; those that hold parts of the record are read, for they name others."""
-    keyframe = record.keyframe
-    parts = [record.changes, record.values]
-    if keyframe is not None:
-        parts += [keyframe.changes, keyframe.values]
-    named = [digest for part in parts if (digest := elsewhere(part)) is not None]
+    named = [digest for part in record.parts if (digest := elsewhere(part)) is not None]
     record = await whole(record, blobs)
     try:
         named += _named_in(plain_form(record.changes))

@@ -17,7 +17,7 @@ T = TypeVar("T")
 _MODE = 0o600
 
 
-class Draft:
+class NewFile:
     """A file that nobody takes for what it is to be before it is published."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:

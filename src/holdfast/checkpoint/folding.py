@@ -12,5 +12,5 @@ def take_in(manifest: Manifest, changes: Changes, phase: Phase, cause: Cause, se
     if changes.renames is not None:
         rename(manifest, changes.renames)
     manifest.fold(changes, phase is Phase.END and cause is Cause.SUPERSTEP, seq)
-    if cause in (Cause.RESTORE, Cause.FORK):
+    if cause is Cause.RESTORE or cause is Cause.FORK:
         manifest.ask_again(seq, time)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from holdfast.checkpoint.arguments import checked_retention, checkpoint_id_of, run_id_of
+from holdfast.checkpoint.arguments import checked_retention, checkpoint_id_of, no_run, run_id_of
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.info import CheckpointInfo, moment
@@ -19,8 +19,9 @@ from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.store import Depth, Head, Record, Store
 from holdfast.checkpoint.tidying import Tidying
 from holdfast.checkpoint.values import Encoder
+from holdfast.engine.limits import Limits
 from holdfast.engine.status import RunStatus
-from holdfast.errors import CheckpointCorrupt, CheckpointNotFound, RunNotFound
+from holdfast.errors import CheckpointCorrupt, CheckpointNotFound
 from holdfast.ids import CheckpointId, RunId
 
 _ANY_SIZE = 1 << 62
@@ -34,6 +35,7 @@ class RunKeeping:
         self.retention = checked_retention(retention)
         """Which checkpoints of the runs are kept that are driven with this storage; None leaves that to each run."""
         self._codecs: dict[str, Codec] = {}
+        self._largest: dict[str, int] = {}
         self._anything = Codec()
         self.counters = Counters()
         """What was done so far, in numbers."""
@@ -43,13 +45,19 @@ class RunKeeping:
         """The store beneath."""
         return self._store
 
-    def learn(self, workflow_name: str, codec: Codec) -> None:
-        """Take the types that a workflow declares, to read its checkpoints."""
+    def learn(self, workflow_name: str, codec: Codec, max_value_size: int) -> None:
+        """Take the types that a workflow declares, to read its checkpoints, and how large its values may be."""
         self._codecs[workflow_name] = codec
+        self._largest[workflow_name] = max_value_size
 
     def codec_for(self, workflow_name: str) -> Codec:
         """What reads the checkpoints of a workflow: with its types if it was built here."""
         return self._codecs.get(workflow_name, self._anything)
+
+    def encoder_for(self, workflow_name: str) -> Encoder:
+        """What captures values for runs of a workflow that someone else drives."""
+        limit = self._largest.get(workflow_name, Limits().max_value_size)
+        return self.encoder(self.codec_for(workflow_name), limit)
 
     def encoder(self, codec: Codec, limit: int = _ANY_SIZE) -> Encoder:
         """What captures the values of a run."""
@@ -126,9 +134,7 @@ class RunKeeping:
         """Where a run stands; raises ``RunNotFound``."""
         head = await self._store.head(run_id_of(run_id))
         if head is None:
-            raise RunNotFound(
-                f"there is no run {run_id!r} in this storage; 'await storage.list_runs()' lists those that are there"
-            )
+            raise no_run(run_id)
         return head
 
     async def head_or_none(self, run_id: str) -> Head | None:
@@ -176,8 +182,8 @@ class RunKeeping:
 def not_found(checkpoint_id: str) -> CheckpointNotFound:
     """What is said of a checkpoint that is not there."""
     return CheckpointNotFound(
-        f"there is no checkpoint {checkpoint_id!r} in this storage; 'await storage.list_checkpoints()' lists "
-        f"those that are there"
+        f"there is no checkpoint {checkpoint_id!r} in this storage, or its run does not keep it; "
+        f"'await storage.list_checkpoints()' lists those that are there, and tags keep what retention would not"
     )
 
 

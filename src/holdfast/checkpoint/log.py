@@ -130,24 +130,33 @@ class RunLog:
         ``taken`` are the keys of letters that they use up, ``drafts`` what is noted at the last of them. Raises
         ``HeadMoved`` if another writer took the run, ``StorageError`` if it cannot be stored.
         """
-        prepared = await self.prepare(entries, taken, drafts)
+        packed = self._packed_at_once(entries) or await self._packed_in_time(entries)
+        prepared = self._prepared(*packed, entries, taken, drafts)
         await self.commit(prepared)
         return prepared.made
 
-    async def prepare(
-        self, entries: Sequence[Entry], taken: Sequence[str] = (), drafts: Sequence[Draft] = ()
-    ) -> Prepared:
+    async def prepare(self, entries: Sequence[Entry], taken: Sequence[str] = ()) -> Prepared:
         """Give checkpoints their ids; nothing else may be written before they are committed."""
-        packer, changes = await self._changes(entries)
+        packed = self._packed_at_once(entries) or await self._packed_in_time(entries)
+        return self._prepared(*packed, entries, taken)
+
+    def _prepared(
+        self,
+        packer: Packer,
+        changes: Sequence[Changes],
+        entries: Sequence[Entry],
+        taken: Sequence[str],
+        drafts: Sequence[Draft] = (),
+    ) -> Prepared:
         notes = _noted_by(drafts, packer) if drafts else ()
         self._ahead = True
         records, made = self._maker.make(self.head, entries, changes, packer)
         newest = records[-1]
         head = self._next_head(entries[-1].status, newest.checkpoint_id, newest.seq)
         blobs = tuple(map(Blob, packer.blobs, packer.blobs.values())) if packer.blobs else ()
-        noted = {
-            digest for draft in drafts for value in draft.values for digest in digests_of(packer.ref(value))
-        }
+        noted: set[Digest] = set()
+        for draft in drafts:
+            noted.update(digest for value in draft.values for digest in digests_of(packer.ref(value)))
         return Prepared(made, head, tuple(records), blobs, notes, tuple(taken), noted)
 
     async def commit(self, prepared: Prepared) -> None:
@@ -221,7 +230,18 @@ class RunLog:
     def _packer(self) -> Packer:
         return Packer(self._manifest, self.encoder, self._noted)
 
-    async def _changes(self, entries: Sequence[Entry]) -> tuple[Packer, list[Changes]]:
+    def _packed_at_once(self, entries: Sequence[Entry]) -> tuple[Packer, list[Changes]] | None:
+        """What checkpoints change, as most do; None if that takes a while, or something is not at hand."""
+        for entry in entries:
+            for value in entry.values():
+                if _is_heavy(value):
+                    return None
+        try:
+            return self._packed(entries)
+        except NotAtHand:
+            return None
+
+    async def _packed_in_time(self, entries: Sequence[Entry]) -> tuple[Packer, list[Changes]]:
         values = [value for entry in entries for value in entry.values()]
         return await _packed_by(lambda: self._packed(entries), values)
 
@@ -300,9 +320,13 @@ def _noted_by(drafts: Sequence[Draft], packer: Packer) -> tuple[Note, ...]:
     return bundled([draft.make(packer) for draft in drafts], packer)
 
 
+def _is_heavy(value: Value) -> bool:
+    return getattr(value, "size_hint", 0) > _HEAVY
+
+
 async def _packed_by(pack: Callable[[], T], values: Iterable[Value]) -> T:
     """What ``pack`` gives: in a thread if any of the values is big, and again where one had to be fetched."""
-    heavy = any(getattr(value, "size_hint", 0) > _HEAVY for value in values)
+    heavy = any(map(_is_heavy, values))
     while True:
         try:
             return await asyncio.to_thread(pack) if heavy else pack()

@@ -197,7 +197,7 @@ class Manifest:
             self._hold([changes.graph])
             self._forget([self.graph] if self.graph is not None else ())
             self.graph = changes.graph
-        self.happened = list(changes.happened)
+        self.happened = list(changes.happened) if changes.happened else []
         self._fold_messages(changes, seq)
         self._fold_writes(changes.writes)
         for scope in changes.dropped:
@@ -233,14 +233,16 @@ class Manifest:
         if changes.deliveries is not None:
             # Those that replace are held first, so that a blob named by both is never unknown in between.
             self._hold(_refs_of(changes.deliveries))
-            self._forget(_refs_of(self.deliveries))
+            if self.digests:
+                self._forget(_refs_of(self.deliveries))
             self.deliveries = list(changes.deliveries)
         for request_id, ref in changes.answers:
             asked = self.requests.pop(request_id)
             self.deliveries.append(Delivered(asked.executor_id, None, ref, asked))
             self.answered[request_id] = True
             self._hold([ref])
-        self.answered.update(dict.fromkeys(changes.answered, True))
+        if changes.answered:
+            self.answered.update(dict.fromkeys(changes.answered, True))
         for executor_id, ref in changes.outputs:
             self.outputs.append((executor_id, ref))
             self._hold([ref])
@@ -287,6 +289,8 @@ class Manifest:
 
     def _hold(self, refs: Iterable[Ref]) -> None:
         for ref in refs:
+            if ref.digest is None and ref.parts is None:  # as most are
+                continue
             for digest in digests_of(ref):
                 self.digests[digest] += 1
 
@@ -324,8 +328,12 @@ def digests_of(ref: Ref) -> Iterable[Digest]:
 
 
 def _refs_of(deliveries: Sequence[Delivered]) -> list[Ref]:
-    refs = [delivery.value for delivery in deliveries]
-    return refs + [delivery.request.data for delivery in deliveries if delivery.request is not None]
+    refs: list[Ref] = []
+    for _, _, value, request in deliveries:
+        refs.append(value)
+        if request is not None:
+            refs.append(request.data)
+    return refs
 
 
 def _grown(before: Ref | None, written: Grow) -> Ref:

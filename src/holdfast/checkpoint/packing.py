@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import NamedTuple, TypeAlias
 
@@ -62,23 +62,28 @@ class Entry(NamedTuple):
     happened: Sequence[tuple[ExecutorId | None, Value | tuple[str, str]]] = ()
     keyframe: bool = False
 
-    def values(self) -> Iterable[Value]:
+    def values(self) -> list[Value]:
         """The values that it brings."""
+        values: list[Value] = []
         if self.responses:
-            yield from self.responses.values()
+            values += self.responses.values()
         if self.edits:
-            yield from (put.value for put in self.edits.values())
+            values += [put.value for put in self.edits.values()]
         if self.given is not None:
-            yield from (delivery.value for delivery in self.given.deliveries)
-        if self.delta is not None:
-            yield from (delivery.value for delivery in self.delta.deliveries)
-            yield from (output.value for output in self.delta.outputs)
-            yield from (request.data for request in self.delta.requests)
-            for change in self.delta.writes.values():
+            values += [delivery.value for delivery in self.given.deliveries]
+        delta = self.delta
+        if delta is not None:
+            values += [delivery.value for delivery in delta.deliveries]
+            if delta.outputs:
+                values += [output.value for output in delta.outputs]
+            if delta.requests:
+                values += [request.data for request in delta.requests]
+            for change in delta.writes.values():
                 if isinstance(change, state.Put):
-                    yield change.value
+                    values.append(change.value)
                 elif isinstance(change, state.Append):
-                    yield from change.items
+                    values += change.items
+        return values
 
 
 class Packer:
@@ -95,15 +100,9 @@ class Packer:
 
     def changes(self, entry: Entry) -> Changes:
         """What an entry changes."""
-        happened = [
-            Happened(executor_id, None, what)
-            if isinstance(what, tuple)
-            else Happened(executor_id, self.ref(what))
-            for executor_id, what in entry.happened
-        ]
         if entry.delta is not None:
             assert entry.before is not None
-            return self._ended(entry.before, entry.delta, entry.since_input, happened)
+            return self._ended(entry.before, entry.delta, entry.since_input, self._happened(entry))
         if entry.given is not None:
             given = entry.given
             return Changes(
@@ -130,24 +129,39 @@ class Packer:
     def _ended(
         self, before: Snapshot, delta: Delta, since_input: int | None, happened: Sequence[Happened]
     ) -> Changes:
+        deliveries, writes, buffers, outputs, requests, instances, dropped = delta
         return Changes(
-            deliveries=[self._delivered(delivery) for delivery in delta.deliveries],
+            [self._delivered(delivery) for delivery in deliveries],
+            # Most supersteps have little of the rest: what is not there should cost nothing.
             writes=[
-                (place[0], place[1], self._written(before, place, change))
-                for place, change in delta.writes.items()
-            ],
-            dropped=delta.dropped,
+                (place[0], place[1], self._written(before, place, change)) for place, change in writes.items()
+            ]
+            if writes
+            else (),
+            dropped=dropped,
             buffers=[
                 change
-                for key, buffer in delta.buffers.items()
+                for key, buffer in buffers.items()
                 for change in self._buffered(key, before.buffers.get(key), buffer)
-            ],
-            outputs=[(output.executor_id, self.ref(output.value)) for output in delta.outputs],
-            requests=[self._asked(request) for request in delta.requests],
-            instances=list(delta.instances.items()),
+            ]
+            if buffers
+            else (),
+            outputs=[(output.executor_id, self.ref(output.value)) for output in outputs] if outputs else (),
+            requests=[self._asked(request) for request in requests] if requests else (),
+            instances=list(instances.items()) if instances else (),
             since_input=since_input,
             happened=happened,
         )
+
+    def _happened(self, entry: Entry) -> Sequence[Happened]:
+        if not entry.happened:
+            return ()
+        return [
+            Happened(executor_id, None, what)
+            if isinstance(what, tuple)
+            else Happened(executor_id, self.ref(what))
+            for executor_id, what in entry.happened
+        ]
 
     def _delivered(self, delivery: Delivery) -> Delivered:
         target, value, source, request = delivery
@@ -270,6 +284,8 @@ class Packer:
 
     def new_blob_bytes(self) -> int:
         """The size of the blobs that came since this was last asked."""
+        if not self.blobs:
+            return 0
         size = sum(map(len, self.blobs.values()))
         told, self._told = self._told, size
         return size - told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -79,3 +80,12 @@ class VerifyReport:
     def ok(self) -> bool:
         """Whether nothing is wrong."""
         return not self.problems
+
+
+def briefly(what: object) -> str:
+    """What is wrong, without the advice that follows it: in a report of a repair that would be stale.
+
+    >>> briefly("it is empty. Put back a copy"), briefly("a blob is missing; look for it")
+    ('it is empty', 'a blob is missing')
+    """
+    return re.split(r"\. |; ", str(what), maxsplit=1)[0]

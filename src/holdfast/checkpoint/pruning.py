@@ -14,6 +14,7 @@ from holdfast.checkpoint.manifest import Changes, Manifest, digests_of
 from holdfast.checkpoint.named import refs_in
 from holdfast.checkpoint.record import LARGEST_PART, blob_of, elsewhere, info_of, sealed, stored_form
 from holdfast.checkpoint.retention import Retention
+from holdfast.checkpoint.steps import Progress
 from holdfast.checkpoint.store import (
     Blob,
     Depth,
@@ -112,13 +113,8 @@ async def _bytes_of(store: Store, run_id: RunId, seqs: Sequence[int]) -> int:
     for first in range(min(seqs), max(seqs) + 1, _PAGE):
         for record in await store.records(run_id, first, first + _PAGE - 1, Depth.ALL):
             if record.seq in wanted:
-                total += sum(map(len, _parts(record))) + len(record.header)
+                total += sum(map(len, record.parts)) + len(record.header)
     return total
-
-
-def _parts(record: Record) -> list[bytes]:
-    keyframe = record.keyframe
-    return [record.changes, record.values] + ([] if keyframe is None else [keyframe.changes, keyframe.values])
 
 
 async def _cut_keyframe(
@@ -156,13 +152,6 @@ def keyframe_at(checkpoint_id: CheckpointId, manifest: Manifest) -> tuple[Keyfra
     return Keyframe(part(sealed(checkpoint_id, changes, values)), part(values), True), brought
 
 
-async def prune_run(
-    store: Store, blobs: Blobs, head: Head, retention: Retention, now: datetime, dry_run: bool = False
-) -> Freed:
-    """Remove the checkpoints of a run that are not kept; blobs are left to ``sweep``."""
-    return await remove_records(store, blobs, head, await superfluous(store, head, retention, now), dry_run)
-
-
 async def superfluous(store: Store, head: Head, retention: Retention, now: datetime) -> frozenset[int]:
     """The seqs of the checkpoints of a run that are not kept."""
     if retention.keeps_all:
@@ -173,8 +162,8 @@ async def superfluous(store: Store, head: Head, retention: Retention, now: datet
 
 async def tidied(store: Store, blobs: Blobs, head: Head, now: datetime) -> int:
     """Prune a run by its own retention and sweep its family; gives how many records were looked at."""
-    freed = await prune_run(store, blobs, head, Retention.of_text(head.retention), now)
-    if not freed.checkpoints:
+    gone = await superfluous(store, head, Retention.of_text(head.retention), now)
+    if not (await remove_records(store, blobs, head, gone)).checkpoints:
         return len(await store.records(head.run_id, 1, head.seq, Depth.HEADERS))
     mark, sizes = await store.mark(head.family)
     named = await _named(store, head.family, blobs, {})
@@ -260,7 +249,7 @@ async def _named_by_keyframes(store: Store, head: Head, blobs: Blobs, but: Conta
 
 
 async def _digests_in(store: Store, record: Record, blobs: Blobs) -> set[Digest]:
-    away = {digest for part in _parts(record) if (digest := elsewhere(part)) is not None}
+    away = {digest for part in record.parts if (digest := elsewhere(part)) is not None}
     try:
         full = await whole(record, blobs)
     except CheckpointCorrupt:
@@ -284,7 +273,7 @@ class PruneReport:
     """What ``prune`` removed, or with ``dry_run`` would remove.
 
     >>> str(PruneReport(3, 12, 2, 4096))
-    '3 runs: 12 checkpoints and 2 blobs, 4,096 bytes'
+    '3 runs: 12 checkpoints and 2 blobs, 4,096 bytes, were removed'
     """
 
     runs: int
@@ -296,7 +285,9 @@ class PruneReport:
     dry_run: bool = False
 
     def __str__(self) -> str:
-        return f"{self.runs} runs: {self.checkpoints:,} checkpoints and {self.blobs:,} blobs, {self.bytes:,} bytes"
+        done = "would go" if self.dry_run else "were removed"
+        what = f"{self.checkpoints:,} checkpoints and {self.blobs:,} blobs, {self.bytes:,} bytes, {done}"
+        return f"{self.runs} runs: {what}"
 
 
 async def pruned(
@@ -305,7 +296,7 @@ async def pruned(
     blobs_of: BlobsOf,
     retention: Retention | None,
     dry_run: bool,
-    progress: Callable[[int, int], None] | None,
+    progress: Progress | None,
 ) -> PruneReport:
     """Prune runs, then sweep the blobs of their families."""
     now = datetime.now(UTC)
@@ -313,9 +304,10 @@ async def pruned(
     gone: dict[RunId, frozenset[int]] = {}
     for number, head in enumerate(heads, 1):
         policy = Retention.of_text(head.retention) if retention is None else retention
-        if dry_run:
-            gone[head.run_id] = await superfluous(store, head, policy, now)
-        freed += await _prune_moving(store, blobs_of(head.family), head, policy, now, dry_run)
+        gone[head.run_id], more = await _prune_moving(
+            store, blobs_of(head.family), head, policy, now, dry_run
+        )
+        freed += more
         if progress is not None:
             progress(number, len(heads))
     for family in dict.fromkeys(head.family for head in heads):
@@ -325,13 +317,14 @@ async def pruned(
 
 async def _prune_moving(
     store: Store, blobs: Blobs, head: Head, retention: Retention, now: datetime, dry_run: bool
-) -> Freed:
-    """Prune a run that may move meanwhile."""
+) -> tuple[frozenset[int], Freed]:
+    """Prune a run that may move meanwhile; gives also the seqs of what went."""
     while True:
         try:
-            return await prune_run(store, blobs, head, retention, now, dry_run)
+            gone = await superfluous(store, head, retention, now)
+            return gone, await remove_records(store, blobs, head, gone, dry_run)
         except HeadMoved:
             moved = await store.head(head.run_id)
             if moved is None:
-                return Freed()
+                return frozenset(), Freed()
             head = moved

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
+from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.driving import is_driven
 from holdfast.checkpoint.loading import Blobs
-from holdfast.checkpoint.problems import Problem
+from holdfast.checkpoint.problems import Problem, briefly
 from holdfast.checkpoint.salvage import Planned, PlannedBlobs, Salvage
 from holdfast.checkpoint.steps import Progress, Steps
 from holdfast.checkpoint.store import Damage, Head, RunQuery, Store
-from holdfast.checkpoint.verify import verified, verify_store
-from holdfast.errors import HeadMoved, HoldfastError
+from holdfast.checkpoint.verify import heads_of, verified, verify_store
+from holdfast.errors import HeadMoved, HoldfastError, RunNotFound, StorageError
 from holdfast.ids import RunId
-
-BlobsOf = Callable[[RunId], Blobs]
 
 
 @dataclass(frozen=True)
@@ -34,9 +33,12 @@ class Repair:
     """What cannot be brought back by it; nothing, in most cases."""
 
     def __str__(self) -> str:
-        where = [f"run {self.run_id}"] if self.run_id is not None else []
-        where += [f"checkpoint {self.checkpoint_id}"] if self.checkpoint_id is not None else []
-        return ": ".join([*where, self.what]) + (f"; lost: {self.lost}" if self.lost else "")
+        return f"{_where(self)}{self.what}" + (f"; lost: {self.lost}" if self.lost else "")
+
+
+def _where(told: Repair | Problem) -> str:
+    run = f"run {told.run_id}: " if told.run_id is not None else ""
+    return run + (f"checkpoint {told.checkpoint_id}: " if told.checkpoint_id is not None else "")
 
 
 @dataclass
@@ -67,49 +69,82 @@ class RepairReport:
         """The repairs by which something was lost."""
         return [repair for repair in self.repairs if repair.lost]
 
+    @property
+    def lost_values(self) -> list[Problem]:
+        """What is left because a value is lost: each says the run, the checkpoint, and what the value was there."""
+        return [problem for problem in self.unrepaired if problem.value is not None]
+
+    def as_dry_run(self, retold: Callable[[str], str]) -> RepairReport:
+        """The same, of what was not done, with other words."""
+        return RepairReport(
+            self.runs,
+            [replace(repair, what=retold(repair.what), lost=retold(repair.lost)) for repair in self.repairs],
+            [replace(problem, what=retold(problem.what)) for problem in self.unrepaired],
+            self.driven,
+            dry_run=True,
+        )
+
     def __str__(self) -> str:
         lines = [f"{self.runs} runs, {len(self.repairs)} repairs, {len(self.unrepaired)} problems left"]
         lines += [f"  {repair}" for repair in self.repairs]
         lines += [f"  run {run_id} is driven: stop it, then repair it" for run_id in self.driven]
-        lines += [f"  left: run {problem.run_id}: {problem.what}" for problem in self.unrepaired]
+        lines += [f"  left: {_where(problem)}{problem.what}" for problem in self.unrepaired]
         return "\n".join(lines)
 
 
 async def repaired(
-    store: Store, blobs_of: BlobsOf, run_id: RunId | None, progress: Progress | None, dry_run: bool
+    store: Store, counters: Counters, run_id: RunId | None, progress: Progress | None, dry_run: bool
 ) -> RepairReport:
-    """Repair a run, or all: heads and indexes first, then each run that is damaged, at once."""
-    report = RepairReport(dry_run=dry_run)
+    """Repair a run, or all: heads and indexes first, then each run that is damaged, at once.
+
+    A dry run does the same to a copy, so that it tells what a repair would.
+    """
+    if not dry_run:
+        return await _repaired(store, counters, run_id, progress)
     try:
-        for run, what, lost in await store.mend(dry_run):
+        async with store.rehearsal() as (copy, retold):
+            return (await _repaired(copy, counters, run_id, progress)).as_dry_run(retold)
+    except StorageError as error:  # not even a copy can be made
+        return RepairReport(unrepaired=[Problem(None, None, str(error))], dry_run=True)
+
+
+async def _repaired(
+    store: Store, counters: Counters, run_id: RunId | None, progress: Progress | None
+) -> RepairReport:
+    report = RepairReport()
+
+    def blobs_of(family: RunId) -> Blobs:
+        return Blobs(store, family, counters)
+
+    try:
+        if run_id is not None:
+            await heads_of(store, run_id)
+        for run, what, lost in await store.mend(run_id):
             if what:
                 report.repairs.append(Repair(run, None, what, lost))
             else:
                 report.unrepaired.append(Problem(run, None, lost))
-        heads = await store.runs(RunQuery())
+        heads = await store.runs(RunQuery()) if run_id is None else await heads_of(store, run_id)
+        damages = await store.inspect()
+    except RunNotFound:
+        raise
     except HoldfastError as error:  # nothing can be done here at all
-        report.unrepaired.append(Problem(None, None, str(error)))
-        report.unrepaired += (await verify_store(store, blobs_of, run_id, None)).problems
+        told = Problem(None, None, str(error))
+        left = (await verify_store(store, blobs_of, run_id, None)).problems
+        report.unrepaired += [told, *(problem for problem in left if problem != told)]
         return report
-    heads = [head for head in heads if run_id in (None, head.run_id)]
-    damages = await store.inspect()
     steps = Steps(progress)
     steps.more(len(heads))
-    # What these hide is seen when they are made anew, and a dry run makes nothing.
-    hidden = {repair.run_id for repair in report.repairs} if dry_run else set()
     for head in heads:
         report.runs += 1
-        if None in hidden or head.run_id in hidden:
-            steps.done(1)
-            continue
-        told = [damage for damage in damages if damage.run_id == head.run_id]
-        await _repair_run(store, blobs_of(head.family), head, told, report)
+        of_run = [damage for damage in damages if damage.run_id == head.run_id]
+        await _repair_run(store, blobs_of(head.family), head, of_run, report)
         steps.done(1)
-    if dry_run:
-        left = [damage for damage in damages if damage.run_id is None and not hidden]
-    else:
-        left = [d for d in await store.inspect() if run_id is None or d.run_id in (None, run_id)]
-    report.unrepaired += [Problem(damage.run_id, None, damage.what, damage.seq) for damage in left]
+    report.unrepaired += [
+        Problem(damage.run_id, None, damage.what, damage.seq)
+        for damage in await store.inspect()
+        if run_id is None or damage.run_id in (None, run_id)
+    ]
     return report
 
 
@@ -142,21 +177,21 @@ async def _repair_run(
     gone = [problem for problem in found.problems if problem not in left.problems]
     if not salvage.steps and not told and not gone:
         return  # values are lost, which nothing here can bring back
-    if not report.dry_run:
-        try:
-            await store.replace(commit)
-        except HeadMoved:
-            report.driven.append(head.run_id)
-            return
-        except HoldfastError as error:
-            report.unrepaired.append(Problem(head.run_id, None, str(error)))
-            return
+    try:
+        await store.replace(commit)
+    except HeadMoved:
+        report.driven.append(head.run_id)
+        return
+    except HoldfastError as error:
+        report.unrepaired.append(Problem(head.run_id, None, str(error)))
+        return
     report.repairs += [Repair(head.run_id, *step) for step in salvage.steps]
     if not salvage.steps:
         report.repairs += [
-            Repair(head.run_id, problem.checkpoint_id, f"it was written anew: {problem.what}")
+            Repair(head.run_id, problem.checkpoint_id, f"it was written anew: {briefly(problem.what)}")
             for problem in gone
         ]
     report.repairs += [
-        Repair(head.run_id, None, f"what is there was taken as it is: {damage.what}") for damage in told
+        Repair(head.run_id, None, f"what is there was taken as it is: {briefly(damage.what)}")
+        for damage in told
     ]

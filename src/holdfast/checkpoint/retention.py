@@ -52,6 +52,12 @@ class Retention:
     _count: int = 0
     _age: timedelta = timedelta(0)
 
+    def __post_init__(self) -> None:
+        if not isinstance(self._kind, _Kind):
+            raise WrongType(
+                f"Retention({self._kind!r}): say which one, like Retention.latest_only() or Retention.keep_last(10)"
+            )
+
     @classmethod
     def full_history(cls) -> Retention:
         """Every checkpoint is kept.

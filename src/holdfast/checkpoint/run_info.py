@@ -36,8 +36,8 @@ class RunInfo:
     """When it goes on by itself, because a sleep or the time of a question is over; None if it does not."""
 
 
-async def run_info(store: Store, head: Head) -> RunInfo:
-    """What a head says of its run, and whether anyone drives it."""
+async def run_info(store: Store, head: Head, known: dict[str, bool] | None = None) -> RunInfo:
+    """What a head says of its run, and whether anyone drives it; ``known`` is as for ``is_driven``."""
     return RunInfo(
         head.run_id,
         head.workflow_name,
@@ -46,7 +46,7 @@ async def run_info(store: Store, head: Head) -> RunInfo:
         head.seq,
         moment(head.created),
         moment(head.updated),
-        head.status is RunStatus.RUNNING and not await is_driven(store, head),
+        head.status is RunStatus.RUNNING and not await is_driven(store, head, known),
         head.reason,
         None if head.wake_at is None else moment(head.wake_at),
     )

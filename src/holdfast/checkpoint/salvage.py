@@ -11,6 +11,7 @@ from holdfast.checkpoint.journal import digests_in
 from holdfast.checkpoint.loading import Blobs, changes_of, fold_one, folded, keyframe_of, lineage, whole
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.paging import Unreadable, each_record
+from holdfast.checkpoint.problems import briefly
 from holdfast.checkpoint.pruning import keyframe_at
 from holdfast.checkpoint.record import plain_form, read_header
 from holdfast.checkpoint.store import Blob, Commit, Depth, Expected, Head, Letter, Note, Record, Store
@@ -146,8 +147,7 @@ class Salvage:
 
     def _drop(self, checkpoint_id: CheckpointId | None, what: str, error: HoldfastError) -> None:
         self._last = None
-        told = str(error).partition(";")[0]
-        self.steps.append(Step(checkpoint_id, f"{what} is removed: {told}", "this checkpoint"))
+        self.steps.append(Step(checkpoint_id, f"{what} is removed: {briefly(error)}", "this checkpoint"))
 
     def _standing(self) -> Head:
         """Where the run stands: where it stood, or else on the newest checkpoint that is left."""
@@ -173,7 +173,7 @@ class Salvage:
         try:
             notes = await self._store.notes(self._head.run_id)
         except HoldfastError as error:
-            self.steps.append(Step(None, f"its journal is dropped: {error}", _NOTED))
+            self.steps.append(Step(None, f"its journal is dropped: {briefly(error)}", _NOTED))
             return ()
         good = []
         for note in notes:
@@ -182,14 +182,16 @@ class Salvage:
                     await self._blobs.read(sorted(digests_in(inner)))
                 good.append(note)
             except Exception as error:
-                self.steps.append(Step(None, f"the note {note.key} is dropped: {error}", _NOTED))
+                self.steps.append(Step(None, f"the note {note.key} is dropped: {briefly(error)}", _NOTED))
         return good
 
     async def _letters(self) -> Sequence[Letter]:
         try:
             return await self._store.inbox(self._head.run_id)
         except HoldfastError as error:
-            self.steps.append(Step(None, f"its inbox is dropped: {error}", "what others left for the run"))
+            self.steps.append(
+                Step(None, f"its inbox is dropped: {briefly(error)}", "what others left for the run")
+            )
             return ()
 
 

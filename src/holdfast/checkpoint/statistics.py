@@ -110,7 +110,7 @@ def _lines(found: StorageStatistics) -> Iterator[str]:
     stored = total.stored_blob_bytes
     as_stored = "" if stored is None else f", {size_text(stored)} as stored"
     yield (
-        f"blobs: {_many(total.blobs, 'blob')} of {size_text(total.blob_bytes)}{as_stored}; "
+        f"blobs: {_many(total.blobs, 'blob')} of {size_text(total.blob_bytes)} uncompressed{as_stored}; "
         f"named {_many(total.references, 'time')}, which saved {size_text(total.saved_bytes)}"
     )
     yield from _usages("by workflow", found.by_workflow)

@@ -51,7 +51,7 @@ class CheckpointStorage(Browsing, Upkeep):
 
         async def leave() -> Head:
             head = await self.head(run_id)
-            encoder = self.encoder(self.codec_for(head.workflow_name))
+            encoder = self.encoder_for(head.workflow_name)
             return await leave_answers(self._store, head, self.blobs(head.family), encoder, responses)
 
         return await run_info(self._store, await steadily(leave))

@@ -5,7 +5,8 @@ What it means to be a store is said here, once; ``holdfast.testing.StoreConforma
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from enum import IntEnum
 from typing import NamedTuple, Protocol
 
@@ -47,6 +48,12 @@ class Record(NamedTuple):
     """Given to it later, and no part of what its id covers."""
     sound: bool = True
     """Whether what its id does not cover is what was stored, as far as the store can tell; told when all is read."""
+
+    @property
+    def parts(self) -> tuple[bytes, ...]:
+        """What it holds besides its header, as stored: each may be the name of a blob that holds it."""
+        frame = self.keyframe
+        return (self.changes, self.values) + (() if frame is None else (frame.changes, frame.values))
 
 
 class Head(NamedTuple):
@@ -203,6 +210,14 @@ class StoreInfo(NamedTuple):
     features: frozenset[str]
 
 
+class Rehearsal(NamedTuple):
+    """A store to try something on."""
+
+    store: Store
+    retold: Callable[[str], str]
+    """A text of it as the store would have said it of which it is a copy: with its paths."""
+
+
 class Store(Protocol):
     """Where the bytes of runs live.
 
@@ -282,12 +297,19 @@ class Store(Protocol):
         """
         ...
 
-    async def mend(self, dry_run: bool) -> Sequence[Mended]:
+    async def mend(self, run_id: RunId | None) -> Sequence[Mended]:
         """Make heads that can be read for runs whose head cannot, from what is left of them; rebuild indexes.
 
         Such a run has a greater token than before, and is not driven. Notes and letters that are not what was left go.
         What is damaged besides stays. All that is done to one run happens at once or not at all, and doing it again
-        changes nothing. With ``dry_run`` nothing is done, only told.
+        changes nothing. With ``run_id`` no other run is touched; indexes that runs share are made anew all the same.
+        """
+        ...
+
+    def rehearsal(self) -> AbstractAsyncContextManager[Rehearsal]:
+        """A copy that can be repaired in place of the store, to see what would come of it; it goes with the context.
+
+        It need not have the blobs, but reads those of the store, and asks the store who lives.
         """
         ...
 
@@ -311,8 +333,13 @@ class Store(Protocol):
         """The blobs of a family that are there, as they were given."""
         ...
 
-    async def tag(self, run_id: RunId, seq: int, tags: Sequence[str]) -> bool:
-        """Let a record have these tags and no others, durably; False if there is no such record."""
+    async def tag(
+        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None
+    ) -> bool:
+        """Take tags from a record, all without ``drop``, and add others, durably; False if there is no such record.
+
+        What it has is read and changed at once: of several who tag a record, none undoes what another did.
+        """
         ...
 
     async def remove(self, removal: Removal) -> bool:

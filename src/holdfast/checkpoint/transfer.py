@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
+from holdfast.checkpoint.arguments import no_run
 from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.export_check import checked, named_by_notes, named_by_record
 from holdfast.checkpoint.export_file import ExportReader, ExportWriter
-from holdfast.checkpoint.export_place import Draft, Source
+from holdfast.checkpoint.export_place import NewFile, Source
 from holdfast.checkpoint.loading import Blobs
 from holdfast.checkpoint.looking import steadily
 from holdfast.checkpoint.steps import Progress, Steps, finished
@@ -26,7 +27,6 @@ from holdfast.errors import (
     HeadMoved,
     InvalidArgument,
     RunExists,
-    RunNotFound,
     StorageError,
 )
 from holdfast.ids import Digest, RunId
@@ -47,7 +47,7 @@ _PASSES = 3
 # Out.
 
 
-class _Standing(NamedTuple):
+class _Moment(NamedTuple):
     """A run at one moment."""
 
     head: Head
@@ -69,38 +69,36 @@ async def export_run(
 async def _export(
     store: Store, run_id: RunId, path: str | os.PathLike[str], progress: Progress | None
 ) -> Head:
-    standing = await _standing(store, run_id)
-    draft = Draft(path)
+    moment = await _at_one_moment(store, run_id)
+    file = NewFile(path)
     try:
-        await finished(draft.open)
+        await finished(file.open)
         steps = Steps(progress, _PASSES)
-        await _write(store, standing, draft, steps)
+        await _write(store, moment, file, steps)
         advice = (
             f"it is damaged in this storage, and was not exported: 'await storage.verify({run_id!r})' lists what is "
             f"affected"
         )
-        reader = await finished(lambda: ExportReader(draft.file, f"run {run_id!r}", advice))
+        reader = await finished(lambda: ExportReader(file.file, f"run {run_id!r}", advice))
         await _read(reader, steps)
         await checked(reader, steps)
-        await finished(draft.publish)
+        await finished(file.publish)
     finally:
-        await finished(draft.discard)
+        await finished(file.discard)
     steps.over()
-    return standing.head
+    return moment.head
 
 
-async def _standing(store: Store, run_id: RunId) -> _Standing:
+async def _at_one_moment(store: Store, run_id: RunId) -> _Moment:
     """The run, its journal and its inbox as they were at the same time, though others move it on."""
     head = await store.head(run_id)
     for _ in range(_MOST_LOOKS):
         if head is None:
-            raise RunNotFound(
-                f"there is no run {run_id!r} in this storage; 'await storage.list_runs()' lists those that are there"
-            )
+            raise no_run(run_id)
         notes, letters = await store.notes(run_id), await store.inbox(run_id)
         after = await store.head(run_id)
         if after == head:
-            return _Standing(head, notes, letters)
+            return _Moment(head, notes, letters)
         head = after
     raise StorageError(
         f"run {run_id!r} moves on faster than it can be looked at: export it again when it does more in a superstep, "
@@ -108,15 +106,15 @@ async def _standing(store: Store, run_id: RunId) -> _Standing:
     )
 
 
-async def _write(store: Store, standing: _Standing, draft: Draft, steps: Steps) -> None:
-    head = standing.head
+async def _write(store: Store, moment: _Moment, file: NewFile, steps: Steps) -> None:
+    head = moment.head
     features = (await store.open()).features
     blobs = Blobs(store, head.family, Counters())
 
     async def write(work: Callable[[], T]) -> T:
-        return await finished(partial(draft.doing, work))
+        return await finished(partial(file.doing, work))
 
-    writer = await write(partial(ExportWriter, draft.file, head, features))
+    writer = await write(partial(ExportWriter, file.file, head, features))
     named: dict[Digest, None] = {}
     steps.more(head.seq)
     first, size = 1, _FIRST_PAGE
@@ -130,15 +128,15 @@ async def _write(store: Store, standing: _Standing, draft: Draft, steps: Steps) 
         light = sum(map(_weight, page)) < _LIGHT
         first, size = last + 1, min(size * 2, _LARGEST_PAGE) if light else max(size // 2, 1)
         del page  # before blobs come, which may be large
-    _more(named, await named_by_notes(standing.notes, blobs), steps)
-    await write(partial(_write_mail, writer, standing))
+    _more(named, await named_by_notes(moment.notes, blobs), steps)
+    await write(partial(_write_mail, writer, moment))
     for digest in named:
         # The thread takes it out, so that nobody holds it any more when the next one comes.
         stored = [await _stored(store, head.family, digest)]
         await write(lambda digest=digest, stored=stored: writer.blob(digest, stored.pop()))  # type: ignore[misc]
         steps.done(1)
     await write(writer.end)
-    await write(draft.file.flush)
+    await write(file.file.flush)
 
 
 def _more(named: dict[Digest, None], digests: Sequence[Digest], steps: Steps) -> None:
@@ -152,17 +150,15 @@ def _write_records(writer: ExportWriter, records: Sequence[Record]) -> None:
         writer.record(record)
 
 
-def _write_mail(writer: ExportWriter, standing: _Standing) -> None:
-    for note in standing.notes:
+def _write_mail(writer: ExportWriter, moment: _Moment) -> None:
+    for note in moment.notes:
         writer.note(note)
-    for letter in standing.letters:
+    for letter in moment.letters:
         writer.letter(letter)
 
 
 def _weight(record: Record) -> int:
-    keyframe = record.keyframe
-    size = len(record.header) + len(record.changes) + len(record.values)
-    return size if keyframe is None else size + len(keyframe.changes) + len(keyframe.values)
+    return len(record.header) + sum(map(len, record.parts))
 
 
 async def _stored(store: Store, family: RunId, digest: Digest) -> bytes:

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.checkpoint.arguments import checked_retention, checked_tag, id_of_checkpoint, run_id_of
+from holdfast.checkpoint.arguments import (
+    check_flag,
+    check_progress,
+    checked_retention,
+    checked_tag,
+    id_of_checkpoint,
+    run_id_of,
+)
 from holdfast.checkpoint.driving import is_driven
 from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.keeping import RunKeeping, not_found
@@ -19,7 +26,7 @@ from holdfast.checkpoint.steps import Progress
 from holdfast.checkpoint.store import Depth, Expected, RunQuery
 from holdfast.checkpoint.transfer import export_run, import_run
 from holdfast.checkpoint.verify import verify_store
-from holdfast.errors import HeadMoved, InvalidArgument, RunTaken, WrongType
+from holdfast.errors import HeadMoved, InvalidArgument, RunTaken
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.repair import RepairReport
@@ -34,9 +41,9 @@ class Upkeep(RunKeeping):
 
         ``progress`` is called with how many checkpoints are done, and of how many.
         """
-        return await verify_store(
-            self._store, self.blobs, None if run_id is None else run_id_of(run_id), progress
-        )
+        check_progress(progress)
+        wanted = None if run_id is None else run_id_of(run_id)
+        return await verify_store(self._store, self.blobs, wanted, progress)
 
     async def repair(
         self, run_id: str | None = None, *, progress: Progress | None = None, dry_run: bool = False
@@ -48,12 +55,13 @@ class Upkeep(RunKeeping):
         """
         from holdfast.checkpoint.repair import repaired
 
-        return await repaired(
-            self._store, self.blobs, None if run_id is None else run_id_of(run_id), progress, dry_run
-        )
+        check_progress(progress)
+        check_flag("dry_run", dry_run)
+        wanted = None if run_id is None else run_id_of(run_id)
+        return await repaired(self._store, self.counters, wanted, progress, dry_run)
 
     async def statistics(
-        self, progress: Progress | None = None, *, measure_blobs: bool = False
+        self, *, progress: Progress | None = None, measure_blobs: bool = False
     ) -> StorageStatistics:
         """What takes the room: by workflow, by run, and by scope of what runs hold where they stand.
 
@@ -62,25 +70,25 @@ class Upkeep(RunKeeping):
         """
         from holdfast.checkpoint.counting import counted
 
+        check_progress(progress)
         return await counted(self._store, self.blobs, progress, measure_blobs)
 
     async def tag(self, checkpoint_id: str | CheckpointInfo, *tags: str) -> None:
         """Give a checkpoint tags, beside those that it has; one with a tag is kept, whatever the retention says."""
-        await self._tag(checkpoint_id, lambda known: dict.fromkeys([*known, *map(checked_tag, tags)]))
+        await self._tag(checkpoint_id, tuple(map(checked_tag, tags)), ())
 
     async def untag(self, checkpoint_id: str | CheckpointInfo, *tags: str) -> None:
         """Take tags from a checkpoint, all of them if none is named."""
-        await self._tag(checkpoint_id, lambda known: [tag for tag in known if tags and tag not in tags])
+        await self._tag(checkpoint_id, (), tags or None)
 
     async def _tag(
-        self, checkpoint_id: str | CheckpointInfo, change: Callable[[Sequence[str]], Iterable[str]]
+        self, checkpoint_id: str | CheckpointInfo, tags: Sequence[str], drop: Sequence[str] | None
     ) -> None:
         wanted = id_of_checkpoint(checkpoint_id)
 
         async def look() -> bool:
             head, seq = await self.find(wanted)
-            record = await self._record(head, seq)
-            return await self._store.tag(head.run_id, seq, tuple(change(record.tags)))
+            return await self._store.tag(head.run_id, seq, tags, drop)
 
         if not await steadily(look):
             raise not_found(wanted)
@@ -91,7 +99,7 @@ class Upkeep(RunKeeping):
         dry_run: bool = False,
         *,
         run_id: str | None = None,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Progress | None = None,
     ) -> PruneReport:
         """Remove the checkpoints that are not kept, and the values that nobody needs any more.
 
@@ -99,8 +107,8 @@ class Upkeep(RunKeeping):
         be. May be interrupted anywhere. ``progress`` is told how many runs of how many are done.
         """
         checked_retention(retention)
-        if not isinstance(dry_run, bool):
-            raise WrongType(f"dry_run={dry_run!r}: must be True or False")
+        check_flag("dry_run", dry_run)
+        check_progress(progress)
         heads = [await self.head(run_id)] if run_id is not None else list(await self._store.runs(RunQuery()))
         return await pruned(self._store, heads, self.blobs, retention, dry_run, progress)
 
@@ -145,6 +153,7 @@ class Upkeep(RunKeeping):
         The run may move meanwhile: the file has it as it stood at one moment, which is what this returns. The file
         gets its name when it is complete. ``progress`` is called with how much is done, and of how much.
         """
+        check_progress(progress)
         return await run_info(self._store, await export_run(self._store, run_id_of(run_id), path, progress))
 
     async def import_run(
@@ -155,5 +164,6 @@ class Upkeep(RunKeeping):
         It has the same ids here, and is not driven: one that was RUNNING is STOPPED. ``run_id`` makes sure that the
         file holds that run; a run cannot get another id. Raises ``RunExists``, unless all that the file holds is here.
         """
+        check_progress(progress)
         wanted = None if run_id is None else run_id_of(run_id)
         return await run_info(self._store, await import_run(self._store, path, wanted, progress))

@@ -22,18 +22,17 @@ async def verify_store(
     """Check a run, or all, and how the store keeps them; what cannot be read at all is a problem, too."""
     report = VerifyReport()
     try:
-        heads = [await _head_of(store, run_id)] if run_id is not None else await store.runs(RunQuery())
-        report = await verified(
-            store, [head for head in heads if head is not None], blobs_of, progress, _LOOKS
-        )
+        heads = await store.runs(RunQuery()) if run_id is None else await heads_of(store, run_id)
+        report = await verified(store, heads, blobs_of, progress, _LOOKS)
     except RunNotFound:
         raise
     except HoldfastError as error:
-        report.problems.append(Problem(run_id, None, str(error)))
+        report.problems.append(Problem(None, None, str(error)))
     try:
         damages = await store.inspect()
     except HoldfastError as error:
-        report.problems.append(Problem(None, None, str(error)))
+        told = Problem(None, None, str(error))
+        report.problems += [told] if told not in report.problems else []
     else:
         report.problems += [
             Problem(damage.run_id, None, damage.what, damage.seq)
@@ -43,16 +42,17 @@ async def verify_store(
     return report
 
 
-async def _head_of(store: Store, run_id: RunId) -> Head | None:
+async def heads_of(store: Store, run_id: RunId) -> list[Head]:
+    """The head of a run, none if it is damaged; raises ``RunNotFound`` where nothing is left of such a run."""
     try:
         head = await store.head(run_id)
     except CheckpointCorrupt:  # told by ``inspect``
-        return None
-    if head is None:
+        return []
+    if head is None and not any(damage.run_id == run_id for damage in await store.inspect()):
         raise RunNotFound(
             f"there is no run {run_id!r} in this storage; 'await storage.list_runs()' lists those that are there"
         )
-    return head
+    return [] if head is None else [head]
 
 
 async def verified(

@@ -63,10 +63,13 @@ class Commits:
         self._commit_begins()
         try:
             if self._in_any_task:
-                return await self._unless_taken(whole(commit, self._be_cancelled))
+                return await whole(commit, self._be_cancelled)
             task = asyncio.ensure_future(commit)
             await self._over(task)
-            return await self._unless_taken(task)
+            return task.result()
+        except HeadMoved as error:
+            meaning = self._meaning(error)
+            raise meaning from meaning.__cause__
         finally:
             self._commit_ends()
 
@@ -129,9 +132,7 @@ class Commits:
             return await commit
         except HeadMoved as error:
             meaning = self._meaning(error)
-            if meaning is error:
-                raise
-            raise meaning from error
+            raise meaning from meaning.__cause__
 
     def _meaning(self, error: BaseException) -> BaseException:
         """What a commit failed with, as those who drive a run are told it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from holdfast.checkpoint.driving import leave_answers
@@ -82,9 +82,9 @@ class Correspondence(Commits):
                 self._void.add(letter.key)
         return answers, cancelled
 
-    def _taken_by(self, responses: Iterable[RequestId]) -> list[str]:
+    def _taken_by(self, responses: Collection[RequestId]) -> Sequence[str]:
         """The letters that a commit with these responses uses up."""
-        if self.log.ahead:  # what could not be committed says nothing of what is void
-            return []
+        if self.log.ahead or not (responses or self._void):
+            return ()  # what could not be committed says nothing of what is void
         void, self._void = self._void, set()
         return [*(self._letters[known] for known in responses if known in self._letters), *void]

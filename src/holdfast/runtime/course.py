@@ -147,6 +147,7 @@ class Course:
         if self.status.ended:
             return
         self.status = status
+        left = self.leaving is not None
         if not status.ended:
             self.leaving = self._resting = None  # what was committed counts: it waits, and can go on
         if self._stretch is not None:
@@ -157,7 +158,7 @@ class Course:
         for event in (WorkflowStatusEvent(status), *events):
             self.emit(event)
         self.noticed()
-        if not self.sleeps:
+        if left or not self.sleeps:
             self.stop_following()
         if status.ended:
             self.runner.cast.let_go()

@@ -123,7 +123,7 @@ class Effects:
 
 def _end_of_sleep(delay: object, until: object, now: datetime.datetime) -> int:
     """When a sleep is over, of which either is given."""
-    if isinstance(delay, datetime.datetime):
+    if delay is not None and not isinstance(delay, int | float | datetime.timedelta):
         raise WrongType(f"delay={delay!r}: must be seconds or a timedelta; for a time say sleep(until=...)")
     if until is not None and not isinstance(until, datetime.datetime):
         raise WrongType(f"until={until!r}: must be a datetime; for a time span say sleep(...)")

@@ -26,7 +26,20 @@ def _chance() -> float:
 
 
 def _salt() -> bytes:
-    return os.urandom(16)
+    # Drawn for many checkpoints at once, because asking the system takes longer than packing a header.
+    try:
+        return _drawn.pop()
+    except IndexError:
+        many = os.urandom(64 * _SALT)
+        first, *others = (many[at : at + _SALT] for at in range(0, len(many), _SALT))
+        _drawn.extend(others)
+        return first
+
+
+_SALT = 16
+_drawn: list[bytes] = []
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_drawn.clear)  # a child must not give what its parent gives, too
 
 
 class Timer(Protocol):

@@ -258,7 +258,7 @@ class Run:
         await self._course.settled()
         if self.status is not RunStatus.WAITING:
             await self._course.leave(RunStatus.STOPPED, grace)
-        elif self._course.sleeps:
+        if self._course.sleeps:
             self._leave_waiting()
 
     def _leave_waiting(self) -> None:

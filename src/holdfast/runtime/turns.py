@@ -165,16 +165,12 @@ class Turns:
             except BaseException as error:
                 if self.stopping:
                     raise asyncio.CancelledError from error
-                if (
-                    context.asleep is not None
-                ):  # cleaning up before the sleep failed: it is tried anew after it
-                    return Finished(turn, None, None, (), attempt, False, context.asleep.until)
-                context.close()
-                wait = self._wait(handler, attempt, error)
+                failed = self._failed(turn, context, attempt, error)
+                wait = None if failed.error is None else self._wait(handler, attempt, error)
                 if wait is None:
-                    return Finished(turn, None, error, context.events, attempt)
-                failed = ExecutorFailedEvent(turn.executor_id, error, attempt, provisional=True)
-                self._around.emit([failed])
+                    return failed
+                again = ExecutorFailedEvent(turn.executor_id, error, attempt, provisional=True)
+                self._around.emit([again])
             await asyncio.sleep(wait)
             if fields is not None:
                 put_back(placed.instance, fields)
@@ -192,6 +188,13 @@ class Turns:
             error.add_note(f"in on_checkpoint_restored() of executor {placed.address!r}")
             raise
         context.close_restored()
+
+    def _failed(self, turn: Turn, context: TurnContext, attempt: int, error: BaseException) -> Finished:
+        """A turn whose handler raised; if it slept, cleaning up before that failed, and is tried anew after it."""
+        if context.asleep is not None:
+            return Finished(turn, None, None, (), attempt, False, context.asleep.until)
+        context.close()
+        return Finished(turn, None, error, context.events, attempt)
 
     def _wait(self, handler: Handler | None, attempt: int, error: BaseException) -> float | None:
         """Seconds until the next attempt, or None if there is none."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 
 from holdfast.checkpoint.store import Commit, Expected, Head, Removal
 from holdfast.errors import CheckpointNotFound, HeadMoved, StorageError
@@ -76,3 +76,9 @@ def sound(head: Head) -> Head:
         if not isinstance(getattr(head, name), str):
             raise ValueError(f"its {name} is {getattr(head, name)!r}")
     return head
+
+
+def retagged(known: Sequence[str], tags: Sequence[str], drop: Sequence[str] | None) -> tuple[str, ...]:
+    """The tags of a record that had some, after ``Store.tag``."""
+    kept = [] if drop is None else [tag for tag in known if tag not in drop]
+    return tuple(dict.fromkeys([*kept, *tags]))

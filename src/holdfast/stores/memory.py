@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import secrets
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from copy import deepcopy
 
 from holdfast.checkpoint.owner import this_process
 from holdfast.checkpoint.store import (
@@ -23,13 +25,14 @@ from holdfast.checkpoint.store import (
     Mended,
     Note,
     Record,
+    Rehearsal,
     Removal,
     RunQuery,
     StoreInfo,
 )
 from holdfast.errors import StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
-from holdfast.stores.compare import check_expected, check_head, check_needs, check_removal
+from holdfast.stores.compare import check_expected, check_head, check_needs, check_removal, retagged
 from holdfast.stores.listing import asked_for, due_of
 
 
@@ -125,9 +128,13 @@ class MemoryStore:
     async def inspect(self) -> Sequence[Damage]:
         return await self.damaged()
 
-    async def mend(self, dry_run: bool) -> Sequence[Mended]:
+    async def mend(self, run_id: RunId | None) -> Sequence[Mended]:
         self._check_open()
         return ()
+
+    @asynccontextmanager
+    async def rehearsal(self) -> AsyncIterator[Rehearsal]:
+        yield Rehearsal(deepcopy(self), str)
 
     async def replace(self, commit: Commit) -> None:
         self._check_open()
@@ -151,11 +158,13 @@ class MemoryStore:
         self._check_open()
         return {digest: self._blobs[family, digest] for digest in digests if (family, digest) in self._blobs}
 
-    async def tag(self, run_id: RunId, seq: int, tags: Sequence[str]) -> bool:
+    async def tag(
+        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None
+    ) -> bool:
         self._check_open()
         record = self._records.get((run_id, seq))
         if record is not None:
-            self._records[run_id, seq] = record._replace(tags=tuple(tags))
+            self._records[run_id, seq] = record._replace(tags=retagged(record.tags, tags, drop))
         return record is not None
 
     async def remove(self, removal: Removal) -> bool:

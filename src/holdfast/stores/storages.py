@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from urllib.parse import unquote, urlsplit
 
+from holdfast.checkpoint.arguments import check_progress, checked_path
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.steps import Progress
 from holdfast.checkpoint.storage import CheckpointStorage
@@ -36,7 +37,7 @@ class FileCheckpointStorage(CheckpointStorage):
     def __init__(self, storage_path: str | os.PathLike[str], retention: Retention | None = None) -> None:
         from holdfast.stores.file import FileStore
 
-        super().__init__(FileStore(storage_path), retention)
+        super().__init__(FileStore(checked_path("storage_path", storage_path)), retention)
 
 
 class SqliteCheckpointStorage(CheckpointStorage):
@@ -52,7 +53,7 @@ class SqliteCheckpointStorage(CheckpointStorage):
     def __init__(self, path: str | os.PathLike[str], retention: Retention | None = None) -> None:
         from holdfast.stores.sqlite import SqliteStore
 
-        self._database = SqliteStore(path)
+        self._database = SqliteStore(checked_path("path", path))
         super().__init__(self._database, retention)
 
     async def backup(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
@@ -61,7 +62,8 @@ class SqliteCheckpointStorage(CheckpointStorage):
         The copy is that of one moment, and gets its name when it is complete. Nobody drives a run in it: those that
         are RUNNING can be resumed there. ``progress`` is called with how many bytes are copied, and of how many.
         """
-        await self._database.backup(path, progress)
+        check_progress(progress)
+        await self._database.backup(checked_path("path", path), progress)
 
 
 def _path(url: str) -> str:

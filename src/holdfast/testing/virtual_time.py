@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self, TypeVar
 
+from holdfast.errors import InvalidArgument
 from holdfast.runtime.environment import Environment, use
 
 T = TypeVar("T")
@@ -40,6 +41,10 @@ class VirtualTime:
     """
 
     def __init__(self, begin: datetime.datetime = _BEGIN) -> None:
+        if begin.tzinfo is None:
+            raise InvalidArgument(
+                f"begin={begin!r}: a time needs a time zone, say datetime(2026, 1, 1, tzinfo=UTC)"
+            )
         self._now = begin
         self._timers: list[tuple[datetime.datetime, int, _Timer]] = []
         self._numbers = itertools.count()

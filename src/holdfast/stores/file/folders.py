@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -23,24 +22,26 @@ from holdfast.checkpoint.store import (
     RunQuery,
     StoreInfo,
 )
+from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointCorrupt, StorageError
 from holdfast.ids import CheckpointId, RunId
 from holdfast.stores.compare import check_expected
 from holdfast.stores.disk import Disk
 from holdfast.stores.file import marker
 from holdfast.stores.file.blobs import Blobs
+from holdfast.stores.file.copying import copy_store
 from holdfast.stores.file.hints import Hints
 from holdfast.stores.file.row import Misplaced
 from holdfast.stores.file.run_folder import RunFolder
 from holdfast.stores.file.tools import Tools
-from holdfast.stores.file.waking import AT_ONCE, Waking, sign_of
+from holdfast.stores.file.waking import AT_ONCE, DRIVEN, Sign, Waking, sign_of
 from holdfast.stores.listing import asked_for, due_of
 from holdfast.stores.locks import Locks
 from holdfast.stores.names import safe_name
 from holdfast.stores.presence import Presence
 
 # Where so many runs stand is remembered, at about 3 KB each; the others are looked up again.
-_REMEMBERED = 2_000
+_REMEMBERED = 500
 
 
 class Folders:
@@ -68,14 +69,21 @@ class Folders:
     def open(self) -> StoreInfo:
         """Make sure that the store is there, and of a known format."""
         with self._lock:
-            if self._info is None:
-                self._info = marker.open_store(self._root, self.disk)
-            return self._info
+            if self._info is not None:
+                return self._info
+            self._info = marker.open_store(self._root, self.disk)
+        self._finish_mending()
+        return self._info
 
     def commit(self, commit: Commit) -> list[Letter]:
         """Make a commit durable, its blobs first; returns the letters that wait."""
         self._get_ready()
-        return self.run(commit.head.run_id).commit(commit)
+        run_id = commit.head.run_id
+        letters = self.run(run_id).commit(commit)
+        if commit.head.status is not RunStatus.RUNNING:  # there may be many that wait, and for long
+            with self._lock:
+                self._remembered.pop(safe_name(run_id), None)
+        return letters
 
     def add_blobs(self, family: RunId, blobs: Sequence[Blob]) -> None:
         """Make blobs durable."""
@@ -88,10 +96,10 @@ class Folders:
         self._get_ready()
         return self.run(run_id).leave(since, letters)
 
-    def tag(self, run_id: RunId, seq: int, tags: Sequence[str]) -> bool:
-        """Let a record have these tags and no others."""
+    def tag(self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None) -> bool:
+        """Take tags from a record and add others."""
         self._get_ready()
-        return self.run(run_id).tag(seq, tags)
+        return self.run(run_id).tag(seq, tags, drop)
 
     def remove(self, removal: Removal) -> bool:
         """Remove records of a run; false if one of them has tags."""
@@ -117,13 +125,26 @@ class Folders:
         except (OSError, StorageError):  # it is tried again
             pass
 
-    def mend(self, dry_run: bool) -> list[Mended]:
-        """Let all runs have a newest file that can be read."""
+    def mend(self, run_id: RunId | None) -> list[Mended]:
+        """Let a run, or all, have a newest file that can be read."""
         self._get_ready()
         folders = {folder.path.name: folder for folder in self._run_folders()}
         for name in self._hints.runs():
             folders.setdefault(name, self._folder(name))
-        return [done for name, folder in folders.items() for done in folder.mend(self._aside(name), dry_run)]
+        if run_id is not None:
+            folders = {name: folder for name, folder in folders.items() if name == safe_name(run_id)}
+        return [done for name, folder in folders.items() for done in folder.mend(self._aside(name))]
+
+    def copied(self) -> Path:
+        """A store with the same commits and hints, but without blobs, where nobody looks; to be removed."""
+        self._get_ready()
+        folder = self.disk.new_folder()
+        try:
+            copy_store(self._root, folder, self._runs.parent.relative_to(self._root))
+        except BaseException:
+            self.disk.remove(folder)
+            raise
+        return folder
 
     def replace(self, commit: Commit) -> None:
         """Let a run be what a commit says."""
@@ -139,14 +160,9 @@ class Folders:
     def _finish_mending(self) -> None:
         """Put folders into place that a process left on their way, if there is no other by now."""
         for name in self._named(self._mending):
-            there = self._runs / name.removeprefix(self._prefix)
             try:
-                if there.exists():
-                    shutil.rmtree(self._mending / name)
-                else:
-                    os.rename(self._mending / name, there)
-                    self.disk.sync_folder(self._runs)
-            except OSError:  # it is tried again
+                self._folder(name.removeprefix(self._prefix)).finish_mending(self._mending / name)
+            except (OSError, StorageError):  # whoever repairs it lives; or it is tried again
                 pass
 
     def _unfinished(self) -> list[str]:
@@ -189,18 +205,31 @@ class Folders:
 
     def runs(self, query: RunQuery) -> list[Head]:
         """The runs that are asked for; reads the newest file of each run that others moved."""
+        driven = self._driven(query)
         heads = []
-        for folder in self._run_folders():
+        for folder in self._run_folders() if driven is None else driven:
             try:
                 head = folder.head()
-            except (
-                Misplaced,
-                CheckpointCorrupt,
-            ):  # a copy, listed where it belongs; or one that ``damaged`` tells
-                continue
+                if driven is not None and (head is None or head.status is not RunStatus.RUNNING):
+                    self._take_away(Sign(DRIVEN, folder.path.name))
+            except (Misplaced, CheckpointCorrupt):
+                continue  # a copy, listed where it belongs; or one that ``damaged`` tells
             if head is not None:
                 heads.append(head)
         return asked_for(heads, query)
+
+    def _driven(self, query: RunQuery) -> list[RunFolder] | None:
+        """The runs that have a sign that they are driven, if only such are asked for, as hosts do again and again."""
+        if query.statuses != frozenset([RunStatus.RUNNING]):
+            return None
+        try:
+            self._set_signs()
+        except OSError:  # nothing may be written
+            return None
+        names = set(self._tools.waking.driven())
+        if query.after is not None:
+            names.add(safe_name(query.after))
+        return [self._folder(name) for name in names]
 
     def due(self, workflow_name: str, time: int, limit: int) -> list[Head]:
         """The runs that have something to do; reads only those of which a sign says so."""
@@ -220,7 +249,7 @@ class Folders:
                 continue
             true = head is not None and sign_of(head, letters, sign.run) == sign
             if not true:
-                self._tools.waking.remove_if_old(sign)
+                self._take_away(sign)
             if head is not None:  # also one that got another sign a moment ago
                 heads[head.run_id] = head
                 found += true and head.workflow_name == workflow_name
@@ -232,12 +261,17 @@ class Folders:
         """Once, look at all runs: a sign may be missing, where files were copied or taken away by hand."""
         if self._signs_set:
             return
-        for folder in self._run_folders():
+        for name in self._folder_names():
             try:
-                folder.set_sign()
+                RunFolder(self._runs / name, self._tools).set_sign()
             except (Misplaced, CheckpointCorrupt):
                 continue
         self._signs_set = True
+
+    def _take_away(self, sign: Sign) -> None:
+        """Take a wrong sign away if it is old. The run may come to where it needs it at the same time."""
+        if self._tools.waking.remove_if_old(sign):
+            self._folder(sign.run).set_sign()
 
     def damaged(self) -> list[Damage]:
         """The runs whose newest file cannot be read."""
@@ -274,7 +308,10 @@ class Folders:
             yield from files
 
     def _run_folders(self) -> list[RunFolder]:
+        return [self._folder(name) for name in self._folder_names()]
+
+    def _folder_names(self) -> list[str]:
         try:
-            return [self._folder(name) for name in os.listdir(self._runs)]
+            return os.listdir(self._runs)
         except FileNotFoundError:
             return []

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from pathlib import Path
 
+from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import CheckpointId, RunId
 from holdfast.stores.file import document
 from holdfast.stores.file.parts import quoted
@@ -123,11 +124,18 @@ class Hints:
         hinted = None if target is None else _look(checkpoint_id, link.parent / target)
         if hinted is not None and there(*hinted):
             return hinted
+        damage: CheckpointCorrupt | None = None
         for file in files:
-            found = _look(checkpoint_id, file)
+            try:
+                found = _look(checkpoint_id, file)
+            except CheckpointCorrupt as error:  # it may be in another one all the same
+                damage = damage or error
+                continue
             if found is not None and there(*found):
                 self.add(checkpoint_id, file)
                 return found
+        if damage is not None:
+            raise damage
         return None
 
     def _link(self, checkpoint_id: CheckpointId) -> Path:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoint.info import Header
+from holdfast.checkpoint.problems import briefly
 from holdfast.checkpoint.rebuilding import WHAT_IS_LOST, rebuilt_head
 from holdfast.checkpoint.record import read_header
 from holdfast.checkpoint.store import Depth, Mended
@@ -29,14 +30,12 @@ class Mending:
         self._row, self._disk, self._hints = row, disk, hints
         self._damaged = damaged
 
-    def mended(self, dry_run: bool) -> Iterator[Mended]:
+    def mended(self) -> Iterator[Mended]:
         """What is done to the files of a run, by one who holds the lock of its row and all others."""
         run_id = run_of(self._row)
         while (error := self._complaint()) is not None:
-            yield self._mend_newest(run_id, error, dry_run)
-            if dry_run:
-                return
-        yield from self._reached(run_id, dry_run)
+            yield self._mend_newest(run_id, error)
+        yield from self._reached(run_id)
 
     def _complaint(self) -> StorageError | None:
         try:
@@ -46,29 +45,26 @@ class Mending:
             return error
         return None
 
-    def _reached(self, run_id: RunId | None, dry_run: bool) -> Iterator[Mended]:
+    def _reached(self, run_id: RunId | None) -> Iterator[Mended]:
         reached, newest = self._hints.how_far(self._row.path), self._row.known.newest
         if reached is not None and (newest is None or newest < reached):
-            if not dry_run:
-                self._hints.forget(self._row.path)
+            self._hints.forget(self._row.path)
             lost = "the whole run" if newest is None else f"all that it did behind {newest.name}"
             yield Mended(run_id, f"its commits up to {reached.name} are missing", lost)
 
-    def _mend_newest(self, run_id: RunId | None, error: StorageError, dry_run: bool) -> Mended:
+    def _mend_newest(self, run_id: RunId | None, error: StorageError) -> Mended:
         row = names_in(self._row.path).row
         path = self._row.path / row[-1].name
         try:
             content = self._salvaged(path, run_id, row[:-1])
         except StorageError:
-            if not dry_run:
-                put_aside(path, self._damaged, self._disk)
-                self._hints.forget(self._row.path)
-            return Mended(run_id, f"{path.name} was put aside: {error}", "what its last commit did")
-        if not dry_run:
-            temp = self._disk.write(content)
-            self._disk.replace(temp, path)
-            self._disk.sync_folder(self._row.path)
-        return Mended(run_id, f"the head in {path.name} was made anew: {error}", WHAT_IS_LOST)
+            put_aside(path, self._damaged, self._disk)
+            self._hints.forget(self._row.path)
+            return Mended(run_id, f"{path.name} was put aside: {briefly(error)}", "what its last commit did")
+        temp = self._disk.write(content)
+        self._disk.replace(temp, path)
+        self._disk.sync_folder(self._row.path)
+        return Mended(run_id, f"the head in {path.name} was made anew: {briefly(error)}", WHAT_IS_LOST)
 
     def _salvaged(self, path: Path, run_id: RunId | None, earlier: list[Place]) -> bytes:
         """The file with a head that was made anew; raises ``CheckpointCorrupt`` if no record in it can be read."""

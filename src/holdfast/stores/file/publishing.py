@@ -13,7 +13,7 @@ from holdfast.stores.file import document
 from holdfast.stores.file.arrival import arrives, publish_whole
 from holdfast.stores.file.row import Row
 from holdfast.stores.file.tools import Tools
-from holdfast.stores.file.waking import sign_of
+from holdfast.stores.file.waking import Sign, sign_of
 
 
 class Draft(NamedTuple):
@@ -108,7 +108,7 @@ class Publishing:
         try:
             for record in commit.records:
                 self._tools.hints.add(record.checkpoint_id, self._row.path / place.name)
-            if sign is not None:
+            if sign is not None and sign != before:
                 waking.add(sign)
             disk.publish(temp, self._row.path / place.name)
         except FileExistsError:
@@ -120,11 +120,21 @@ class Publishing:
         self._sync(commit, draft)
         self._row.follow(place, outline)
         self._tools.hints.reached(self._row.path, place)
+        if sign != before:
+            self._change_sign(before, sign)
+        return True
+
+    def _change_sign(self, before: Sign | None, sign: Sign | None) -> None:
+        """Let the run have the sign of where it stands, and no other."""
+        waking = self._tools.waking
         if sign is not None:
             waking.add(sign)  # once more: one that took long could be thought to be wrong
-        if before is not None and before != sign:
+        if before is not None:
             waking.remove(before)
-        return True
+            # If this took long, another process may have brought the run back to where it needs that.
+            self._row.catch_up()
+            if self._row.known.sign(self._row.path.name) == before:
+                waking.add(before)
 
     def _sync(self, commit: Commit, draft: Draft) -> None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from holdfast.checkpoint.store import (
 )
 from holdfast.errors import CheckpointCorrupt, StorageError
 from holdfast.ids import RunId
-from holdfast.stores.compare import check_expected, check_head, check_needs, check_removal
+from holdfast.stores.compare import check_expected, check_head, check_needs, check_removal, retagged
 from holdfast.stores.file import document
 from holdfast.stores.file.arrival import written_whole
 from holdfast.stores.file.edits import Overlay, removal_document, tags_document
@@ -118,14 +119,15 @@ class RunFolder:
                 self._publishing.append(draft)
             return found
 
-    def tag(self, seq: int, tags: Sequence[str]) -> bool:
-        """Let a record have these tags; false if it is not there."""
+    def tag(self, seq: int, tags: Sequence[str], drop: Sequence[str] | None) -> bool:
+        """Take tags from a record and add others; false if it is not there."""
 
         def draft() -> Draft | None:
             known = self._row.known
-            if known.head is None or not self.records(seq, seq, Depth.HEADERS):
+            records = self.records(seq, seq, Depth.HEADERS) if known.head is not None else ()
+            if known.head is None or not records:
                 return None
-            edits = tags_document(seq, tags)
+            edits = tags_document(seq, retagged(records[0].tags, tags, drop))
             return Draft(Commit(known.head, known.expected), edits=edits, change=self._change(edits))
 
         with self._lock, self._forgetting():
@@ -247,11 +249,11 @@ class RunFolder:
         with self._lock:
             return list(inspect(self._row, self._tools.hints))
 
-    def mend(self, damaged: Path, dry_run: bool) -> list[Mended]:
+    def mend(self, damaged: Path) -> list[Mended]:
         """Let the newest file be one that can be read; those that cannot go to ``damaged``."""
         with self._lock, self._forgetting(), self._alone():
             mending = Mending(self._row, self._tools.disk, self._tools.hints, damaged)
-            done = list(mending.mended(dry_run))
+            done = list(mending.mended())
             self._row.forget()
             return done
 
@@ -275,6 +277,16 @@ class RunFolder:
             if self._row.known.newest is not None:
                 self._tools.hints.forget(self.path)
                 self._tools.hints.reached(self.path, self._row.known.newest)
+
+    def finish_mending(self, mending: Path) -> None:
+        """Put the folder into its place that a process left on its way, unless that died before it took the other."""
+        with self._lock, self._forgetting(), self._alone():
+            if self.path.exists():
+                shutil.rmtree(mending)
+            else:
+                os.rename(mending, self.path)
+                self._tools.disk.sync_folder(self.path.parent)
+            self._row.forget()
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

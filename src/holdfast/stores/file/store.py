@@ -6,8 +6,9 @@ import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -24,6 +25,7 @@ from holdfast.checkpoint.store import (
     Mended,
     Note,
     Record,
+    Rehearsal,
     Removal,
     RunQuery,
     StoreInfo,
@@ -33,6 +35,7 @@ from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.disk import explain
 from holdfast.stores.file.folders import Folders
 from holdfast.stores.presence import Presence
+from holdfast.stores.rehearsal import rehearsal_of
 
 _T = TypeVar("_T")
 # They wait for the disk nearly all the time.
@@ -98,8 +101,18 @@ class FileStore:
     async def inspect(self) -> Sequence[Damage]:
         return await self._do("inspect it", lambda: self._folders.inspect())
 
-    async def mend(self, dry_run: bool) -> Sequence[Mended]:
-        return await self._do("repair it", lambda: self._folders.mend(dry_run))
+    async def mend(self, run_id: RunId | None) -> Sequence[Mended]:
+        return await self._do("repair it", lambda: self._folders.mend(run_id))
+
+    @asynccontextmanager
+    async def rehearsal(self) -> AsyncIterator[Rehearsal]:
+        folder = await self._do("copy what is to be repaired", lambda: self._folders.copied())
+        copy = FileStore(folder, self.namespace)
+        try:
+            yield rehearsal_of(copy, self, str(folder), str(self.path))
+        finally:
+            await copy.close()
+            self._folders.disk.remove(folder)
 
     async def replace(self, commit: Commit) -> None:
         await self._do(f"repair run {commit.head.run_id!r}", lambda: self._folders.replace(commit))
@@ -118,9 +131,11 @@ class FileStore:
             f"read blobs of run {family!r}", lambda: self._folders.blobs.read(family, digests)
         )
 
-    async def tag(self, run_id: RunId, seq: int, tags: Sequence[str]) -> bool:
+    async def tag(
+        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None
+    ) -> bool:
         return await self._do(
-            f"tag a checkpoint of run {run_id!r}", lambda: self._folders.tag(run_id, seq, tags)
+            f"tag a checkpoint of run {run_id!r}", lambda: self._folders.tag(run_id, seq, tags, drop)
         )
 
     async def remove(self, removal: Removal) -> bool:

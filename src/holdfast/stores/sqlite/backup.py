@@ -11,6 +11,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -65,6 +66,19 @@ def back_up(source: Place, target: Path, report: Report) -> None:
         _Copy(handle, source, target, report).make()
     except (sqlite3.Error, OSError) as error:
         doing = f"backing up {str(source.path)!r} to"
+        raise storage_error(error, target, doing, source.busy_seconds) from error
+    finally:
+        handle.close()
+
+
+def copy_database(source: Place, target: Path) -> None:
+    """Copy a database alone, as it stands at one moment, to try something on it."""
+    handle = Handle(source, reads_only=True)
+    try:
+        with closing(sqlite3.connect(target)) as copy, handle.gate:
+            handle.connection().backup(copy)
+    except (sqlite3.Error, OSError) as error:
+        doing = f"copying {str(source.path)!r} to"
         raise storage_error(error, target, doing, source.busy_seconds) from error
     finally:
         handle.close()

@@ -39,6 +39,8 @@ class Place:
     """How often a COMMIT failed; connections of an earlier epoch are not used again."""
     fenced: int = 0
     """The epoch whose doubtful commit, if any, can no longer appear."""
+    was_empty: bool | None = None
+    """Whether the file was there and had nothing in it when it was first opened here; later it may be in the making."""
     identity: tuple[int, int] | None = None
     """Which file it was when it was first opened: device and number."""
 
@@ -71,7 +73,8 @@ class Handle:
         place = self._place
         try:
             with _making:
-                _make_file(place.path)
+                empty = _make_file(place.path)
+                place.was_empty = empty if place.was_empty is None else place.was_empty
             self._epoch = place.epoch
             connection = _connect(place)
             try:
@@ -132,9 +135,10 @@ def _check_same(place: Place) -> None:
         )
 
 
-def _make_file(path: Path) -> None:
+def _make_file(path: Path) -> bool:
+    """Make the file if it is not there; whether it was there and is empty."""
     try:
-        mode = path.stat().st_mode
+        found = path.stat()
     except FileNotFoundError:
         if not path.parent.is_dir():
             Disk(path.parent).make_folder(path.parent)
@@ -142,8 +146,8 @@ def _make_file(path: Path) -> None:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         except FileExistsError:
             pass  # another process was faster
-        return
-    if stat.S_ISDIR(mode):
+        return False
+    if stat.S_ISDIR(found.st_mode):
         raise StorageError(
             f"{str(path)!r} is a folder, not a file; name a file for the store in it or beside it"
         )
@@ -152,6 +156,7 @@ def _make_file(path: Path) -> None:
             f"{str(path)!r} cannot be read and written by this user; give it access to the file and its folder, "
             "and see that the file system is not mounted read-only"
         )
+    return found.st_size == 0
 
 
 def _connect(place: Place) -> sqlite3.Connection:

@@ -19,6 +19,11 @@ from holdfast.stores.sqlite.reading import HEAD_COLUMNS, checked_head
 from holdfast.stores.sqlite.schema import MAIL_TABLES, TABLES
 
 _MOST_TOLD = 20
+_NO_ROWS = "SELECT 1 FROM runs LIMIT 1"
+_EMPTIED = (
+    "{!r} was there and had 0 bytes when it was opened: if there was a storage in it, all of it is lost; restore it "
+    "from a backup together with its '-blobs' folder"
+)
 _ROWS = f"SELECT id, namespace, {HEAD_COLUMNS} FROM runs"
 KEYED = {mail.NOTE: "notes", mail.LETTER: "letters"}
 _NO_RUN = (
@@ -40,6 +45,8 @@ def inspect(place: Place, namespace: str) -> list[Damage]:
             try:
                 for check in (_pages, _definitions, _rows, _without_run):
                     found += _told(partial(check, connection, namespace), place)
+                if place.was_empty and connection.execute(_NO_ROWS).fetchone() is None:
+                    found.append(Damage(None, _EMPTIED.format(str(place.path))))
             finally:
                 connection.execute("ROLLBACK")
     except HoldfastError as error:

@@ -27,31 +27,33 @@ _SET_NAME = (
     "takeovers, reason, retention, content, seal) VALUES (?, ?, ?, ?, 0, '', '', x'', 0, 0, '', '', 0, x'', '', 0, 0)"
 )
 _FAMILIES = "SELECT 1 FROM families WHERE namespace = ? AND family = ?"
+_NAMESPACES = "SELECT namespace FROM families WHERE family = ?"
 _FAMILY_OF_PARENT = "SELECT family FROM runs WHERE id = (SELECT run FROM checkpoints WHERE checkpoint = ?)"
 
 
-def mend(connection: sqlite3.Connection, namespace: str, dry_run: bool) -> list[Mended]:
+def mend(connection: sqlite3.Connection, namespace: str, run_id: RunId | None) -> list[Mended]:
     """Make rows of runs that can be read and remove notes and letters that cannot, in the transaction that is open."""
-    done = list(_reindexed(connection, dry_run))
-    done += _returned(connection, namespace, dry_run)
+    done = list(_reindexed(connection))
+    done += _returned(connection, namespace, run_id)
     for number, its_namespace, *row in connection.execute(_ROWS).fetchall():
         try:
             head = checked_head(namespace, tuple(row))
         except CheckpointCorrupt:
             if its_namespace == namespace:
-                done.append(_rebuilt(connection, namespace, number, row, dry_run))
+                done += _rebuilt(connection, namespace, number, row, run_id)
+            continue
+        if run_id not in (None, head.run_id):
             continue
         if its_namespace != namespace:
             done.append(Mended(head.run_id, "it is in its namespace again"))
-            if not dry_run:
-                connection.execute("UPDATE runs SET namespace = ? WHERE id = ?", (namespace, number))
-        done += _without_damaged_mail(connection, namespace, number, head, dry_run)
+            connection.execute("UPDATE runs SET namespace = ? WHERE id = ?", (namespace, number))
+        done += _without_damaged_mail(connection, namespace, number, head)
     for number in numbers_without_run(connection):
-        done.append(_rebuilt(connection, namespace, number, None, dry_run))
+        done += _rebuilt(connection, namespace, number, None, run_id)
     return done
 
 
-def _reindexed(connection: sqlite3.Connection, dry_run: bool) -> Iterator[Mended]:
+def _reindexed(connection: sqlite3.Connection) -> Iterator[Mended]:
     """Make the indexes anew if any does not fit its table; raises where pages are damaged, which nothing must touch."""
     told = [text for (text,) in connection.execute("PRAGMA integrity_check") if text != "ok"]
     if not all(_OF_INDEX.search(text) for text in told):
@@ -60,17 +62,18 @@ def _reindexed(connection: sqlite3.Connection, dry_run: bool) -> Iterator[Mended
             "its '-blobs' folder, or rescue what is readable with: sqlite3 FILE .recover"
         )
     if told:
-        if not dry_run:
-            connection.execute("REINDEX")
+        connection.execute("REINDEX")
         yield Mended(None, f"the indexes of the database were made anew: {told[0]}")
 
 
 _OF_INDEX = re.compile(r"missing from index|wrong # of entries in index")
 
 
-def _returned(connection: sqlite3.Connection, namespace: str, dry_run: bool) -> Iterator[Mended]:
+def _returned(connection: sqlite3.Connection, namespace: str, wanted: RunId | None) -> Iterator[Mended]:
     """Give rows back to the run to which they say that they belong, if the seals prove that it lacks just them."""
     for number, run_id, content in connection.execute(_SUMS, (namespace,)).fetchall():
+        if wanted not in (None, run_id):
+            continue
         lacking = (content - _content(connection, number)) % MODULUS if isinstance(content, int) else 0
         if not lacking:
             continue
@@ -80,8 +83,7 @@ def _returned(connection: sqlite3.Connection, namespace: str, dry_run: bool) -> 
             ).fetchone()
             if row is None:
                 continue
-            if not dry_run:
-                connection.execute(f"UPDATE {table} SET run = ? WHERE id = ?", (number, *row))
+            connection.execute(f"UPDATE {table} SET run = ? WHERE id = ?", (number, *row))
             yield Mended(run_id, f"row {row[0]} of {table} belongs to it again")
             break
 
@@ -111,18 +113,23 @@ def _left_of(connection: sqlite3.Connection, number: int) -> _Left | None:
 
 
 def _rebuilt(
-    connection: sqlite3.Connection, namespace: str, number: int, row: list[Any] | None, dry_run: bool
-) -> Mended:
+    connection: sqlite3.Connection, namespace: str, number: int, row: list[Any] | None, wanted: RunId | None
+) -> Iterator[Mended]:
     """A row for a run, from its checkpoints; of an old row that is damaged nothing is believed."""
     left = _left_of(connection, number)
     if left is None:
-        return Mended(None, "", f"run number {number}: no checkpoint of it can be read")
+        if wanted is None:
+            yield Mended(None, "", f"run number {number}: no checkpoint of it can be read")
+        return
     run_id = left.last.run_id
+    if wanted not in (None, run_id) or (row is None and _is_elsewhere(connection, namespace, run_id)):
+        return
     other = mail.find_run(connection, namespace, run_id)
     if other not in (None, number):
-        return Mended(
+        yield Mended(
             run_id, "", f"there is another run {run_id!r}; what is left of the first cannot be reached"
         )
+        return
     token = row[5] if row is not None and isinstance(row[5], int) else 0
     head = rebuilt_head(
         left.checkpoint_id,
@@ -131,23 +138,18 @@ def _rebuilt(
         left.first.time,
         token if 0 <= token < 1 << 40 else 0,
     )
-    if not dry_run:
-        connection.execute("DELETE FROM runs WHERE id = ?", (number,))
-        connection.execute(_SET_NAME, (number, namespace, run_id, head.created))
-        move_run(connection, namespace, number, head, _content(connection, number))
-    return Mended(
+    connection.execute("DELETE FROM runs WHERE id = ?", (number,))
+    connection.execute(_SET_NAME, (number, namespace, run_id, head.created))
+    move_run(connection, namespace, number, head, _content(connection, number))
+    yield Mended(
         run_id, f"its head was made anew: it stands on checkpoint {head.checkpoint_id}", WHAT_IS_LOST
     )
 
 
-def _is_here(connection: sqlite3.Connection, namespace: str, run_id: RunId) -> bool:
-    """Whether a run whose row is lost was one of this namespace, as far as that can be told."""
-    known = {
-        name
-        for (name,) in connection.execute("SELECT namespace FROM runs UNION SELECT namespace FROM families")
-    }
-    mine = connection.execute(_FAMILIES, (namespace, run_id)).fetchone() is not None
-    return mine or known <= {namespace}
+def _is_elsewhere(connection: sqlite3.Connection, namespace: str, run_id: RunId) -> bool:
+    """Whether a run whose row is lost was one of another namespace, as far as its blobs tell."""
+    known = {name for (name,) in connection.execute(_NAMESPACES, (run_id,))}
+    return bool(known) and namespace not in known
 
 
 def _family_of(connection: sqlite3.Connection, namespace: str, left: _Left, row: list[Any] | None) -> RunId:
@@ -174,7 +176,7 @@ def _content(connection: sqlite3.Connection, number: int) -> int:
 
 
 def _without_damaged_mail(
-    connection: sqlite3.Connection, namespace: str, number: int, head: Head, dry_run: bool
+    connection: sqlite3.Connection, namespace: str, number: int, head: Head
 ) -> Iterator[Mended]:
     for kind, table in KEYED.items():
         if not mail.has_table(connection, table):
@@ -185,9 +187,8 @@ def _without_damaged_mail(
         for order, key, seal, data in rows:
             if is_keyed(head.run_id, kind, key, seal, data, order):
                 continue
-            if not dry_run:
-                connection.execute(f"DELETE FROM {table} WHERE id = ?", (order,))
-                change_content(connection, namespace, number, head, -mail.number(seal))
+            connection.execute(f"DELETE FROM {table} WHERE id = ?", (order,))
+            change_content(connection, namespace, number, head, -mail.number(seal))
             yield Mended(head.run_id, f"the {kind} {key!r:.100} was dropped", _OF_MAIL[kind])
 
 

@@ -28,10 +28,12 @@ class Job(NamedTuple):
 class Session:
     """One thread that writes, one that reads, and one for other files; nothing here knows the store object."""
 
-    def __init__(self, path: Path, namespace: str, busy_seconds: float, big_blob: int) -> None:
+    def __init__(
+        self, path: Path, namespace: str, busy_seconds: float, big_blob: int, large_values: Path
+    ) -> None:
         self.pid = os.getpid()
-        self.blob_files = BlobFiles(path.with_name(path.name + "-blobs"), namespace)
-        self._place = place = Place(path, busy_seconds)
+        self.blob_files = BlobFiles(large_values, namespace)
+        self.place = place = Place(path, busy_seconds)
         self.reader = Handle(place, reads_only=True)
         write_handle = Handle(place, reads_only=False)
         self.writer = Writer(place, write_handle, namespace, big_blob)
@@ -46,19 +48,19 @@ class Session:
                 with self.reader.gate:
                     call.result = self._answer(call.task)
             except Exception as error:
-                call.error = storage_error(error, self._place.path, "reading", self._place.busy_seconds)
+                call.error = storage_error(error, self.place.path, "reading", self.place.busy_seconds)
             settle([call])
 
     def _answer(self, query: Query) -> Any:
         connection = self.reader.connection()
-        return patiently(lambda: query(connection), self._place.busy_seconds)
+        return patiently(lambda: query(connection), self.place.busy_seconds)
 
     def _do_jobs(self, calls: list[Call[Job]]) -> None:
         for call in calls:
             try:
                 call.result = call.task.call()
             except Exception as error:
-                call.error = storage_error(error, self._place.path, call.task.doing, 0)
+                call.error = storage_error(error, self.place.path, call.task.doing, 0)
             settle([call])
 
     async def close(self) -> None:

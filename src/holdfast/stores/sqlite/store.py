@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+import sys
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TypeVar
 
-from holdfast.checkpoint.steps import Progress, watched
+from holdfast.checkpoint.steps import Progress, finished, watched
 from holdfast.checkpoint.store import (
     Blob,
     Commit,
@@ -26,12 +29,14 @@ from holdfast.checkpoint.store import (
     Mended,
     Note,
     Record,
+    Rehearsal,
     Removal,
     RunQuery,
     StoreInfo,
 )
 from holdfast.errors import InvalidArgument, StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
+from holdfast.stores.rehearsal import rehearsal_of
 from holdfast.stores.sqlite import mail, reading, upkeep
 from holdfast.stores.sqlite.handle import Place
 from holdfast.stores.sqlite.session import Job, Session
@@ -78,6 +83,7 @@ class SqliteStore:
         self.namespace = namespace
         self._busy_seconds = busy_seconds
         self._big_blob = big_blob
+        self._large_values = self.path.with_name(self.path.name + "-blobs")
         self._session: Session | None = None
         self._finalizer: weakref.finalize[[], SqliteStore] | None = None
         self._closed = False
@@ -142,16 +148,31 @@ class SqliteStore:
         from holdfast.stores.sqlite.inspecting import inspect
 
         await self.open()
-        return await asyncio.to_thread(inspect, Place(self.path, self._busy_seconds), self.namespace)
+        place = replace(self._current().place)
+        return await asyncio.to_thread(inspect, place, self.namespace)
 
-    async def mend(self, dry_run: bool) -> Sequence[Mended]:
+    async def mend(self, run_id: RunId | None) -> Sequence[Mended]:
         from holdfast.stores.sqlite.mending import mend
 
         await self.open()
         mended: Sequence[Mended] = await self._current().writes.call(
-            lambda connection: mend(connection, self.namespace, dry_run)
+            lambda connection: mend(connection, self.namespace, run_id)
         )
         return mended
+
+    @asynccontextmanager
+    async def rehearsal(self) -> AsyncIterator[Rehearsal]:
+        from holdfast.stores.sqlite.backup import copy_database
+
+        with TemporaryDirectory(prefix="holdfast-") as folder:
+            path = Path(folder) / self.path.name
+            await finished(partial(copy_database, Place(self.path, self._busy_seconds), path))
+            copy = SqliteStore(path, self.namespace, big_blob=sys.maxsize)
+            copy._large_values = self._large_values  # it reads them, and writes none: none is large enough
+            try:
+                yield rehearsal_of(copy, self, str(path), str(self.path))
+            finally:
+                await copy.close()
 
     async def replace(self, commit: Commit) -> None:
         session = self._current()
@@ -176,9 +197,11 @@ class SqliteStore:
             lambda connection: reading.read_blobs(connection, self.namespace, files, family, digests)
         )
 
-    async def tag(self, run_id: RunId, seq: int, tags: Sequence[str]) -> bool:
+    async def tag(
+        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None
+    ) -> bool:
         done: bool = await self._current().writes.call(
-            lambda connection: upkeep.tag(connection, self.namespace, run_id, seq, tags)
+            lambda connection: upkeep.tag(connection, self.namespace, run_id, seq, tags, drop)
         )
         return done
 
@@ -287,6 +310,8 @@ class SqliteStore:
             )
         if self._finalizer is not None:
             self._finalizer.detach()
-        self._session = Session(self.path, self.namespace, self._busy_seconds, self._big_blob)
+        self._session = Session(
+            self.path, self.namespace, self._busy_seconds, self._big_blob, self._large_values
+        )
         self._finalizer = weakref.finalize(self, self._session.stop)
         return self._session

@@ -9,7 +9,7 @@ from holdfast.checkpoint.store import Depth, Expected, Head, Marked, Record, Rem
 from holdfast.errors import StorageError
 from holdfast.ids import Digest, RunId
 from holdfast.stores.blob_files import BlobFiles
-from holdfast.stores.compare import check_expected, check_removal
+from holdfast.stores.compare import check_expected, check_removal, retagged
 from holdfast.stores.seals import record_seal
 from holdfast.stores.sqlite import mail
 from holdfast.stores.sqlite.reading import known_blobs, read_head, read_records
@@ -97,17 +97,25 @@ def remove_run(connection: sqlite3.Connection, namespace: str, run_id: RunId, ex
         connection.execute(statement, (run,))
 
 
-def tag(connection: sqlite3.Connection, namespace: str, run_id: RunId, seq: int, tags: Sequence[str]) -> bool:
-    """Let a record have these tags and no others."""
+def tag(
+    connection: sqlite3.Connection,
+    namespace: str,
+    run_id: RunId,
+    seq: int,
+    tags: Sequence[str],
+    drop: Sequence[str] | None,
+) -> bool:
+    """Take tags from a record and add others, in the transaction that is open."""
     head, run = read_head(connection, namespace, run_id), mail.find_run(connection, namespace, run_id)
     row = None if run is None else connection.execute(_FIND, (run, seq)).fetchone()
     if head is None or run is None or row is None:
         return False
     before = _at(connection, namespace, run_id, seq)
+    after = before._replace(tags=retagged(before.tags, tags, drop))
     connection.execute(_OF_CHECKPOINT[1], row)
-    given = [(*row, text.encode("utf-8", "surrogatepass")) for text in tags]
+    given = [(*row, text.encode("utf-8", "surrogatepass")) for text in after.tags]
     connection.executemany("INSERT INTO tags VALUES (?, ?)", given)
-    change = _sealed(connection, row[0], before, before._replace(tags=tuple(tags)))
+    change = _sealed(connection, row[0], before, after)
     change_content(connection, namespace, run, head, change)
     return True
 

@@ -17,27 +17,27 @@ _FIND_RUN = (
     "EXISTS (SELECT 1 FROM letters WHERE run = runs.id AND data IS NOT NULL) "
     "FROM runs WHERE namespace = ? AND run = ?"
 )
-_ADD_RUN = (
+ADD_RUN = (
     "INSERT INTO runs (namespace, run, created, wake_at, updated, workflow, family, checkpoint, seq, token, status, "
     "owner, takeovers, reason, retention, content, seal) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 # Not `created` and `wake_at`, which are in indexes: naming a column there is to write one page more.
-_MOVE_RUN = (
+MOVE_RUN = (
     "UPDATE runs SET updated = ?, workflow = ?, family = ?, checkpoint = ?, seq = ?, token = ?, status = ?, "
     "owner = ?, takeovers = ?, reason = ?, retention = ?, content = ?, seal = ? WHERE id = ?"
 )
 _SET_TIMES = "UPDATE runs SET created = ?, wake_at = ? WHERE id = ?"
 _SET_CONTENT = "UPDATE runs SET content = ?, seal = ? WHERE id = ?"
-_ADD_CHECKPOINT = (
+ADD_CHECKPOINT = (
     "INSERT INTO checkpoints (run, seq, find, checkpoint, new_bytes, seal, header, changes, small_values) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-_ADD_KEYFRAME = "INSERT INTO keyframes (checkpoint, cut, changes, small_values) VALUES (?, ?, ?, ?)"
+ADD_KEYFRAME = "INSERT INTO keyframes (checkpoint, cut, changes, small_values) VALUES (?, ?, ?, ?)"
 _ADD_TAG = "INSERT INTO tags VALUES (?, ?)"
 FIND_FAMILY = "SELECT id FROM families WHERE namespace = ? AND family = ?"
-_ADD_FAMILY = "INSERT INTO families (namespace, family) VALUES (?, ?)"
+ADD_FAMILY = "INSERT INTO families (namespace, family) VALUES (?, ?)"
 _HAS_BLOB = "SELECT id, mark FROM blobs WHERE family = ? AND find = ? AND digest = ?"
-_ADD_BLOB = "INSERT INTO blobs (family, find, digest, size, mark, data) VALUES (?, ?, ?, ?, ?, ?)"
+ADD_BLOB = "INSERT INTO blobs (family, find, digest, size, mark, data) VALUES (?, ?, ?, ?, ?, ?)"
 _BRING_AGAIN = "UPDATE blobs SET mark = ? WHERE id = ?"
 _MARKS = "SELECT count FROM marks"
 
@@ -73,7 +73,7 @@ def write_commit(
         content += mail.take_letters(connection, run, head.run_id, commit.taken)
     if commit.blobs:
         add_blobs(connection, namespace, head.family, commit.blobs, big_blob)
-    connection.execute(_MOVE_RUN, (*_moving(namespace, head, content % MODULUS), run))
+    connection.execute(MOVE_RUN, (*moving(namespace, head, content % MODULUS), run))
     return mail.waiting_letters(connection, run) if has_letters or commit.letters else []
 
 
@@ -90,10 +90,8 @@ def _add_content(connection: sqlite3.Connection, run: int, commit: Commit) -> in
 
 def add_run(connection: sqlite3.Connection, namespace: str, head: Head) -> int:
     """A row for a run that has none; ``move_run`` completes it."""
-    moving = _moving(namespace, head, 0)
-    run = connection.execute(
-        _ADD_RUN, (namespace, head.run_id, head.created, head.wake_at, *moving)
-    ).lastrowid
+    row = (namespace, head.run_id, head.created, head.wake_at, *moving(namespace, head, 0))
+    run = connection.execute(ADD_RUN, row).lastrowid
     assert run is not None
     return run
 
@@ -101,7 +99,7 @@ def add_run(connection: sqlite3.Connection, namespace: str, head: Head) -> int:
 def move_run(connection: sqlite3.Connection, namespace: str, run: int, head: Head, content: int) -> None:
     """Let a run stand here, whatever its row said; ``content`` is the sum of the seals of its rows."""
     connection.execute(_SET_TIMES, (head.created, head.wake_at, run))
-    connection.execute(_MOVE_RUN, (*_moving(namespace, head, content % MODULUS), run))
+    connection.execute(MOVE_RUN, (*moving(namespace, head, content % MODULUS), run))
 
 
 def change_content(connection: sqlite3.Connection, namespace: str, run: int, head: Head, change: int) -> None:
@@ -134,7 +132,8 @@ OF_RUN = (
 """What removes all that belongs to a run, but for its row."""
 
 
-def _moving(namespace: str, head: Head, content: int) -> tuple[object, ...]:
+def moving(namespace: str, head: Head, content: int) -> tuple[object, ...]:
+    """What of a head changes from commit to commit, as ``MOVE_RUN`` wants it."""
     return (
         head.updated,
         head.workflow_name,
@@ -155,20 +154,21 @@ def _moving(namespace: str, head: Head, content: int) -> tuple[object, ...]:
 
 def _add_records(connection: sqlite3.Connection, run: int, records: Sequence[Record]) -> int:
     """Add the rows of records; the sum of their seals."""
-    rows = [_row(run, record) for record in records]
+    rows = [row_of(run, record) for record in records]
     if all(record.keyframe is None and not record.tags for record in records):
-        connection.executemany(_ADD_CHECKPOINT, rows)
+        connection.executemany(ADD_CHECKPOINT, rows)
     else:
         for record, row in zip(records, rows, strict=True):
-            added = connection.execute(_ADD_CHECKPOINT, row).lastrowid
+            added = connection.execute(ADD_CHECKPOINT, row).lastrowid
             if (keyframe := record.keyframe) is not None:
-                connection.execute(_ADD_KEYFRAME, (added, keyframe.cut, keyframe.changes, keyframe.values))
+                connection.execute(ADD_KEYFRAME, (added, keyframe.cut, keyframe.changes, keyframe.values))
             for tag in record.tags:
                 connection.execute(_ADD_TAG, (added, tag.encode("utf-8", "surrogatepass")))
     return sum(row[5] for row in rows)
 
 
-def _row(run: int, record: Record) -> tuple[int, int, int, bytes, int, int, bytes, bytes, bytes]:
+def row_of(run: int, record: Record) -> tuple[int, int, int, bytes, int, int, bytes, bytes, bytes]:
+    """A record as ``ADD_CHECKPOINT`` wants it."""
     checkpoint = bytes.fromhex(record.checkpoint_id)
     return (
         run,
@@ -205,13 +205,13 @@ def add_blobs(
     name = namespace, of
     (marks,) = connection.execute(_MARKS).fetchone()
     row = connection.execute(FIND_FAMILY, name).fetchone()
-    family = row[0] if row is not None else connection.execute(_ADD_FAMILY, name).lastrowid
+    family = row[0] if row is not None else connection.execute(ADD_FAMILY, name).lastrowid
     for blob in blobs:
         key = family, prefix(blob.digest), blob.digest
         known = connection.execute(_HAS_BLOB, key).fetchone()
         if known is None:
             connection.execute(
-                _ADD_BLOB, (*key, len(blob.data), marks, None if is_big(blob, big_blob) else blob.data)
+                ADD_BLOB, (*key, len(blob.data), marks, None if is_big(blob, big_blob) else blob.data)
             )
         elif known[1] != marks:
             connection.execute(_BRING_AGAIN, (marks, known[0]))

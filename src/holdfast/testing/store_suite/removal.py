@@ -108,6 +108,18 @@ class Removals:
             assert await store.tag(RunId("r"), 1, tags) is True
             assert await tags_of(store, "r") == ({1: tags} if tags else {})
 
+    async def test_tags_are_added_and_taken_beside_others(self, store: Store) -> None:
+        await run_of(store, "r", 1)
+        for tags, drop, left in ((["a", "b"], (), "ab"), (["c", "a"], ["b"], "ac"), ([], ["a"], "c")):
+            assert await store.tag(RunId("r"), 1, tags, drop) is True
+            assert await tags_of(store, "r") == {1: tuple(left)}
+
+    async def test_of_many_who_tag_a_record_none_undoes_what_another_did(self, store: Store) -> None:
+        await run_of(store, "r", 1)
+        given = [f"tag {number}" for number in range(20)]
+        await asyncio.gather(*(store.tag(RunId("r"), 1, [tag], ()) for tag in given))
+        assert sorted((await tags_of(store, "r"))[1]) == sorted(given)
+
     async def test_what_is_not_there_cannot_be_tagged(self, store: Store) -> None:
         assert await store.tag(RunId("r"), 1, ["a"]) is False
         head = await run_of(store, "r", 3)

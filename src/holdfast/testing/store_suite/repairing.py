@@ -72,6 +72,23 @@ class Repairing:
         await store.replace(_instead(head)._replace(blobs=(blob,)))
         assert await store.blobs(head.family, [blob.digest]) == {blob.digest: blob.data}
 
+    async def test_what_is_tried_on_a_copy_does_not_happen(self, store: Store) -> None:
+        blob = sample_blob(b"x" * 100, "old")
+        head = await run_of(store, "r", 4)
+        await store.add_blobs(head.family, [blob])
+        before = await all_of(store, "r")
+        async with store.rehearsal() as (copy, retold):
+            assert await all_of(copy, "r") == before
+            assert await copy.blobs(head.family, [blob.digest]) == {blob.digest: blob.data}
+            commit = _instead(head)._replace(blobs=(sample_blob(b"y" * 100, "new"),))
+            await copy.replace(commit)
+            assert await seqs_of(copy, "r") == [2, 3]
+            assert len(await copy.blobs(head.family, [commit.blobs[0].digest])) == 1
+            assert await copy.lives("nobody") is False
+            assert retold("as it is") == "as it is"
+        assert await all_of(store, "r") == before
+        assert await store.blobs(head.family, [commit.blobs[0].digest]) == {}
+
     async def test_nothing_is_wrong_with_a_sound_store(self, store: Store) -> None:
         head = await run_of(store, "r", 6)
         await store.commit(staying_commit(head, notes=sample_notes("a", "b")))
@@ -89,6 +106,6 @@ class Repairing:
         assert list(await store.inspect()) == []
         assert all(record.sound for record in await store.records(RunId("r"), *ANYTHING, Depth.ALL))
         before = await all_of(store, "r")
-        for dry_run in (True, False):
-            assert list(await store.mend(dry_run)) == []
+        for run_id in (None, RunId("r"), RunId("nobody")):
+            assert list(await store.mend(run_id)) == []
         assert await all_of(store, "r") == before

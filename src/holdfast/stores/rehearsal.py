@@ -1,0 +1,32 @@
+"""A copy of a store for a rehearsal: it has no blobs of its own, nor processes that use it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from holdfast.checkpoint.store import Rehearsal, Store
+from holdfast.ids import Digest, RunId
+
+
+class _Copy:
+    """All that it does not do itself, the copy does."""
+
+    def __init__(self, copy: Store, original: Store) -> None:
+        self._copy, self._original = copy, original
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._copy, name)
+
+    async def blobs(self, family: RunId, digests: Sequence[Digest]) -> Mapping[Digest, bytes]:
+        here = await self._copy.blobs(family, digests)
+        missing = [digest for digest in digests if digest not in here]
+        return {**await self._original.blobs(family, missing), **here} if missing else here
+
+    async def lives(self, process: str) -> bool:
+        return await self._original.lives(process)
+
+
+def rehearsal_of(copy: Store, original: Store, its_path: str, path: str) -> Rehearsal:
+    """A rehearsal on a copy that lies somewhere else."""
+    return Rehearsal(cast(Store, _Copy(copy, original)), lambda text: text.replace(its_path, path))
