@@ -8,7 +8,7 @@ from typing import NamedTuple
 from holdfast.checkpoint.document import packed
 from holdfast.checkpoint.folding import take_in
 from holdfast.checkpoint.info import CheckpointInfo, Header
-from holdfast.checkpoint.manifest import Changes, Manifest
+from holdfast.checkpoint.manifest import NOTHING, Changes, Manifest
 from holdfast.checkpoint.packing import Entry, Packer
 from holdfast.checkpoint.record import (
     ELSEWHERE,
@@ -59,6 +59,22 @@ class Replay(NamedTuple):
         return self.weight >= max(_KEYFRAME_BYTES, self.keyframe)
 
 
+class _Parts(NamedTuple):
+    """What a record holds besides its header: plain, as its id covers it, and as it is stored."""
+
+    plain_changes: bytes
+    plain_values: bytes
+    changes: bytes
+    values: bytes
+    blobs: int
+    """How many bytes of blobs it brings."""
+    size: int
+    """How many bytes are stored for it, those of blobs included."""
+
+
+_NOTHING = _Parts(b"", b"", b"", b"", 0, 0)
+
+
 class Maker:
     """Makes the records of one run, each behind the one before, whether that was stored or not."""
 
@@ -97,23 +113,46 @@ class Maker:
             seq += 1
             if records:
                 self.time += 1
-            record, header = self._record(head, seq, entry, changed, packer, entry is last)
-            records.append(record)
-            made.append(CheckpointInfo(record.checkpoint_id, header, record.new_bytes))
+            parts = self._nothing() if changed is NOTHING else self._parts(entry, changed, seq, packer)
+            wanted = entry.keyframe or (entry is last and self._keyframe_is_due(head, parts.blobs))
+            if wanted:
+                self._replay = Replay(seq)
+            header = self._header(head, entry, seq)
+            head_bytes = packed_header(header)
+            checkpoint_id = self.parent = id_of(head_bytes, parts.plain_changes, parts.plain_values)
+            size = len(head_bytes) + parts.size
+            keyframe = None
+            if wanted:
+                keyframe = self._keyframe(checkpoint_id, packer)
+                kept = len(keyframe.changes) + len(keyframe.values)
+                self._replay = Replay(seq, keyframe=kept)
+                size += kept + packer.new_blob_bytes()
+            records.append(
+                Record(
+                    checkpoint_id, head.run_id, seq, head_bytes, parts.changes, parts.values, size, keyframe
+                )
+            )
+            made.append(CheckpointInfo(checkpoint_id, header, size))
         return records, made
 
-    def _record(
-        self, head: Head, seq: int, entry: Entry, changed: Changes, packer: Packer, last: bool
-    ) -> tuple[Record, Header]:
-        manifest = self._manifest
-        take_in(manifest, changed, entry.phase, entry.cause, seq, self.time)
+    def _nothing(self) -> _Parts:
+        """The start of a superstep that follows at once."""
+        self._manifest.happened = []
+        return _NOTHING
+
+    def _parts(self, entry: Entry, changed: Changes, seq: int, packer: Packer) -> _Parts:
+        """Take in what a checkpoint changed; gives it as it is stored."""
+        take_in(self._manifest, changed, entry.phase, entry.cause, seq, self.time)
         plain_changes, plain_values = packed(changed)
         changes, values = self._part(plain_changes, packer), self._part(plain_values, packer)
-        brought = packer.new_blob_bytes()
-        wanted = self._wants_keyframe(head, entry, len(plain_changes), len(plain_values), brought, last)
-        if wanted:
-            self._replay = Replay(seq)
-        header = Header(
+        self._replay = self._replay.after(len(plain_changes), len(plain_values))
+        blobs = packer.new_blob_bytes()
+        size = len(changes) + len(values) + blobs
+        return _Parts(plain_changes, plain_values, changes, values, blobs, size)
+
+    def _header(self, head: Head, entry: Entry, seq: int) -> Header:
+        manifest = self._manifest
+        return Header(
             head.run_id,
             head.workflow_name,
             seq,
@@ -128,28 +167,12 @@ class Maker:
             self._replay.first,
             self._outside.salt(),
         )
-        head_bytes = packed_header(header)
-        checkpoint_id = self.parent = id_of(head_bytes, plain_changes, plain_values)
-        size = len(head_bytes) + len(changes) + len(values) + brought
-        keyframe = None
-        if wanted:
-            keyframe = self._keyframe(checkpoint_id, packer)
-            kept = len(keyframe.changes) + len(keyframe.values)
-            self._replay = Replay(seq, keyframe=kept)
-            size += kept + packer.new_blob_bytes()
-        record = Record(checkpoint_id, head.run_id, seq, head_bytes, changes, values, size, keyframe)
-        return record, header
 
-    def _wants_keyframe(
-        self, head: Head, entry: Entry, changes: int, values: int, brought: int, last: bool
-    ) -> bool:
-        """Whether replay should begin anew, after a record of so many bytes."""
-        self._replay = self._replay.after(changes, values)
-        if entry.keyframe:
+    def _keyframe_is_due(self, head: Head, new_blob_bytes: int) -> bool:
+        """Whether replay has become long, or room can be made behind a keyframe."""
+        if self._replay.is_long:
             return True
-        if not last:
-            return False
-        return self._replay.is_long or (self._tidying is not None and self._tidying.due(head, brought))
+        return bool(head.retention) and self._tidying is not None and self._tidying.due(head, new_blob_bytes)
 
     def _keyframe(self, checkpoint_id: CheckpointId, packer: Packer) -> Keyframe:
         for keys in self._manifest.state.values():
