@@ -48,6 +48,7 @@ from tests.support.durable import (
 )
 from tests.support.runs import names, soon
 from tests.support.seeded_loop import SeededLoop
+from tests.support.thorough import MORE
 
 
 @pytest.fixture(params=KINDS)
@@ -589,7 +590,7 @@ def every_point(
 @pytest.mark.parametrize("leave", ["cancel", "close"])
 @pytest.mark.parametrize("make", list(EXPECTED))
 def test_left_at_every_await_point(make: Callable[[], Workflow], leave: str) -> None:
-    every_point(make, leave, Slow, range(6))
+    every_point(make, leave, Slow, range(3 * MORE))
 
 
 def test_planted_commit_that_is_cancelled_with_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
