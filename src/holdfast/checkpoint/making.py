@@ -8,7 +8,7 @@ from typing import NamedTuple
 from holdfast.checkpoint.document import packed
 from holdfast.checkpoint.folding import take_in
 from holdfast.checkpoint.info import CheckpointInfo, Header
-from holdfast.checkpoint.manifest import Changes, Manifest
+from holdfast.checkpoint.manifest import NOTHING, Changes, Manifest
 from holdfast.checkpoint.packing import Entry, Packer
 from holdfast.checkpoint.record import (
     ELSEWHERE,
@@ -25,7 +25,7 @@ from holdfast.ids import CheckpointId
 # Deltas are replayed at each load: a keyframe bounds how many. Values that stand in records only have to be
 # read again, not replayed, so a byte of them weighs less.
 _KEYFRAME_BYTES = 64 * 1024
-VALUE_WEIGHT = 64
+_VALUE_WEIGHT = 64
 
 
 class Outside(NamedTuple):
@@ -40,8 +40,39 @@ class Replay(NamedTuple):
 
     first: int = 1
     weight: float = 0
-    keyframe: int = 0
-    """The size of the keyframe that it begins with."""
+    keyframe: float = 0
+    """The size of the keyframe that it begins with, or of a record that is as good as one."""
+
+    def after(self, changes: int, values: int) -> Replay:
+        """The same after one more record with so many bytes.
+
+        One that is far bigger than all before it holds nearly all that there is: a keyframe would only say it again.
+        """
+        own = changes + values / _VALUE_WEIGHT
+        if own >= max(_KEYFRAME_BYTES, 2 * (self.weight + self.keyframe)):
+            return Replay(self.first, self.weight, own)
+        return Replay(self.first, self.weight + own, self.keyframe)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it should begin anew."""
+        return self.weight >= max(_KEYFRAME_BYTES, self.keyframe)
+
+
+class _Parts(NamedTuple):
+    """What a record holds besides its header: plain, as its id covers it, and as it is stored."""
+
+    plain_changes: bytes
+    plain_values: bytes
+    changes: bytes
+    values: bytes
+    blobs: int
+    """How many bytes of blobs it brings."""
+    size: int
+    """How many bytes are stored for it, those of blobs included."""
+
+
+_NOTHING = _Parts(b"", b"", b"", b"", 0, 0)
 
 
 class Maker:
@@ -63,7 +94,7 @@ class Maker:
         """The checkpoint that the next record follows."""
         self.time = time
         """That of the newest record, or later: times of a run only grow."""
-        self._replay_from, self._replay_weight, self._keyframe_size = replay
+        self._replay = replay
 
     def tick(self) -> int:
         """The time, if it is later than the last that was told, else the next microsecond behind that."""
@@ -82,23 +113,46 @@ class Maker:
             seq += 1
             if records:
                 self.time += 1
-            record, header = self._record(head, seq, entry, changed, packer, entry is last)
-            records.append(record)
-            made.append(CheckpointInfo(record.checkpoint_id, header, record.new_bytes))
+            parts = self._nothing() if changed is NOTHING else self._parts(entry, changed, seq, packer)
+            wanted = entry.keyframe or (entry is last and self._keyframe_is_due(head, parts.blobs))
+            if wanted:
+                self._replay = Replay(seq)
+            header = self._header(head, entry, seq)
+            head_bytes = packed_header(header)
+            checkpoint_id = self.parent = id_of(head_bytes, parts.plain_changes, parts.plain_values)
+            size = len(head_bytes) + parts.size
+            keyframe = None
+            if wanted:
+                keyframe = self._keyframe(checkpoint_id, packer)
+                kept = len(keyframe.changes) + len(keyframe.values)
+                self._replay = Replay(seq, keyframe=kept)
+                size += kept + packer.new_blob_bytes()
+            records.append(
+                Record(
+                    checkpoint_id, head.run_id, seq, head_bytes, parts.changes, parts.values, size, keyframe
+                )
+            )
+            made.append(CheckpointInfo(checkpoint_id, header, size))
         return records, made
 
-    def _record(
-        self, head: Head, seq: int, entry: Entry, changed: Changes, packer: Packer, last: bool
-    ) -> tuple[Record, Header]:
-        manifest = self._manifest
-        take_in(manifest, changed, entry.phase, entry.cause, seq, self.time)
+    def _nothing(self) -> _Parts:
+        """The start of a superstep that follows at once."""
+        self._manifest.happened = []
+        return _NOTHING
+
+    def _parts(self, entry: Entry, changed: Changes, seq: int, packer: Packer) -> _Parts:
+        """Take in what a checkpoint changed; gives it as it is stored."""
+        take_in(self._manifest, changed, entry.phase, entry.cause, seq, self.time)
         plain_changes, plain_values = packed(changed)
         changes, values = self._part(plain_changes, packer), self._part(plain_values, packer)
-        brought = packer.new_blob_bytes()
-        wanted = self._wants_keyframe(head, entry, len(plain_changes), len(plain_values), brought, last)
-        if wanted:
-            self._replay_from, self._replay_weight = seq, 0
-        header = Header(
+        self._replay = self._replay.after(len(plain_changes), len(plain_values))
+        blobs = packer.new_blob_bytes()
+        size = len(changes) + len(values) + blobs
+        return _Parts(plain_changes, plain_values, changes, values, blobs, size)
+
+    def _header(self, head: Head, entry: Entry, seq: int) -> Header:
+        manifest = self._manifest
+        return Header(
             head.run_id,
             head.workflow_name,
             seq,
@@ -110,30 +164,15 @@ class Maker:
             entry.status,
             len(manifest.deliveries),
             len(manifest.requests),
-            self._replay_from,
+            self._replay.first,
             self._outside.salt(),
         )
-        head_bytes = packed_header(header)
-        checkpoint_id = self.parent = id_of(head_bytes, plain_changes, plain_values)
-        size = len(head_bytes) + len(changes) + len(values) + brought
-        keyframe = None
-        if wanted:
-            keyframe = self._keyframe(checkpoint_id, packer)
-            size += self._keyframe_size + packer.new_blob_bytes()
-        record = Record(checkpoint_id, head.run_id, seq, head_bytes, changes, values, size, keyframe)
-        return record, header
 
-    def _wants_keyframe(
-        self, head: Head, entry: Entry, changes: int, values: int, brought: int, last: bool
-    ) -> bool:
-        """Whether replay should begin anew, after a record of so many bytes."""
-        self._replay_weight += changes + values / VALUE_WEIGHT
-        if entry.keyframe:
+    def _keyframe_is_due(self, head: Head, new_blob_bytes: int) -> bool:
+        """Whether replay has become long, or room can be made behind a keyframe."""
+        if self._replay.is_long:
             return True
-        if not last:
-            return False
-        heavy = self._replay_weight >= max(_KEYFRAME_BYTES, self._keyframe_size)
-        return heavy or (self._tidying is not None and self._tidying.due(head, brought))
+        return bool(head.retention) and self._tidying is not None and self._tidying.due(head, new_blob_bytes)
 
     def _keyframe(self, checkpoint_id: CheckpointId, packer: Packer) -> Keyframe:
         for keys in self._manifest.state.values():
@@ -142,11 +181,9 @@ class Maker:
                     compact = packer.compacted(ref)
                     self._manifest.exchange(keys, key, compact)
         changes, values = packed(self._manifest.as_changes())
-        keyframe = Keyframe(
+        return Keyframe(
             self._part(sealed(checkpoint_id, changes, values), packer), self._part(values, packer)
         )
-        self._keyframe_size = len(keyframe.changes) + len(keyframe.values)
-        return keyframe
 
     def _part(self, plain: bytes, packer: Packer) -> bytes:
         if not plain:

@@ -104,8 +104,7 @@ class Recorder(Correspondence):
 
     def news(self, most: int | None = None) -> list[WorkflowEvent]:
         """The events for checkpoints that were made and not told yet."""
-        told = self._news[:most]
-        self._news = self._news[len(told) :]
+        told, self._news = (self._news, []) if most is None else (self._news[:most], self._news[most:])
         return [CheckpointSavedEvent(info) for info in told]
 
     async def open(self, moves: bool, superstep: int) -> None:
