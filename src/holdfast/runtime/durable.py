@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 from holdfast.checkpoint.arguments import id_of_checkpoint
 from holdfast.checkpoint.bundles import unbundled
 from holdfast.checkpoint.codec import Codec
-from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase, microseconds
+from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase
 from holdfast.checkpoint.journal import Contents, read_journal
 from holdfast.checkpoint.loading import Blobs, Loaded
 from holdfast.checkpoint.log import RunLog
@@ -79,7 +79,7 @@ class Durable:
         self._retention = retention
         self._durability = durability
         self._graph_may_change = False
-        self._outside = Outside(lambda: microseconds(environment.now()), environment.salt)
+        self._outside = Outside(environment.microseconds(), environment.salt)
 
     def new_run(self, message: Any, run_id: RunId) -> Run:
         """A run with this input; its first checkpoint is made when it is opened."""
