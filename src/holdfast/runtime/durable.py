@@ -34,11 +34,12 @@ from holdfast.graph.context import DEFAULT_SHARED_SCOPE
 from holdfast.graph.graph import Graph
 from holdfast.graph.state_key import MergeRule, StateKey, declared_merge
 from holdfast.ids import RunId
+from holdfast.runtime.checkpoints import Beginning
 from holdfast.runtime.environment import Environment
 from holdfast.runtime.event_log import EventLog
 from holdfast.runtime.graph_change import check_homes, check_journal, graph_changed, namer_of
 from holdfast.runtime.ownership import free_to_drive
-from holdfast.runtime.recorder import Beginning, Recorder
+from holdfast.runtime.recorder import Recorder
 from holdfast.runtime.run import Run
 from holdfast.runtime.runner import Runner
 
