@@ -10,7 +10,7 @@ from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.document import unpacked
 from holdfast.checkpoint.folding import take_in
 from holdfast.checkpoint.info import CheckpointInfo, Header
-from holdfast.checkpoint.making import VALUE_WEIGHT, Replay
+from holdfast.checkpoint.making import Replay
 from holdfast.checkpoint.manifest import Changes, Manifest
 from holdfast.checkpoint.record import (
     ELSEWHERE,
@@ -216,8 +216,7 @@ async def _ancestors(store: Store, run_id: RunId, seq: int, first: int, depth: D
 def _replay_of(line: Sequence[Record]) -> Replay:
     keyframe = line[0].keyframe
     size = len(keyframe.changes) + len(keyframe.values) if keyframe is not None else 0
-    rest = line[1:] if keyframe is not None else line
-    weight = sum(
-        len(plain_form(record.changes)) + len(plain_form(record.values)) / VALUE_WEIGHT for record in rest
-    )
-    return Replay(line[0].seq, weight, size)
+    replay = Replay(line[0].seq, keyframe=size)
+    for record in line[1:] if keyframe is not None else line:
+        replay = replay.after(len(plain_form(record.changes)), len(plain_form(record.values)))
+    return replay

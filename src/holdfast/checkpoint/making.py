@@ -25,7 +25,7 @@ from holdfast.ids import CheckpointId
 # Deltas are replayed at each load: a keyframe bounds how many. Values that stand in records only have to be
 # read again, not replayed, so a byte of them weighs less.
 _KEYFRAME_BYTES = 64 * 1024
-VALUE_WEIGHT = 64
+_VALUE_WEIGHT = 64
 
 
 class Outside(NamedTuple):
@@ -40,8 +40,23 @@ class Replay(NamedTuple):
 
     first: int = 1
     weight: float = 0
-    keyframe: int = 0
-    """The size of the keyframe that it begins with."""
+    keyframe: float = 0
+    """The size of the keyframe that it begins with, or of a record that is as good as one."""
+
+    def after(self, changes: int, values: int) -> Replay:
+        """The same after one more record with so many bytes.
+
+        One that is far bigger than all before it holds nearly all that there is: a keyframe would only say it again.
+        """
+        own = changes + values / _VALUE_WEIGHT
+        if own >= max(_KEYFRAME_BYTES, 2 * (self.weight + self.keyframe)):
+            return Replay(self.first, self.weight, own)
+        return Replay(self.first, self.weight + own, self.keyframe)
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it should begin anew."""
+        return self.weight >= max(_KEYFRAME_BYTES, self.keyframe)
 
 
 _Parts: TypeAlias = tuple[bytes, bytes, bytes, bytes, int]
@@ -69,7 +84,7 @@ class Maker:
         """The checkpoint that the next record follows."""
         self.time = time
         """That of the newest record, or later: times of a run only grow."""
-        self._replay_from, self._replay_weight, self._keyframe_size = replay
+        self._replay = replay
 
     def tick(self) -> int:
         """The time, if it is later than the last that was told, else the next microsecond behind that."""
@@ -92,7 +107,7 @@ class Maker:
             plain_changes, plain_values, stored_changes, stored_values, blobs = parts
             wanted = entry.keyframe or (entry is last and self._keyframe_is_due(head, blobs))
             if wanted:
-                self._replay_from, self._replay_weight = seq, 0
+                self._replay = Replay(seq)
             header = self._header(head, entry, seq)
             head_bytes = packed_header(header)
             checkpoint_id = self.parent = id_of(head_bytes, plain_changes, plain_values)
@@ -100,7 +115,9 @@ class Maker:
             keyframe = None
             if wanted:
                 keyframe = self._keyframe(checkpoint_id, packer)
-                size += self._keyframe_size + packer.new_blob_bytes()
+                kept = len(keyframe.changes) + len(keyframe.values)
+                self._replay = Replay(seq, keyframe=kept)
+                size += kept + packer.new_blob_bytes()
             records.append(
                 Record(
                     checkpoint_id, head.run_id, seq, head_bytes, stored_changes, stored_values, size, keyframe
@@ -119,7 +136,7 @@ class Maker:
         take_in(self._manifest, changed, entry.phase, entry.cause, seq, self.time)
         plain_changes, plain_values = packed(changed)
         changes, values = self._part(plain_changes, packer), self._part(plain_values, packer)
-        self._replay_weight += len(plain_changes) + len(plain_values) / VALUE_WEIGHT
+        self._replay = self._replay.after(len(plain_changes), len(plain_values))
         return plain_changes, plain_values, changes, values, packer.new_blob_bytes()
 
     def _header(self, head: Head, entry: Entry, seq: int) -> Header:
@@ -136,13 +153,13 @@ class Maker:
             entry.status,
             len(manifest.deliveries),
             len(manifest.requests),
-            self._replay_from,
+            self._replay.first,
             self._outside.salt(),
         )
 
     def _keyframe_is_due(self, head: Head, new_blob_bytes: int) -> bool:
         """Whether replay has become long, or room can be made behind a keyframe."""
-        if self._replay_weight >= max(_KEYFRAME_BYTES, self._keyframe_size):
+        if self._replay.is_long:
             return True
         return bool(head.retention) and self._tidying is not None and self._tidying.due(head, new_blob_bytes)
 
@@ -153,11 +170,9 @@ class Maker:
                     compact = packer.compacted(ref)
                     self._manifest.exchange(keys, key, compact)
         changes, values = packed(self._manifest.as_changes())
-        keyframe = Keyframe(
+        return Keyframe(
             self._part(sealed(checkpoint_id, changes, values), packer), self._part(values, packer)
         )
-        self._keyframe_size = len(keyframe.changes) + len(keyframe.values)
-        return keyframe
 
     def _part(self, plain: bytes, packer: Packer) -> bytes:
         if not plain:

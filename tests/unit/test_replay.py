@@ -1,0 +1,48 @@
+"""When a keyframe is due, and that replay stays short whatever records there are."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.checkpoint.making import Replay
+
+KEYFRAME = 64 * 1024
+
+
+def after(*records: int) -> Replay:
+    replay = Replay()
+    for changes in records:
+        replay = replay.after(changes, 0)
+    return replay
+
+
+def test_small_records_add_up() -> None:
+    assert not after(*[1_000] * 60).is_long
+    assert after(*[1_000] * 66).is_long
+
+
+def test_a_record_that_holds_nearly_all_stands_for_a_keyframe() -> None:
+    """What follows it has to weigh as much before replay begins anew; what came before weighs as it did."""
+    assert not after(500, 200_000, 100_000).is_long
+    assert after(500, 200_000, 100_000, 100_000).is_long
+
+
+def test_one_that_is_written_again_and_again_does_not() -> None:
+    assert not after(200_000).is_long
+    assert after(200_000, 200_000).is_long
+
+
+def test_values_weigh_little() -> None:
+    assert not Replay().after(100, KEYFRAME).after(100, KEYFRAME).is_long
+    assert Replay().after(60_000, 0).after(5_000, 64 * 1024).is_long
+
+
+@given(st.lists(st.integers(0, 2_000_000), min_size=1), st.integers(0, 100_000))
+def test_what_is_replayed_is_bounded_by_the_biggest_of_it(records: list[int], keyframe: int) -> None:
+    replay, replayed, biggest = Replay(keyframe=keyframe), keyframe, max(KEYFRAME, keyframe)
+    for changes in records:
+        replay = replay.after(changes, 0)
+        replayed += changes
+        biggest = max(biggest, changes)
+        assert replayed <= 4 * biggest
+        if replay.is_long:
+            replay, replayed, biggest = Replay(keyframe=keyframe), keyframe, max(KEYFRAME, keyframe)
