@@ -67,7 +67,7 @@ class Outside(World):
 
 
 @dataclass
-class Told(WorkflowEvent):
+class ToldOnTheWay(WorkflowEvent):
     text: str = ""
 
 
@@ -91,7 +91,7 @@ async def work(number: int, ctx: WorkflowContext[Any, str]) -> None:
         world.returns(superstep, me, "pay")
     await ctx.append_state("log", f"{me} {superstep} {effect}", scope_name="Shared")
     await ctx.queue_state_update("last", superstep)
-    await ctx.add_event(Told(f"{me} in {superstep}"))
+    await ctx.add_event(ToldOnTheWay(f"{me} in {superstep}"))
     await ctx.yield_output(f"{me} {superstep}")
     await world.pause()
     if world.broken == f"{me} {superstep}":

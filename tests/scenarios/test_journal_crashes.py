@@ -65,7 +65,7 @@ def deaths() -> Iterator[None]:
 
 
 @dataclass
-class Told(WorkflowEvent):
+class ToldByOneOfTen(WorkflowEvent):
     text: str = ""
 
 
@@ -95,7 +95,7 @@ class Work(Executor):
             results.append(await ctx.once(name, world.effect, superstep, me, name, ctx.idempotency_key))
             world.returns(superstep, me, name)
             await world.pause()
-        await ctx.add_event(Told(f"{me} {results}"))
+        await ctx.add_event(ToldByOneOfTen(f"{me} {results}"))
         await ctx.queue_state_update("total", left + self.number, scope_name="Shared")
         await ctx.queue_state_update("turns", await ctx.read_state("turns", 0) + 1)
         await world.pause()
