@@ -25,8 +25,9 @@ demo: $(DEMO) ## run the incident triage example; it kills itself, and the same 
 
 # Hundreds of processes of the tests import the same modules: each would compile them anew.
 test coverage: export PYTHONDONTWRITEBYTECODE :=
+# worksteal: the tests of a file stay together, and so does what is made once for all of them, such as a wheel.
 test: check ## check, then run all tests (README, docs and examples are run too)
-	$(BIN)/python -m pytest -n 2 $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 coverage: $(DEV) ## run all tests and say which lines they miss; takes twice as long
 	$(BIN)/python -m pytest -n 2 --cov=holdfast $(ARGS)

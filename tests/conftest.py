@@ -3,16 +3,25 @@
 import gc
 import os
 
-from hypothesis import settings
+import pytest
+from hypothesis import HealthCheck, settings
 
-# No deadline: on a shared machine it reports the neighbours. Not derandomized: each run searches somewhere new,
-# and the printed blob repeats a failure anywhere. This replaces hypothesis's own "ci" profile.
-settings.register_profile("ci", deadline=None, derandomize=False, print_blob=True, max_examples=20)
+# No deadline, and drawing may be slow: on a shared machine both report the neighbours. Not derandomized: each run
+# searches somewhere new, and the printed blob repeats a failure anywhere. This replaces hypothesis's own "ci" profile.
+settings.register_profile(
+    "ci",
+    deadline=None,
+    derandomize=False,
+    print_blob=True,
+    max_examples=20,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.register_profile("thorough", settings.get_profile("ci"), max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 
-def pytest_collection_finish() -> None:
-    """Collecting garbage looks only at what tests make: not each time at the modules of all of them as well."""
+@pytest.fixture(autouse=True, scope="module")
+def cheap_collection() -> None:
+    """Collecting garbage looks only at what the tests of a module make, not at all modules and what others left."""
     gc.collect()
     gc.freeze()

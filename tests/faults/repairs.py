@@ -12,7 +12,7 @@ import random
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -140,12 +140,22 @@ async def _all_of(storage: CheckpointStorage, ids: Sequence[str]) -> dict[str, A
     """What a repair comes to; how often a run was taken over, and when, is not part of it."""
     found: dict[str, Any] = {"readable": await _readable(storage, ids)}
     for head in await storage.store.runs(RunQuery()):
-        listed = [made.checkpoint_id for made in await storage.list_checkpoints(run_id=head.run_id)]
-        stands = repr(head._replace(token=0, updated=0))
-        mail = [await journal_of(storage, head.run_id), await inbox_of(storage, head.run_id)]
-        found[f"run {head.run_id}"] = [stands, listed, *mail]
+        seen = [await _or_error(look(storage, head.run_id)) for look in (_listed, journal_of, inbox_of)]
+        found[f"run {head.run_id}"] = [repr(head._replace(token=0, updated=0)), *seen]
     found["problems"] = sorted(problem.what for problem in (await storage.verify()).problems)
     return found
+
+
+async def _listed(storage: CheckpointStorage, run_id: str) -> str:
+    return repr([made.checkpoint_id for made in await storage.list_checkpoints(run_id=run_id)])
+
+
+async def _or_error(reading: Awaitable[str]) -> str:
+    """What is read; of a run that nothing can save, what is said of it."""
+    try:
+        return await reading
+    except HoldfastError as error:
+        return str(error)
 
 
 # -- beside a process that drives a run ------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 from tests.support.durable import ON_DISK
 from tests.support.fault_processes import play
 
-KILLS = int(os.environ.get("HOLDFAST_KILLS", "10"))
+KILLS = int(os.environ.get("HOLDFAST_KILLS", "6"))
 
 
 @pytest.mark.parametrize("scenario", ["killed-writers", "killed-sweeps", "beside-writers", "room"])

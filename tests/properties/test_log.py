@@ -44,6 +44,7 @@ from holdfast.engine.status import RunStatus
 from holdfast.engine.value import Joined, Value
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import CheckpointId, Digest, ExecutorId, RequestId, RunId
+from tests.support.exploring import shows_all
 from tests.support.going_on import picture, read
 from tests.support.small_limits import small_limits
 
@@ -755,9 +756,8 @@ def test_supersteps_that_are_committed_together(script: list[Any]) -> None:
 
 
 def test_random_logs_show_all_that_is_claimed() -> None:
-    seen: set[str] = set()
-
-    async def explore(script: list[Any]) -> None:
+    async def explore(script: list[Any]) -> set[str]:
+        seen: set[str] = set()
         writing = await written(script)
         for commit in writing.store.commits:
             for record in commit.records:
@@ -777,18 +777,18 @@ def test_random_logs_show_all_that_is_claimed() -> None:
                     if there
                 )
         seen.update(str(made.info.cause) for made in writing.made)
+        return seen
 
-    @settings(max_examples=150, database=None, derandomize=True)
-    @given(SCRIPTS, st.sampled_from([24, 400]), st.sampled_from([100, 600]))
-    def search(script: list[Any], inline: int, largest_part: int) -> None:
+    def shown(script: list[Any], inline: int, largest_part: int) -> set[str]:
         with small_limits(inline, 200, largest_part):
-            asyncio.run(explore(script))
+            return asyncio.run(explore(script))
 
-    search()
-    assert seen == {
+    claimed = {
         *("keyframe", "blobs", "changes elsewhere", "values elsewhere", "keyframe elsewhere", "compressed"),
         *("grown", "input", "superstep", "response", "restore"),
     }
+    limits = st.sampled_from([24, 400]), st.sampled_from([100, 600])
+    shows_all(claimed, shown, SCRIPTS, *limits)
 
 
 def _grows(record: Record) -> bool:

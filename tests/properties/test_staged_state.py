@@ -231,7 +231,7 @@ def plain(state: State) -> dict[Place, Any]:
 # -- properties ------------------------------------------------------------------------------------
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(SUPERSTEPS)
 def test_state_is_what_the_model_says(supersteps: list[Superstep]) -> None:
     state, model = EMPTY_STATE, dict[Place, Any]()

@@ -5,7 +5,6 @@ decides in which order callbacks run, how long the store takes, and before which
 watcher was shown outlives the process. ``HYPOTHESIS_PROFILE=thorough`` takes many more seeds.
 """
 
-import os
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -42,8 +41,8 @@ from holdfast.testing.resumable import _durable
 from tests.support.going_on import picture
 from tests.support.journals import RUN
 from tests.support.mortal import Process, Sight, Turn, World, at_once, bury, silent_deaths, worlds
+from tests.support.thorough import MORE
 
-MORE = 20 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 1
 SUPERSTEPS = 8
 # A run that nothing happens to takes about so many steps.
 STEPS = 150

@@ -50,6 +50,7 @@ from tests.support.durable import (
 )
 from tests.support.runs import names, soon
 from tests.support.seeded_loop import SeededLoop
+from tests.support.thorough import MORE
 
 
 @pytest.fixture(params=KINDS)
@@ -592,7 +593,7 @@ def every_point(
 @pytest.mark.parametrize("make", list(EXPECTED))
 @pytest.mark.parametrize("slow", [Slow, SlowHere])
 def test_left_at_every_await_point(make: Callable[[], Workflow], leave: str, slow: type[Slow]) -> None:
-    every_point(make, leave, slow, range(3))
+    every_point(make, leave, slow, range(3 * MORE))
 
 
 def test_planted_commit_that_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:

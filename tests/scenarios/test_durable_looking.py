@@ -806,3 +806,18 @@ async def test_verify_looks_at_journals(storage: CheckpointStorage) -> None:
     await store.commit(Commit(head, expected, notes=(gone,)))
     (problem,) = (await storage.verify()).problems
     assert "is missing" in str(problem)
+
+
+@executor
+async def fill(size: int, ctx: WorkflowContext[None, int]) -> None:
+    await ctx.queue_state_update("noise", random.Random(1).randbytes(size), scope_name="Room")
+    await ctx.yield_output(size)
+
+
+async def test_size_of_the_last_checkpoint_has_its_blobs(place: Place) -> None:
+    """No start follows it, so that it alone can be the one that makes room."""
+    workflow = WorkflowBuilder(name="Fill").set_start_executor(fill).with_checkpointing(place.storage).build()
+    await soon(workflow.run(50_000, run_id="r"))
+    start, end = await place.storage.list_checkpoints(run_id="r")
+    assert start.new_bytes < 1_000
+    assert 50_000 < end.new_bytes < 51_000

@@ -40,8 +40,9 @@ from holdfast.runtime import event_log, turns
 from holdfast.runtime.course import Course
 from tests.support.runs import names, shape
 from tests.support.seeded_loop import Deadlock, SeededLoop
+from tests.support.thorough import MORE
 
-SEEDS = range(12)
+SEEDS = range(6 * MORE)
 
 
 # -- what is disturbed -----------------------------------------------------------------------------

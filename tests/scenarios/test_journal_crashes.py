@@ -7,7 +7,6 @@ same store. ``HYPOTHESIS_PROFILE=thorough`` takes many more seeds.
 """
 
 import asyncio
-import os
 import random
 import re
 from collections import Counter
@@ -51,8 +50,7 @@ from holdfast.testing.resumable import _durable
 from tests.support.going_on import picture
 from tests.support.journals import RUN
 from tests.support.mortal import Go, Left, Mortal, Process, Turn, World, at_once, bury, silent_deaths, worlds
-
-MORE = 20 if os.environ.get("HYPOTHESIS_PROFILE") == "thorough" else 1
+from tests.support.thorough import MORE
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -355,7 +353,7 @@ def seeds_of(part: int, count: int) -> range:
     return range(part * count, (part + 1) * count)
 
 
-@in_parts(8)
+@in_parts(4)
 def test_a_process_dies_at_any_await_point(part: int) -> None:
     seeds = seeds_of(part, 125)
     seen = check(seeds, lambda seed: die_and_go_on(seed, 1))
@@ -365,7 +363,7 @@ def test_a_process_dies_at_any_await_point(part: int) -> None:
     assert seen.repeated > len(seeds) * 0.2, seen
 
 
-@in_parts(4)
+@in_parts(2)
 def test_another_process_dies_while_it_goes_on(part: int) -> None:
     seeds = seeds_of(part, 90)
     seen = check(seeds, lambda seed: die_and_go_on(seed, 2))

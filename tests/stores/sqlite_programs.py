@@ -5,7 +5,6 @@ import gc
 import itertools
 import os
 import random
-import re
 import signal
 import sqlite3
 import subprocess
@@ -20,6 +19,7 @@ from holdfast.errors import StorageError
 from holdfast.ids import RunId
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.store_suite.samples import LARGE, begin, move_on, sample_blob
+from tests.support.complaints import complaints
 
 ROOT = Path(__file__).parents[2]
 KEPT: list[SqliteStore] = []
@@ -40,11 +40,7 @@ def start(name: str, *arguments: object) -> "subprocess.Popen[str]":
 def finish(process: "subprocess.Popen[str]") -> str:
     """What it printed; it must end well and complain about nothing."""
     out, err = process.communicate(timeout=120)
-    # That a step of the event loop took long is said of the machine.
-    complaints = [
-        line for line in err.splitlines() if not re.fullmatch(r"Executing <.* took [\d.]+ seconds", line)
-    ]
-    assert (process.returncode, complaints) == (0, [])
+    assert (process.returncode, complaints(err)) == (0, [])
     return out
 
 

@@ -121,7 +121,7 @@ async def test_how_many_syncs(store, path) -> None:
         await store.commit(commit)
         return store.fsyncs - before
 
-    assert await cost(step(RUN, 1)) == 2 + 2  # and the names of runs/ and runs/r1/
+    assert await cost(step(RUN, 1)) == 2 + 3  # and the names of runs/, runs/r1/ and waking/
     assert await cost(step(RUN, 2)) == 2
     assert await cost(Commit(head(RUN, 2), at(RUN, 2))) == 2
     assert await cost(step(RunId("r2"), 1)) == 2 + 1
@@ -142,7 +142,7 @@ async def test_a_lost_race_leaves_nothing(store, path) -> None:
         await store.commit(step(RUN, 2)._replace(blobs=(Blob(Digest(b"1" * 32), b"x"),)))
     assert os.listdir(path / "temp") == []
     assert not (path / "blobs").exists()
-    assert len(tree(path)) == 7
+    assert len(tree(path)) == 8
 
 
 async def test_temporary_files_of_those_who_died_are_swept_up(path) -> None:

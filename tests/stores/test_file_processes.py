@@ -104,7 +104,7 @@ async def test_killed_at_any_moment(path) -> None:
             last = int(process.stdout.readline())
         await asyncio.sleep(chance.random() / 100)
         process.kill()
-        rest = process.stdout.read().split()  # communicate would not see what was read ahead
+        rest = process.stdout.read().split()  # not by communicate, which does not see what was read ahead
         process.communicate()
         last = int(rest[-1]) if rest else last
         await check_all_there(path, last)

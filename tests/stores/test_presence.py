@@ -375,3 +375,20 @@ def test_processes_of_two_containers_are_told_apart(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(os, "readlink", lambda path, number=number: f"pid:[{number}]")
         names.add(owner._host.__wrapped__())
     assert len(names) == 2
+
+
+def test_who_looks_while_the_last_one_leaves_finds_nobody(
+    folder: Path, here: Presence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder goes with the last one, while whoever looks asks it for the time."""
+    genuine = presence._now
+    with running("stay", folder) as program:
+        name = program.hear()
+
+        def leave_first(process: presence._Process, asked: Path) -> float:
+            assert program.ask("leave") == "left"
+            assert not folder.exists()
+            return genuine(process, asked)
+
+        monkeypatch.setattr(presence, "_now", leave_first)
+        assert not here.lives(name)

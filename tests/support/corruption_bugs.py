@@ -7,12 +7,12 @@ from unittest.mock import patch
 
 import ormsgpack
 
-from holdfast.checkpoint import checking, loading, salvage
+from holdfast.checkpoint import checking, loading, repair, salvage
 from holdfast.checkpoint.store import Record
 from holdfast.stores.file import document as files
 from holdfast.stores.file import inspecting as file_inspecting
 from holdfast.stores.sqlite import inspecting as rows
-from holdfast.stores.sqlite import reading
+from holdfast.stores.sqlite import mending, reading
 
 
 async def _nothing(*_: Any) -> None:
@@ -38,6 +38,11 @@ def _forgetful(self: salvage.Salvage, record: Record, *rest: Any) -> None:
     self._kept[record.checkpoint_id] = kept._replace(keyframe=record.keyframe)
 
 
+def _nothing_to_do(self: repair.RepairReport, _: Any) -> repair.RepairReport:
+    """What a dry run told that did not look."""
+    return repair.RepairReport(self.runs, dry_run=True)
+
+
 _KEEP = salvage.Salvage._keep
 
 Patches = list[tuple[Any, str, Any]]
@@ -61,7 +66,7 @@ PLANTED: dict[str, tuple[str, str, Patches]] = {
     "ignores-heads": (
         "sqlite",
         "row",
-        [(reading, "checked_head", _unchecked_head), (rows, "checked_head", _unchecked_head)],
+        [(module, "checked_head", _unchecked_head) for module in (reading, rows, mending)],
     ),
     "ignores-seals-of-records": ("sqlite", "tag", [(reading, "_is_sound", lambda *_: True)]),
     "ignores-seals-of-files": ("file", "head", [(files, "_unsound", lambda *_: "")]),
@@ -72,6 +77,7 @@ PLANTED: dict[str, tuple[str, str, Patches]] = {
         [(rows, "_content", lambda *_: [])],
     ),
     "does-not-inspect-files": ("file", "commit", [(file_inspecting, "_sum_of", lambda *_: 0)]),
+    "promises-nothing": ("sqlite", "row", [(repair.RepairReport, "as_dry_run", _nothing_to_do)]),
     "repairs-without-keyframes": ("sqlite", "row", [(salvage.Salvage, "_keep", _forgetful)]),
 }
 """By name: the kind of store and of damage with which each shows, and what it puts in place of what."""

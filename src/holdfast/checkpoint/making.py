@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from holdfast.checkpoint.document import packed
 from holdfast.checkpoint.folding import take_in
@@ -59,20 +59,10 @@ class Replay(NamedTuple):
         return self.weight >= max(_KEYFRAME_BYTES, self.keyframe)
 
 
-class _Parts(NamedTuple):
-    """What a record holds besides its header: plain, as its id covers it, and as it is stored."""
+_Parts: TypeAlias = tuple[bytes, bytes, bytes, bytes, int]
+"""Changes and values plain, as the id of a record covers them, and as they are stored; then the size of new blobs."""
 
-    plain_changes: bytes
-    plain_values: bytes
-    changes: bytes
-    values: bytes
-    blobs: int
-    """How many bytes of blobs it brings."""
-    size: int
-    """How many bytes are stored for it, those of blobs included."""
-
-
-_NOTHING = _Parts(b"", b"", b"", b"", 0, 0)
+_NOTHING: _Parts = (b"", b"", b"", b"", 0)
 
 
 class Maker:
@@ -114,13 +104,14 @@ class Maker:
             if records:
                 self.time += 1
             parts = self._nothing() if changed is NOTHING else self._parts(entry, changed, seq, packer)
-            wanted = entry.keyframe or (entry is last and self._keyframe_is_due(head, parts.blobs))
+            plain_changes, plain_values, stored_changes, stored_values, blobs = parts
+            wanted = entry.keyframe or (entry is last and self._keyframe_is_due(head, blobs))
             if wanted:
                 self._replay = Replay(seq)
             header = self._header(head, entry, seq)
             head_bytes = packed_header(header)
-            checkpoint_id = self.parent = id_of(head_bytes, parts.plain_changes, parts.plain_values)
-            size = len(head_bytes) + parts.size
+            checkpoint_id = self.parent = id_of(head_bytes, plain_changes, plain_values)
+            size = len(head_bytes) + len(stored_changes) + len(stored_values) + blobs
             keyframe = None
             if wanted:
                 keyframe = self._keyframe(checkpoint_id, packer)
@@ -129,7 +120,7 @@ class Maker:
                 size += kept + packer.new_blob_bytes()
             records.append(
                 Record(
-                    checkpoint_id, head.run_id, seq, head_bytes, parts.changes, parts.values, size, keyframe
+                    checkpoint_id, head.run_id, seq, head_bytes, stored_changes, stored_values, size, keyframe
                 )
             )
             made.append(CheckpointInfo(checkpoint_id, header, size))
@@ -146,9 +137,7 @@ class Maker:
         plain_changes, plain_values = packed(changed)
         changes, values = self._part(plain_changes, packer), self._part(plain_values, packer)
         self._replay = self._replay.after(len(plain_changes), len(plain_values))
-        blobs = packer.new_blob_bytes()
-        size = len(changes) + len(values) + blobs
-        return _Parts(plain_changes, plain_values, changes, values, blobs, size)
+        return plain_changes, plain_values, changes, values, packer.new_blob_bytes()
 
     def _header(self, head: Head, entry: Entry, seq: int) -> Header:
         manifest = self._manifest

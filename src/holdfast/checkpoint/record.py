@@ -32,24 +32,38 @@ def digest_of(data: bytes) -> Digest:
 
 def packed_header(header: Header) -> bytes:
     """The bytes of a header."""
-    parent = header.parent_id
+    (
+        run_id,
+        workflow_name,
+        seq,
+        superstep,
+        phase,
+        cause,
+        parent,
+        time,
+        status,
+        message_count,
+        request_count,
+        replay_from,
+        salt,
+    ) = header
     return ormsgpack.packb(
         {
             "format": FORMAT_MAJOR,
-            "run": header.run_id,
-            "workflow": header.workflow_name,
-            "seq": header.seq,
-            "superstep": header.superstep,
-            # As plain strings, for what packs them would ask members of an enumeration for their values.
-            "phase": str(header.phase),
-            "cause": str(header.cause),
+            "run": run_id,
+            "workflow": workflow_name,
+            "seq": seq,
+            "superstep": superstep,
+            # The strings, for what packs them would ask each member of an enumeration for its value in Python.
+            "phase": phase._value_,
+            "cause": cause._value_,
             "parent": None if parent is None else bytes.fromhex(parent),
-            "time": header.time,
-            "status": str(header.status),
-            "messages": header.message_count,
-            "requests": header.request_count,
-            "from": header.replay_from,
-            "salt": header.salt,
+            "time": time,
+            "status": status._value_,
+            "messages": message_count,
+            "requests": request_count,
+            "from": replay_from,
+            "salt": salt,
         }
     )
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -10,7 +11,7 @@ from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.driving import is_driven
 from holdfast.checkpoint.loading import Blobs
 from holdfast.checkpoint.problems import Problem, briefly
-from holdfast.checkpoint.salvage import Planned, PlannedBlobs, Salvage
+from holdfast.checkpoint.salvage import Planned, PlannedBlobs, Salvage, Step
 from holdfast.checkpoint.steps import Progress, Steps
 from holdfast.checkpoint.store import Damage, Head, RunQuery, Store
 from holdfast.checkpoint.verify import heads_of, verified, verify_store
@@ -101,11 +102,12 @@ async def repaired(
     """
     if not dry_run:
         return await _repaired(store, counters, run_id, progress)
-    try:
-        async with store.rehearsal() as (copy, retold):
-            return (await _repaired(copy, counters, run_id, progress)).as_dry_run(retold)
-    except StorageError as error:  # not even a copy can be made
-        return RepairReport(unrepaired=[Problem(None, None, str(error))], dry_run=True)
+    async with AsyncExitStack() as stack:
+        try:
+            copy, retold = await stack.enter_async_context(store.rehearsal())
+        except StorageError as error:  # nothing could be read by a repair, either
+            return RepairReport(unrepaired=[Problem(None, None, str(error))], dry_run=True)
+        return (await _repaired(copy, counters, run_id, progress)).as_dry_run(retold)
 
 
 async def _repaired(
@@ -185,13 +187,15 @@ async def _repair_run(
     except HoldfastError as error:
         report.unrepaired.append(Problem(head.run_id, None, str(error)))
         return
-    report.repairs += [Repair(head.run_id, *step) for step in salvage.steps]
-    if not salvage.steps:
-        report.repairs += [
-            Repair(head.run_id, problem.checkpoint_id, f"it was written anew: {briefly(problem.what)}")
-            for problem in gone
-        ]
-    report.repairs += [
-        Repair(head.run_id, None, f"what is there was taken as it is: {briefly(damage.what)}")
-        for damage in told
-    ]
+    report.repairs += _done(head.run_id, salvage.steps, gone, told)
+
+
+def _done(
+    run_id: RunId, steps: Sequence[Step], gone: Sequence[Problem], told: Sequence[Damage]
+) -> Iterator[Repair]:
+    """What was done to a run: what salvage did, or else the problems that are gone, as all of it was written anew."""
+    yield from (Repair(run_id, *step) for step in steps)
+    for problem in () if steps else gone:
+        yield Repair(run_id, problem.checkpoint_id, f"it was written anew: {briefly(problem.what)}")
+    for damage in told:
+        yield Repair(run_id, None, f"what is there was taken as it is: {briefly(damage.what)}")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 from holdfast.checkpoint.arguments import id_of_checkpoint
 from holdfast.checkpoint.bundles import unbundled
 from holdfast.checkpoint.codec import Codec
-from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase, microseconds
+from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase
 from holdfast.checkpoint.journal import Contents, read_journal
 from holdfast.checkpoint.loading import Blobs, Loaded
 from holdfast.checkpoint.log import RunLog
@@ -34,11 +34,12 @@ from holdfast.graph.context import DEFAULT_SHARED_SCOPE
 from holdfast.graph.graph import Graph
 from holdfast.graph.state_key import MergeRule, StateKey, declared_merge
 from holdfast.ids import RunId
+from holdfast.runtime.checkpoints import Beginning
 from holdfast.runtime.environment import Environment
 from holdfast.runtime.event_log import EventLog
 from holdfast.runtime.graph_change import check_homes, check_journal, graph_changed, namer_of
 from holdfast.runtime.ownership import free_to_drive
-from holdfast.runtime.recorder import Beginning, Recorder
+from holdfast.runtime.recorder import Recorder
 from holdfast.runtime.run import Run
 from holdfast.runtime.runner import Runner
 
@@ -79,7 +80,7 @@ class Durable:
         self._retention = retention
         self._durability = durability
         self._graph_may_change = False
-        self._outside = Outside(lambda: microseconds(environment.now()), environment.salt)
+        self._outside = Outside(environment.microseconds(), environment.salt)
 
     def new_run(self, message: Any, run_id: RunId) -> Run:
         """A run with this input; its first checkpoint is made when it is opened."""

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import datetime
 import os
+import time
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
 from typing import NamedTuple, Protocol
 
 from holdfast.ids import RunId
+from holdfast.runtime.times import in_microseconds
 
 # Not a function of its own, because it is called several times in each superstep.
 _now = partial(datetime.datetime.now, datetime.UTC)
+
+
+def _microseconds() -> int:
+    return time.time_ns() // 1_000
 
 
 def _new_run_id() -> RunId:
@@ -71,6 +77,10 @@ class Environment(NamedTuple):
     chance: Callable[[], float] = _chance
     salt: Callable[[], bytes] = _salt
     later: Callable[[float, Callable[[], object]], Timer] = _later
+
+    def microseconds(self) -> Callable[[], int]:
+        """The same clock in microseconds since 1970: asked in each superstep, and without a date much cheaper."""
+        return _microseconds if self.now is _now else lambda: in_microseconds(self.now())
 
 
 _current: ContextVar[Environment | None] = ContextVar("holdfast environment", default=None)

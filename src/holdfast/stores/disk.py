@@ -81,7 +81,8 @@ class Disk:
             if handle == _NOTHING:
                 return path, handle
             locked = _try_lock(handle)
-            if locked is None or (locked and os.fstat(handle).st_nlink):
+            # Not by the number of its links: not every file system says that a folder which is gone has none.
+            if locked is None or (locked and os.path.lexists(path)):
                 self._locked[path] = handle
                 return path, handle
             os.close(handle)  # someone sweeps it up, or did, before it was locked
@@ -92,8 +93,12 @@ class Disk:
             os.close(handle)
 
     def replace(self, temp: Path, place: Path) -> None:
-        """Let a written file take the place of another one."""
-        os.replace(temp, place)
+        """Let a written file take the place of another one; it is removed if that fails."""
+        try:
+            os.replace(temp, place)
+        except BaseException:
+            self.remove(temp)
+            raise
         self._let_go(temp)
 
     def publish(self, temp: Path, place: Path) -> None:

@@ -158,6 +158,11 @@ class _OwnFile:
             self._handle = self._take()
         self.touch()
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the file is held; not while its folder is out of reach."""
+        return self._handle >= 0
+
     def touch(self) -> float:
         """Set the time of the file to what its file system thinks it is now."""
         return _touch(self._handle, self._path)
@@ -304,7 +309,10 @@ def _lives(here: _Process, folder: Path, path: Path, process: str) -> bool:
                     continue
                 _unlink(path)  # under the lock, so that nobody joins with it meanwhile
                 return False
-            return _now(here, folder) - os.fstat(handle).st_mtime <= LEASE_SECONDS
+            try:
+                return _now(here, folder) - os.fstat(handle).st_mtime <= LEASE_SECONDS
+            except FileNotFoundError:  # the last one that left has just removed the folder
+                continue
         finally:
             os.close(handle)
 
@@ -323,7 +331,7 @@ def _sweep(here: _Process, folder: Path) -> None:
 def _now(here: _Process, folder: Path) -> float:
     """What the file system thinks the time is: clocks of two hosts are never compared."""
     own = here.files.get(folder)
-    if own is not None:
+    if own is not None and own.is_open:
         return own.touch()
     path = folder / _CLOCK
     handle = os.open(path, os.O_RDWR | os.O_CREAT, _FILE_MODE)

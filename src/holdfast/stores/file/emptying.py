@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import secrets
 from collections.abc import Collection
 from pathlib import Path
 
+from holdfast.stores.disk import Disk
 from holdfast.stores.file.place import FIRST, Place
 
-_MODE = 0o600
 
-
-def empty_rounds(folder: Path, place: Place, temp: Path, spared: Collection[Place | None] = ()) -> None:
+def empty_rounds(folder: Path, place: Place, disk: Disk, spared: Collection[Place | None] = ()) -> None:
     """Empty the files without records right before the one at ``place``, as far as that is possible.
 
     Their names stay taken: that is what stops a writer who slept since. Nothing is synced, for it does not matter
@@ -21,19 +19,13 @@ def empty_rounds(folder: Path, place: Place, temp: Path, spared: Collection[Plac
     for number in range(place.round):
         earlier = Place(place.seq, number)
         if earlier != FIRST and earlier not in spared:
-            empty(folder / earlier.name, temp)
+            empty(folder / earlier.name, disk)
 
 
-def empty(path: Path, temp: Path) -> None:
+def empty(path: Path, disk: Disk) -> None:
     """Put an empty file in its place, so that whoever reads it, or made a hard link to it, keeps what was in it."""
-    other = temp / f"{secrets.token_hex(8)}.tmp"
     try:
-        if os.stat(path).st_size == 0:
-            return
-        os.close(os.open(other, os.O_WRONLY | os.O_CREAT | os.O_EXCL, _MODE))
-        os.replace(other, path)
+        if os.stat(path).st_size:
+            disk.replace(disk.new_file(), path)
     except OSError:  # it may as well stay
-        try:
-            os.unlink(other)
-        except OSError:
-            pass
+        pass

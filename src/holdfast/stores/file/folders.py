@@ -58,7 +58,7 @@ class Folders:
         self.blobs = Blobs(base / "blobs", self.disk, locks)
         self._runs = base / "runs"
         self._removing, self._mending = root / marker.REMOVING, root / marker.MENDING
-        self._hints = Hints(base / "ids")
+        self._hints = Hints(base / "ids", self.disk.temp)
         self._tools = Tools(self.disk, locks, self.blobs, self._hints, Waking(base / "waking", self.disk))
         self._lock = threading.Lock()
         self._remembered: OrderedDict[str, RunFolder] = OrderedDict()
@@ -115,6 +115,7 @@ class Folders:
         note = self._removing / f"{self._prefix}{folder.path.name}"
         note.touch(0o600)
         folder.remove_run(run_id, expected)
+        note.touch(0o600)  # again: who saw it before the run was gone took it for done
         self._finish_removing(note)
 
     def _finish_removing(self, note: Path) -> None:
@@ -133,7 +134,13 @@ class Folders:
             folders.setdefault(name, self._folder(name))
         if run_id is not None:
             folders = {name: folder for name, folder in folders.items() if name == safe_name(run_id)}
-        return [done for name, folder in folders.items() for done in folder.mend(self._aside(name))]
+        return [done for name, folder in folders.items() for done in self._mended(name, folder)]
+
+    def _mended(self, name: str, folder: RunFolder) -> list[Mended]:
+        try:
+            return folder.mend(self._aside(name))
+        except StorageError as error:  # it is in use, which does not keep others from being repaired
+            return [Mended(folder.run_id(), "", str(error))]
 
     def copied(self) -> Path:
         """A store with the same commits and hints, but without blobs, where nobody looks; to be removed."""

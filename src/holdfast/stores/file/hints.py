@@ -10,7 +10,7 @@ and none leads further than an inode can say: where the name of a run is long, a
 from __future__ import annotations
 
 import os
-import threading
+import secrets
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from pathlib import Path
@@ -29,8 +29,9 @@ _LONGEST = 59
 class Hints:
     """A folder of links to commit files."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, temp: Path) -> None:
         self._folder = folder
+        self._temp = temp
 
     def add(self, checkpoint_id: CheckpointId, file: Path) -> None:
         """Let a checkpoint be found in this file."""
@@ -57,14 +58,13 @@ class Hints:
     def reached(self, folder: Path, place: Place) -> None:
         """Remember that a run came as far as this commit, which is durable: if it is lost, that can be noticed."""
         link = self._newest(folder)
-        # Not beside the others: one that a killed process left there would be taken for a run.
-        other = self._folder / "new" / f"{os.getpid()}-{threading.get_ident()}"
+        other = self._temp / f"{secrets.token_hex(8)}.tmp"
         try:
-            _set_link(place.text, other)
+            os.symlink(place.text, other)
             try:
                 os.replace(other, link)
             except FileNotFoundError:
-                link.parent.mkdir(0o700, exist_ok=True)
+                _make_folder_of(link)
                 os.replace(other, link)
         except OSError:  # it is only a hint
             pass
@@ -156,9 +156,13 @@ def _make_link(target: str, link: Path) -> None:
     try:
         os.symlink(target, link)
     except FileNotFoundError:
-        for folder in (link.parent.parent, link.parent):
-            folder.mkdir(0o700, exist_ok=True)
+        _make_folder_of(link)
         os.symlink(target, link)
+
+
+def _make_folder_of(link: Path) -> None:
+    for folder in (link.parent.parent, link.parent):
+        folder.mkdir(0o700, exist_ok=True)
 
 
 def _target(link: Path) -> str | None:

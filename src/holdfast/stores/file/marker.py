@@ -35,10 +35,11 @@ _ABOUT = [
     "edits that may not be carried out yet. gone: the run was removed; what lies before it is no part of another one.",
     "blobs/<run>/<digest>: large values, shared by the run and its forks.",
     "ids/: links from checkpoint ids to commits; made again where they are missing.",
+    "waking/: an empty file for each run that is to be woken, or is driven (all 9); made again by the next process.",
     "temp/: files that are being written. owners/: a locked file for each process that drives runs now.",
     "locks/, removing/: what processes need to remove things beside each other; empty of meaning while none does.",
     "damaged/: what a repair put aside; nothing reads it. mending/: what it is about to put into place.",
-    "namespaces/<name>/: runs, blobs and ids again for each namespace.",
+    "namespaces/<name>/: runs, blobs, ids and waking again for each namespace.",
 ]
 
 

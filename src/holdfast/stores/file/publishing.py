@@ -75,17 +75,13 @@ class Publishing:
         if known.newest is None:
             disk.make_folder(self._row.path)
         run, waking, before = self._row.path.name, self._tools.waking, known.sign(self._row.path.name)
-        if arrives(commit):
-            sign = sign_of(commit.head, bool(commit.letters), run)
-            if sign is not None:
-                waking.add(sign)
-            if not publish_whole(commit, self._row.path, disk, self._tools.hints):
-                return False
-            self._row.forget()
+        if arrives(commit) and known.newest is None:
+            if self._published_whole(commit):
+                return True
             self._row.catch_up()
             if self._row.known.newest is not None:
-                self._tools.hints.reached(self._row.path, self._row.known.newest)
-            return True
+                return False
+            known = self._row.known  # something lies there that is no commit, in the way of a folder only
         place = known.next
         outline = known.outline(commit, draft.left, draft.edits is not None, draft.removes, draft.change)
         if draft.gone:
@@ -122,6 +118,19 @@ class Publishing:
         self._tools.hints.reached(self._row.path, place)
         if sign != before:
             self._change_sign(before, sign)
+        return True
+
+    def _published_whole(self, commit: Commit) -> bool:
+        """Make the folder of a run that comes with many checkpoints; false if something lies there."""
+        sign = sign_of(commit.head, bool(commit.letters), self._row.path.name)
+        if sign is not None:
+            self._tools.waking.add(sign)
+        if not publish_whole(commit, self._row.path, self._tools.disk, self._tools.hints):
+            return False
+        self._row.forget()
+        self._row.catch_up()
+        if self._row.known.newest is not None:
+            self._tools.hints.reached(self._row.path, self._row.known.newest)
         return True
 
     def _change_sign(self, before: Sign | None, sign: Sign | None) -> None:

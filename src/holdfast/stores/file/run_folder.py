@@ -166,7 +166,7 @@ class RunFolder:
         return any(record.tags for record in records if record.seq in going)
 
     def remove_run(self, run_id: RunId, expected: Expected) -> None:
-        """Remove the run: a last commit says so, then the folder goes."""
+        """Remove the run: a last commit says so. Its folder goes by ``finish_removing``."""
 
         def draft() -> Draft:
             head = self._stands(run_id, expected)
@@ -174,7 +174,6 @@ class RunFolder:
 
         with self._lock, self._forgetting():
             self._publishing.append(draft)
-            self._tidying.clear()
 
     def finish_removing(self) -> bool:
         """Let the folder go if its run was removed, perhaps by a process that died over it; whether there is none."""
@@ -267,7 +266,10 @@ class RunFolder:
             check_head(commit, self._row.known.expected)
             with self._tools.blobs.bringing(commit.head.family, commit.blobs):
                 whole = written_whole(commit, self.path, self._tools.disk, self._tools.hints)
-                os.rename(whole, mending)
+                try:
+                    os.rename(whole, mending)
+                finally:
+                    self._tools.disk.remove(whole)
                 self._tools.disk.sync_folder(mending.parent)
                 put_aside(self.path, damaged, self._tools.disk)
                 os.rename(mending, self.path)
@@ -280,7 +282,7 @@ class RunFolder:
 
     def finish_mending(self, mending: Path) -> None:
         """Put the folder into its place that a process left on its way, unless that died before it took the other."""
-        with self._lock, self._forgetting(), self._alone():
+        with self._lock, self._forgetting(), self._alone(patience=0.0):
             if self.path.exists():
                 shutil.rmtree(mending)
             else:
@@ -289,10 +291,10 @@ class RunFolder:
             self._row.forget()
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _alone(self, patience: float = _PATIENCE) -> Iterator[None]:
         """Keep everybody else from the folder."""
         locks, name = self._tools.locks, self.path.name
-        with locks.turn(f"{name}.tidy") as mine, locks.alone(f"{name}.run", _PATIENCE) as handle:
+        with locks.turn(f"{name}.tidy") as mine, locks.alone(f"{name}.run", patience) as handle:
             if not mine or (handle is None and not locks.unused(f"{name}.run")):
                 raise StorageError(f"{self.path} is in use by others, and was not repaired; try again")
             yield

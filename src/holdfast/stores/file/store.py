@@ -112,7 +112,7 @@ class FileStore:
             yield rehearsal_of(copy, self, str(folder), str(self.path))
         finally:
             await copy.close()
-            self._folders.disk.remove(folder)
+            await asyncio.to_thread(self._folders.disk.remove, folder)
 
     async def replace(self, commit: Commit) -> None:
         await self._do(f"repair run {commit.head.run_id!r}", lambda: self._folders.replace(commit))

@@ -54,7 +54,7 @@ class Tidying:
             return
         with self._locks.turn(f"{self._name}.tidy") as mine:
             for place in earlier if mine else ():
-                empty_rounds(self._folder, place, self._disk.temp, (*known.unsettled, known.base))
+                empty_rounds(self._folder, place, self._disk, (*known.unsettled, known.base))
 
     def settle(self) -> None:
         """Carry out all edits, as far as that is possible, and make room; what fails is left to others."""
@@ -116,12 +116,7 @@ class Tidying:
         return dead
 
     def _replace(self, path: Path, content: bytes) -> None:
-        temp = self._disk.write(content)
-        try:
-            self._disk.replace(temp, path)
-        except BaseException:
-            self._disk.remove(temp)
-            raise
+        self._disk.replace(self._disk.write(content), path)
 
     def _free(self, floor: Place, dead: Container[Place]) -> None:
         """Free the names before a place, if most of them are of no use and nobody is about to write; or empty files.
@@ -145,7 +140,7 @@ class Tidying:
         if 2 * len(alive) > len(before) or not self._locks.unused(f"{self._name}.run"):
             for place in before:
                 if place not in alive:
-                    empty(self._folder / place.name, self._disk.temp)
+                    empty(self._folder / place.name, self._disk)
             return
         for place in before:  # from the first on: see ``Row``
             path = self._folder / place.name
@@ -187,7 +182,7 @@ class Tidying:
                 if place < end and handle is not None:
                     os.unlink(self._folder / place.name)
                 elif place < end:
-                    empty(self._folder / place.name, self._disk.temp)
+                    empty(self._folder / place.name, self._disk)
             if handle is None:
                 return
             # Nothing that was there before may come back without the file that ended it.

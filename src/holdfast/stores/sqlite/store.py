@@ -12,7 +12,6 @@ from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 from holdfast.checkpoint.steps import Progress, finished, watched
@@ -36,7 +35,6 @@ from holdfast.checkpoint.store import (
 )
 from holdfast.errors import InvalidArgument, StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
-from holdfast.stores.rehearsal import rehearsal_of
 from holdfast.stores.sqlite import mail, reading, upkeep
 from holdfast.stores.sqlite.handle import Place
 from holdfast.stores.sqlite.session import Job, Session
@@ -162,6 +160,9 @@ class SqliteStore:
 
     @asynccontextmanager
     async def rehearsal(self) -> AsyncIterator[Rehearsal]:
+        from tempfile import TemporaryDirectory
+
+        from holdfast.stores.rehearsal import rehearsal_of
         from holdfast.stores.sqlite.backup import copy_database
 
         with TemporaryDirectory(prefix="holdfast-") as folder:
