@@ -90,12 +90,9 @@ if TYPE_CHECKING:
     from holdfast.runtime.result import RunResult
     from holdfast.runtime.run import Run
     from holdfast.runtime.streams import RunStream
-    from holdfast.stores.storages import (
-        FileCheckpointStorage,
-        InMemoryCheckpointStorage,
-        SqliteCheckpointStorage,
-        open_storage,
-    )
+    from holdfast.stores.file.storage import FileCheckpointStorage
+    from holdfast.stores.sqlite.storage import SqliteCheckpointStorage
+    from holdfast.stores.storages import InMemoryCheckpointStorage, open_storage
 
 __all__ = [
     "Case",
@@ -213,7 +210,7 @@ _LATER = {
     "Counters": "checkpoint.counters",
     "DiffValue": "checkpoint.difference",
     "Difference": "checkpoint.difference",
-    "FileCheckpointStorage": "stores.storages",
+    "FileCheckpointStorage": "stores.file.storage",
     "Host": "host",
     "InMemoryCheckpointStorage": "stores.storages",
     "Phase": "checkpoint.info",
@@ -227,7 +224,7 @@ _LATER = {
     "RunInfo": "checkpoint.run_info",
     "RunResult": "runtime.result",
     "RunStream": "runtime.streams",
-    "SqliteCheckpointStorage": "stores.storages",
+    "SqliteCheckpointStorage": "stores.sqlite.storage",
     "StorageStatistics": "checkpoint.statistics",
     "StorageUsage": "checkpoint.statistics",
     "Store": "checkpoint.store",

@@ -27,8 +27,8 @@ from holdfast import (
 from holdfast.engine.staging import Staging
 from holdfast.graph.placeable import spec_of_placeable
 
-EXECUTOR = 108
-KEY = 26.5
+EXECUTOR = 105
+KEY = 20.5
 CHECKPOINT = 11
 
 

@@ -20,6 +20,15 @@ _MISSING: Final = object()
 _SMALL = 256 * 1024
 
 
+_BUILTIN: Mapping[str, type] = {
+    kind.__name__: kind
+    for kind in (str, bytes, list, dict, tuple, set, frozenset, int, float, bool, type(None), bytearray)
+}
+
+
+_LABELS = {kind: kind.__qualname__ for kind in _BUILTIN.values()}
+
+
 class BlobSource(Protocol):
     """Where blobs come from."""
 
@@ -83,7 +92,7 @@ class Encoder:
 class Encoded:
     """A value of a stored run: the object itself if it cannot be changed, its bytes, or the name of its blob."""
 
-    __slots__ = ("_data", "_encoder", "_object", "_peeked", "_source", "mutable", "ref", "type")
+    __slots__ = ("_data", "_encoder", "_object", "_peeked", "_source", "mutable", "ref", "size_hint", "type")
 
     def __init__(
         self,
@@ -103,11 +112,17 @@ class Encoded:
         self.mutable = value is _MISSING
         self.ref = ref
         """How it is stored, once it is."""
+        self.size_hint = 16
+        """About how many bytes it takes, as far as that was known when it was made."""
+        if data is not None:
+            self.size_hint = len(data)
+        elif kind is str or kind is bytes:
+            self.size_hint = 16 if value is _MISSING else len(value)  # type: ignore[arg-type]
 
     @property
     def label(self) -> str:
         """The type, for people."""
-        return label_of(self.type, self._encoder.codec)
+        return _LABELS.get(self.type) or label_of(self.type, self._encoder.codec)
 
     @property
     def at_hand(self) -> bool:
@@ -116,14 +131,6 @@ class Encoded:
 
     def missing(self) -> Sequence[Encoded]:
         return () if self.at_hand else (self,)
-
-    @property
-    def size_hint(self) -> int:
-        """About how many bytes it takes, known at no cost."""
-        if self._data is not None:
-            return len(self._data)
-        held = self._object
-        return len(held) if type(held) is str or type(held) is bytes else 16
 
     @property
     def data(self) -> bytes:
@@ -222,18 +229,9 @@ class Pieces:
         return f"Pieces({self.ref!r})"
 
 
-_BUILTIN: Mapping[str, type] = {
-    kind.__name__: kind
-    for kind in (str, bytes, list, dict, tuple, set, frozenset, int, float, bool, type(None), bytearray)
-}
-
-
-_LABELS = {kind: kind.__qualname__ for kind in _BUILTIN.values()}
-
-
 def label_of(kind: type, codec: Codec) -> str:
     """The type of a value, for people."""
-    return _LABELS.get(kind) or codec.types.name_of(kind) or kind.__qualname__
+    return codec.types.name_of(kind) or kind.__qualname__
 
 
 def class_of(label: str, codec: Codec) -> type:

@@ -57,7 +57,7 @@ class Layered(Mapping[K, V]):
         copy.size = size
         if len(layer) > _SMALL and len(layer) * _FRACTION > len(self._base):
             copy._base = {key: value for key, value in self._base.items() if key not in layer}
-            copy._base.update((key, value) for key, value in layer.items() if value is not GONE)
+            copy._base.update({key: value for key, value in layer.items() if value is not GONE})
         else:
             copy._layer = layer
         return copy

@@ -32,7 +32,10 @@ class Staging:
 
     __slots__ = ("_capture", "_committed", "_merge_for", "_owner", "changes")
 
-    def __init__(self, committed: State, owner: ExecutorId, merge_for: MergeFor, capture: Captor) -> None:
+    def __init__(
+        self, committed: State, owner: ExecutorId, merge_for: MergeFor | None, capture: Captor
+    ) -> None:
+        """``merge_for`` tells the declared merge of a key; None if there are none."""
         self._committed = committed
         self._owner = owner
         self._merge_for = merge_for
@@ -58,12 +61,14 @@ class Staging:
 
     def put(self, scope: Scope, key: str, value: Value, rule: MergeRule | None = None) -> None:
         """Set the key, or merge ``value`` into it where a merge is declared."""
-        rule = rule or self._merge_for(scope, key)
         place = (scope, key)
-        staged = self.changes.get(place)
+        if rule is None and self._merge_for is not None:
+            rule = self._merge_for(scope, key)
         if rule is None:
             self.changes[place] = Put(value)
-        elif isinstance(staged, Update):
+            return
+        staged = self.changes.get(place)
+        if isinstance(staged, Update):
             self.changes[place] = Update((*staged.updates, value), rule)
         elif staged is None:
             self.changes[place] = Update((value,), rule)
@@ -79,7 +84,8 @@ class Staging:
         current = read(self._committed, scope, key) if isinstance(staged, Append) else self.read(scope, key)
         _check_appendable(scope, key, list if current is None else current.type, item)
         items = Chain.of((item,))
-        rule = rule or self._merge_for(scope, key)
+        if rule is None and self._merge_for is not None:
+            rule = self._merge_for(scope, key)
         if rule is not None:
             self._append_update(place, items if current is None or current.type is list else None, item, rule)
         elif isinstance(staged, Append):

@@ -159,7 +159,10 @@ class TurnContext(WorkflowContext[Any, Any]):
         if self._staged is None:
             placed = self._placed
             self._staged = Staging(
-                self._snapshot.state, placed.address, placed.merge_for, self._around.capture
+                self._snapshot.state,
+                placed.address,
+                placed.merge_for if placed.graph.merges else None,
+                self._around.capture,
             )
         return self._staged
 

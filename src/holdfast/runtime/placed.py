@@ -46,5 +46,4 @@ class Placed:
 
     def merge_for(self, scope: Scope, key: str) -> MergeRule | None:
         """The merge declared for a key; private scopes have one writer and need none."""
-        graph = self.graph
-        return graph.merge_for(scope.name, key) if graph.merges and scope.owner is None else None
+        return self.graph.merge_for(scope.name, key) if scope.owner is None else None

@@ -1,14 +1,11 @@
-"""The storages that come with Holdfast, each imported with the store beneath it when it is first used."""
+"""A storage in memory, and the storage that a URL names."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from urllib.parse import unquote, urlsplit
 
-from holdfast.checkpoint.arguments import check_progress, checked_path
 from holdfast.checkpoint.retention import Retention
-from holdfast.checkpoint.steps import Progress
 from holdfast.checkpoint.storage import CheckpointStorage
 from holdfast.errors import InvalidArgument
 
@@ -24,46 +21,6 @@ class InMemoryCheckpointStorage(CheckpointStorage):
         from holdfast.stores.memory import MemoryStore
 
         super().__init__(MemoryStore(), retention)
-
-
-class FileCheckpointStorage(CheckpointStorage):
-    """Checkpoints in a directory that a person can read: JSON records, blobs by digest.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     storage = FileCheckpointStorage(folder)
-    """
-
-    def __init__(self, storage_path: str | os.PathLike[str], retention: Retention | None = None) -> None:
-        from holdfast.stores.file import FileStore
-
-        super().__init__(FileStore(checked_path("storage_path", storage_path)), retention)
-
-
-class SqliteCheckpointStorage(CheckpointStorage):
-    """Checkpoints in one SQLite file, and big values in a folder beside it: the embedded default.
-
-    Several runs commit together, several processes may use one file, and what was acknowledged survives a power cut.
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     storage = SqliteCheckpointStorage(f"{folder}/holdfast.db")
-    """
-
-    def __init__(self, path: str | os.PathLike[str], retention: Retention | None = None) -> None:
-        from holdfast.stores.sqlite import SqliteStore
-
-        self._database = SqliteStore(checked_path("path", path))
-        super().__init__(self._database, retention)
-
-    async def backup(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
-        """Copy the whole storage, large values included, to a new file while runs go on; it can be opened as one.
-
-        The copy is that of one moment, and gets its name when it is complete. Nobody drives a run in it: those that
-        are RUNNING can be resumed there. ``progress`` is called with how many bytes are copied, and of how many.
-        """
-        check_progress(progress)
-        await self._database.backup(checked_path("path", path), progress)
 
 
 def _path(url: str) -> str:
@@ -90,10 +47,22 @@ def _memory(url: str) -> CheckpointStorage:
     return InMemoryCheckpointStorage()
 
 
+def _file(url: str) -> CheckpointStorage:
+    from holdfast.stores.file.storage import FileCheckpointStorage
+
+    return FileCheckpointStorage(_path(url))
+
+
+def _sqlite(url: str) -> CheckpointStorage:
+    from holdfast.stores.sqlite.storage import SqliteCheckpointStorage
+
+    return SqliteCheckpointStorage(_path(url))
+
+
 _SCHEMES: dict[str, Callable[[str], CheckpointStorage]] = {
     "memory": _memory,
-    "file": lambda url: FileCheckpointStorage(_path(url)),
-    "sqlite": lambda url: SqliteCheckpointStorage(_path(url)),
+    "file": _file,
+    "sqlite": _sqlite,
 }
 
 

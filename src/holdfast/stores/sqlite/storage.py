@@ -1,0 +1,35 @@
+"""The storage in a SQLite file; whoever names it uses it, so its store is imported with it."""
+
+from __future__ import annotations
+
+import os
+
+from holdfast.checkpoint.arguments import check_progress, checked_path
+from holdfast.checkpoint.retention import Retention
+from holdfast.checkpoint.steps import Progress
+from holdfast.checkpoint.storage import CheckpointStorage
+from holdfast.stores.sqlite.store import SqliteStore
+
+
+class SqliteCheckpointStorage(CheckpointStorage):
+    """Checkpoints in one SQLite file, and big values in a folder beside it: the embedded default.
+
+    Several runs commit together, several processes may use one file, and what was acknowledged survives a power cut.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     storage = SqliteCheckpointStorage(f"{folder}/holdfast.db")
+    """
+
+    def __init__(self, path: str | os.PathLike[str], retention: Retention | None = None) -> None:
+        self._database = SqliteStore(checked_path("path", path))
+        super().__init__(self._database, retention)
+
+    async def backup(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
+        """Copy the whole storage, large values included, to a new file while runs go on; it can be opened as one.
+
+        The copy is that of one moment, and gets its name when it is complete. Nobody drives a run in it: those that
+        are RUNNING can be resumed there. ``progress`` is called with how many bytes are copied, and of how many.
+        """
+        check_progress(progress)
+        await self._database.backup(checked_path("path", path), progress)
