@@ -35,9 +35,8 @@ def middle(done: Sequence[dict[str, int]], name: str) -> float:
 
 
 def check_peak(done: Sequence[dict[str, int]], most: int) -> None:
-    """What supersteps need at a time; a few in which the log of SQLite is given room need as much more as that has."""
-    assert middle(done, "peak") <= most
-    assert sum(one["peak"] > most for one in done) <= 1 + len(done) // 10
+    """What supersteps need at a time."""
+    assert max(one["peak"] for one in done) <= most
 
 
 def check_one_transaction(done: Sequence[dict[str, int]], encoded: int, new_bytes: int) -> None:
@@ -79,7 +78,7 @@ def test_growing_history(tmp_path: Path) -> None:
     assert middle(done, "written") <= 6 * PAGE
     for part in (done[:40], done[-40:]):  # as much at the end as at the beginning
         assert middle(part, "blocks") <= KEPT_BLOCKS + 6
-        check_peak(part, PEAK + 3_000)
+        assert middle(part, "peak") <= PEAK + 3_000
         assert middle(part, "written") <= 6 * PAGE
 
 
