@@ -886,7 +886,7 @@ async def test_attaching_to_a_run_that_is_being_closed_goes_on_with_it(
     """Whoever attaches wants the run to go on, not to share in its end."""
     run = await scene.driven(storage)
     gate = Gate(storage.store, 1)
-    run._course.runner.recorder.log._store = gate  # type: ignore[union-attr]
+    run._course.runner.recorder.log.store = gate  # type: ignore[union-attr]
     closing = asyncio.ensure_future(run.close())
     await soon(gate.reached.wait())
     scene.go_on.set()
