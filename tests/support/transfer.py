@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import (
+    CheckpointInfo,
     CheckpointStorage,
     Executor,
     ExecutorFailed,
@@ -55,8 +56,9 @@ async def listed(storage: CheckpointStorage, run_id: str = "r") -> list[dict[str
     """All that can be seen of the checkpoints of a run without reading values."""
     found = []
     for one in await storage.list_checkpoints(run_id=run_id):
-        fields = {name: value for name, value in vars(one).items() if not name.startswith("_")}
-        fields.pop("material", None)
+        fields = {
+            name: getattr(one, name) for name, it in vars(CheckpointInfo).items() if isinstance(it, property)
+        }
         found.append({**fields, "scopes": repr(one.scopes), "messages": repr(one.messages)})
     return found
 
