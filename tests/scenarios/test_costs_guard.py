@@ -18,7 +18,7 @@ PAGE = 2048 + 24
 # What is kept: the events of the superstep, which the result of the run holds, and this test's own reading.
 KEPT_BLOCKS = 32
 # What is in use at a time: two records with their headers, what SQLite is given of them, and the turn itself.
-PEAK = 20_000
+PEAK = 22_000
 
 
 def supersteps(
