@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
 
@@ -67,7 +68,8 @@ class Hints:
                 _make_folder_of(link)
                 os.replace(other, link)
         except OSError:  # it is only a hint
-            pass
+            with suppress(OSError):
+                os.unlink(other)
 
     def how_far(self, folder: Path) -> Place | None:
         """A commit that a run had at some time, perhaps an old one."""
