@@ -27,9 +27,9 @@ from holdfast import (
 from holdfast.engine.staging import Staging
 from holdfast.graph.placeable import spec_of_placeable
 
-EXECUTOR = 105
-KEY = 20.5
-CHECKPOINT = 11
+EXECUTOR = 115
+KEY = 22
+CHECKPOINT = 12
 
 
 class Step(Executor):

@@ -16,9 +16,9 @@ PAGE = 2048 + 24
 """A page in the write-ahead log of SQLite, with its header there."""
 
 # What is kept: the events of the superstep, which the result of the run holds, and this test's own reading.
-KEPT_BLOCKS = 32
+KEPT_BLOCKS = 36
 # What is in use at a time: two records with their headers, what SQLite is given of them, and the turn itself.
-PEAK = 22_000
+PEAK = 25_000
 
 
 def supersteps(
