@@ -61,7 +61,7 @@ class Resumer:
         place = self._place / "now"
         shutil.rmtree(place, ignore_errors=True)
         if built is not None:
-            shutil.copytree(built, place)
+            shutil.copytree(built, place, symlinks=True)
         done = self._start(what, workload, place)
         if not done.stdout:
             raise WorkerFailed(self._complaint(what, workload, done))
