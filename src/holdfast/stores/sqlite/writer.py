@@ -26,10 +26,6 @@ class Refused(StorageError):
     """What was asked for must not be done; nothing was written."""
 
 
-_BEFORE_WRITING = (HeadMoved, CheckpointCorrupt, CheckpointNotFound, Refused)
-"""What is raised before anything of a task was written."""
-
-
 class Mail(NamedTuple):
     """Letters for a run."""
 
