@@ -2,7 +2,7 @@
 
 import asyncio
 import datetime
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Any
@@ -36,29 +36,11 @@ from holdfast import (
 from holdfast.checkpoint.store import Left, Letter
 from holdfast.ids import RunId
 from holdfast.testing import VirtualTime
-from tests.support.durable import KINDS, Place, Wrapped, info_of_run
+from tests.support.durable import Place, Wrapped, info_of_run
 from tests.support.runs import cause_of_failure, soon
 
 HOUR = 3_600
 DAY = timedelta(days=1)
-
-
-@pytest.fixture
-def time() -> Iterator[VirtualTime]:
-    with VirtualTime() as time:
-        yield time
-
-
-@pytest.fixture
-def storage() -> CheckpointStorage:
-    return InMemoryCheckpointStorage()
-
-
-@pytest.fixture(params=KINDS)
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    place = Place(request.param, tmp_path)
-    yield place
-    await place.storage.close()
 
 
 class Ask(Executor):

@@ -5,7 +5,7 @@ import gc
 import logging
 import weakref
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -35,7 +35,7 @@ from holdfast import host as host_module
 from holdfast.checkpoint.store import Commit, Expected, Head, Letter, Store
 from holdfast.ids import RunId
 from holdfast.testing import VirtualTime
-from tests.support.durable import KINDS, Place, Wrapped, info_of_run, storage_at
+from tests.support.durable import Place, Wrapped, info_of_run, storage_at
 from tests.support.runs import soon
 
 HOUR = 3_600
@@ -45,24 +45,6 @@ ran: list[str] = []
 @pytest.fixture(autouse=True)
 def nothing_ran() -> None:
     ran.clear()
-
-
-@pytest.fixture
-def time() -> Iterator[VirtualTime]:
-    with VirtualTime() as time:
-        yield time
-
-
-@pytest.fixture
-def storage() -> CheckpointStorage:
-    return InMemoryCheckpointStorage()
-
-
-@pytest.fixture(params=KINDS)
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    place = Place(request.param, tmp_path)
-    yield place
-    await place.storage.close()
 
 
 class Work(Executor):

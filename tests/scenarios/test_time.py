@@ -5,7 +5,7 @@ import contextlib
 import datetime
 import gc
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -40,7 +40,7 @@ from holdfast import (
 )
 from holdfast.checkpoint.store import Commit, Letter, Store
 from holdfast.testing import VirtualTime
-from tests.support.durable import KINDS, Place, Wrapped, head_of, info_of_run
+from tests.support.durable import Place, Wrapped, head_of, info_of_run
 from tests.support.journals import noted
 from tests.support.runs import cause_of_failure, names, soon
 
@@ -52,24 +52,6 @@ ran: list[str] = []
 @pytest.fixture(autouse=True)
 def nothing_ran() -> None:
     ran.clear()
-
-
-@pytest.fixture
-def time() -> Iterator[VirtualTime]:
-    with VirtualTime() as time:
-        yield time
-
-
-@pytest.fixture
-def storage() -> CheckpointStorage:
-    return InMemoryCheckpointStorage()
-
-
-@pytest.fixture(params=KINDS)
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    place = Place(request.param, tmp_path)
-    yield place
-    await place.storage.close()
 
 
 def workflow_of(start: Any, name: str = "Flow", **options: Any) -> Workflow:
