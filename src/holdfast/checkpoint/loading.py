@@ -216,7 +216,7 @@ async def _ancestors(store: Store, run_id: RunId, seq: int, first: int, depth: D
 def _replay_of(line: Sequence[Record]) -> Replay:
     keyframe = line[0].keyframe
     size = len(keyframe.changes) + len(keyframe.values) if keyframe is not None else 0
-    replay = Replay(line[0].seq, keyframe=size)
+    replay = Replay(line[0].seq, size)
     for record in line[1:] if keyframe is not None else line:
-        replay = replay.after(len(plain_form(record.changes)), len(plain_form(record.values)))
+        replay.add(len(plain_form(record.changes)), len(plain_form(record.values)))
     return replay
