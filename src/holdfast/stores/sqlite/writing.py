@@ -42,11 +42,12 @@ _BRING_AGAIN = "UPDATE blobs SET mark = ? WHERE id = ?"
 _MARKS = "SELECT count FROM marks"
 
 
-Row: TypeAlias = tuple[int, int, int, bytes, int, int, bytes, bytes, bytes]
+# Not ``bytes``: before sqlite3 binds those it looks whether someone adapts them, and raises and catches an error for it.
+Row: TypeAlias = tuple[int, int, int, bytearray, int, int, bytearray, bytearray, bytearray]
 """What ``ADD_CHECKPOINT`` wants of a record."""
 
 
-def prefix(name: bytes) -> int:
+def prefix(name: bytes | bytearray) -> int:
     """The first 8 bytes of a digest as SQLite's kind of integer."""
     return int.from_bytes(name[:8], "big", signed=True)
 
@@ -198,14 +199,14 @@ def moving(namespace: str, head: Head, content: int) -> tuple[object, ...]:
         head.updated,
         head.workflow_name,
         head.family,
-        bytes.fromhex(head.checkpoint_id),
+        bytearray.fromhex(head.checkpoint_id),
         head.seq,
         head.token,
         head.status.value,
         head.owner,
         head.takeovers,
         # The text of an error may hold half a character, say of a file name that is no Unicode.
-        head.reason.encode("utf-8", "surrogatepass"),
+        bytearray(head.reason, "utf-8", "surrogatepass"),
         head.retention,
         content,
         head_seal(namespace, head, content),
@@ -236,7 +237,7 @@ def _add_with_more(connection: sqlite3.Connection, records: Sequence[Record], ro
 
 def row_of(run: int, record: Record) -> Row:
     """A record as ``ADD_CHECKPOINT`` wants it."""
-    checkpoint = bytes.fromhex(record.checkpoint_id)
+    checkpoint = bytearray.fromhex(record.checkpoint_id)
     return (
         run,
         record.seq,
@@ -244,9 +245,9 @@ def row_of(run: int, record: Record) -> Row:
         checkpoint,
         record.new_bytes,
         record_seal(record),
-        record.header,
-        record.changes,
-        record.values,
+        bytearray(record.header),
+        bytearray(record.changes),
+        bytearray(record.values),
     )
 
 
