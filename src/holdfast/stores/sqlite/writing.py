@@ -42,7 +42,7 @@ _BRING_AGAIN = "UPDATE blobs SET mark = ? WHERE id = ?"
 _MARKS = "SELECT count FROM marks"
 
 
-# Not ``bytes``: before sqlite3 binds those it looks whether someone adapts them, and raises and catches an error for it.
+# Not ``bytes``: before sqlite3 binds those it looks whether someone adapts them, and catches an error that says no.
 Row: TypeAlias = tuple[int, int, int, bytearray, int, int, bytearray, bytearray, bytearray]
 """What ``ADD_CHECKPOINT`` wants of a record."""
 
