@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TypeAlias
 
-from holdfast.checkpoint.store import Blob, Commit, Expected, Head, Letter, Record
+from holdfast.checkpoint.store import Blob, Commit, Head, Letter, Record
 from holdfast.errors import CheckpointCorrupt, CheckpointNotFound, HeadMoved
-from holdfast.ids import CheckpointId, RunId
-from holdfast.stores.compare import check_head, check_needs
-from holdfast.stores.seals import MODULUS, head_seal, record_seal
+from holdfast.ids import RunId
+from holdfast.stores.compare import Place, check_head, check_needs
+from holdfast.stores.seals import MODULUS, head_seal, seal_of_parts
 from holdfast.stores.sqlite import mail
 
 # SQLite before 3.32 takes no more than 999 parameters.
@@ -131,9 +131,9 @@ def _enter(
     return run, content, letters
 
 
-def _place(found: _Found | None) -> Expected | None:
+def _place(found: _Found | None) -> Place | None:
     """Where the run stands."""
-    return None if found is None else Expected(CheckpointId(found[2].hex()), found[3])
+    return None if found is None else (found[2].hex(), found[3])
 
 
 def _add_content(connection: sqlite3.Connection, run: int, commit: Commit, rows: list[Row]) -> int:
@@ -237,18 +237,11 @@ def _add_with_more(connection: sqlite3.Connection, records: Sequence[Record], ro
 
 def row_of(run: int, record: Record) -> Row:
     """A record as ``ADD_CHECKPOINT`` wants it."""
-    checkpoint = bytearray.fromhex(record.checkpoint_id)
-    return (
-        run,
-        record.seq,
-        prefix(checkpoint),
-        checkpoint,
-        record.new_bytes,
-        record_seal(record),
-        bytearray(record.header),
-        bytearray(record.changes),
-        bytearray(record.values),
-    )
+    checkpoint_id, _, seq, header, changes, values, new_bytes, keyframe, tags, _ = record
+    checkpoint = bytearray.fromhex(checkpoint_id)
+    seal = seal_of_parts(checkpoint_id, seq, new_bytes, tags, None if keyframe is None else keyframe.cut)
+    large = bytearray(header), bytearray(changes), bytearray(values)
+    return (run, seq, prefix(checkpoint), checkpoint, new_bytes, seal, *large)
 
 
 def _bring_needed(connection: sqlite3.Connection, namespace: str, commit: Commit) -> None:
