@@ -89,12 +89,12 @@ def packed(changes: Changes) -> tuple[bytes, bytes]:
 def unpacked(changes: bytes, values: bytes | None) -> Changes:
     """The changes in two documents; without ``values`` nothing has content. Raises whatever broken data raises."""
     if not changes:
-        return Changes()
+        return NOTHING
     document: Document = ormsgpack.unpackb(changes)
     content = None if values is None else list(ormsgpack.unpackb(values)) if values else []
     refs = refs_of(document.get("values", ()), content)
     return Changes(
-        **{name: unpack(document[name], refs) for name, unpack in _UNPACKED.items() if name in document}
+        **{name: _UNPACKED[name](part, refs) for name, part in document.items() if name in _UNPACKED}
     )
 
 
@@ -102,13 +102,15 @@ def refs_of(entries: Sequence[Sequence[Any]], content: list[bytes] | None) -> li
     """The values of a table; without ``content`` small ones have none."""
     refs: list[Ref] = []
     inline = iter(content) if content is not None else None
-    for label, size, *where in entries:
-        if not where:
-            refs.append(Ref(label, size, data=None if inline is None else next(inline)))
-        elif len(where) == 1:
-            refs.append(Ref(label, size, Digest(where[0])))
+    for entry in entries:
+        # Told apart by their lengths, for a thousand tables are read at once.
+        if len(entry) == 2:
+            refs.append(Ref(entry[0], entry[1], None, None if inline is None else next(inline)))
+        elif len(entry) == 3:
+            refs.append(Ref(entry[0], entry[1], Digest(entry[2])))
         else:
-            refs.append(Ref(label, size, parts=[Part(bool(item), refs[number]) for item, number in where[1]]))
+            parts = [Part(bool(item), refs[number]) for item, number in entry[3]]
+            refs.append(Ref(entry[0], entry[1], parts=parts))
     return refs
 
 
@@ -178,14 +180,13 @@ def _pack_writes(writes: Sequence[tuple[Scope, str, Written]], add: _Add) -> lis
 
 def _unpack_writes(document: list[Any], refs: list[Ref]) -> list[tuple[Scope, str, Written]]:
     return [
-        (_unpack_scope(scope), key, _unpack_written(written, refs))
-        for scope, keys in document
-        for key, *written in keys
+        (scope, key, _unpack_written(kind, written, refs))
+        for scope, keys in [(_unpack_scope(scope), keys) for scope, keys in document]
+        for key, kind, *written in keys
     ]
 
 
-def _unpack_written(document: list[Any], refs: list[Ref]) -> Written:
-    kind, *rest = document
+def _unpack_written(kind: object, rest: list[Any], refs: list[Ref]) -> Written:
     if kind == PUT:
         return Put(refs[rest[0]])
     if kind == GROW:
