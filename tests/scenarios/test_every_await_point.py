@@ -36,7 +36,7 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.runtime import event_log, turns
+from holdfast.runtime import event_log, hold, turns
 from holdfast.runtime.course import Course
 from tests.support.runs import names, shape
 from tests.support.seeded_loop import Deadlock, SeededLoop
@@ -565,6 +565,15 @@ def reading(leave: str) -> Callable[[Undisturbed, int, int], None]:
 @pytest.mark.parametrize("leave", ["break", "aclose", "with", "cancellation"])
 @pytest.mark.parametrize("make", MAKERS)
 def test_stream_left_early(make: Callable[[], Workflow], leave: str) -> None:
+    every_point(make, reading(leave))
+
+
+@pytest.mark.parametrize("leave", ["break", "cancellation"])
+@pytest.mark.parametrize("make", [single, fanned, asking])
+def test_stream_left_early_where_others_have_their_turn_at_each_barrier(
+    make: Callable[[], Workflow], leave: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hold, "LONGEST_STRETCH_SECONDS", -1)
     every_point(make, reading(leave))
 
 

@@ -1,8 +1,12 @@
 """The log of a run's events: every watcher reads at its own pace, one may hold the run."""
 
 import asyncio
+from typing import Any
+
+import pytest
 
 from holdfast import MissedEvents, SuperStepStartedEvent, WorkflowWarningEvent
+from holdfast.runtime import hold
 from holdfast.runtime.event_log import EventLog
 
 
@@ -109,6 +113,95 @@ async def test_leaving_holder_lets_go() -> None:
     assert not released.done()
     log.leave(holder)
     await released
+    assert not log.held
+
+
+async def alternate(log: EventLog, supersteps: int, told: list[str]) -> None:
+    """A run, and the watcher that holds it; a third task beside them tells when it has its turn."""
+
+    async def run() -> None:
+        for number in range(1, supersteps + 1):
+            told.append(f"run {number}")
+            log.emit(events(number, number))
+            await log.released()
+        log.close()
+
+    async def beside() -> None:
+        while not log.closed:
+            told.append("beside")
+            await asyncio.sleep(0)
+
+    holder = log.watch()
+    log.hold(holder)
+    tasks = [asyncio.create_task(run()), asyncio.create_task(beside())]
+    while taken := await log.take(holder):
+        told.extend(f"reader {event.superstep}" for event in taken)
+    await asyncio.gather(*tasks)
+
+
+async def test_run_and_holder_go_on_in_turn() -> None:
+    log, told = EventLog(), list[str]()
+    await alternate(log, 100, told)
+    in_turn = [name for name in told if name != "beside"]
+    assert in_turn == [f"{who} {number}" for number in range(1, 101) for who in ("run", "reader")]
+
+
+async def test_run_and_holder_leave_the_event_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hold, "LONGEST_STRETCH_SECONDS", -1)  # as if each superstep took long
+    log, told = EventLog(), list[str]()
+    await alternate(log, 100, told)
+    assert told.count("beside") >= 100
+
+
+async def test_run_is_cancelled_while_it_waits_for_its_holder() -> None:
+    log = EventLog()
+    holder = log.watch()
+    log.hold(holder)
+    log.emit(events(1, 1))
+    run = asyncio.create_task(log.released())
+    await asyncio.sleep(0)
+    run.cancel()
+    await asyncio.wait([run])
+    assert run.cancelled()
+    assert await log.take(holder) == events(1, 1)
+
+
+async def test_holder_that_several_tasks_read_gives_each_event_to_one() -> None:
+    log, taken = EventLog(), list[Any]()
+    holder = log.watch()
+    log.hold(holder)
+
+    async def read() -> None:
+        while new := await log.take(holder):
+            taken.extend(new)
+            await asyncio.sleep(0)
+
+    readers = [asyncio.create_task(read()) for _ in range(3)]
+    for number in range(1, 51):
+        log.emit(events(number, number))
+        await log.released()
+    readers[0].cancel()
+    await asyncio.wait(readers[:1])
+    log.emit(events(51, 51))
+    log.leave(holder)
+    log.close()
+    await asyncio.wait_for(asyncio.gather(*readers[1:]), 10)
+    assert taken == events(1, 51)
+
+
+async def test_another_watcher_takes_over_the_hold() -> None:
+    log = EventLog()
+    first, second = log.watch(), log.watch()
+    log.hold(first)
+    waiting = asyncio.create_task(log.take(first))
+    await asyncio.sleep(0)
+    log.hold(second)
+    log.emit(events(1, 1))
+    assert await waiting == events(1, 1)
+    assert log.held
+    log.leave(first)
+    assert log.held
+    log.leave(second)
     assert not log.held
 
 

@@ -30,7 +30,8 @@ from holdfast.engine.snapshot import BufferKey
 from holdfast.engine.state import Scope
 from holdfast.ids import Digest, ExecutorId, RequestId
 
-_PUT, _GROW, _DROP = 0, 1, 2
+PUT, GROW, DROP = 0, 1, 2
+"""The kinds of writes."""
 
 Document: TypeAlias = Mapping[str, Any]
 
@@ -71,11 +72,14 @@ def packed(changes: Changes) -> tuple[bytes, bytes]:
     document: dict[str, Any] = {}
     if changes.deliveries is not None:
         document["deliveries"] = _pack_deliveries(changes.deliveries, add)
-    for number, name, pack in _PARTS:
-        if part := changes[number]:
-            document[name] = pack(part, add)
-    if changes.since_input is not None:
-        document["since_input"] = changes.since_input
+    if changes.writes:
+        document["writes"] = _pack_writes(changes.writes, add)
+    if changes[_REST:] != _NO_REST:  # as most have none
+        for number, name, pack in _PARTS:
+            if part := changes[number]:
+                document[name] = pack(part, add)
+        if changes.since_input is not None:
+            document["since_input"] = changes.since_input
     if not document:
         return b"", b""
     if table.entries:
@@ -158,15 +162,15 @@ def _pack_writes(writes: Sequence[tuple[Scope, str, Written]], add: _Add) -> lis
     for scope, key, written in writes:
         if scope != last:
             keys = []
-            by_scope.append([_pack_scope(scope), keys])
+            by_scope.append([pack_scope(scope), keys])
             last = scope
         if isinstance(written, Put):
-            keys.append((key, _PUT, add(written.ref)))
+            keys.append((key, PUT, add(written.ref)))
         elif isinstance(written, Grow):
             parts = [(int(part.is_item), add(part.ref)) for part in written.parts]
-            keys.append((key, _GROW, written.label, parts))
+            keys.append((key, GROW, written.label, parts))
         else:
-            keys.append((key, _DROP))
+            keys.append((key, DROP))
     return by_scope
 
 
@@ -181,16 +185,17 @@ def _unpack_writes(document: list[Any], refs: list[Ref]) -> list[tuple[Scope, st
 
 def _unpack_written(entry: list[Any], refs: list[Ref]) -> Written:
     kind = entry[1]
-    if kind == _PUT:
+    if kind == PUT:
         return Put(refs[entry[2]])
-    if kind == _GROW:
+    if kind == GROW:
         return Grow(entry[2], tuple([Part(bool(item), refs[number]) for item, number in entry[3]]))
-    if kind != _DROP:
+    if kind != DROP:
         raise ValueError(f"there is no write of kind {kind!r}")
     return Drop()
 
 
-def _pack_scope(scope: Scope) -> list[Any]:
+def pack_scope(scope: Scope) -> list[Any]:
+    """A scope in a document."""
     return [scope.owner, scope.name, scope.path] if scope.path else [scope.owner, scope.name]
 
 
@@ -254,10 +259,9 @@ def _as_it_is(part: Any, _: object) -> Any:
     return part
 
 
-# Without those that say something also when they are empty or 0: deliveries and since_input.
+# All but deliveries and writes, which most have; since_input says something also when it is 0.
 _PACKED: Mapping[str, Callable[[Any, _Add], Any]] = {
-    "writes": _pack_writes,
-    "dropped": lambda scopes, _: [_pack_scope(scope) for scope in scopes],
+    "dropped": lambda scopes, _: [pack_scope(scope) for scope in scopes],
     "buffers": _pack_buffers,
     "outputs": _pack_pairs,
     "requests": lambda requests, add: [_pack_asked(asked, add) for asked in requests],
@@ -275,6 +279,9 @@ _PACKED: Mapping[str, Callable[[Any, _Add], Any]] = {
 
 _PARTS = [(Changes._fields.index(name), name, pack) for name, pack in _PACKED.items()]
 """With their places among the changes."""
+
+_REST = 2
+_NO_REST = NOTHING[_REST:]
 
 _UNPACKED: Mapping[str, Callable[[Any, list[Ref]], Any]] = {
     "deliveries": _unpack_deliveries,

@@ -230,8 +230,8 @@ def _replay_of(line: Line) -> Replay:
     first, header = line[0]
     keyframe = first.keyframe
     size = len(keyframe.changes) + len(keyframe.values) if keyframe is not None else 0
-    replay = Replay(first.seq, keyframe=size)
+    replay = Replay(first.seq, size)
     for record, _ in line[1:] if header is None else line:
         if record.changes or record.values:  # the others weigh nothing
-            replay = replay.after(plain_size(record.changes), plain_size(record.values))
+            replay.add(plain_size(record.changes), plain_size(record.values))
     return replay

@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeAlias
 
 from holdfast.engine.chain import Chain
 from holdfast.engine.layered import GONE, Layered
+from holdfast.engine.made import made
 from holdfast.engine.message import Delivery, Expiry, Output, Request
 from holdfast.engine.state import EMPTY_STATE, Place, Scope, State, Write, write
 from holdfast.engine.status import RunStatus
@@ -57,30 +58,24 @@ class Delta(NamedTuple):
 
 def advance(snapshot: Snapshot, delta: Delta) -> Snapshot:
     """The snapshot after a superstep that changed ``delta``."""
-    state, buffers, outputs, requests = snapshot.state, snapshot.buffers, snapshot.outputs, snapshot.requests
-    instances = snapshot.instances
-    if delta.writes:
-        state = write(state, delta.writes)
-    if delta.dropped:
-        state = state.changed(dict.fromkeys(delta.dropped, GONE))
-    if delta.buffers:
-        buffers = buffers.changed({key: buffer or GONE for key, buffer in delta.buffers.items()})
-    if delta.outputs:
-        outputs = outputs.extend(delta.outputs)
-    if delta.requests:
-        requests = requests.changed({request.request_id: request for request in delta.requests})
-    if delta.instances:
-        instances = instances.changed({host: count or GONE for host, count in delta.instances.items()})
-    return Snapshot(
-        snapshot.superstep + 1,
-        snapshot.since_input + 1,
-        delta.deliveries,
-        state,
-        buffers,
-        outputs,
-        requests,
-        snapshot.answered,
-        instances,
+    superstep, since_input, _, state, buffers, outputs, requests, answered, instances = snapshot
+    deliveries, writes, buffered, given_out, asked, started, dropped = delta
+    if writes:
+        state = write(state, writes)
+    if dropped:
+        state = state.changed(dict.fromkeys(dropped, GONE))
+    if buffered:
+        buffers = buffers.changed({key: buffer or GONE for key, buffer in buffered.items()})
+    if given_out:
+        outputs = outputs.extend(given_out)
+    if asked:
+        requests = requests.changed({request.request_id: request for request in asked})
+    if started:
+        instances = instances.changed({host: count or GONE for host, count in started.items()})
+    superstep, since_input = superstep + 1, since_input + 1
+    return made(
+        Snapshot,
+        (superstep, since_input, deliveries, state, buffers, outputs, requests, answered, instances),
     )
 
 

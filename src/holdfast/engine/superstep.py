@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from holdfast.engine.limits import Limits
+from holdfast.engine.made import made
 from holdfast.engine.message import Delivery, Output, Request, Sent, Unrouted
 from holdfast.engine.routing import Router, brief, deliver_input
 from holdfast.engine.snapshot import Buffer, BufferKey, Delta, Snapshot, advance
-from holdfast.engine.state import NO_CHANGES, Changes, combine
+from holdfast.engine.state import NO_CHANGES, Changes, Place, Write, combine
 from holdfast.engine.value import Captor, Copier
 from holdfast.errors import InvalidArgument, LimitExceeded, WrongType
 from holdfast.graph.graph import Graph, ancestors, path_of
@@ -77,7 +78,7 @@ def plan(graph: Graph, snapshot: Snapshot) -> tuple[Turn, ...]:
     """The turns of the next superstep: executors in graph order, each with its messages as they were sent."""
     deliveries = snapshot.deliveries
     if len(deliveries) == 1:
-        return (Turn(deliveries[0].target, deliveries),)
+        return (made(Turn, (deliveries[0].target, deliveries)),)
     by_target: dict[ExecutorId, list[Delivery]] = {}
     for delivery in deliveries:
         by_target.setdefault(delivery.target, []).append(delivery)
@@ -101,6 +102,8 @@ def apply(
     came of the superstep and the same outcomes can be applied again. So they can after ``NotAtHand``, which a merge
     raises where it needs a value that is not in memory. Merged values are captured by ``capture``, else copied.
     """
+    if len(outcomes) == 1 and (delivery := _passed_on(graph, outcomes[0])) is not None:
+        return _applied_alone(snapshot, outcomes[0], delivery, capture or Copier(limits.max_value_size))
     router = Router(graph, snapshot)
     changed: list[tuple[ExecutorId, Changes]] = []
     requests: list[Request] = []
@@ -125,6 +128,32 @@ def apply(
     if not graph.nests:
         return Applied(after, delta, router.unrouted)
     return _without_finished(graph, after, delta, snapshot, outcomes, router.unrouted)
+
+
+def _passed_on(graph: Graph, outcome: Outcome) -> Delivery | None:
+    """The delivery of a turn that sent one message along its one plain edge, as most turns do; None for all others."""
+    source, messages, _, outputs, requests = outcome
+    if len(messages) != 1 or outputs or requests or graph.nests:
+        return None
+    value, only = messages[0]
+    target = graph.sole_targets.get(source)
+    if target is None or only is not None or target.dispatch.find(value.peek()) is None:
+        return None
+    return made(Delivery, (target.id, value, source, None))
+
+
+def _applied_alone(snapshot: Snapshot, outcome: Outcome, delivery: Delivery, capture: Captor) -> Applied:
+    """What comes of a single turn of that kind, for which nothing has to be collected."""
+    changes = outcome.changes
+    writes = combine(snapshot.state, [(outcome.executor_id, changes)], capture) if changes else _NO_WRITES
+    delta = made(Delta, ((delivery,), writes, _NO_BUFFERS, (), (), _NO_INSTANCES, ()))
+    return made(Applied, (advance(snapshot, delta), delta, (), _NO_PATHS, ()))
+
+
+_NO_WRITES: Mapping[Place, Write] = {}
+_NO_BUFFERS: Mapping[BufferKey, Buffer | None] = {}
+_NO_INSTANCES: Mapping[ExecutorId, int | None] = {}
+_NO_PATHS: frozenset[str] = frozenset()
 
 
 def _check_ids(requests: Sequence[Request], snapshot: Snapshot) -> None:

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from holdfast.engine.made import made
 from holdfast.engine.message import Output, Request, Sent
 from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.staging import Staging
@@ -63,7 +64,7 @@ class TurnContext(WorkflowContext[Any, Any]):
         if self._placed.last:
             self._yielded(self._capture(value, "output"))
         else:
-            self._messages.append(Sent(self._capture(value, "message")))
+            self._messages.append(made(Sent, (self._capture(value, "message"), None)))
 
     def keep_field(self, name: str, value: object) -> None:
         """Keep a field of the executor, if it is not what is kept already."""
@@ -105,13 +106,8 @@ class TurnContext(WorkflowContext[Any, Any]):
                 if self._around.capture.changed(value, captured):
                     self.tell(WorkflowWarningEvent(self._changed(what, value), self._placed.address))
         changes = self._staged.changes if self._staged is not None else NO_CHANGES
-        return Outcome(
-            self._placed.address,
-            self._messages,
-            changes,
-            self._outputs or (),
-            tuple(self._requests.values()) if self._requests else (),
-        )
+        requests = tuple(self._requests.values()) if self._requests else ()
+        return made(Outcome, (self._placed.address, self._messages, changes, self._outputs or (), requests))
 
     def tell(self, event: WorkflowEvent) -> None:
         """Add an event that is shown when the turn is over."""
@@ -218,7 +214,8 @@ class TurnContext(WorkflowContext[Any, Any]):
 
     async def send_message(self, value: Any, target_id: str | None = None) -> None:
         captured = self._capture(value, "message")
-        self._messages.append(Sent(captured, None if target_id is None else self._target(target_id)))
+        target = None if target_id is None else self._target(target_id)
+        self._messages.append(made(Sent, (captured, target)))
 
     def _target(self, target_id: str) -> ExecutorId:
         graph, local = self._placed.graph, self._placed.spec.id

@@ -8,6 +8,7 @@ from collections.abc import Generator, Sequence
 
 from holdfast.errors import MissedEvents
 from holdfast.runtime.events import WorkflowEvent, WorkflowWarningEvent
+from holdfast.runtime.hold import Hold
 
 # How many events are kept for watchers that come late or are slow.
 RETAINED = 10_000
@@ -31,11 +32,12 @@ class EventLog:
         self._first = 0
         self._retained = retained
         self._chapter = 0
-        self._closed = False
+        self.closed = False
+        """Whether no more events follow."""
         self._held_back: list[WorkflowEvent] | None = None
         self._waiting: list[asyncio.Future[None]] = []
-        self._released: asyncio.Future[None] | None = None
-        self.holder: Watcher | None = None
+        self.held_by: Hold | None = None
+        """How a watcher holds the run, if one does."""
         self.end = 0
         """The number of the event that comes next."""
 
@@ -48,6 +50,9 @@ class EventLog:
         self.end += len(events)
         if self._waiting:
             self._wake()
+        hold = self.held_by
+        if hold is not None and not hold.alternating:
+            hold.alternate_soon()
         if len(self._events) > 2 * self._retained:
             self._trim()
 
@@ -67,12 +72,14 @@ class EventLog:
 
     def close(self) -> None:
         """Say that no more events follow."""
-        self._closed = True
+        self.closed = True
         self._wake()
+        if self.held_by is not None and not self.held_by.alternating:
+            self.held_by.alternate_soon()
 
     def reopen(self) -> None:
         """Say that the run goes on: events follow, and who begins to watch now begins with them."""
-        self._closed = False
+        self.closed = False
         self._chapter = self.end
 
     def _wake(self) -> None:
@@ -84,82 +91,72 @@ class EventLog:
     def _trim(self) -> None:
         # In big bites, because cutting the front off a list costs its length; never what the holder has to take.
         excess = len(self._events) - self._retained
-        if self.holder is not None:
-            excess = min(excess, self.holder.next - self._first)
+        if self.held_by is not None:
+            excess = min(excess, self.held_by.watcher.next - self._first)
         del self._events[:excess]
         self._first += excess
 
     @property
     def held(self) -> bool:
         """Whether there is a watcher that holds the run and has not yet asked for more than there is."""
-        holder = self.holder
-        return holder is not None and not (holder.waiting and holder.next == self.end)
+        return self.held_by is not None and self.held_by.lasts
 
     async def released(self) -> None:
         """Wait until the watcher that holds the run has taken all events and asks for more, or leaves."""
-        while self.held:
-            self._released = asyncio.get_running_loop().create_future()
-            await self._released
+        while (hold := self.held_by) is not None and hold.lasts:
+            await hold.wait(hold.run)
 
     def watch(self) -> Watcher:
         """A watcher of all events since the run last began to move, then of the ones that come."""
         return Watcher(self._chapter)
 
     def hold(self, watcher: Watcher) -> None:
-        """Let this watcher hold the run."""
-        self.holder = watcher
+        """Let this watcher hold the run, and no other."""
+        before = self.held_by
+        if before is None or before.watcher is not watcher:
+            self.held_by = Hold(self, watcher)
+            if before is not None:
+                before.end()
+
+    def leave(self, watcher: Watcher) -> None:
+        """Stop watching; a run that this watcher held goes on without it."""
+        hold = self.held_by
+        if hold is not None and hold.watcher is watcher:
+            self.held_by = None
+            hold.end()
 
     async def take(self, watcher: Watcher) -> list[WorkflowEvent]:
         """The events that are new to the watcher, waiting if there are none; empty when the log is closed."""
         while (end := self.end) == watcher.next:
-            if self._closed:
+            if self.closed:
                 return []
-            if watcher is not self.holder:
-                await self._more(watcher)
-                continue
-            # The run that it holds has its turn now, and most often it comes back with events at once.
-            watcher.waiting = True
-            self._release()
-            await pause()
-            watcher.waiting = False
-            if self.end == watcher.next and not self._closed:
-                await self._more(watcher)
+            hold = self.held_by
+            if hold is not None and hold.watcher is watcher and hold.reader.wake is None:
+                await hold.wait(hold.reader)
+            else:  # it does not hold the run, or is read by several
+                await self._more()
         missed = self._first - watcher.next
         start, watcher.next = max(-missed, 0), end
         return [_missed(missed, self._events[0]), *self._events] if missed > 0 else self._events[start:]
 
-    async def _more(self, watcher: Watcher) -> None:
+    async def _more(self) -> None:
         """Wait until something is emitted."""
         more = asyncio.get_running_loop().create_future()
         self._waiting.append(more)
-        watcher.waiting = True
         try:
             await more
         finally:
-            watcher.waiting = False
             if more.cancelled():
                 self._waiting = [future for future in self._waiting if future is not more]
-
-    def leave(self, watcher: Watcher) -> None:
-        """Stop watching; a run that this watcher held goes on without it."""
-        if watcher is self.holder:
-            self.holder = None
-            self._release()
-
-    def _release(self) -> None:
-        if self._released is not None and not self._released.done():
-            self._released.set_result(None)
-        self._released = None
 
 
 class Watcher:
     """A reader's place in an ``EventLog``: ``next`` is the number of the event that it takes next."""
 
-    __slots__ = ("next", "waiting")
+    __slots__ = ("next",)
 
     def __init__(self, first: int) -> None:
         self.next = first
-        self.waiting = False
 
 
 def _missed(count: int, first: WorkflowEvent) -> WorkflowWarningEvent:

@@ -19,6 +19,7 @@ from holdfast.runtime.cast import Cast
 from holdfast.runtime.environment import Environment
 from holdfast.runtime.event_log import EventLog, pause
 from holdfast.runtime.events import RequestInfoEvent, WorkflowEvent, WorkflowOutputEvent
+from holdfast.runtime.hold import LONGEST_STRETCH_SECONDS
 from holdfast.runtime.journal import Journal, sleepers
 from holdfast.runtime.placed import Placed
 from holdfast.runtime.position import Position
@@ -32,9 +33,6 @@ from holdfast.runtime.wording import not_restored, replayed
 
 if TYPE_CHECKING:
     from holdfast.runtime.recorder import Recorder
-
-# How long supersteps that never wait may keep the event loop to themselves.
-_LONGEST_STRETCH_SECONDS = 0.005
 
 
 class Runner:
@@ -191,12 +189,9 @@ class Runner:
                     return
                 if recorder.log.letters:
                     questions.take_letters()
-            holder = log.holder
-            if holder is not None:
-                await pause()
-                if not (holder.waiting and holder.next == log.end):  # it does not keep up
-                    await log.released()
-            elif time.monotonic() - stretch > _LONGEST_STRETCH_SECONDS:
+            if log.held_by is not None:
+                await log.released()
+            elif time.monotonic() - stretch > LONGEST_STRETCH_SECONDS:
                 await pause()
                 stretch = time.monotonic()
         if not questions.cancel_asked and not at.snapshot.requests and at.snapshot.buffers:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
+from holdfast.engine.made import made
 from holdfast.engine.message import Request
 from holdfast.engine.routing import brief
 from holdfast.engine.snapshot import Snapshot
@@ -151,7 +152,7 @@ class Turns:
                     for warning in placed.unkept_changes(noted):
                         context.tell(WorkflowWarningEvent(warning, placed.address))
                 outcome = context.outcome()
-                return Finished(turn, outcome, None, context.events, attempt)
+                return made(Finished, (turn, outcome, None, context.events, attempt, False, None))
             except Asleep as asleep:
                 return Finished(turn, None, None, (), attempt, False, asleep.until)
             except asyncio.CancelledError as error:
