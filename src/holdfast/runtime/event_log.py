@@ -31,6 +31,7 @@ class EventLog:
         self._events: list[WorkflowEvent] = []
         self._first = 0
         self._retained = retained
+        self._full = 2 * retained
         self._chapter = 0
         self.closed = False
         """Whether no more events follow."""
@@ -53,7 +54,7 @@ class EventLog:
         hold = self.held_by
         if hold is not None and not hold.alternating:
             hold.alternate_soon()
-        if len(self._events) > 2 * self._retained:
+        if self.end > self._full:
             self._trim()
 
     def hold_back(self) -> None:
@@ -95,6 +96,7 @@ class EventLog:
             excess = min(excess, self.held_by.watcher.next - self._first)
         del self._events[:excess]
         self._first += excess
+        self._full = self._first + 2 * self._retained
 
     @property
     def held(self) -> bool:
@@ -141,9 +143,8 @@ class EventLog:
                 yield hold.reader.taken()
             else:  # it does not hold the run, or is read by several
                 yield from self._more().__await__()
-        missed = self._first - watcher.next
-        start, watcher.next = max(-missed, 0), end
-        return [_missed(missed, self._events[0]), *self._events] if missed > 0 else self._events[start:]
+        start, watcher.next = watcher.next - self._first, end
+        return self._events[start:] if start >= 0 else [_missed(-start, self._events[0]), *self._events]
 
     async def _more(self) -> None:
         """Wait until something is emitted."""
