@@ -11,12 +11,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from bench import machine, plots, report, results
-from bench.client import Client, WorkerFailed, WrongResult, data_folder
-from bench.environments import ROOT, EnvironmentFailed, folder, interpreter
+from bench.client import Client, data_folder
+from bench.environments import ROOT, folder, interpreter
+from bench.failing import Failed
 from bench.imports import measure_imports
 from bench.measure import Table, count_all, measure
+from bench.progress import Progress
 from bench.resuming import measure_resuming
-from bench.sides import SIDES
+from bench.sides import SIDES, Side
 from bench.verdicts import verdicts
 from bench.workloads import WORKLOADS, Params, Workload, select
 
@@ -83,15 +85,13 @@ def parameters(changes: Sequence[str], quick: bool) -> dict[str, Params]:
     return dict(params)
 
 
-def measure_all(
-    options: argparse.Namespace, clients: Sequence[Client], progress: report.Progress
-) -> list[Table]:
+def measure_all(options: argparse.Namespace, clients: Sequence[Client], progress: Progress) -> list[Table]:
     """All chosen workloads, each shown as soon as it is done; then what is counted."""
     tables = []
     for workload in options.selected:
         table = _measure_one(workload, options, clients, progress)
         progress.clear()
-        if table.rows:
+        if table.rows or table.failed:
             tables.append(table)
             print(report.show(table) + "\n", flush=True)
     for client in clients:
@@ -103,7 +103,7 @@ def measure_all(
 
 
 def _measure_one(
-    workload: Workload, options: argparse.Namespace, clients: Sequence[Client], progress: report.Progress
+    workload: Workload, options: argparse.Namespace, clients: Sequence[Client], progress: Progress
 ) -> Table:
     rounds = options.rounds or (workload.quick_rounds if options.quick else workload.rounds)
     params = options.params[workload.id]
@@ -115,7 +115,10 @@ def _measure_one(
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command; the exit code is 0 even where a target is missed, because a clock is no test."""
+    """Run the command; the exit code is 0 even where a target is missed, because a clock is no test.
+
+    It is 1 where a side failed: the others are measured all the same.
+    """
     options = parse(arguments)
     if options.profile:
         from bench.profiling import profile
@@ -123,38 +126,49 @@ def main(arguments: Sequence[str]) -> int:
         print(profile(options.profiled, options.params[options.profiled.id]))
         return 0
     facts = machine.describe()
-    progress = report.Progress()
+    progress = Progress()
+    unable = Failed(progress.say)
     try:
         with ExitStack() as stack:
-            pythons = [(side, interpreter(side.environment, progress.say)) for side in options.chosen]
-            clients = [stack.enter_context(Client(side, python)) for side, python in pythons]
-            for client in clients:
-                client.start()
-            output = _measure_and_write(options, clients, facts, arguments, progress)
-    except (EnvironmentFailed, WorkerFailed, WrongResult) as error:
-        progress.clear()
-        print(f"bench: {error}", file=sys.stderr)
-        return 1
+            clients = start(options.chosen, stack, unable, progress)
+            tables = measure_all(options, clients, progress)
+            output = _written(options, tables, clients, facts, arguments, progress, unable)
     finally:
         shutil.rmtree(data_folder(), ignore_errors=True)
     print(f"written: {os.path.relpath(output)}")
-    return 0
+    failed = {*unable.reasons, *(side for table in tables for side in table.failed)}
+    if failed:
+        print(f"bench: failed: {', '.join(sorted(failed))}", file=sys.stderr)
+    return 1 if failed else 0
 
 
-def _measure_and_write(
+def start(sides: Sequence[Side], stack: ExitStack, unable: Failed, progress: Progress) -> list[Client]:
+    """The workers of all sides that can be started."""
+    clients = []
+    for side in sides:
+        with unable.noted(side.name):
+            client = stack.enter_context(Client(side, interpreter(side.environment, progress.say)))
+            client.start()
+            clients.append(client)
+    return clients
+
+
+def _written(
     options: argparse.Namespace,
+    tables: Sequence[Table],
     clients: Sequence[Client],
     facts: dict[str, str],
     arguments: Sequence[str],
-    progress: report.Progress,
+    progress: Progress,
+    unable: Failed,
 ) -> Path:
-    tables = measure_all(options, clients, progress)
     found = verdicts(tables)
     print(report.show_verdicts(found))
     changed = options.quick or options.workloads or options.sides or options.rounds or options.param
     output: Path = options.output or (folder() if changed else ROOT / "bench") / "RESULTS.md"
     drawn = plots.draw(tables, output.parent / "plots", progress.say)
-    results.write(output, tables, found, clients, facts, " ".join(["python -m bench", *arguments]), drawn)
+    command = " ".join(["python -m bench", *arguments])
+    results.write(output, tables, found, clients, facts, command, drawn, unable.reasons)
     return output
 
 

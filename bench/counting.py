@@ -91,8 +91,9 @@ class Counter:
         return None
 
     def close(self) -> None:
-        """End the worker."""
+        """End the worker; the next count starts a new one."""
         self._client.close()
+        self._marks = 0
         if self._trace is not None:
             self._trace.unlink(missing_ok=True)
 

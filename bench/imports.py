@@ -9,7 +9,9 @@ from pathlib import Path
 
 from bench.client import Client, Sample, clean_environment
 from bench.environments import ROOT
-from bench.measure import Progress, Row, Table
+from bench.failing import Failed
+from bench.measure import Row, Table
+from bench.progress import Progress
 from bench.sides import OURS
 from bench.workloads import Workload
 from bench.workloads.model import UNITS
@@ -23,14 +25,18 @@ def measure_imports(workload: Workload, clients: Sequence[Client], rounds: int, 
         for index, statement in enumerate(client.side.imports)
     ]
     samples: dict[str, list[Sample]] = {name: [] for _, name, _ in entries}
+    failed = Failed(progress.say)
     for number in range(0 if rounds > 1 else 1, rounds + 1):
         for client, name, statement in entries:
-            bare = _seconds(client.python, "pass")
-            value = (_seconds(client.python, statement) - bare) * UNITS[workload.unit]
+            if name in failed:
+                continue
             which = f"round {number}/{rounds}" if number else "warm-up"
-            progress(f"{workload.id} {which}: {name} {value:,.1f} {workload.unit}")
-            if number:
-                samples[name].append(Sample(value))
+            with failed.noted(name):
+                bare = _seconds(client.python, "pass")
+                value = (_seconds(client.python, statement) - bare) * UNITS[workload.unit]
+                progress(f"{workload.id} {which}: {name} {value:,.1f} {workload.unit}")
+                if number:
+                    samples[name].append(Sample(value))
     rows = [
         Row(
             name if name == client.side.name else f"{OURS} (names)",
@@ -39,8 +45,9 @@ def measure_imports(workload: Workload, clients: Sequence[Client], rounds: int, 
             f"`{statement}`",
         )
         for client, name, statement in entries
+        if name not in failed
     ]
-    return Table(workload, {}, rounds, rows)
+    return Table(workload, {}, rounds, rows, failed.reasons)
 
 
 def _seconds(python: Path, statement: str) -> float:

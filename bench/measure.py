@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from bench.client import Client, Sample
 from bench.counting import Counted, counter
+from bench.failing import Failed
+from bench.progress import Progress
 from bench.sides import OURS_STORED
 from bench.workloads import WORKLOADS, Params, Workload
 from bench.workloads.model import UNITS
 
-Progress = Callable[[str], None]
 BESIDE = "W2 beside it"
 
 
@@ -70,6 +71,8 @@ class Table:
     params: Params
     rounds: int
     rows: Sequence[Row] = field(default_factory=tuple)
+    failed: Mapping[str, str] = field(default_factory=dict)
+    """Why sides have no row, or one that lacks something."""
 
     def row(self, side: str) -> Row | None:
         """The row of one side."""
@@ -104,20 +107,25 @@ def measure(
     """
     able = [client for client in clients if workload.id in client.entries]
     samples: dict[str, list[Sample]] = {client.side.name: [] for client in able}
+    failed = Failed(progress.say)
     for number in range(1 if quick and rounds == 1 else 0, rounds + 1):
         for client in able:
-            using = params if number else {**params, **workload.warming}
-            sample = _run(client, workload, using)
+            name = client.side.name
+            if name in failed:
+                continue
             which = f"round {number}/{rounds}" if number else "warm-up"
-            progress(
-                f"{workload.id} {which}: {client.side.name} {sample.value:,.2f} {workload.unit} per {workload.per}"
-            )
-            if number:
-                samples[client.side.name].append(sample)
-    if workload.large and not quick:
-        for client in able:
+            with failed.noted(name):
+                sample = _run(client, workload, params if number else {**params, **workload.warming})
+                progress(
+                    f"{workload.id} {which}: {name} {sample.value:,.2f} {workload.unit} per {workload.per}"
+                )
+                if number:
+                    samples[name].append(sample)
+    for client in able:
+        if (workload.large and not quick) or client.side.name in failed:
             client.close()
-    return Table(workload, params, rounds, [_row(client, workload, samples) for client in able])
+    rows = [_row(client, workload, samples) for client in able if client.side.name not in failed]
+    return Table(workload, params, rounds, rows, failed.reasons)
 
 
 def _row(client: Client, workload: Workload, samples: dict[str, list[Sample]]) -> Row:
@@ -137,23 +145,29 @@ def count_all(
 ) -> list[Table]:
     """Count bytes and syncs of all sides that store something, each in one process."""
     counted: dict[tuple[str, str], Counted] = {}
+    failed = {table.workload.id: Failed(progress.say) for table in tables}
     wanted = [
-        table.workload
+        table
         for table in tables
         if table.workload.counted and (not quick or table.workload.id in QUICKLY_COUNTED)
     ]
     for client in clients:
-        mine = [workload for workload in wanted if workload.id in client.entries]
+        name = client.side.name
+        mine = [table.workload for table in wanted if table.row(name) is not None]
         if not mine or client.side.stores not in ("disk", "synced"):
             continue
         with counter(client) as traced:
             for workload in mine:
-                progress(f"counting {workload.id}: {client.side.name}")
-                counted[workload.id, client.side.name] = traced.count(workload, params[workload.id])
+                progress(f"counting {workload.id}: {name}")
+                with failed[workload.id].noted(name, "counting: "):
+                    counted[workload.id, name] = traced.count(workload, params[workload.id])
+                if name in failed[workload.id]:
+                    traced.close()  # the next one gets a new worker
     return [
         replace(
             table,
             rows=[replace(row, counted=counted.get((table.workload.id, row.side))) for row in table.rows],
+            failed={**table.failed, **failed[table.workload.id].reasons},
         )
         for table in tables
     ]

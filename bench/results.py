@@ -51,8 +51,9 @@ def write(
     machine: Mapping[str, str],
     command: str,
     plots: Sequence[tuple[str, str]],
+    unable: Mapping[str, str],
 ) -> None:
-    """Write the report of one run; `plots` are titles and file names beside the report."""
+    """Write the report of one run; `plots` are titles and file names beside it, `unable` sides that did not start."""
     today = datetime.datetime.now(datetime.UTC).date()
     busy = float(machine.get("load at start", "0")) > 1
     lines = [
@@ -64,6 +65,7 @@ def write(
         "",
         AGAIN,
         "",
+        *(line for side, reason in unable.items() for line in (f"{side} did not start: {reason}", "")),
         "## What has to be shown",
         "",
         *grid(
@@ -129,12 +131,18 @@ def _workload(table: Table, clients: Sequence[Client]) -> list[str]:
         + (f"; {params}" if params else "")
         + ".",
         "",
-        *grid(head(table), [cells(table, row) for row in table.rows]),
+        *grid(head(table), [cells(table, row) for row in table.rows] + _failed(table)),
         "",
         *grid(("side", "how"), [(row.side, row.how) for row in table.rows]),
         "",
         *(["Not there:", "", *missing, ""] if missing else []),
     ]
+
+
+def _failed(table: Table) -> list[tuple[str, ...]]:
+    """What stands where the numbers of sides would be that failed."""
+    rest = ("",) * (len(head(table)) - 2)
+    return [(side, f"failed: {reason}", *rest) for side, reason in table.failed.items()]
 
 
 def _missing(workload: str, clients: Sequence[Client]) -> list[str]:

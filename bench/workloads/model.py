@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from bench.scripts import Params
 
 UNITS = {"us": 1e6, "ms": 1e3, "s": 1.0}
+WITHOUT_COPY = "without the copy"
 
 
 @dataclass(frozen=True)

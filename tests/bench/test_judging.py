@@ -1,12 +1,14 @@
 """Verdicts, counts and scripts of the benchmark, on numbers that are made up."""
 
+from bench import marks
 from bench.client import Sample
 from bench.counting import Counted, syncs_between_marks
 from bench.measure import BESIDE, Row, Table
 from bench.report import show
 from bench.scripts import SCRIPTS, expected, summary
-from bench.verdicts import AF, AF_FILE, LG, LG_SQLITE, ROWS, verdicts
+from bench.verdicts import AF, AF_FILE, LG, LG_SQLITE, ROWS, ZSTD, verdicts
 from bench.workloads import WORKLOADS, select
+from bench.workloads.model import WITHOUT_COPY
 
 
 def table(workload: str, **values: float) -> Table:
@@ -65,6 +67,32 @@ def test_other_workload_is_compared_as_it_ran_beside() -> None:
     (workload,) = select("W9")
     rows = [Row("holdfast-sqlite", [Sample(1.6, {BESIDE: 1.0})])]
     assert words(Table(workload, workload.params, 1, rows)) == {"within 1.5 times W2 (run beside it)": "MISS"}
+
+
+def test_what_the_handler_does_itself_is_not_judged() -> None:
+    """W8-whole: ours adds 9 to a copy of 40, rewriting adds 190 to it; with the copy it is told, and not judged."""
+    (workload,) = select("W8-whole")
+
+    def row(side: str, value: float, added: float) -> Row:
+        return Row(side, [Sample(value, {WITHOUT_COPY: added})], stores="synced")
+
+    def judged(added: float) -> list[tuple[str, str]]:
+        rows = [row("holdfast-sqlite", 40 + added, added), row(ZSTD, 230, 190)]
+        found = verdicts([Table(workload, workload.params, 1, rows)])
+        return [(one.word, one.measured) for one in found]
+
+    assert judged(9) == [("PASS", "0.047 times"), ("", "0.21 times")]
+    assert judged(10)[0] == ("MISS", "0.053 times")
+
+
+def test_own_work_is_timed_with_giving_its_memory_back() -> None:
+    marks.begin()
+    assert marks.grown("ab", "c") == "abc"
+    ((made, size),) = marks.own
+    assert size == 3
+    assert marks.own_seconds() > made > 0
+    marks.begin()
+    assert marks.own_seconds() == 0
 
 
 def test_syncs_are_counted_between_the_last_two_marks() -> None:

@@ -482,8 +482,9 @@ class Writing:
         stored = [blob.digest for blob in self.store.commits[-1].blobs]
         assert len(stored) == len(set(stored))
         assert not before & set(stored), "what the run holds already is not stored again"
-        for entry, info, snapshot in zip(entries, infos, snapshots, strict=True):
-            held = _held(self.log._manifest) if entry is entries[-1] else None
+        made = [one for entry in entries for one in entry.with_start()]
+        for entry, info, snapshot in zip(made, infos, snapshots, strict=True):
+            held = _held(self.log._manifest) if entry is made[-1] else None
             happened = [
                 (who, what if isinstance(what, tuple) else what.load()) for who, what in entry.happened
             ]
@@ -503,7 +504,8 @@ class Writing:
         delta = self._delta(step)
         after = advance(before, delta)
         happened = [(None, self.capture(value)) for value in step.happened]
-        happened += [(ExecutorId("a"), ("Kind", f"text {len(happened)}"))]  # type: ignore[list-item]
+        if happened:
+            happened += [(ExecutorId("a"), ("Kind", f"text {len(happened)}"))]  # type: ignore[list-item]
         if self._late is not None:
             before, earlier = self._late
             delta, happened = distance(before, after), [*earlier, *happened]
@@ -526,10 +528,9 @@ class Writing:
             delta=distance(before, after) if delta is None else delta,
             since_input=after.since_input if after.since_input != self.log.since_input + 1 else None,
             happened=happened,
+            goes_on=bool(after.deliveries),
         )
-        start = Entry(Phase.START, after.superstep + 1, Cause.SUPERSTEP, RunStatus.RUNNING)
-        both = bool(after.deliveries)
-        await self.append([end, start] if both else [end], [after, after] if both else [after])
+        await self.append([end], [after, after] if end.goes_on else [after])
 
     def _delta(self, step: Step) -> Delta:
         writes = {_PLACES[place]: self._write(place, kind, value) for place, kind, value in step.writes}

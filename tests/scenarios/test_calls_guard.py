@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast import (
-    CheckpointInfo,
+    Checkpoint,
     Executor,
     InMemoryCheckpointStorage,
     Workflow,
@@ -29,7 +29,7 @@ from holdfast.graph.placeable import spec_of_placeable
 
 EXECUTOR = 115
 KEY = 20
-CHECKPOINT = 12
+CHECKPOINT = 8
 
 
 class Step(Executor):
@@ -137,7 +137,7 @@ def twice(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def test_planted_waste_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A class that is read for each executor, a change that is staged twice, and an info that is made twice."""
+    """A class that is read for each executor, a change that is staged twice, and a checkpoint that is made twice."""
     with monkeypatch.context() as patch:
         patch.setattr(builder, "spec_of_placeable", lambda placed, known: spec_of_placeable(placed))
         assert for_each(build) > EXECUTOR
@@ -145,5 +145,5 @@ def test_planted_waste_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         patch.setattr(Staging, "put", twice(Staging.put))
         assert for_each(write_keys) > KEY
     with monkeypatch.context() as patch:
-        patch.setattr(CheckpointInfo, "__init__", twice(CheckpointInfo.__init__))
+        patch.setattr(Checkpoint, "__init__", twice(Checkpoint.__init__))
         assert calls_of_listing() > CHECKPOINT

@@ -9,6 +9,7 @@ import pytest
 from holdfast.checkpoint.owner import this_process
 from holdfast.errors import StorageError
 from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite.lane import Lane
 from holdfast.testing.store_suite.samples import begin
 from tests.stores.sqlite_programs import finish, start
 
@@ -43,6 +44,17 @@ async def test_a_store_that_only_joined_is_closed(path: Path) -> None:
         await store.join()
     with pytest.raises(StorageError, match="is closed"):
         await store.lives(this_process())
+
+
+async def test_joining_again_asks_no_thread(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = SqliteStore(path)
+    await store.join()
+    with monkeypatch.context() as asked:
+        asked.delattr(Lane, "call")
+        await store.join()
+        with pytest.raises(AttributeError):
+            await store.lives(this_process())
+    await store.close()
 
 
 async def test_a_store_that_is_dropped_leaves(path: Path) -> None:

@@ -49,6 +49,16 @@ async def test_a_process_with_few_commits_makes_no_room(tmp_path: Path) -> None:
     await store.close()
 
 
+async def test_few_commits_get_a_small_portion(tmp_path: Path) -> None:
+    """A run of a few supersteps writes no more than 64 KB of zeros, and a log that goes on gets more at a time."""
+    store = SqliteStore(tmp_path / "runs.db")
+    head, _ = await moved(store, await begin(store, "r"), 6)
+    assert store.log_room == room.LEAST == 64 * 1024
+    await moved(store, head, 100)
+    assert store.log_room > 4 * room.LEAST
+    await store.close()
+
+
 async def test_what_is_in_front_of_the_room_is_read_after_a_crash(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "runs.db")
     head, _ = await moved(store, await begin(store, "r"), 30)

@@ -11,7 +11,7 @@ KEYFRAME = 64 * 1024
 def after(*records: int) -> Replay:
     replay = Replay()
     for changes in records:
-        replay = replay.after(changes, 0)
+        replay.add(changes, 0)
     return replay
 
 
@@ -32,15 +32,20 @@ def test_one_that_is_written_again_and_again_does_not() -> None:
 
 
 def test_values_weigh_little() -> None:
-    assert not Replay().after(100, KEYFRAME).after(100, KEYFRAME).is_long
-    assert Replay().after(60_000, 0).after(5_000, 64 * 1024).is_long
+    replay = Replay()
+    replay.add(100, KEYFRAME)
+    replay.add(100, KEYFRAME)
+    assert not replay.is_long
+    replay.add(60_000, 0)
+    replay.add(5_000, KEYFRAME)
+    assert replay.is_long
 
 
 @given(st.lists(st.integers(0, 2_000_000), min_size=1), st.integers(0, 100_000))
 def test_what_is_replayed_is_bounded_by_the_biggest_of_it(records: list[int], keyframe: int) -> None:
     replay, replayed, biggest = Replay(keyframe=keyframe), keyframe, max(KEYFRAME, keyframe)
     for changes in records:
-        replay = replay.after(changes, 0)
+        replay.add(changes, 0)
         replayed += changes
         biggest = max(biggest, changes)
         assert replayed <= 4 * biggest

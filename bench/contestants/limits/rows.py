@@ -136,11 +136,11 @@ def in_place(begin: Callable[[Path], Writer]) -> Prepare:
     return prepare
 
 
-def _bytes(commit: list[Statement]) -> Iterator[bytes]:
+def _bytes(commit: list[Statement]) -> Iterator[bytes | bytearray]:
     """What the rows hold, but for the row of the run."""
     for sql, rows in commit:
         if sql != MOVE_RUN:
-            yield from (value for row in rows for value in row if isinstance(value, bytes))
+            yield from (value for row in rows for value in row if isinstance(value, bytes | bytearray))
 
 
 def appended(folder: Path) -> Writer:

@@ -14,7 +14,7 @@ from holdfast.checkpoint.listing import Listing, Reading
 from holdfast.checkpoint.loading import Blobs, is_whole, load, whole
 from holdfast.checkpoint.looking import steadily
 from holdfast.checkpoint.manifest import Manifest
-from holdfast.checkpoint.record import read_header
+from holdfast.checkpoint.record import corrupt, read_header
 from holdfast.checkpoint.run_info import RunInfo, run_info
 from holdfast.checkpoint.store import Depth, Head, Record, RunQuery
 from holdfast.checkpoint.tree import drawn
@@ -173,12 +173,15 @@ class Browsing(RunKeeping):
             record = await self._record(head, seq)
             first = read_header(record).replay_from
             records = await self._store.records(head.run_id, first, seq, Depth.CHANGES)
+            if all(one.checkpoint_id != record.checkpoint_id for one in records):
+                raise corrupt(record.checkpoint_id, "it was removed while it was looked at")
             listing = Listing([await whole(record, blobs) for record in records], self._reading(head, blobs))
             return listing.checkpoints([record])[0]
         loaded = await load(self._store, blobs, head, seq, Depth.ALL)
         await with_values(loaded.manifest, blobs)
         encoder = self.encoder(self.codec_for(head.workflow_name))
-        return Checkpoint(loaded.info, WithValues(loaded.manifest, encoder, blobs))
+        info, values_of = loaded.info, WithValues(loaded.manifest, encoder, blobs)
+        return Checkpoint(info.checkpoint_id, loaded.header, info.new_bytes, info.tags, values_of)
 
     async def draw_tree(self, run_id: str, ascii: bool = False) -> str:
         """The checkpoints of a run as a tree of text, with the run that it was forked from and all forks of these.

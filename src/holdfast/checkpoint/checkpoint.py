@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
 from holdfast.checkpoint.codec import Codec
-from holdfast.checkpoint.info import CheckpointInfo
+from holdfast.checkpoint.info import CheckpointInfo, Header
 from holdfast.checkpoint.manifest import Manifest, Ref, digests_of
 from holdfast.checkpoint.values import BlobSource, Encoder, restored
 from holdfast.checkpoint.views import (
@@ -20,58 +20,60 @@ from holdfast.checkpoint.views import (
     not_loaded,
 )
 from holdfast.engine.state import Scope
-from holdfast.engine.value import NotAtHand
+from holdfast.engine.value import NotAtHand, Value
 from holdfast.errors import NotLoaded, UnknownType
 from holdfast.graph.context import DEFAULT_SHARED_SCOPE
 from holdfast.graph.state_key import StateKey
-from holdfast.ids import ExecutorId
+from holdfast.ids import CheckpointId, ExecutorId
 
 # The private scopes of an executor that hold something of the user's.
 _SHOWN = ("", "state", "fields")
 
 
 class Material(Protocol):
-    """What a checkpoint needs to show more than its info: its manifest, made when first asked for, and its values."""
+    """What checkpoints need to show more than their info: manifests, made when first asked for, and values."""
 
     @property
     def loaded(self) -> bool:
-        """Whether its values were read."""
+        """Whether values were read."""
         ...
 
     @property
     def encoder(self) -> Encoder:
-        """What decodes its values."""
+        """What decodes values."""
         ...
 
-    @property
-    def source(self) -> BlobSource:
-        """Where its blobs are."""
+    def source(self, checkpoint_id: CheckpointId) -> BlobSource:
+        """Where the blobs of a checkpoint are."""
         ...
 
-    def manifest(self) -> Manifest:
+    def manifest(self, checkpoint_id: CheckpointId) -> Manifest:
         """Its manifest."""
         ...
 
-    async def full(self) -> Manifest:
+    async def full(self, checkpoint_id: CheckpointId) -> Manifest:
         """The same with the content of small values, read now if it was not."""
         ...
 
 
 class WithValues(NamedTuple):
-    """The material of a checkpoint of which all was read."""
+    """The material of one checkpoint of which all was read."""
 
     read: Manifest
     encoder: Encoder
-    source: BlobSource
+    blobs: BlobSource
 
     @property
     def loaded(self) -> bool:
         return True
 
-    def manifest(self) -> Manifest:
+    def source(self, _: CheckpointId) -> BlobSource:
+        return self.blobs
+
+    def manifest(self, _: CheckpointId) -> Manifest:
         return self.read
 
-    async def full(self) -> Manifest:
+    async def full(self, _: CheckpointId) -> Manifest:
         return self.read
 
 
@@ -99,8 +101,19 @@ class Checkpoint(CheckpointInfo):
 
     __slots__ = ("material",)
 
-    def __init__(self, info: CheckpointInfo, material: Material) -> None:
-        super().__init__(info._checkpoint_id, info._header, info._new_bytes, info._tags)
+    # A list has a thousand of them, so without a call of the class above.
+    def __init__(
+        self,
+        checkpoint_id: CheckpointId,
+        header: Header,
+        new_bytes: int,
+        tags: tuple[str, ...],
+        material: Material,
+    ) -> None:
+        self._checkpoint_id = checkpoint_id
+        self._header = header
+        self._new_bytes = new_bytes
+        self._tags = tags
         self.material: Final = material
 
     @property
@@ -175,10 +188,10 @@ class Checkpoint(CheckpointInfo):
             self._codec.types.declare(key.type, f"state key {key.name!r}")
             scope_name, key = scope_name or key.scope_name, key.name
         scope = Scope(None, scope_name or DEFAULT_SHARED_SCOPE)
-        ref = (await self.material.full()).state.get(scope, {}).get(key)
+        ref = (await self.material.full(self._checkpoint_id)).state.get(scope, {}).get(key)
         if ref is None:
             return default
-        value = restored(ref, self.material.encoder, self.material.source)
+        value = self._restored(ref)
         while True:
             try:
                 return value.load()
@@ -191,7 +204,10 @@ class Checkpoint(CheckpointInfo):
 
     @property
     def _manifest(self) -> Manifest:
-        return self.material.manifest()
+        return self.material.manifest(self._checkpoint_id)
+
+    def _restored(self, ref: Ref) -> Value:
+        return restored(ref, self.material.encoder, self.material.source(self._checkpoint_id))
 
     def _scope(self, scope: Scope, what: str) -> StateView:
         return StateView(self._manifest.state.get(scope, {}), self._read, what)
@@ -200,7 +216,7 @@ class Checkpoint(CheckpointInfo):
         if not self.material.loaded:
             raise not_loaded(place, ref, self.checkpoint_id)
         try:
-            return restored(ref, self.material.encoder, self.material.source).load()
+            return self._restored(ref).load()
         except UnknownType as error:
             raise UnknownType(
                 f"{place} of checkpoint {self.checkpoint_id[:12]}...: {error}; the types of workflow "

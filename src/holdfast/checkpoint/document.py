@@ -29,7 +29,8 @@ from holdfast.engine.snapshot import BufferKey
 from holdfast.engine.state import Scope
 from holdfast.ids import Digest, ExecutorId, RequestId
 
-_PUT, _GROW, _DROP = 0, 1, 2
+PUT, GROW, DROP = 0, 1, 2
+"""The kinds of writes."""
 
 Document: TypeAlias = Mapping[str, Any]
 
@@ -70,11 +71,14 @@ def packed(changes: Changes) -> tuple[bytes, bytes]:
     document: dict[str, Any] = {}
     if changes.deliveries is not None:
         document["deliveries"] = _pack_deliveries(changes.deliveries, add)
-    for number, name, pack in _PARTS:
-        if part := changes[number]:
-            document[name] = pack(part, add)
-    if changes.since_input is not None:
-        document["since_input"] = changes.since_input
+    if changes.writes:
+        document["writes"] = _pack_writes(changes.writes, add)
+    if changes[_REST:] != _NO_REST:  # as most have none
+        for number, name, pack in _PARTS:
+            if part := changes[number]:
+                document[name] = pack(part, add)
+        if changes.since_input is not None:
+            document["since_input"] = changes.since_input
     if not document:
         return b"", b""
     if table.entries:
@@ -85,12 +89,12 @@ def packed(changes: Changes) -> tuple[bytes, bytes]:
 def unpacked(changes: bytes, values: bytes | None) -> Changes:
     """The changes in two documents; without ``values`` nothing has content. Raises whatever broken data raises."""
     if not changes:
-        return Changes()
+        return NOTHING
     document: Document = ormsgpack.unpackb(changes)
     content = None if values is None else list(ormsgpack.unpackb(values)) if values else []
     refs = refs_of(document.get("values", ()), content)
     return Changes(
-        **{name: unpack(document[name], refs) for name, unpack in _UNPACKED.items() if name in document}
+        **{name: _UNPACKED[name](part, refs) for name, part in document.items() if name in _UNPACKED}
     )
 
 
@@ -98,13 +102,15 @@ def refs_of(entries: Sequence[Sequence[Any]], content: list[bytes] | None) -> li
     """The values of a table; without ``content`` small ones have none."""
     refs: list[Ref] = []
     inline = iter(content) if content is not None else None
-    for label, size, *where in entries:
-        if not where:
-            refs.append(Ref(label, size, data=None if inline is None else next(inline)))
-        elif len(where) == 1:
-            refs.append(Ref(label, size, Digest(where[0])))
+    for entry in entries:
+        # Told apart by their lengths, for a thousand tables are read at once.
+        if len(entry) == 2:
+            refs.append(Ref(entry[0], entry[1], None, None if inline is None else next(inline)))
+        elif len(entry) == 3:
+            refs.append(Ref(entry[0], entry[1], Digest(entry[2])))
         else:
-            refs.append(Ref(label, size, parts=[Part(bool(item), refs[number]) for item, number in where[1]]))
+            parts = [Part(bool(item), refs[number]) for item, number in entry[3]]
+            refs.append(Ref(entry[0], entry[1], parts=parts))
     return refs
 
 
@@ -160,39 +166,39 @@ def _pack_writes(writes: Sequence[tuple[Scope, str, Written]], add: _Add) -> lis
     for scope, key, written in writes:
         if scope != last:
             keys = []
-            by_scope.append([_pack_scope(scope), keys])
+            by_scope.append([pack_scope(scope), keys])
             last = scope
         if isinstance(written, Put):
-            keys.append((key, _PUT, add(written.ref)))
+            keys.append((key, PUT, add(written.ref)))
         elif isinstance(written, Grow):
             parts = [(int(part.is_item), add(part.ref)) for part in written.parts]
-            keys.append((key, _GROW, written.label, parts))
+            keys.append((key, GROW, written.label, parts))
         else:
-            keys.append((key, _DROP))
+            keys.append((key, DROP))
     return by_scope
 
 
 def _unpack_writes(document: list[Any], refs: list[Ref]) -> list[tuple[Scope, str, Written]]:
     return [
-        (_unpack_scope(scope), key, _unpack_written(written, refs))
-        for scope, keys in document
-        for key, *written in keys
+        (scope, key, _unpack_written(kind, written, refs))
+        for scope, keys in [(_unpack_scope(scope), keys) for scope, keys in document]
+        for key, kind, *written in keys
     ]
 
 
-def _unpack_written(document: list[Any], refs: list[Ref]) -> Written:
-    kind, *rest = document
-    if kind == _PUT:
+def _unpack_written(kind: object, rest: list[Any], refs: list[Ref]) -> Written:
+    if kind == PUT:
         return Put(refs[rest[0]])
-    if kind == _GROW:
+    if kind == GROW:
         label, parts = rest
         return Grow(label, tuple(Part(bool(item), refs[number]) for item, number in parts))
-    if kind != _DROP:
+    if kind != DROP:
         raise ValueError(f"there is no write of kind {kind!r}")
     return Drop()
 
 
-def _pack_scope(scope: Scope) -> list[Any]:
+def pack_scope(scope: Scope) -> list[Any]:
+    """A scope in a document."""
     return [scope.owner, scope.name, scope.path] if scope.path else [scope.owner, scope.name]
 
 
@@ -256,10 +262,9 @@ def _as_it_is(part: Any, _: object) -> Any:
     return part
 
 
-# Without those that say something also when they are empty or 0: deliveries and since_input.
+# All but deliveries and writes, which most have; since_input says something also when it is 0.
 _PACKED: Mapping[str, Callable[[Any, _Add], Any]] = {
-    "writes": _pack_writes,
-    "dropped": lambda scopes, _: [_pack_scope(scope) for scope in scopes],
+    "dropped": lambda scopes, _: [pack_scope(scope) for scope in scopes],
     "buffers": _pack_buffers,
     "outputs": _pack_pairs,
     "requests": lambda requests, add: [_pack_asked(asked, add) for asked in requests],
@@ -277,6 +282,9 @@ _PACKED: Mapping[str, Callable[[Any, _Add], Any]] = {
 
 _PARTS = [(Changes._fields.index(name), name, pack) for name, pack in _PACKED.items()]
 """With their places among the changes."""
+
+_REST = 2
+_NO_REST = NOTHING[_REST:]
 
 _UNPACKED: Mapping[str, Callable[[Any, list[Ref]], Any]] = {
     "deliveries": _unpack_deliveries,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from holdfast.checkpoint.checkpoint import Checkpoint
 from holdfast.checkpoint.loading import fold_one, folded, lineage
 from holdfast.checkpoint.manifest import Manifest
-from holdfast.checkpoint.record import info_of, read_header
+from holdfast.checkpoint.record import read_header
 from holdfast.checkpoint.store import Depth, Record
 from holdfast.checkpoint.values import BlobSource, Encoder
 from holdfast.ids import CheckpointId
@@ -25,14 +25,32 @@ class Reading(NamedTuple):
 class Listing:
     """The records of one run, without values. Going through its checkpoints in order folds each record once."""
 
+    loaded = False
+
     def __init__(self, records: Sequence[Record], reading: Reading) -> None:
-        self.reading = reading
+        self._reading = reading
         self._records = {record.checkpoint_id: record for record in records}
         self._last: tuple[CheckpointId, Manifest] | None = None
 
     def checkpoints(self, records: Iterable[Record]) -> list[Checkpoint]:
         """What people hold of these records; of most of them they look at nothing but what the header says."""
-        return [Checkpoint(info_of(record), Listed(self, record)) for record in records]
+        return [
+            Checkpoint(record.checkpoint_id, read_header(record), record.new_bytes, record.tags, self)
+            for record in records
+        ]
+
+    @property
+    def encoder(self) -> Encoder:
+        """What decodes values."""
+        return self._reading.encoder
+
+    def source(self, checkpoint_id: CheckpointId) -> BlobSource:
+        """Where the blobs of a checkpoint are."""
+        return self._reading.source(checkpoint_id)
+
+    async def full(self, checkpoint_id: CheckpointId) -> Manifest:
+        """The manifest of a checkpoint with the content of small values."""
+        return await self._reading.full(self._records[checkpoint_id])
 
     def manifest(self, checkpoint_id: CheckpointId) -> Manifest:
         """The manifest of a checkpoint; it is good until another is asked for."""
@@ -50,28 +68,3 @@ class Listing:
             manifest = folded(lineage(self._records, checkpoint_id), Depth.CHANGES)
         self._last = (checkpoint_id, manifest)
         return manifest
-
-
-class Listed(NamedTuple):
-    """The material of a checkpoint that was listed."""
-
-    listing: Listing
-    record: Record
-
-    @property
-    def loaded(self) -> bool:
-        return False
-
-    @property
-    def encoder(self) -> Encoder:
-        return self.listing.reading.encoder
-
-    @property
-    def source(self) -> BlobSource:
-        return self.listing.reading.source(self.record.checkpoint_id)
-
-    def manifest(self) -> Manifest:
-        return self.listing.manifest(self.record.checkpoint_id)
-
-    async def full(self) -> Manifest:
-        return await self.listing.reading.full(self.record)

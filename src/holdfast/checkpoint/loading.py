@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.document import unpacked
@@ -20,6 +20,7 @@ from holdfast.checkpoint.record import (
     id_of,
     info_of,
     plain_form,
+    plain_size,
     read_header,
     unsealed,
 )
@@ -109,10 +110,12 @@ async def whole(record: Record, blobs: Blobs) -> Record:
 
 def changes_of(record: Record, depth: Depth) -> Changes:
     """What a record changed; checks its id where all of it was read."""
-    try:
-        changes, values = plain_form(record.changes), plain_form(record.values)
-    except ValueError as error:
-        raise corrupt(record.checkpoint_id, f"it cannot be read: {error}") from error
+    changes = values = b""
+    if record.changes or record.values:  # every second record has none
+        try:
+            changes, values = plain_form(record.changes), plain_form(record.values)
+        except ValueError as error:
+            raise corrupt(record.checkpoint_id, f"it cannot be read: {error}") from error
     if depth is Depth.ALL and id_of(record.header, changes, values) != record.checkpoint_id:
         raise corrupt(record.checkpoint_id, "its content is not what its id says")
     return _read(record, changes, values if depth is Depth.ALL else None)
@@ -136,35 +139,44 @@ def _read(record: Record, changes: bytes, values: bytes | None) -> Changes:
         raise corrupt(record.checkpoint_id, f"it cannot be read: {error!r}") from error
 
 
-def lineage(records: Mapping[CheckpointId, Record], target: CheckpointId) -> list[Record]:
+Line: TypeAlias = Sequence[tuple[Record, Header | None]]
+"""Records that follow each other, with their headers; that of a keyframe with which a line begins is not read."""
+
+
+def lineage(records: Mapping[CheckpointId, Record], target: CheckpointId) -> Line:
     """The records that make a checkpoint, from one with a keyframe or the first of all up to it."""
-    line: list[Record] = []
+    line: list[tuple[Record, Header | None]] = []
     wanted: CheckpointId | None = target
     while wanted is not None:
         record = records.get(wanted)
         if record is None:
             raise corrupt(target, f"checkpoint {wanted}, from which it follows, is missing")
-        line.append(record)
         if record.keyframe is not None:
+            line.append((record, None))
             break
-        wanted = read_header(record).parent_id
+        header = read_header(record)
+        line.append((record, header))
+        wanted = header.parent_id
     return line[::-1]
 
 
-def folded(line: Sequence[Record], depth: Depth) -> Manifest:
+def folded(line: Line, depth: Depth) -> Manifest:
     """The manifest at the end of a line of records."""
     manifest = Manifest()
-    for record in line:
-        if record is line[0] and record.keyframe is not None:
+    for record, header in line:
+        if header is None:
             manifest.fold(keyframe_of(record, depth), False)
         else:
-            fold_one(manifest, record, depth)
+            _fold(manifest, record, header, depth)
     return manifest
 
 
 def fold_one(manifest: Manifest, record: Record, depth: Depth) -> None:
     """Fold one record into the manifest of its parent."""
-    header = read_header(record)
+    _fold(manifest, record, read_header(record), depth)
+
+
+def _fold(manifest: Manifest, record: Record, header: Header, depth: Depth) -> None:
     try:
         take_in(manifest, changes_of(record, depth), header.phase, header.cause, header.seq, header.time)
     except (KeyError, TypeError, AttributeError) as error:
@@ -189,13 +201,14 @@ async def load(store: Store, blobs: Blobs, head: Head, seq: int, depth: Depth) -
     ):  # something else between them is damaged, perhaps: a branch that this does not need
         records = await _ancestors(store, head.run_id, seq, first, depth)
     line = [
-        await whole(record, blobs)
-        for record in lineage({record.checkpoint_id: record for record in records}, target)
+        (record if is_whole(record) else await whole(record, blobs), header)
+        for record, header in lineage({record.checkpoint_id: record for record in records}, target)
     ]
-    header = read_header(line[-1])
+    newest_of_all = line[-1][0]
+    header = line[-1][1] or read_header(newest_of_all)
     manifest = folded(line, depth)
-    if line[-1].keyframe is not None and depth is Depth.ALL:
-        changes_of(line[-1], depth)  # its id is checked though the keyframe is what counts
+    if newest_of_all.keyframe is not None and depth is Depth.ALL:
+        changes_of(newest_of_all, depth)  # its id is checked though the keyframe is what counts
     return Loaded(target, info_of(newest[0]), header, manifest, _replay_of(line))
 
 
@@ -213,10 +226,12 @@ async def _ancestors(store: Store, run_id: RunId, seq: int, first: int, depth: D
         seq = place[1]
 
 
-def _replay_of(line: Sequence[Record]) -> Replay:
-    keyframe = line[0].keyframe
+def _replay_of(line: Line) -> Replay:
+    first, header = line[0]
+    keyframe = first.keyframe
     size = len(keyframe.changes) + len(keyframe.values) if keyframe is not None else 0
-    replay = Replay(line[0].seq, keyframe=size)
-    for record in line[1:] if keyframe is not None else line:
-        replay = replay.after(len(plain_form(record.changes)), len(plain_form(record.values)))
+    replay = Replay(first.seq, size)
+    for record, _ in line[1:] if header is None else line:
+        if record.changes or record.values:  # the others weigh nothing
+            replay.add(plain_size(record.changes), plain_size(record.values))
     return replay

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import NamedTuple, TypeVar
 
 from holdfast.checkpoint.bundles import bundled
 from holdfast.checkpoint.info import CheckpointInfo
-from holdfast.checkpoint.making import Maker, Outside, Replay
+from holdfast.checkpoint.making import Made, Maker, Outside, Replay
 from holdfast.checkpoint.manifest import Changes, Manifest, digests_of
 from holdfast.checkpoint.owner import Claim
 from holdfast.checkpoint.packing import Entry, Packer
+from holdfast.checkpoint.plain import plain
 from holdfast.checkpoint.store import (
     Blob,
     Commit,
@@ -45,19 +46,16 @@ class Draft(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """Checkpoints that have their ids, and what has to be committed for them."""
+    """What has to be committed: checkpoints that have their ids, or none."""
 
-    made: list[CheckpointInfo]
+    made: Sequence[CheckpointInfo]
     head: Head
-    records: tuple[Record, ...]
-    blobs: tuple[Blob, ...]
-    notes: tuple[Note, ...]
-    taken: tuple[str, ...]
-    noted: set[Digest]
+    records: tuple[Record, ...] = ()
+    blobs: tuple[Blob, ...] = ()
+    notes: tuple[Note, ...] = ()
+    taken: tuple[str, ...] = ()
+    noted: Set[Digest] = frozenset()
     """The blobs that the notes name."""
-
-
-_FROM_THE_START = Replay()
 
 
 class RunLog:
@@ -70,7 +68,7 @@ class RunLog:
         outside: Outside,
         head: Head,
         manifest: Manifest | None = None,
-        replay: Replay = _FROM_THE_START,
+        replay: Replay | None = None,
         last_time: int = 0,
         tidying: Tidying | None = None,
     ) -> None:
@@ -82,10 +80,12 @@ class RunLog:
         self._counters = encoder.counters
         self._manifest = manifest or Manifest()
         self._tidying = tidying
-        self._maker = Maker(outside, self._manifest, head.checkpoint_id or None, replay, last_time, tidying)
+        self._maker = Maker(
+            outside, self._manifest, head.checkpoint_id or None, replay or Replay(), last_time, tidying
+        )
         self._needs: tuple[Digest, ...] = ()
         self._acquired = False
-        self._noted: set[Digest] = set()
+        self._noted: Set[Digest] = frozenset()
         self._ahead = False
         """Whether the manifest holds what could not be committed: nothing more can be named by it."""
         self.claim = Claim()
@@ -124,21 +124,37 @@ class RunLog:
 
     async def append(
         self, entries: Sequence[Entry], taken: Sequence[str] = (), drafts: Sequence[Draft] = ()
-    ) -> list[CheckpointInfo]:
+    ) -> Sequence[CheckpointInfo]:
         """Make checkpoints durable, all or none; then they are what the run stands on.
 
         ``taken`` are the keys of letters that they use up, ``drafts`` what is noted at the last of them. Raises
         ``HeadMoved`` if another writer took the run, ``StorageError`` if it cannot be stored.
         """
-        packed = self._packed_at_once(entries) or await self._packed_in_time(entries)
-        prepared = self._prepared(*packed, entries, taken, drafts)
+        prepared = await self.prepare(entries, taken, drafts)
         await self.commit(prepared)
         return prepared.made
 
-    async def prepare(self, entries: Sequence[Entry], taken: Sequence[str] = ()) -> Prepared:
+    async def prepare(
+        self, entries: Sequence[Entry], taken: Sequence[str] = (), drafts: Sequence[Draft] = ()
+    ) -> Prepared:
         """Give checkpoints their ids; nothing else may be written before they are committed."""
-        packed = self._packed_at_once(entries) or await self._packed_in_time(entries)
-        return self._prepared(*packed, entries, taken)
+        prepared = None if drafts else self.prepared_at_once(entries, taken)
+        if prepared is None:
+            entries = [made for entry in entries for made in entry.with_start()]
+            packed = self._packed_at_once(entries) or await self._packed_in_time(entries)
+            prepared = self._prepared(*packed, entries, taken, drafts)
+        return prepared
+
+    def prepared_at_once(self, entries: Sequence[Entry], taken: Sequence[str]) -> Prepared | None:
+        """The end of a superstep and the start of the next, if they are as most are; nothing happens if not."""
+        end = entries[0]
+        if not end.goes_on or len(entries) > 1 or end.delta is None:
+            return None
+        if end.happened or end.since_input is not None or (changed := plain(end.delta)) is None:
+            return None
+        packer = self._packer()
+        self._ahead = True
+        return self._made(self._maker.step(self.head, end.superstep, changed, packer), packer, taken)
 
     def _prepared(
         self,
@@ -150,22 +166,56 @@ class RunLog:
     ) -> Prepared:
         notes = _noted_by(drafts, packer) if drafts else ()
         self._ahead = True
-        records, made = self._maker.make(self.head, entries, changes, packer)
-        newest = records[-1]
-        head = self._next_head(entries[-1].status, newest.checkpoint_id, newest.seq)
-        blobs = tuple(map(Blob, packer.blobs, packer.blobs.values())) if packer.blobs else ()
+        made = self._maker.make(self.head, entries, changes, packer)
         noted: set[Digest] = set()
         for draft in drafts:
             noted.update(digest for value in draft.values for digest in digests_of(packer.ref(value)))
-        return Prepared(made, head, tuple(records), blobs, notes, tuple(taken), noted)
+        return self._made(made, packer, taken, notes, noted)
+
+    def _made(
+        self,
+        made: Made,
+        packer: Packer,
+        taken: Sequence[str],
+        notes: tuple[Note, ...] = (),
+        noted: Set[Digest] = frozenset(),
+    ) -> Prepared:
+        records, infos, status = made
+        newest = records[-1]
+        head = self._next_head(status, newest.checkpoint_id, newest.seq)
+        blobs = tuple(map(Blob, packer.blobs, packer.blobs.values())) if packer.blobs else ()
+        return Prepared(infos, head, records, blobs, notes, tuple(taken), noted)
 
     async def commit(self, prepared: Prepared) -> None:
-        """Make checkpoints durable that have their ids."""
+        """Make what was prepared durable."""
         _, head, records, blobs, notes, taken, noted = prepared
-        await self._commit(head, records, blobs, notes, taken)
+        current = self.head
+        expected = Expected(current.checkpoint_id, current.token) if current.checkpoint_id else None
+        commit = Commit(head, expected, records, blobs, notes, taken)
+        if records and self._needs:
+            commit, self._needs = commit._replace(needs=self._needs), ()
+        claims = bool(head.owner) and not self.claim.held
+        if claims:
+            self.claim.take()  # before anyone can see its name in the head
+        try:
+            try:
+                self.letters = await self.store.commit(commit)
+            except HeadMoved:
+                raise
+            except StorageError as error:
+                await self._reread(head, error, notes)
+        except BaseException:
+            if claims:
+                self.claim.release()
+            raise
+        self.head = head
+        self._acquired = True
+        counters = self._counters
+        counters.commits += 1
+        if not records:
+            return
         self._noted = noted
         self._ahead = False
-        counters = self._counters
         counters.checkpoints += len(records)
         counters.blobs_written += len(blobs)
         for record in records:
@@ -180,18 +230,18 @@ class RunLog:
         notes, blobs = await self._notes(drafts)
         self._maker.tick()
         head = self._next_head(status)._replace(reason=reason)
-        await self._commit(head, (), blobs, notes, tuple(taken))
+        await self.commit(Prepared((), head, (), blobs, notes, tuple(taken)))
 
     async def acquire(self) -> None:
         """Become the owner of a run that is RUNNING but whose owner does not drive it any more."""
         self._maker.tick()
         head = self._next_head(RunStatus.RUNNING)
-        await self._commit(head._replace(takeovers=self.head.takeovers + 1))
+        await self.commit(Prepared((), head._replace(takeovers=self.head.takeovers + 1)))
 
     async def note(self, drafts: Sequence[Draft]) -> None:
         """Make notes durable in the journal of the checkpoint that the run stands on."""
         notes, blobs = await self._notes(drafts)
-        await self._commit(self._next_head(self.head.status), (), blobs, notes)
+        await self.commit(Prepared((), self._next_head(self.head.status), (), blobs, notes))
         self._noted |= {blob.digest for blob in blobs}
 
     async def join(self) -> None:
@@ -264,43 +314,14 @@ class RunLog:
             self._maker.time,
             self.claim.name if status is RunStatus.RUNNING else "",
             self._wake_at() if status is RunStatus.WAITING else None,
-            retention=current.retention,
+            0,
+            "",
+            current.retention,
         )
 
     def _wake_at(self) -> int | None:
         # A question that expires meanwhile has to wait: answers are taken when the superstep that sleeps is over.
         return self._manifest.first_expiry() if self.asleep_until is None else self.asleep_until
-
-    async def _commit(
-        self,
-        head: Head,
-        records: tuple[Record, ...] = (),
-        blobs: tuple[Blob, ...] = (),
-        notes: tuple[Note, ...] = (),
-        taken: tuple[str, ...] = (),
-    ) -> None:
-        current = self.head
-        expected = Expected(current.checkpoint_id, current.token) if current.checkpoint_id else None
-        claims = bool(head.owner) and not self.claim.held
-        if claims:
-            self.claim.take()  # before anyone can see its name in the head
-        try:
-            try:
-                commit = Commit(head, expected, records, blobs, notes, taken)
-                if records and self._needs:
-                    commit, self._needs = commit._replace(needs=self._needs), ()
-                self.letters = await self.store.commit(commit)
-            except HeadMoved:
-                raise
-            except StorageError as error:
-                await self._reread(head, error, notes)
-        except BaseException:
-            if claims:
-                self.claim.release()
-            raise
-        self._counters.commits += 1
-        self.head = head
-        self._acquired = True
 
     async def _reread(self, head: Head, error: StorageError, notes: tuple[Note, ...]) -> None:
         """After a commit that may have happened or not: the head tells, and the journal."""

@@ -7,9 +7,10 @@ from typing import NamedTuple, TypeAlias
 
 from holdfast.checkpoint.document import packed
 from holdfast.checkpoint.folding import take_in
-from holdfast.checkpoint.info import CheckpointInfo, Header
+from holdfast.checkpoint.info import Cause, CheckpointInfo, Header, Phase
 from holdfast.checkpoint.manifest import NOTHING, Changes, Manifest
 from holdfast.checkpoint.packing import Entry, Packer
+from holdfast.checkpoint.plain import Plain
 from holdfast.checkpoint.record import (
     ELSEWHERE,
     LARGEST_PART,
@@ -20,6 +21,7 @@ from holdfast.checkpoint.record import (
 )
 from holdfast.checkpoint.store import Head, Keyframe, Record
 from holdfast.checkpoint.tidying import Tidying
+from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId
 
 # Deltas are replayed at each load: a keyframe bounds how many. Values that stand in records only have to be
@@ -35,34 +37,48 @@ class Outside(NamedTuple):
     salt: Callable[[], bytes]
 
 
-class Replay(NamedTuple):
-    """Where replay of the newest record begins, and how much there is to replay since."""
+class Replay:
+    """Where replay of the newest record begins, and how much there is to replay since.
 
-    first: int = 1
-    weight: float = 0
-    keyframe: float = 0
-    """The size of the keyframe that it begins with, or of a record that is as good as one."""
+    ``keyframe`` is the size of the keyframe that it begins with, or of a record that is as good as one.
+    """
 
-    def after(self, changes: int, values: int) -> Replay:
-        """The same after one more record with so many bytes.
+    __slots__ = ("_keyframe", "_weight", "first")
+
+    def __init__(self, first: int = 1, keyframe: float = 0) -> None:
+        self.first = first
+        self._weight: float = 0
+        self._keyframe = keyframe
+
+    def add(self, changes: int, values: int) -> None:
+        """One more record with so many bytes.
 
         One that is far bigger than all before it holds nearly all that there is: a keyframe would only say it again.
         """
         own = changes + values / _VALUE_WEIGHT
-        if own >= max(_KEYFRAME_BYTES, 2 * (self.weight + self.keyframe)):
-            return Replay(self.first, self.weight, own)
-        return Replay(self.first, self.weight + own, self.keyframe)
+        if own >= _KEYFRAME_BYTES and own >= 2 * (self._weight + self._keyframe):
+            self._keyframe = own
+        else:
+            self._weight += own
 
     @property
     def is_long(self) -> bool:
         """Whether it should begin anew."""
-        return self.weight >= max(_KEYFRAME_BYTES, self.keyframe)
+        return self._weight >= _KEYFRAME_BYTES and self._weight >= self._keyframe
 
 
 _Parts: TypeAlias = tuple[bytes, bytes, bytes, bytes, int]
 """Changes and values plain, as the id of a record covers them, and as they are stored; then the size of new blobs."""
 
 _NOTHING: _Parts = (b"", b"", b"", b"", 0)
+
+_Kind: TypeAlias = tuple[Phase, Cause, RunStatus]
+
+_END: _Kind = (Phase.END, Cause.SUPERSTEP, RunStatus.RUNNING)
+_START: _Kind = (Phase.START, Cause.SUPERSTEP, RunStatus.RUNNING)
+
+Made: TypeAlias = tuple[tuple[Record, ...], Sequence[CheckpointInfo], RunStatus]
+"""Records, what can be told of them, and how the run stands at the last."""
 
 
 class Maker:
@@ -91,12 +107,10 @@ class Maker:
         self.time = max(self._outside.now(), self.time + 1)
         return self.time
 
-    def make(
-        self, head: Head, entries: Sequence[Entry], changes: Sequence[Changes], packer: Packer
-    ) -> tuple[list[Record], list[CheckpointInfo]]:
+    def make(self, head: Head, entries: Sequence[Entry], changes: Sequence[Changes], packer: Packer) -> Made:
         """Records for checkpoints that follow those of ``head``, all at about one time."""
         records: list[Record] = []
-        made: list[CheckpointInfo] = []
+        infos: list[CheckpointInfo] = []
         seq, last = head.seq, entries[-1]
         self.tick()
         for entry, changed in zip(entries, changes, strict=True):
@@ -104,27 +118,66 @@ class Maker:
             if records:
                 self.time += 1
             parts = self._nothing() if changed is NOTHING else self._parts(entry, changed, seq, packer)
-            plain_changes, plain_values, stored_changes, stored_values, blobs = parts
-            wanted = entry.keyframe or (entry is last and self._keyframe_is_due(head, blobs))
-            if wanted:
-                self._replay = Replay(seq)
-            header = self._header(head, entry, seq)
-            head_bytes = packed_header(header)
-            checkpoint_id = self.parent = id_of(head_bytes, plain_changes, plain_values)
-            size = len(head_bytes) + len(stored_changes) + len(stored_values) + blobs
-            keyframe = None
-            if wanted:
-                keyframe = self._keyframe(checkpoint_id, packer)
-                kept = len(keyframe.changes) + len(keyframe.values)
-                self._replay = Replay(seq, keyframe=kept)
-                size += kept + packer.new_blob_bytes()
-            records.append(
-                Record(
-                    checkpoint_id, head.run_id, seq, head_bytes, stored_changes, stored_values, size, keyframe
-                )
-            )
-            made.append(CheckpointInfo(checkpoint_id, header, size))
-        return records, made
+            wanted = entry.keyframe or (entry is last and self._keyframe_is_due(head, parts[-1]))
+            kind = entry.phase, entry.cause, entry.status
+            keyframe = packer if wanted else None
+            record, info = self._one(head, kind, entry.superstep, seq, parts, keyframe)
+            records.append(record)
+            infos.append(info)
+        return tuple(records), infos, last.status
+
+    def step(self, head: Head, superstep: int, plain: Plain, packer: Packer) -> Made:
+        """The same for the plain end of a superstep, and the start of the next at once."""
+        deliveries, writes, changes, values = plain
+        self.tick()
+        self._manifest.fold_plain(deliveries, writes)
+        parts = self._stored(changes, values, packer)
+        end, ended = self._one(head, _END, superstep, head.seq + 1, parts, None)
+        self.time += 1
+        keyframe = packer if self._keyframe_is_due(head, parts[-1]) else None
+        start, started = self._one(head, _START, superstep + 1, head.seq + 2, _NOTHING, keyframe)
+        return (end, start), (ended, started), RunStatus.RUNNING
+
+    def _one(
+        self, head: Head, kind: _Kind, superstep: int, seq: int, parts: _Parts, packer: Packer | None
+    ) -> tuple[Record, CheckpointInfo]:
+        """The record of a checkpoint, with a keyframe if there is a packer for one."""
+        if packer is not None:
+            self._replay = Replay(seq)
+        phase, cause, status = kind
+        manifest = self._manifest
+        header = tuple.__new__(
+            Header,
+            (
+                head.run_id,
+                head.workflow_name,
+                seq,
+                superstep,
+                phase,
+                cause,
+                self.parent,
+                self.time,
+                status,
+                len(manifest.deliveries),
+                len(manifest.requests),
+                self._replay.first,
+                self._outside.salt(),
+            ),
+        )
+        plain_changes, plain_values, changes, values, blobs = parts
+        head_bytes = packed_header(header)
+        checkpoint_id = self.parent = id_of(head_bytes, plain_changes, plain_values)
+        size = len(head_bytes) + len(changes) + len(values) + blobs
+        keyframe = None
+        if packer is not None:
+            keyframe = self._keyframe(checkpoint_id, packer)
+            kept = len(keyframe.changes) + len(keyframe.values)
+            self._replay = Replay(seq, kept)
+            size += kept + packer.new_blob_bytes()
+        record = tuple.__new__(
+            Record, (checkpoint_id, head.run_id, seq, head_bytes, changes, values, size, keyframe, (), True)
+        )
+        return record, CheckpointInfo(checkpoint_id, header, size)
 
     def _nothing(self) -> _Parts:
         """The start of a superstep that follows at once."""
@@ -134,28 +187,12 @@ class Maker:
     def _parts(self, entry: Entry, changed: Changes, seq: int, packer: Packer) -> _Parts:
         """Take in what a checkpoint changed; gives it as it is stored."""
         take_in(self._manifest, changed, entry.phase, entry.cause, seq, self.time)
-        plain_changes, plain_values = packed(changed)
-        changes, values = self._part(plain_changes, packer), self._part(plain_values, packer)
-        self._replay = self._replay.after(len(plain_changes), len(plain_values))
-        return plain_changes, plain_values, changes, values, packer.new_blob_bytes()
+        return self._stored(*packed(changed), packer)
 
-    def _header(self, head: Head, entry: Entry, seq: int) -> Header:
-        manifest = self._manifest
-        return Header(
-            head.run_id,
-            head.workflow_name,
-            seq,
-            entry.superstep,
-            entry.phase,
-            entry.cause,
-            self.parent,
-            self.time,
-            entry.status,
-            len(manifest.deliveries),
-            len(manifest.requests),
-            self._replay.first,
-            self._outside.salt(),
-        )
+    def _stored(self, changes: bytes, values: bytes, packer: Packer) -> _Parts:
+        self._replay.add(len(changes), len(values))
+        stored = self._part(changes, packer), self._part(values, packer)
+        return changes, values, *stored, packer.new_blob_bytes()
 
     def _keyframe_is_due(self, head: Head, new_blob_bytes: int) -> bool:
         """Whether replay has become long, or room can be made behind a keyframe."""

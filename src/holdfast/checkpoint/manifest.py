@@ -207,6 +207,16 @@ class Manifest:
             if count:
                 self.instances[host] = count
 
+    def fold_plain(self, deliveries: list[Delivered], writes: Sequence[tuple[Scope, str, Written]]) -> None:
+        """The same for the end of a superstep that changed only this, with values none of which is a blob."""
+        self.since_input += 1
+        self.happened = []
+        if self.digests:
+            self._forget(_refs_of(self.deliveries))
+        self.deliveries = deliveries
+        if writes:
+            self._fold_writes(writes)
+
     def copy(self) -> Manifest:
         """Another one with the same names; values that grow would grow in both."""
         other = Manifest()

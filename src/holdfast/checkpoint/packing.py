@@ -24,7 +24,7 @@ from holdfast.checkpoint.manifest import (
     Written,
 )
 from holdfast.checkpoint.record import digest_of, stored_form
-from holdfast.checkpoint.values import Encoded, Encoder, Pieces
+from holdfast.checkpoint.values import INLINE, Encoded, Encoder, Pieces
 from holdfast.engine import state
 from holdfast.engine.message import Delivery, Request
 from holdfast.engine.snapshot import Buffer, BufferKey, Delta, Snapshot
@@ -33,9 +33,6 @@ from holdfast.engine.value import Joined, NotAtHand, Value
 from holdfast.ids import Digest, ExecutorId, RequestId
 
 Buffered: TypeAlias = "tuple[BufferKey, Sequence[tuple[ExecutorId, Sequence[Ref]]] | None]"
-
-INLINE = 4096
-"""Values up to this size stand in the record itself."""
 
 
 class Entry(NamedTuple):
@@ -51,16 +48,24 @@ class Entry(NamedTuple):
     status: RunStatus
     before: Snapshot | None = None
     delta: Delta | None = None
+    since_input: int | None = None
+    happened: Sequence[tuple[ExecutorId | None, Value | tuple[str, str]]] = ()
+    goes_on: bool = False
+    """Whether the next superstep follows at once: its start is one more checkpoint, in the same commit."""
     responses: Mapping[RequestId, Value] | None = None
     given: Snapshot | None = None
-    since_input: int | None = None
     fingerprint: str | None = None
     graph: Value | None = None
     """The description of the graph, with its fingerprint."""
     renames: Renames | None = None
     edits: Mapping[state.Place, state.Put] | None = None
-    happened: Sequence[tuple[ExecutorId | None, Value | tuple[str, str]]] = ()
     keyframe: bool = False
+
+    def with_start(self) -> tuple[Entry, ...]:
+        """It, and the start of the next superstep if that follows at once."""
+        if not self.goes_on:
+            return (self,)
+        return self, Entry(Phase.START, self.superstep + 1, Cause.SUPERSTEP, RunStatus.RUNNING)
 
     def values(self) -> list[Value]:
         """The values that it brings."""
@@ -130,14 +135,16 @@ class Packer:
         self, before: Snapshot, delta: Delta, since_input: int | None, happened: Sequence[Happened]
     ) -> Changes:
         deliveries, writes, buffers, outputs, requests, instances, dropped = delta
+        delivered = [self._delivered(delivery) for delivery in deliveries]
+        # Most supersteps have little of the rest: what is not there should cost nothing.
+        written: Sequence[tuple[state.Scope, str, Written]] = ()
+        if writes:
+            written = [(*place, self._written(before, place, change)) for place, change in writes.items()]
+        if since_input is None and not (happened or buffers or outputs or requests or instances or dropped):
+            return Changes(delivered, written)
         return Changes(
-            [self._delivered(delivery) for delivery in deliveries],
-            # Most supersteps have little of the rest: what is not there should cost nothing.
-            writes=[
-                (place[0], place[1], self._written(before, place, change)) for place, change in writes.items()
-            ]
-            if writes
-            else (),
+            delivered,
+            written,
             dropped=dropped,
             buffers=[
                 change

@@ -178,6 +178,13 @@ def plain_form(stored: bytes) -> bytes:
         raise ValueError(f"a compressed frame is broken: {error}") from error
 
 
+def plain_size(stored: bytes) -> int:
+    """The size of the data behind a stored form that can be read."""
+    if stored[:1] == COMPRESSED:
+        return int(zstandard.frame_content_size(stored[1:]))
+    return max(len(stored) - 1, 0)
+
+
 def elsewhere(stored: bytes) -> Digest | None:
     """The digest of the blob that holds the data, if it does not stand here."""
     return Digest(stored[1:]) if stored[:1] == ELSEWHERE else None

@@ -18,6 +18,8 @@ _ATOMS = frozenset({int, float, bool, type(None), complex})
 _MISSING: Final = object()
 # A value up to this size is decoded once for all who only peek, and compared to tell whether it was changed.
 _SMALL = 256 * 1024
+INLINE = 4096
+"""Values up to this size stand in the record itself."""
 
 
 _BUILTIN: Mapping[str, type] = {
@@ -131,6 +133,21 @@ class Encoded:
 
     def missing(self) -> Sequence[Encoded]:
         return () if self.at_hand else (self,)
+
+    def inline(self) -> Ref | None:
+        """Its name, if it is small enough to stand in a record, and at hand."""
+        ref = self.ref
+        if ref is not None:
+            return None if ref.data is None else ref
+        data = self._data
+        if self.size_hint > INLINE or (data is None and self._object is _MISSING):
+            return None
+        if data is None:
+            data = self._encoder.encode(self._object)
+            if len(data) > INLINE:
+                return None
+        ref = self.ref = Ref(self.label, len(data), None, data)
+        return ref
 
     @property
     def data(self) -> bytes:

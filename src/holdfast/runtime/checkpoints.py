@@ -79,10 +79,17 @@ class Checkpoints(Correspondence):
 
     async def _append(
         self, entries: Sequence[Entry], drafts: Sequence[Draft] = (), taken: Sequence[str] = ()
-    ) -> list[CheckpointInfo]:
+    ) -> Sequence[CheckpointInfo]:
         if self._uncommitted is not None:
             return await self._shielded(self._append_all(entries, drafts, taken))
-        made = await self._shielded(self.log.append(entries, taken, drafts))
+        if self._under_way:
+            await self._idle()
+        prepared = None if drafts else self.log.prepared_at_once(entries, taken)
+        if prepared is None:
+            made = await self._shielded(self.log.append(entries, taken, drafts))
+        else:
+            await self._shielded(self.log.commit(prepared))
+            made = prepared.made
         self.checkpoints += made
         self._news += made
         self._made(made)
@@ -90,7 +97,7 @@ class Checkpoints(Correspondence):
 
     async def _append_all(
         self, entries: Sequence[Entry], drafts: Sequence[Draft], taken: Sequence[str]
-    ) -> list[CheckpointInfo]:
+    ) -> Sequence[CheckpointInfo]:
         """The same with what was put off, which nobody else may commit then."""
         made = await self._appended(entries, taken, drafts)
         self._made(made)
@@ -99,7 +106,7 @@ class Checkpoints(Correspondence):
 
     async def _appended(
         self, entries: Sequence[Entry], taken: Sequence[str], drafts: Sequence[Draft]
-    ) -> list[CheckpointInfo]:
+    ) -> Sequence[CheckpointInfo]:
         try:
             made = await self.log.append(entries, taken, drafts)
         except BaseException as error:
@@ -122,6 +129,7 @@ class Checkpoints(Correspondence):
         after: Snapshot,
         delta: Delta,
         happened: Sequence[Told],
+        goes_on: bool,
     ) -> Entry:
         since_input = after.since_input if after.since_input != self.log.since_input + 1 else None
         return Entry(
@@ -129,10 +137,11 @@ class Checkpoints(Correspondence):
             after.superstep,
             Cause.SUPERSTEP,
             status,
-            before=before,
-            delta=delta,
-            since_input=since_input,
-            happened=happened,
+            before,
+            delta,
+            since_input,
+            happened,
+            goes_on,
         )
 
     # What is put off.
@@ -175,10 +184,10 @@ class Checkpoints(Correspondence):
             return
         before, after, happened = self._uncommitted
         told = list(happened)
-        end = self._end(RunStatus.RUNNING, before, after, distance(before, after), told)
+        end = self._end(RunStatus.RUNNING, before, after, distance(before, after), told, True)
         began = self._beginning_of(after)
         note = result_draft(*BEGAN, self.log.encoder(began, "beginning"))
-        made = await self._appended([end, start_of(after)], (), [note])
+        made = await self._appended([end], (), [note])
         del happened[: len(told)]
         if self._uncommitted.after is after:
             self._uncommitted = None
@@ -187,11 +196,6 @@ class Checkpoints(Correspondence):
         else:  # another superstep ended meanwhile
             self._uncommitted = self._uncommitted._replace(before=after)
         self.tell(self.news())
-
-
-def start_of(after: Snapshot) -> Entry:
-    """The start of the superstep that follows at once."""
-    return Entry(Phase.START, after.superstep + 1, Cause.SUPERSTEP, RunStatus.RUNNING)
 
 
 def _taken_note_of(task: asyncio.Task[None]) -> None:

@@ -88,11 +88,11 @@ class Commits:
         self._cancelled = error
 
     async def _in_background(
-        self, entries: Sequence[Entry], taken: Sequence[str], done: Callable[[list[CheckpointInfo]], None]
-    ) -> list[CheckpointInfo]:
+        self, entries: Sequence[Entry], taken: Sequence[str], done: Callable[[Sequence[CheckpointInfo]], None]
+    ) -> Sequence[CheckpointInfo]:
         """Give checkpoints their ids and let them be committed while the caller goes on; then ``done`` is told."""
         await self._sound()
-        ready: asyncio.Future[list[CheckpointInfo]] = asyncio.get_running_loop().create_future()
+        ready: asyncio.Future[Sequence[CheckpointInfo]] = asyncio.get_running_loop().create_future()
         self._commit_begins()
         task = self._background = asyncio.ensure_future(self._commit_behind(entries, taken, done, ready))
         await self._over(ready)
@@ -106,8 +106,8 @@ class Commits:
         self,
         entries: Sequence[Entry],
         taken: Sequence[str],
-        done: Callable[[list[CheckpointInfo]], None],
-        ready: asyncio.Future[list[CheckpointInfo]],
+        done: Callable[[Sequence[CheckpointInfo]], None],
+        ready: asyncio.Future[Sequence[CheckpointInfo]],
     ) -> None:
         failure: BaseException | None = None
         try:

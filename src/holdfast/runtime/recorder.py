@@ -18,7 +18,7 @@ from holdfast.engine.superstep import Applied
 from holdfast.engine.value import Value
 from holdfast.errors import HeadMoved, HoldfastError, RunExists, RunTaken
 from holdfast.ids import RequestId
-from holdfast.runtime.checkpoints import BEGAN, Beginning, Checkpoints, start_of
+from holdfast.runtime.checkpoints import BEGAN, Beginning, Checkpoints
 from holdfast.runtime.events import WorkflowEvent, WorkflowWarningEvent
 from holdfast.runtime.journal import StoredJournal
 
@@ -145,14 +145,14 @@ class Recorder(Checkpoints):
         applied: Applied,
         happened: Sequence[WorkflowEvent],
         responses: Mapping[RequestId, Value],
-    ) -> list[CheckpointInfo]:
+    ) -> Sequence[CheckpointInfo]:
         """Commit the end of a superstep, and the start of the next in the same commit if there is one.
 
         Where the run goes on, the commit may be still under way when this returns (``behind``), or none be made.
         """
         after, delta = applied.snapshot, applied.delta
         self.journal.clear()
-        kept = [self._kept(event) for event in happened]
+        kept = [self._kept(event) for event in happened] if happened else ()
         going_on = bool(after.deliveries or responses)
         at_leisure = going_on and not responses
         if self.durability == "exit":
@@ -168,11 +168,9 @@ class Recorder(Checkpoints):
             await self._sound()
         self._began = None
         status = RunStatus.RUNNING if going_on else status_at_rest(after)
-        entries = [self._end(status, before, after, delta, kept)]
+        entries = [self._end(status, before, after, delta, kept, at_leisure)]
         if responses:
             entries.append(_answers(after, responses))
-        elif going_on:
-            entries.append(start_of(after))
         if at_leisure and self.durability == "async":
             made = await self._in_background(entries, self._taken_by(()), self.checkpoints.extend)
             self._news += made

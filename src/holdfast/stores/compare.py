@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from typing import TypeAlias
 
 from holdfast.checkpoint.store import Commit, Expected, Head, Removal
 from holdfast.errors import CheckpointNotFound, HeadMoved, StorageError
 from holdfast.ids import Digest, RunId
 
+Place: TypeAlias = tuple[str, int]
+"""A checkpoint and a token, as ``Expected`` has them, which a plain tuple equals."""
 
-def check_head(commit: Commit, there: Expected | None) -> None:
-    """Raise ``HeadMoved`` unless what is ``there`` is what the commit expects."""
+
+def check_head(commit: Commit, there: Place | None) -> None:
+    """Raise ``HeadMoved`` unless the place that is ``there`` is what the commit expects."""
     if there != commit.expected:
         raise HeadMoved(f"run {commit.head.run_id!r} {_difference(commit.expected, there)}")
 
@@ -41,7 +45,7 @@ def check_removal(head: Head, removal: Removal) -> None:
         )
 
 
-def _difference(expected: Expected | None, there: Expected | None) -> str:
+def _difference(expected: Place | None, there: Place | None) -> str:
     if there is None:
         return (
             f"is not in the storage, but its writer left it at {_shown(expected)}; nothing was written. "
@@ -58,12 +62,8 @@ def _difference(expected: Expected | None, there: Expected | None) -> str:
     )
 
 
-def _shown(place: Expected | None) -> str:
-    return (
-        f"checkpoint {place.checkpoint_id[:12]} (token {place.token})"
-        if place is not None
-        else "no checkpoint"
-    )
+def _shown(place: Place | None) -> str:
+    return f"checkpoint {place[0][:12]} (token {place[1]})" if place is not None else "no checkpoint"
 
 
 def sound(head: Head) -> Head:

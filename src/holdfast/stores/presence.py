@@ -83,6 +83,11 @@ class Presence:
     def _folder(self) -> Path:
         return Path(os.path.realpath(self._given))
 
+    @property
+    def joined(self) -> bool:
+        """Whether this process joined, and did not leave; blocks for nothing."""
+        return self._joined == os.getpid()
+
     def join(self) -> None:
         """Let others see this process; more than once is once."""
         here = _here()

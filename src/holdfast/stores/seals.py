@@ -22,7 +22,7 @@ MODULUS = 1 << 8 * _BYTES
 
 
 def _seal(packed: bytes) -> int:
-    return int.from_bytes(blake3(packed).digest(length=_BYTES), "big")
+    return int.from_bytes(blake3(packed).digest(_BYTES), "big")
 
 
 def _text(text: str) -> bytes:
@@ -32,13 +32,15 @@ def _text(text: str) -> bytes:
 
 def record_seal(record: Record) -> int:
     """Over what the id of a record does not cover: its size, its tags, and whether it has a keyframe."""
-    cut = None if record.keyframe is None else record.keyframe.cut
+    keyframe = record.keyframe
+    cut = None if keyframe is None else keyframe.cut
     return seal_of_parts(record.checkpoint_id, record.seq, record.new_bytes, record.tags, cut)
 
 
 def seal_of_parts(checkpoint_id: str, seq: int, new_bytes: int, tags: Sequence[str], cut: bool | None) -> int:
     """The same from its parts; ``cut`` is None without a keyframe."""
-    return _seal(ormsgpack.packb([_text(checkpoint_id), seq, new_bytes, [_text(tag) for tag in tags], cut]))
+    packed_tags = [_text(tag) for tag in tags] if tags else []
+    return _seal(ormsgpack.packb([_text(checkpoint_id), seq, new_bytes, packed_tags, cut]))
 
 
 def keyed_seal(run_id: str, kind: str, key: str, data: bytes | None, order: int = 0) -> int:
@@ -48,9 +50,37 @@ def keyed_seal(run_id: str, kind: str, key: str, data: bytes | None, order: int 
 
 def head_seal(namespace: str, head: Head, content: int) -> int:
     """Over where a run stands, and over the sum of the seals of all that belongs to it."""
-    # Written out, without a call for each text: every commit does this.
-    fields = [part.encode("utf-8", "surrogatepass") if isinstance(part, str) else part for part in head]
+    try:
+        fields = _plain_fields(head)
+    except (
+        AttributeError,
+        UnicodeEncodeError,
+    ):  # what is no text where one should be, or has half a character
+        fields = [_text(part) if isinstance(part, str) else part for part in head]
     return _seal(ormsgpack.packb([_text(namespace), *fields, content]))
+
+
+def _plain_fields(head: Head) -> list[object]:
+    """The fields of a head with texts as bytes; written out, since every commit does this, in a third of the time."""
+    (
+        run,
+        workflow,
+        family,
+        place,
+        seq,
+        token,
+        status,
+        created,
+        updated,
+        owner,
+        wake,
+        takeovers,
+        reason,
+        retention,
+    ) = head
+    texts = run.encode(), workflow.encode(), family.encode(), place.encode()
+    numbers = seq, token, status.encode(), created, updated
+    return [*texts, *numbers, owner.encode(), wake, takeovers, reason.encode(), retention.encode()]
 
 
 def document_seal(document: dict[str, Any]) -> int:

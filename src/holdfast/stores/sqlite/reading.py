@@ -192,19 +192,13 @@ def read_records(
 ) -> list[Record]:
     """The records of a run."""
     bounds = max(first, -_GREATEST), min(last, _GREATEST)
-    rows = connection.execute(_RECORDS[depth], (namespace, run_id, *bounds))
-    found = [_record(run_id, row) for row in rows]
-    tags: dict[int, list[str]] = {}
+    tags: dict[int, tuple[str, ...]] = {}
     for seq, tag in connection.execute(_TAGS, (namespace, run_id, *bounds)):
-        tags.setdefault(seq, []).append(_tag(tag))
-    if not tags and depth < Depth.ALL:
-        return [record for record, _ in found]
-    records = []
-    for record, seal in found:
-        if record.seq in tags:
-            record = record._replace(tags=tuple(tags[record.seq]))
-        records.append(record if depth < Depth.ALL else record._replace(sound=_is_sound(record, seal)))
-    return records
+        tags[seq] = (*tags.get(seq, ()), _tag(tag))
+    rows = connection.execute(_RECORDS[depth], (namespace, run_id, *bounds))
+    if depth < Depth.ALL:
+        return [_record(run_id, row, tags.get(row[1], ())) for row in rows]
+    return [_checked(_record(run_id, row, tags.get(row[1], ())), row[4]) for row in rows]
 
 
 def _tag(stored: Any) -> str:
@@ -215,6 +209,10 @@ def _tag(stored: Any) -> str:
         return repr(stored)
 
 
+def _checked(record: Record, seal: Any) -> Record:
+    return record if _is_sound(record, seal) else record._replace(sound=False)
+
+
 def _is_sound(record: Record, seal: Any) -> bool:
     try:
         return bool(record_seal(record) == seal)
@@ -222,23 +220,24 @@ def _is_sound(record: Record, seal: Any) -> bool:
         return False
 
 
-def _record(run_id: RunId, row: tuple[Any, ...]) -> tuple[Record, Any]:
-    checkpoint, seq, header, new_bytes, seal, changes, values, _, _, cut = row
+def _record(run_id: RunId, row: tuple[Any, ...], tags: tuple[str, ...]) -> Record:
+    checkpoint, seq, header, new_bytes, _, changes, values, _, _, cut = row
     plain = type(checkpoint) is type(header) is type(changes) is type(values) is bytes
     if plain and cut is None and type(new_bytes) is type(seq) is int:  # as nearly all are
-        record_id = CheckpointId(checkpoint.hex())
-        return Record(record_id, run_id, seq, header, changes, values, new_bytes), seal
+        return Record(
+            CheckpointId(checkpoint.hex()), run_id, seq, header, changes, values, new_bytes, None, tags
+        )
     # What is no bytes is not what was written; as bytes it is noticed with everything else that was changed.
     row = tuple(str(part).encode("utf-8", "replace") if isinstance(part, str) else part for part in row)
-    checkpoint, seq, header, new_bytes, seal, changes, values, key_changes, key_values, cut = row
+    checkpoint, seq, header, new_bytes, _, changes, values, key_changes, key_values, cut = row
     keyframe = None if cut is None else Keyframe(key_changes, key_values, bool(cut))
     parts = (checkpoint, header, changes, values, *((key_changes, key_values) if keyframe else ()))
     if not all(isinstance(part, bytes) for part in parts) or not isinstance(new_bytes, int):
         raise CheckpointCorrupt(
             f"the row of checkpoint {seq!r} of run {run_id!r} is damaged: it is no record"
         )
-    record = Record(CheckpointId(checkpoint.hex()), run_id, seq, header, changes, values, new_bytes, keyframe)
-    return record, seal
+    record_id = CheckpointId(checkpoint.hex())
+    return Record(record_id, run_id, seq, header, changes, values, new_bytes, keyframe, tags)
 
 
 def read_blobs(

@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-LEAST = 128 * 1024
+LEAST = 64 * 1024
 MOST = 1024 * 1024
-"""How many bytes are added: as many as there are, within these bounds."""
+"""How many bytes are added: the fewest at first, for a process may end soon, then twice as many as there are."""
 _COMMITS = 4
 """How many go by before the log is looked at again: a process that makes fewer pays for nothing."""
 _ZEROS = bytes(16 * 1024)
@@ -40,7 +40,8 @@ class Room:
             size = os.stat(self._log).st_size
             # Where the end is another one, frames went beyond it, or this is another log.
             if size != self._end and size < self._longest:
-                added = self._add(min(max(size, LEAST), MOST, self._longest - size))
+                wanted = max(2 * size, LEAST) if self.added else LEAST
+                added = self._add(min(wanted, MOST, self._longest - size))
                 self._end = size + added
                 self.added += added
         except OSError:  # without room commits take longer, and a disk that is full they notice themselves

@@ -265,8 +265,10 @@ class SqliteStore:
         return await self._read(lambda connection: mail.read_inbox(connection, self.namespace, run_id))
 
     async def join(self) -> None:
-        await self.open()  # so that nothing is put beside a file that is no store
         session = self._current()
+        if session.presence.joined:  # each run that begins asks for it
+            return
+        await self.open()  # so that nothing is put beside a file that is no store
         await session.files.call(Job("joining those who use", session.presence.join))
 
     async def lives(self, process: str) -> bool:

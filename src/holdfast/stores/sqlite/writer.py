@@ -15,7 +15,7 @@ from holdfast.stores.sqlite.handle import LONGEST_LOG, Handle, Place, set_log
 from holdfast.stores.sqlite.lane import Call, settle
 from holdfast.stores.sqlite.reading import read_head
 from holdfast.stores.sqlite.room import Room
-from holdfast.stores.sqlite.writing import change_content, write_commit
+from holdfast.stores.sqlite.writing import TOGETHER, change_content, write_commits
 
 _DOUBTFUL_COMMIT = ". The commit may have happened or not: read the head again before anything else"
 _DOUBTFUL_MAIL = ". The letters may be there or not: leave them again, and keys that are refused were left"
@@ -69,8 +69,7 @@ class Writer:
         try:
             if self._small_log is not connection:
                 self.room.make(len(calls))
-            for call in calls:
-                self._apply(connection, call)
+            self._apply(connection, calls)
         except Exception as error:
             self._handle.drop()
             if len(calls) == 1:
@@ -89,13 +88,40 @@ class Writer:
             set_log(connection, small)
             self._small_log = connection if small else None
 
-    def _apply(self, connection: sqlite3.Connection, call: Call[Task]) -> None:
-        call.error = None
-        task = call.task
+    def _apply(self, connection: sqlite3.Connection, calls: list[Call[Task]]) -> None:
+        """Do what is asked for in the order in which it was, but for commits of different runs: those together."""
+        together: dict[RunId, tuple[Call[Task], Commit]] = {}
+        for call in calls:
+            call.error = None
+            task = call.task
+            if not isinstance(task, Commit):
+                self._commit(connection, together)
+                self._do(connection, call, task)
+                continue
+            run_id = task.head.run_id
+            if run_id in together or len(together) == TOGETHER:
+                self._commit(connection, together)
+            together[run_id] = call, task
+        self._commit(connection, together)
+
+    def _commit(
+        self, connection: sqlite3.Connection, together: dict[RunId, tuple[Call[Task], Commit]]
+    ) -> None:
+        """Write commits, of which none is left then."""
+        if not together:
+            return
+        commits = [commit for _, commit in together.values()]
+        written = write_commits(connection, self._namespace, commits, self._big_blob)
+        for (call, _), result in zip(together.values(), written, strict=True):
+            if isinstance(result, list):
+                call.result = result
+            else:
+                call.error = result
+        together.clear()
+
+    def _do(self, connection: sqlite3.Connection, call: Call[Task], task: Mail | Upkeep) -> None:
         try:
-            if isinstance(task, Commit):
-                call.result = write_commit(connection, self._namespace, task, self._big_blob)
-            elif isinstance(task, Mail):
+            if isinstance(task, Mail):
                 call.result = _leave(connection, self._namespace, task)
             else:
                 call.result = task(connection)

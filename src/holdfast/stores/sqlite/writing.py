@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from functools import cache
+from typing import TypeAlias
 
-from holdfast.checkpoint.store import Blob, Commit, Expected, Head, Letter, Record
-from holdfast.ids import CheckpointId, RunId
-from holdfast.stores.compare import check_head, check_needs
-from holdfast.stores.seals import MODULUS, head_seal, record_seal
+from holdfast.checkpoint.store import Blob, Commit, Head, Letter, Record
+from holdfast.errors import CheckpointCorrupt, CheckpointNotFound, HeadMoved
+from holdfast.ids import RunId
+from holdfast.stores.compare import Place, check_head, check_needs
+from holdfast.stores.seals import MODULUS, head_seal, seal_of_parts
 from holdfast.stores.sqlite import mail
 
-# Whether it has notes, and whether letters wait, is asked here: statements of their own take three times as long.
-_FIND_RUN = (
-    "SELECT id, checkpoint, token, content, created, wake_at, EXISTS (SELECT 1 FROM notes WHERE run = runs.id), "
-    "EXISTS (SELECT 1 FROM letters WHERE run = runs.id AND data IS NOT NULL) "
-    "FROM runs WHERE namespace = ? AND run = ?"
-)
+# SQLite before 3.32 takes no more than 999 parameters.
+TOGETHER = 512
+"""How many commits are written together at most."""
 ADD_RUN = (
     "INSERT INTO runs (namespace, run, created, wake_at, updated, workflow, family, checkpoint, seq, token, status, "
     "owner, takeovers, reason, retention, content, seal) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
@@ -42,45 +42,104 @@ _BRING_AGAIN = "UPDATE blobs SET mark = ? WHERE id = ?"
 _MARKS = "SELECT count FROM marks"
 
 
-def prefix(name: bytes) -> int:
+# Not ``bytes``: before sqlite3 binds those it looks whether someone adapts them, and catches an error that says no.
+Row: TypeAlias = tuple[int, int, int, bytearray, int, int, bytearray, bytearray, bytearray]
+"""What ``ADD_CHECKPOINT`` wants of a record."""
+
+
+def prefix(name: bytes | bytearray) -> int:
     """The first 8 bytes of a digest as SQLite's kind of integer."""
     return int.from_bytes(name[:8], "big", signed=True)
 
 
-def write_commit(
-    connection: sqlite3.Connection, namespace: str, commit: Commit, big_blob: int
-) -> list[Letter]:
-    """Write the rows of a commit in the transaction that is open, and say which letters wait for the run.
+_Found: TypeAlias = tuple[RunId, int, bytes, int, int, int, int | None, int, int]
+"""A run: its id and number, its checkpoint, token, content, created, wake_at, whether it has notes and letters."""
+Written: TypeAlias = list[Letter] | HeadMoved | CheckpointNotFound | CheckpointCorrupt
+"""What came of a commit: the letters that wait for its run, or why nothing of it was written."""
 
-    Raises ``HeadMoved`` or ``CheckpointNotFound`` before it writes any.
+
+def write_commits(
+    connection: sqlite3.Connection, namespace: str, commits: Sequence[Commit], big_blob: int
+) -> list[Written]:
+    """Write the rows of commits in the transaction that is open: at most ``TOGETHER``, no two of them of one run."""
+    found = _find_runs(connection, namespace, [commit.head.run_id for commit in commits])
+    rows: list[Row] = []
+    moves: list[tuple[object, ...]] = []
+    written: list[Written] = []
+    for commit in commits:
+        try:
+            run, content, letters = _enter(connection, namespace, commit, found.get(commit.head.run_id))
+        except (HeadMoved, CheckpointNotFound, CheckpointCorrupt) as error:
+            written.append(error)
+            continue
+        content += _add_content(connection, run, commit, rows)
+        if commit.taken:
+            content += mail.take_letters(connection, run, commit.head.run_id, commit.taken)
+            letters = [letter for letter in letters if letter.key not in commit.taken]
+        if commit.blobs:
+            add_blobs(connection, namespace, commit.head.family, commit.blobs, big_blob)
+        moves.append((*moving(namespace, commit.head, content % MODULUS), run))
+        written.append(mail.waiting_letters(connection, run) if commit.letters else letters)
+    # A statement for many rows takes a third less than one for each of them.
+    connection.executemany(ADD_CHECKPOINT, rows)
+    connection.executemany(MOVE_RUN, moves)
+    return written
+
+
+def _find_runs(connection: sqlite3.Connection, namespace: str, run_ids: list[RunId]) -> dict[RunId, _Found]:
+    """What commits have to know of their runs; nothing of those that are not there."""
+    # Some more of the same, so that there are few different statements.
+    count = 1 << (len(run_ids) - 1).bit_length()
+    names = (namespace, *run_ids, *run_ids[:1] * (count - len(run_ids)))
+    return {row[0]: row for row in connection.execute(_find_statement(count), names)}
+
+
+@cache
+def _find_statement(count: int) -> str:
+    # Whether it has notes, and whether letters wait, is asked here: statements of their own take three times as long.
+    return (
+        "SELECT run, id, checkpoint, token, content, created, wake_at, "
+        "EXISTS (SELECT 1 FROM notes WHERE run = runs.id), "
+        "EXISTS (SELECT 1 FROM letters WHERE run = runs.id AND data IS NOT NULL) "
+        f"FROM runs WHERE namespace = ? AND run IN ({', '.join('?' * count)})"
+    )
+
+
+def _enter(
+    connection: sqlite3.Connection, namespace: str, commit: Commit, found: _Found | None
+) -> tuple[int, int, list[Letter]]:
+    """The number of the run, the sum of the seals of what it has, and the letters that wait for it.
+
+    Raises what may be wrong with a commit before it writes anything; then the journal is that of the new checkpoint.
     """
+    check_head(commit, _place(found))
     head = commit.head
-    row = connection.execute(_FIND_RUN, (namespace, head.run_id)).fetchone()
-    check_head(commit, None if row is None else Expected(CheckpointId(row[1].hex()), row[2]))
+    letters: list[Letter] = []
+    if found is None:
+        if commit.needs:
+            _bring_needed(connection, namespace, commit)
+        return add_run(connection, namespace, head), 0, letters
+    _, run, _, _, content, created, wake_at, has_notes, has_letters = found
+    if has_letters:
+        letters = mail.waiting_letters(connection, run)
     if commit.needs:
         _bring_needed(connection, namespace, commit)
-    if row is None:
-        run = add_run(connection, namespace, head)
-        content = has_letters = 0
-    else:
-        run, _, _, content, created, wake_at, has_notes, has_letters = row
-        if created != head.created or wake_at != head.wake_at:
-            connection.execute(_SET_TIMES, (head.created, head.wake_at, run))
-        if has_notes and commit.expected and commit.expected.checkpoint_id != head.checkpoint_id:
-            content += mail.clear_notes(connection, run)
-    content += _add_content(connection, run, commit)
-    if commit.taken:
-        content += mail.take_letters(connection, run, head.run_id, commit.taken)
-    if commit.blobs:
-        add_blobs(connection, namespace, head.family, commit.blobs, big_blob)
-    connection.execute(MOVE_RUN, (*moving(namespace, head, content % MODULUS), run))
-    return mail.waiting_letters(connection, run) if has_letters or commit.letters else []
+    if created != head.created or wake_at != head.wake_at:
+        connection.execute(_SET_TIMES, (head.created, head.wake_at, run))
+    if has_notes and commit.expected and commit.expected.checkpoint_id != head.checkpoint_id:
+        content += mail.clear_notes(connection, run)
+    return run, content, letters
 
 
-def _add_content(connection: sqlite3.Connection, run: int, commit: Commit) -> int:
-    """Add records, notes and letters; the sum of their seals."""
+def _place(found: _Found | None) -> Place | None:
+    """Where the run stands."""
+    return None if found is None else (found[2].hex(), found[3])
+
+
+def _add_content(connection: sqlite3.Connection, run: int, commit: Commit, rows: list[Row]) -> int:
+    """Add records, notes and letters; the sum of their seals. Records that are just a row come to ``rows``."""
     run_id = commit.head.run_id
-    content = _add_records(connection, run, commit.records) if commit.records else 0
+    content = _add_records(connection, run, commit.records, rows) if commit.records else 0
     if commit.notes:
         content += mail.add_notes(connection, run, run_id, commit.notes)
     if commit.letters:
@@ -111,12 +170,14 @@ def change_content(connection: sqlite3.Connection, namespace: str, run: int, hea
 
 def replace_run(connection: sqlite3.Connection, namespace: str, commit: Commit, big_blob: int) -> None:
     """Let a run be what a commit says and nothing else, in the transaction that is open."""
-    row = connection.execute(_FIND_RUN, (namespace, commit.head.run_id)).fetchone()
-    check_head(commit, None if row is None else Expected(CheckpointId(row[1].hex()), row[2]))
-    run = add_run(connection, namespace, commit.head) if row is None else row[0]
+    found = _find_runs(connection, namespace, [commit.head.run_id]).get(commit.head.run_id)
+    check_head(commit, _place(found))
+    run = add_run(connection, namespace, commit.head) if found is None else found[1]
     for statement in OF_RUN:
         connection.execute(statement, (run,))
-    content = _add_content(connection, run, commit)
+    rows: list[Row] = []
+    content = _add_content(connection, run, commit, rows)
+    connection.executemany(ADD_CHECKPOINT, rows)
     if commit.blobs:
         add_blobs(connection, namespace, commit.head.family, commit.blobs, big_blob)
     move_run(connection, namespace, run, commit.head, content)
@@ -138,49 +199,49 @@ def moving(namespace: str, head: Head, content: int) -> tuple[object, ...]:
         head.updated,
         head.workflow_name,
         head.family,
-        bytes.fromhex(head.checkpoint_id),
+        bytearray.fromhex(head.checkpoint_id),
         head.seq,
         head.token,
         head.status.value,
         head.owner,
         head.takeovers,
         # The text of an error may hold half a character, say of a file name that is no Unicode.
-        head.reason.encode("utf-8", "surrogatepass"),
+        bytearray(head.reason, "utf-8", "surrogatepass"),
         head.retention,
         content,
         head_seal(namespace, head, content),
     )
 
 
-def _add_records(connection: sqlite3.Connection, run: int, records: Sequence[Record]) -> int:
-    """Add the rows of records; the sum of their seals."""
-    rows = [row_of(run, record) for record in records]
-    if all(record.keyframe is None and not record.tags for record in records):
-        connection.executemany(ADD_CHECKPOINT, rows)
+def _add_records(connection: sqlite3.Connection, run: int, records: Sequence[Record], rows: list[Row]) -> int:
+    """Add the rows of records, or leave that to who adds ``rows``; the sum of their seals."""
+    own = [row_of(run, record) for record in records]
+    for record in records:
+        if record.keyframe is not None or record.tags:
+            _add_with_more(connection, records, own)
+            break
     else:
-        for record, row in zip(records, rows, strict=True):
-            added = connection.execute(ADD_CHECKPOINT, row).lastrowid
-            if (keyframe := record.keyframe) is not None:
-                connection.execute(ADD_KEYFRAME, (added, keyframe.cut, keyframe.changes, keyframe.values))
-            for tag in record.tags:
-                connection.execute(_ADD_TAG, (added, tag.encode("utf-8", "surrogatepass")))
-    return sum(row[5] for row in rows)
+        rows += own
+    return sum([row[5] for row in own])
 
 
-def row_of(run: int, record: Record) -> tuple[int, int, int, bytes, int, int, bytes, bytes, bytes]:
+def _add_with_more(connection: sqlite3.Connection, records: Sequence[Record], rows: list[Row]) -> None:
+    """Add the rows of records, and those that belong to them."""
+    for record, row in zip(records, rows, strict=True):
+        added = connection.execute(ADD_CHECKPOINT, row).lastrowid
+        if (keyframe := record.keyframe) is not None:
+            connection.execute(ADD_KEYFRAME, (added, keyframe.cut, keyframe.changes, keyframe.values))
+        for tag in record.tags:
+            connection.execute(_ADD_TAG, (added, tag.encode("utf-8", "surrogatepass")))
+
+
+def row_of(run: int, record: Record) -> Row:
     """A record as ``ADD_CHECKPOINT`` wants it."""
-    checkpoint = bytes.fromhex(record.checkpoint_id)
-    return (
-        run,
-        record.seq,
-        prefix(checkpoint),
-        checkpoint,
-        record.new_bytes,
-        record_seal(record),
-        record.header,
-        record.changes,
-        record.values,
-    )
+    checkpoint_id, _, seq, header, changes, values, new_bytes, keyframe, tags, _ = record
+    checkpoint = bytearray.fromhex(checkpoint_id)
+    seal = seal_of_parts(checkpoint_id, seq, new_bytes, tags, None if keyframe is None else keyframe.cut)
+    large = bytearray(header), bytearray(changes), bytearray(values)
+    return (run, seq, prefix(checkpoint), checkpoint, new_bytes, seal, *large)
 
 
 def _bring_needed(connection: sqlite3.Connection, namespace: str, commit: Commit) -> None:

@@ -1,0 +1,62 @@
+"""The end of a superstep as most are: it sent messages and put small values into state, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import ormsgpack
+
+from holdfast.checkpoint.document import PUT, pack_scope
+from holdfast.checkpoint.manifest import Delivered, Put, Ref
+from holdfast.checkpoint.values import Encoded
+from holdfast.engine import state
+from holdfast.engine.snapshot import Delta
+from holdfast.engine.state import Scope
+
+Plain: TypeAlias = tuple[list[Delivered], Sequence[tuple[Scope, str, Put]], bytes, bytes]
+"""What such a superstep changed, with names in place of values: messages, writes, and both documents."""
+
+
+def plain(delta: Delta) -> Plain | None:
+    """What ``Packer.changes`` and ``packed`` give for it, to the byte, in a third of the time; None for any other."""
+    deliveries, writes, buffers, outputs, requests, instances, dropped = delta
+    if buffers or outputs or requests or instances or dropped:
+        return None
+    refs: list[Ref] = []
+    numbers: dict[int, int] = {}
+    delivered: list[Delivered] = []
+    sent: list[tuple[str, str | None, int]] = []
+    for target, value, source, request in deliveries:
+        if request is not None or type(value) is not Encoded or (ref := value.inline()) is None:
+            return None
+        number = numbers.setdefault(id(ref), len(refs))
+        if number == len(refs):
+            refs.append(ref)
+        delivered.append(Delivered(target, source, ref))
+        sent.append((target, source, number))
+    document: dict[str, Any] = {"deliveries": sent}
+    written: list[tuple[Scope, str, Put]] = []
+    if writes:
+        by_scope = document["writes"] = []
+        last: Scope | None = None
+        keys: list[tuple[str, int, int]] = []
+        for (scope, key), change in writes.items():
+            if type(change) is not state.Put or type(change.value) is not Encoded:
+                return None
+            if (ref := change.value.inline()) is None:
+                return None
+            number = numbers.setdefault(id(ref), len(refs))
+            if number == len(refs):
+                refs.append(ref)
+            written.append((scope, key, Put(ref)))
+            if scope != last:
+                keys = []
+                by_scope.append((pack_scope(scope), keys))
+                last = scope
+            keys.append((key, PUT, number))
+    if not refs:
+        return delivered, written, ormsgpack.packb(document), b""
+    document["values"] = [(ref.label, ref.size) for ref in refs]
+    content = ormsgpack.packb([ref.data for ref in refs])
+    return delivered, written, ormsgpack.packb(document), content
