@@ -28,7 +28,7 @@ from holdfast.engine.staging import Staging
 from holdfast.graph.placeable import spec_of_placeable
 
 EXECUTOR = 115
-KEY = 22
+KEY = 20
 CHECKPOINT = 8
 
 

@@ -30,7 +30,7 @@ async def test_each_watcher_takes_everything_once() -> None:
 
 async def test_watcher_waits_for_the_next_event() -> None:
     log = EventLog()
-    waiting = [asyncio.create_task(log.take(log.watch())) for _ in range(3)]
+    waiting = [asyncio.ensure_future(log.take(log.watch())) for _ in range(3)]
     await asyncio.sleep(0)
     assert not any(task.done() for task in waiting)
     log.emit(events(1, 1))
@@ -39,7 +39,7 @@ async def test_watcher_waits_for_the_next_event() -> None:
 
 async def test_waiting_watcher_is_told_of_the_end() -> None:
     log = EventLog()
-    waiting = asyncio.create_task(log.take(log.watch()))
+    waiting = asyncio.ensure_future(log.take(log.watch()))
     await asyncio.sleep(0)
     log.close()
     assert await waiting == []
@@ -48,8 +48,8 @@ async def test_waiting_watcher_is_told_of_the_end() -> None:
 async def test_watcher_that_gave_up_waiting_disturbs_nobody() -> None:
     log = EventLog()
     one, other = log.watch(), log.watch()
-    gone = asyncio.create_task(log.take(one))
-    staying = asyncio.create_task(log.take(other))
+    gone = asyncio.ensure_future(log.take(one))
+    staying = asyncio.ensure_future(log.take(other))
     await asyncio.sleep(0)
     gone.cancel()
     await asyncio.sleep(0)
@@ -90,10 +90,10 @@ async def test_log_is_held_until_its_holder_asks_for_more_than_there_is() -> Non
     log.emit(events(1, 1))
     assert await log.take(holder) == events(1, 1)
     assert log.held
-    released = asyncio.create_task(log.released())
+    released = asyncio.ensure_future(log.released())
     await asyncio.sleep(0)
     assert not released.done()
-    more = asyncio.create_task(log.take(holder))
+    more = asyncio.ensure_future(log.take(holder))
     await released
     assert not log.held
     log.emit(events(2, 2))
@@ -106,7 +106,7 @@ async def test_leaving_holder_lets_go() -> None:
     holder, other = log.watch(), log.watch()
     log.hold(holder)
     log.emit(events(1, 1))
-    released = asyncio.create_task(log.released())
+    released = asyncio.ensure_future(log.released())
     await asyncio.sleep(0)
     log.leave(other)
     await asyncio.sleep(0)
@@ -158,7 +158,7 @@ async def test_run_is_cancelled_while_it_waits_for_its_holder() -> None:
     holder = log.watch()
     log.hold(holder)
     log.emit(events(1, 1))
-    run = asyncio.create_task(log.released())
+    run = asyncio.ensure_future(log.released())
     await asyncio.sleep(0)
     run.cancel()
     await asyncio.wait([run])
@@ -193,7 +193,7 @@ async def test_another_watcher_takes_over_the_hold() -> None:
     log = EventLog()
     first, second = log.watch(), log.watch()
     log.hold(first)
-    waiting = asyncio.create_task(log.take(first))
+    waiting = asyncio.ensure_future(log.take(first))
     await asyncio.sleep(0)
     log.hold(second)
     log.emit(events(1, 1))
@@ -247,7 +247,7 @@ async def test_who_comes_after_the_log_was_opened_again_sees_what_came_since() -
     assert await log.take(stays) == []
     log.reopen()
     new = log.watch()
-    waiting = asyncio.create_task(log.take(new))
+    waiting = asyncio.ensure_future(log.take(new))
     await asyncio.sleep(0)
     assert not waiting.done()
     log.emit(events(3, 3))

@@ -46,20 +46,19 @@ class Layered(Mapping[K, V]):
 
     def changed(self, changes: Mapping[K, V | _Gone]) -> Layered[K, V]:
         """This mapping with ``changes`` made; a value of ``GONE`` removes its key."""
-        copy: Layered[K, V] = Layered(self._base)
-        layer = dict(self._layer)
+        layer = self._layer.copy()
         base, size = self._base, self.size
         for key, value in changes.items():
             # Taken out first, so that the order is that of the last change, whenever layers are folded.
             before = layer.pop(key, _MISSING)
             size += (value is not GONE) - (key in base if before is _MISSING else before is not GONE)
             layer[key] = value
-        copy.size = size
-        if len(layer) > _SMALL and len(layer) * _FRACTION > len(self._base):
-            copy._base = {key: value for key, value in self._base.items() if key not in layer}
-            copy._base.update({key: value for key, value in layer.items() if value is not GONE})
-        else:
-            copy._layer = layer
+        if len(layer) > _SMALL and len(layer) * _FRACTION > len(base):
+            base = {key: value for key, value in base.items() if key not in layer}
+            base.update({key: value for key, value in layer.items() if value is not GONE})
+            layer = {}
+        copy: Layered[K, V] = object.__new__(Layered)
+        copy._base, copy._layer, copy.size = base, layer, size
         return copy
 
     def __getitem__(self, key: K) -> V:

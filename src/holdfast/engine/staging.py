@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from holdfast.engine.chain import Chain
+from holdfast.engine.made import made
 from holdfast.engine.state import (
     Append,
     Change,
@@ -65,7 +66,7 @@ class Staging:
         if rule is None and self._merge_for is not None:
             rule = self._merge_for(scope, key)
         if rule is None:
-            self.changes[place] = Put(value)
+            self.changes[place] = made(Put, (value,))
             return
         staged = self.changes.get(place)
         if isinstance(staged, Update):

@@ -65,6 +65,7 @@ State: TypeAlias = Layered[Scope, Layered[str, Value]]
 
 EMPTY_STATE: State = Layered()
 NO_CHANGES: Changes = {}
+_EMPTY_SCOPE: Layered[str, Value] = Layered()
 
 
 def read(state: State, scope: Scope, key: str) -> Value | None:
@@ -81,15 +82,15 @@ def write(state: State, writes: Mapping[Place, Write]) -> State:
         if changed is None:
             changed = by_scope[scope] = {}
         if isinstance(change, Put):
-            changed[key] = change.value
+            (changed[key],) = change
         elif isinstance(change, Append):
             changed[key] = append_to(read(state, scope, key), change.items)
         else:
             changed[key] = GONE
     scopes: dict[Scope, Any] = {}
     for scope, changed in by_scope.items():
-        keys = (state.get(scope) or Layered()).changed(changed)
-        scopes[scope] = keys if keys else GONE
+        keys = state.get(scope, _EMPTY_SCOPE).changed(changed)
+        scopes[scope] = keys if keys.size else GONE
     return state.changed(scopes)
 
 

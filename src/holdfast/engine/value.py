@@ -264,6 +264,8 @@ class Copier:
         self._limit = limit
 
     def __call__(self, value: object, place: str) -> Value:
+        if type(value) in _ATOMS:  # here, too, because most messages are
+            return Shared(value)
         return capture(value, place, self._limit)
 
     def allow(self, form: TypeForm, where: str) -> None:

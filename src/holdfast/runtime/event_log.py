@@ -8,7 +8,7 @@ from collections.abc import Generator, Sequence
 
 from holdfast.errors import MissedEvents
 from holdfast.runtime.events import WorkflowEvent, WorkflowWarningEvent
-from holdfast.runtime.hold import Hold
+from holdfast.runtime.hold import Hold, Seat
 
 # How many events are kept for watchers that come late or are slow.
 RETAINED = 10_000
@@ -31,6 +31,7 @@ class EventLog:
         self._events: list[WorkflowEvent] = []
         self._first = 0
         self._retained = retained
+        self._full = 2 * retained
         self._chapter = 0
         self.closed = False
         """Whether no more events follow."""
@@ -53,7 +54,7 @@ class EventLog:
         hold = self.held_by
         if hold is not None and not hold.alternating:
             hold.alternate_soon()
-        if len(self._events) > 2 * self._retained:
+        if self.end > self._full:
             self._trim()
 
     def hold_back(self) -> None:
@@ -95,16 +96,20 @@ class EventLog:
             excess = min(excess, self.held_by.watcher.next - self._first)
         del self._events[:excess]
         self._first += excess
+        self._full = self._first + 2 * self._retained
 
     @property
     def held(self) -> bool:
         """Whether there is a watcher that holds the run and has not yet asked for more than there is."""
         return self.held_by is not None and self.held_by.lasts
 
-    async def released(self) -> None:
+    @types.coroutine
+    def released(self) -> Generator[Seat, None, None]:
         """Wait until the watcher that holds the run has taken all events and asks for more, or leaves."""
         while (hold := self.held_by) is not None and hold.lasts:
-            await hold.wait(hold.run)
+            if not hold.alternating:
+                hold.alternate_soon()
+            yield hold.run.taken()
 
     def watch(self) -> Watcher:
         """A watcher of all events since the run last began to move, then of the ones that come."""
@@ -125,19 +130,21 @@ class EventLog:
             self.held_by = None
             hold.end()
 
-    async def take(self, watcher: Watcher) -> list[WorkflowEvent]:
+    @types.coroutine
+    def take(self, watcher: Watcher) -> Generator[object, None, list[WorkflowEvent]]:
         """The events that are new to the watcher, waiting if there are none; empty when the log is closed."""
         while (end := self.end) == watcher.next:
             if self.closed:
                 return []
             hold = self.held_by
             if hold is not None and hold.watcher is watcher and hold.reader.wake is None:
-                await hold.wait(hold.reader)
+                if not hold.alternating:
+                    hold.alternate_soon()
+                yield hold.reader.taken()
             else:  # it does not hold the run, or is read by several
-                await self._more()
-        missed = self._first - watcher.next
-        start, watcher.next = max(-missed, 0), end
-        return [_missed(missed, self._events[0]), *self._events] if missed > 0 else self._events[start:]
+                yield from self._more().__await__()
+        start, watcher.next = watcher.next - self._first, end
+        return self._events[start:] if start >= 0 else [_missed(-start, self._events[0]), *self._events]
 
     async def _more(self) -> None:
         """Wait until something is emitted."""

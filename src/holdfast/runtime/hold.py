@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import types
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextvars import Context
 from typing import TYPE_CHECKING
 
@@ -82,15 +81,8 @@ class Hold:
         """Whether the watcher has yet to ask for more than there is."""
         return self.watcher.next != self._log.end or self.reader.wake is None
 
-    @types.coroutine
-    def wait(self, seat: Seat) -> Generator[Seat, None, None]:
-        """Wait in one of the seats, and let the other side have its turn."""
-        if not self.alternating:
-            self.alternate_soon()
-        yield seat.taken()
-
     def alternate_soon(self) -> None:
-        """Have those go on who may, in the next iteration of the event loop."""
+        """Have those go on who may, in the next iteration of the event loop; no need to while they alternate."""
         self.alternating = True
         asyncio.get_running_loop().call_soon(self._alternate)
 

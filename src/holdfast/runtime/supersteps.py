@@ -92,8 +92,8 @@ class Supersteps:
         events = teller.ends_of(finished[reported:] if reported else finished)
         outcomes: list[Outcome] = []
         for turn in finished:
-            if turn.outcome is not None:
-                outcomes.append(turn.outcome)
+            if (outcome := turn.outcome) is not None:
+                outcomes.append(outcome)
         if len(outcomes) < len(turns):
             teller.emit(events)
             self._fall_short(finished, started)
@@ -110,8 +110,9 @@ class Supersteps:
             await self._record(recorder, applied, finished, events, told)
         if applied.finished:
             self._cast.forget(applied.finished)
-        for executor_id in done:
-            self._cast.be_as_after(executor_id, self._at.snapshot)
+        if done:
+            for executor_id in done:
+                self._cast.be_as_after(executor_id, self._at.snapshot)
         teller.emit(events)
 
     async def _take_up(
