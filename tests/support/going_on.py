@@ -5,6 +5,7 @@ or while the run is under way, counts its answers, answers twice, and looks at w
 """
 
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from holdfast import (
@@ -269,5 +270,8 @@ async def _dies(run: Run, answer: Answer, manner: str, death: StorageError) -> b
     except StorageError as error:
         if error is not death:
             raise
+        # Who answers may be told of it before the run is, which goes on until then.
+        with suppress(StorageError):
+            await run.wait_for_completion()
         return True
     return False
