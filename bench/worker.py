@@ -29,6 +29,7 @@ from bench import marks, meters
 from bench.contestants import Contestant, Entry, Job, Outcome, Run
 
 MOMENT_SECONDS = 0.05
+YOUNG, *OLDER = gc.get_threshold()
 
 
 def introduce(contestant: Contestant) -> dict[str, Any]:
@@ -89,6 +90,7 @@ async def counted(run: Run) -> tuple[dict[str, Any], Outcome]:
 
 async def perform(entry: Entry, job: Job, request: dict[str, Any]) -> dict[str, Any]:
     """One request."""
+    gc.set_threshold(job.params.get("young", YOUNG), *OLDER)
     async with entry.prepare(job) as run:
         if request["count"]:
             found, outcome = await counted(run)

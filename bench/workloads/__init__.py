@@ -10,18 +10,18 @@ from bench.scripts import Params
 from bench.workloads.limits import IMPORT, L1, L2, L3, W6
 from bench.workloads.model import Timed, Workload
 from bench.workloads.plain import W1, W2, W5
-from bench.workloads.stored import W3, W4, W7, W7_FEW, W7_MANY, W8, W8_WHOLE, W9, W10
+from bench.workloads.stored import W3, W4, W7, W7_DEFAULT, W7_FEW, W7_MANY, W8, W8_WHOLE, W9, W10
 
 __all__ = ["GROUPS", "WORKLOADS", "Params", "Timed", "Workload", "select"]
 
 WORKLOADS = (
-    *(W1, W2, W3, W4, W5, W6, W7_FEW, W7, W7_MANY, W8, W8_WHOLE, W9, W10),
+    *(W1, W2, W3, W4, W5, W6, W7_FEW, W7, W7_MANY, W7_DEFAULT, W8, W8_WHOLE, W9, W10),
     *(L1, L2, L3, IMPORT),
 )
 
 GROUPS = {
     "limits": ("L1", "L2", "L3"),
-    "w7": ("W7-few", "W7", "W7-many"),
+    "w7": ("W7-few", "W7", "W7-many", "W7-default"),
     "w8": ("W8", "W8-whole"),
 }
 """Names that stand for several workloads on the command line."""

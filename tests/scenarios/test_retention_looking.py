@@ -107,6 +107,12 @@ async def list_and_read(storage: CheckpointStorage, world: World) -> Any:
         return None
 
 
+async def keys_of_latest(storage: CheckpointStorage, world: World) -> Any:
+    latest = await storage.get_latest(run_id="r")
+    assert latest is not None
+    return latest.scopes["S"].sizes()
+
+
 async def statistics(storage: CheckpointStorage, world: World) -> Any:
     found = await storage.statistics(measure_blobs=True)
     assert not found.unreadable
@@ -116,6 +122,7 @@ async def statistics(storage: CheckpointStorage, world: World) -> Any:
 LOOKS: dict[str, Look] = {
     "get_latest": lambda storage, world: storage.get_latest(run_id="r"),
     "newest": lambda storage, world: storage.get_latest("Count"),
+    "keys of the latest": keys_of_latest,
     "list": lambda storage, world: storage.list_checkpoints(),
     "draw_tree": lambda storage, world: storage.draw_tree("r"),
     "list and read": list_and_read,

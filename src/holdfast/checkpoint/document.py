@@ -6,6 +6,7 @@ They are apart so that listing checkpoints reads no content. ``docs/format.md`` 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import ormsgpack
@@ -129,13 +130,8 @@ def _pack_deliveries(deliveries: Sequence[Delivered], add: _Add) -> list[Any]:
 
 def _unpack_deliveries(document: list[Any], refs: list[Ref]) -> list[Delivered]:
     return [
-        Delivered(
-            ExecutorId(target),
-            None if source is None else ExecutorId(source),
-            refs[number],
-            _unpack_asked(asked[0], refs) if asked else None,
-        )
-        for target, source, number, *asked in document
+        Delivered(entry[0], entry[1], refs[entry[2]], _unpack_asked(entry[3], refs) if entry[3:] else None)
+        for entry in document
     ]
 
 
@@ -179,19 +175,20 @@ def _pack_writes(writes: Sequence[tuple[Scope, str, Written]], add: _Add) -> lis
 
 
 def _unpack_writes(document: list[Any], refs: list[Ref]) -> list[tuple[Scope, str, Written]]:
-    return [
-        (scope, key, _unpack_written(kind, written, refs))
-        for scope, keys in [(_unpack_scope(scope), keys) for scope, keys in document]
-        for key, kind, *written in keys
-    ]
+    writes: list[tuple[Scope, str, Written]] = []
+    for packed_scope, keys in document:
+        scope = _scope(*packed_scope)
+        for entry in keys:
+            writes.append((scope, entry[0], _unpack_written(entry, refs)))
+    return writes
 
 
-def _unpack_written(kind: object, rest: list[Any], refs: list[Ref]) -> Written:
+def _unpack_written(entry: list[Any], refs: list[Ref]) -> Written:
+    kind = entry[1]
     if kind == PUT:
-        return Put(refs[rest[0]])
+        return Put(refs[entry[2]])
     if kind == GROW:
-        label, parts = rest
-        return Grow(label, tuple(Part(bool(item), refs[number]) for item, number in parts))
+        return Grow(entry[2], tuple([Part(bool(item), refs[number]) for item, number in entry[3]]))
     if kind != DROP:
         raise ValueError(f"there is no write of kind {kind!r}")
     return Drop()
@@ -202,9 +199,9 @@ def pack_scope(scope: Scope) -> list[Any]:
     return [scope.owner, scope.name, scope.path] if scope.path else [scope.owner, scope.name]
 
 
-def _unpack_scope(document: list[Any]) -> Scope:
-    owner, name, *path = document
-    return Scope(None if owner is None else ExecutorId(owner), name, *path)
+@lru_cache(maxsize=1024)  # a run has few, and each of its records names them
+def _scope(owner: str | None, name: str, path: str = "") -> Scope:
+    return Scope(None if owner is None else ExecutorId(owner), name, path)
 
 
 def _pack_buffers(buffers: Sequence[Any], add: _Add) -> list[Any]:
@@ -289,7 +286,7 @@ _NO_REST = NOTHING[_REST:]
 _UNPACKED: Mapping[str, Callable[[Any, list[Ref]], Any]] = {
     "deliveries": _unpack_deliveries,
     "writes": _unpack_writes,
-    "dropped": lambda scopes, _: [_unpack_scope(scope) for scope in scopes],
+    "dropped": lambda scopes, _: [_scope(*scope) for scope in scopes],
     "buffers": _unpack_buffers,
     "outputs": _unpack_pairs,
     "requests": lambda requests, refs: [_unpack_asked(asked, refs) for asked in requests],

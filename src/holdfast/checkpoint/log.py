@@ -26,6 +26,7 @@ from holdfast.checkpoint.store import (
 )
 from holdfast.checkpoint.tidying import Tidying
 from holdfast.checkpoint.values import Encoder
+from holdfast.engine.made import made
 from holdfast.engine.message import Expiry
 from holdfast.engine.status import RunStatus
 from holdfast.engine.value import NotAtHand, Value
@@ -140,7 +141,7 @@ class RunLog:
         """Give checkpoints their ids; nothing else may be written before they are committed."""
         prepared = None if drafts else self.prepared_at_once(entries, taken)
         if prepared is None:
-            entries = [made for entry in entries for made in entry.with_start()]
+            entries = [one for entry in entries for one in entry.with_start()]
             packed = self._packed_at_once(entries) or await self._packed_in_time(entries)
             prepared = self._prepared(*packed, entries, taken, drafts)
         return prepared
@@ -166,32 +167,32 @@ class RunLog:
     ) -> Prepared:
         notes = _noted_by(drafts, packer) if drafts else ()
         self._ahead = True
-        made = self._maker.make(self.head, entries, changes, packer)
+        records = self._maker.make(self.head, entries, changes, packer)
         noted: set[Digest] = set()
         for draft in drafts:
             noted.update(digest for value in draft.values for digest in digests_of(packer.ref(value)))
-        return self._made(made, packer, taken, notes, noted)
+        return self._made(records, packer, taken, notes, noted)
 
     def _made(
         self,
-        made: Made,
+        of: Made,
         packer: Packer,
         taken: Sequence[str],
         notes: tuple[Note, ...] = (),
         noted: Set[Digest] = frozenset(),
     ) -> Prepared:
-        records, infos, status = made
+        records, infos, status = of
         newest = records[-1]
         head = self._next_head(status, newest.checkpoint_id, newest.seq)
         blobs = tuple(map(Blob, packer.blobs, packer.blobs.values())) if packer.blobs else ()
-        return Prepared(infos, head, records, blobs, notes, tuple(taken), noted)
+        return made(Prepared, (infos, head, records, blobs, notes, tuple(taken), noted))
 
     async def commit(self, prepared: Prepared) -> None:
         """Make what was prepared durable."""
         _, head, records, blobs, notes, taken, noted = prepared
         current = self.head
-        expected = Expected(current.checkpoint_id, current.token) if current.checkpoint_id else None
-        commit = Commit(head, expected, records, blobs, notes, taken)
+        expected = made(Expected, (current.checkpoint_id, current.token)) if current.checkpoint_id else None
+        commit = made(Commit, (head, expected, records, blobs, notes, taken, (), ()))
         if records and self._needs:
             commit, self._needs = commit._replace(needs=self._needs), ()
         claims = bool(head.owner) and not self.claim.held
@@ -302,21 +303,24 @@ class RunLog:
     def _next_head(self, status: RunStatus, checkpoint_id: CheckpointId | None = None, seq: int = 0) -> Head:
         """The head after a commit: at the same checkpoint as before, or at another."""
         current = self.head
-        return Head(
-            current.run_id,
-            current.workflow_name,
-            current.family,
-            current.checkpoint_id if checkpoint_id is None else checkpoint_id,
-            current.seq if checkpoint_id is None else seq,
-            current.token if self._acquired else current.token + 1,
-            status,
-            current.created,
-            self._maker.time,
-            self.claim.name if status is RunStatus.RUNNING else "",
-            self._wake_at() if status is RunStatus.WAITING else None,
-            0,
-            "",
-            current.retention,
+        return made(
+            Head,
+            (
+                current.run_id,
+                current.workflow_name,
+                current.family,
+                current.checkpoint_id if checkpoint_id is None else checkpoint_id,
+                current.seq if checkpoint_id is None else seq,
+                current.token if self._acquired else current.token + 1,
+                status,
+                current.created,
+                self._maker.time,
+                self.claim.name if status is RunStatus.RUNNING else "",
+                self._wake_at() if status is RunStatus.WAITING else None,
+                0,
+                "",
+                current.retention,
+            ),
         )
 
     def _wake_at(self) -> int | None:

@@ -21,6 +21,7 @@ from holdfast.checkpoint.record import (
 )
 from holdfast.checkpoint.store import Head, Keyframe, Record
 from holdfast.checkpoint.tidying import Tidying
+from holdfast.engine.made import made
 from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId
 
@@ -146,7 +147,7 @@ class Maker:
             self._replay = Replay(seq)
         phase, cause, status = kind
         manifest = self._manifest
-        header = tuple.__new__(
+        header = made(
             Header,
             (
                 head.run_id,
@@ -174,7 +175,7 @@ class Maker:
             kept = len(keyframe.changes) + len(keyframe.values)
             self._replay = Replay(seq, kept)
             size += kept + packer.new_blob_bytes()
-        record = tuple.__new__(
+        record = made(
             Record, (checkpoint_id, head.run_id, seq, head_bytes, changes, values, size, keyframe, (), True)
         )
         return record, CheckpointInfo(checkpoint_id, header, size)

@@ -189,20 +189,23 @@ class Manifest:
         if changes is NOTHING:
             self.happened = []
             return
-        if changes.since_input is not None:
-            self.since_input = changes.since_input
-        if changes.fingerprint is not None:
-            self.fingerprint = changes.fingerprint
-        if changes.graph is not None:
-            self._hold([changes.graph])
+        # A thousand are folded at once, and most say little: what is not there should cost nothing.
+        _, writes, dropped, _, _, _, _, _, instances, since_input, fingerprint, happened, graph, _ = changes
+        if since_input is not None:
+            self.since_input = since_input
+        if fingerprint is not None:
+            self.fingerprint = fingerprint
+        if graph is not None:
+            self._hold([graph])
             self._forget([self.graph] if self.graph is not None else ())
-            self.graph = changes.graph
-        self.happened = list(changes.happened) if changes.happened else []
+            self.graph = graph
+        self.happened = list(happened) if happened else []
         self._fold_messages(changes, seq)
-        self._fold_writes(changes.writes)
-        for scope in changes.dropped:
+        if writes:
+            self._fold_writes(writes)
+        for scope in dropped:
             self._forget(self.state.pop(scope, {}).values())
-        for host, count in changes.instances:
+        for host, count in instances:
             self.instances.pop(host, None)
             if count:
                 self.instances[host] = count
@@ -237,26 +240,27 @@ class Manifest:
         return min(times, default=None)
 
     def _fold_messages(self, changes: Changes, seq: int) -> None:
-        for asked in changes.requests:
+        deliveries, _, _, buffers, outputs, requests, answers, answered, *_ = changes
+        for asked in requests:
             self.requests[asked.request_id] = asked._replace(seq=asked.seq or seq)
             self._hold([asked.data])
-        if changes.deliveries is not None:
+        if deliveries is not None:
             # Those that replace are held first, so that a blob named by both is never unknown in between.
-            self._hold(_refs_of(changes.deliveries))
+            self._hold(_refs_of(deliveries))
             if self.digests:
                 self._forget(_refs_of(self.deliveries))
-            self.deliveries = list(changes.deliveries)
-        for request_id, ref in changes.answers:
+            self.deliveries = list(deliveries)
+        for request_id, ref in answers:
             asked = self.requests.pop(request_id)
             self.deliveries.append(Delivered(asked.executor_id, None, ref, asked))
             self.answered[request_id] = True
             self._hold([ref])
-        if changes.answered:
-            self.answered.update(dict.fromkeys(changes.answered, True))
-        for executor_id, ref in changes.outputs:
+        if answered:
+            self.answered.update(dict.fromkeys(answered, True))
+        for executor_id, ref in outputs:
             self.outputs.append((executor_id, ref))
             self._hold([ref])
-        for key, extended in changes.buffers:
+        for key, extended in buffers:
             buffer = self.buffers.pop(key, {})
             if extended is None:
                 self._forget(ref for refs in buffer.values() for ref in refs)
@@ -284,7 +288,7 @@ class Manifest:
                 keys[key] = ref
             elif isinstance(written, Grow):
                 keys[key] = _grown(before, written)
-                self._hold(part.ref for part in written.parts)
+                self._hold([part.ref for part in written.parts])
                 continue
             if before is not None:
                 self._forget((before,))
@@ -348,7 +352,9 @@ def _refs_of(deliveries: Sequence[Delivered]) -> list[Ref]:
 
 def _grown(before: Ref | None, written: Grow) -> Ref:
     """The value with more parts; one that has parts already grows in place, for it belongs to the manifest alone."""
-    size = sum(part.ref.size for part in written.parts)
+    size = 0
+    for part in written.parts:
+        size += part.ref.size
     if before is None:
         return Ref(written.label, size, parts=list(written.parts))
     if before.parts is not None:

@@ -11,6 +11,7 @@ from holdfast.checkpoint.document import PUT, pack_scope
 from holdfast.checkpoint.manifest import Delivered, Put, Ref
 from holdfast.checkpoint.values import Encoded
 from holdfast.engine import state
+from holdfast.engine.made import made
 from holdfast.engine.snapshot import Delta
 from holdfast.engine.state import Scope
 
@@ -33,7 +34,7 @@ def plain(delta: Delta) -> Plain | None:
         number = numbers.setdefault(id(ref), len(refs))
         if number == len(refs):
             refs.append(ref)
-        delivered.append(Delivered(target, source, ref))
+        delivered.append(made(Delivered, (target, source, ref, None)))
         sent.append((target, source, number))
     document: dict[str, Any] = {"deliveries": sent}
     written: list[tuple[Scope, str, Put]] = []
@@ -49,7 +50,7 @@ def plain(delta: Delta) -> Plain | None:
             number = numbers.setdefault(id(ref), len(refs))
             if number == len(refs):
                 refs.append(ref)
-            written.append((scope, key, Put(ref)))
+            written.append((scope, key, made(Put, (ref,))))
             if scope != last:
                 keys = []
                 by_scope.append((pack_scope(scope), keys))

@@ -60,7 +60,10 @@ class Checkpoints(Correspondence):
 
     def news(self, most: int | None = None) -> list[WorkflowEvent]:
         """The events for checkpoints that were made and not told yet."""
-        told, self._news = (self._news, []) if most is None else (self._news[:most], self._news[most:])
+        news = self._news
+        if not news:
+            return []
+        told, self._news = (news, []) if most is None else (news[:most], news[most:])
         return [CheckpointSavedEvent(info) for info in told]
 
     def begun(self, address: ExecutorId) -> tuple[str, str]:
@@ -132,17 +135,8 @@ class Checkpoints(Correspondence):
         goes_on: bool,
     ) -> Entry:
         since_input = after.since_input if after.since_input != self.log.since_input + 1 else None
-        return Entry(
-            Phase.END,
-            after.superstep,
-            Cause.SUPERSTEP,
-            status,
-            before,
-            delta,
-            since_input,
-            happened,
-            goes_on,
-        )
+        end = Phase.END, after.superstep, Cause.SUPERSTEP, status
+        return Entry(*end, before, delta, since_input, happened, goes_on)
 
     # What is put off.
 

@@ -16,7 +16,6 @@ from holdfast.engine.snapshot import BufferKey, Snapshot
 from holdfast.engine.value import NotAtHand, Value
 from holdfast.errors import GraphChanged, UnknownType
 from holdfast.graph.alias import renamed, renamed_buffer, renamed_path
-from holdfast.graph.difference import difference
 from holdfast.graph.graph import Graph
 
 # More differences than this are counted, not told.
@@ -42,6 +41,9 @@ async def graph_changed(
     if before is None:
         listed = ""
     else:
+        # Who goes on with the same graph need not wait for it.
+        from holdfast.graph.difference import difference
+
         lines = difference(before, graph.description, graph) or ["nothing that has a name"]
         more = [f"and {len(lines) - _LISTED:,} more differences"] if len(lines) > _LISTED else []
         listed = "".join(f"\n  - {_shortened(line)}" for line in [*lines[:_LISTED], *more])

@@ -144,11 +144,16 @@ class StoredJournal(Journal):
 
     def clear(self) -> None:
         """The superstep is about to be durable as a whole: nothing of it is needed any more."""
-        self._stop_timer()
         self._cleared += 1
-        self._pending = []
-        self.turns = {}
-        self._results = {}
+        # Most supersteps have none of these, and nothing should be made for them.
+        if self._timer is not None:
+            self._stop_timer()
+        if self._pending:
+            self._pending = []
+        if self.turns:
+            self.turns = {}
+        if self._results:
+            self._results = {}
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

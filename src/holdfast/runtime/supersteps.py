@@ -189,8 +189,13 @@ class Supersteps:
 
         The events of what it brought begin at ``told``.
         """
-        happened = [event for turn in finished for event in turn.events if not event.provisional]
-        happened += [event for event in events[told:] if isinstance(event, WorkflowWarningEvent)]
+        happened: list[WorkflowEvent] = []
+        for turn in finished:
+            if turn.events:
+                happened += [event for event in turn.events if not event.provisional]
+        for event in events[told:]:
+            if isinstance(event, WorkflowWarningEvent):
+                happened.append(event)
         answers = dict(self._questions.answers)
         at = self._at
         made = await recorder.superstep(at.snapshot, applied, happened, answers)

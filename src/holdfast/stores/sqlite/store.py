@@ -103,7 +103,7 @@ class SqliteStore:
 
     async def commit(self, commit: Commit) -> Sequence[Letter]:
         session = self._current()
-        with await self._bring(session, commit.head.family, commit.blobs):
+        with await self._bring(session, commit.head.family, commit.blobs) if commit.blobs else nullcontext():
             waiting: list[Letter] = await session.writes.call(commit)
         return waiting
 

@@ -41,7 +41,6 @@ ADD_BLOB = "INSERT INTO blobs (family, find, digest, size, mark, data) VALUES (?
 _BRING_AGAIN = "UPDATE blobs SET mark = ? WHERE id = ?"
 _MARKS = "SELECT count FROM marks"
 
-
 # Not ``bytes``: before sqlite3 binds those it looks whether someone adapts them, and catches an error that says no.
 Row: TypeAlias = tuple[int, int, int, bytearray, int, int, bytearray, bytearray, bytearray]
 """What ``ADD_CHECKPOINT`` wants of a record."""
@@ -61,7 +60,10 @@ Written: TypeAlias = list[Letter] | HeadMoved | CheckpointNotFound | CheckpointC
 def write_commits(
     connection: sqlite3.Connection, namespace: str, commits: Sequence[Commit], big_blob: int
 ) -> list[Written]:
-    """Write the rows of commits in the transaction that is open: at most ``TOGETHER``, no two of them of one run."""
+    """Write the rows of commits in the transaction that is open: at most ``TOGETHER``, no two of them of one run.
+
+    Each is as if it were alone, but all of them take one statement to find their runs, and two to write what most have.
+    """
     found = _find_runs(connection, namespace, [commit.head.run_id for commit in commits])
     rows: list[Row] = []
     moves: list[tuple[object, ...]] = []
@@ -80,7 +82,6 @@ def write_commits(
             add_blobs(connection, namespace, commit.head.family, commit.blobs, big_blob)
         moves.append((*moving(namespace, commit.head, content % MODULUS), run))
         written.append(mail.waiting_letters(connection, run) if commit.letters else letters)
-    # A statement for many rows takes a third less than one for each of them.
     connection.executemany(ADD_CHECKPOINT, rows)
     connection.executemany(MOVE_RUN, moves)
     return written
@@ -113,17 +114,13 @@ def _enter(
     Raises what may be wrong with a commit before it writes anything; then the journal is that of the new checkpoint.
     """
     check_head(commit, _place(found))
-    head = commit.head
-    letters: list[Letter] = []
-    if found is None:
-        if commit.needs:
-            _bring_needed(connection, namespace, commit)
-        return add_run(connection, namespace, head), 0, letters
-    _, run, _, _, content, created, wake_at, has_notes, has_letters = found
-    if has_letters:
-        letters = mail.waiting_letters(connection, run)
+    letters = mail.waiting_letters(connection, found[1]) if found is not None and found[-1] else []
     if commit.needs:
         _bring_needed(connection, namespace, commit)
+    head = commit.head
+    if found is None:
+        return add_run(connection, namespace, head), 0, letters
+    _, run, _, _, content, created, wake_at, has_notes, _ = found
     if created != head.created or wake_at != head.wake_at:
         connection.execute(_SET_TIMES, (head.created, head.wake_at, run))
     if has_notes and commit.expected and commit.expected.checkpoint_id != head.checkpoint_id:
