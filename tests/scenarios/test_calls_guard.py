@@ -1,4 +1,4 @@
-"""How many functions of ours are called for each of many: executors of a graph, keys of a turn, checkpoints of a list.
+"""How many functions are called for each of many: executors of a graph, supersteps, keys of a turn, listed checkpoints.
 
 What is called for each is what takes the time where there are thousands. Counted is what Python calls, in the thread of
 the event loop and without clocks; the numbers are as tight as they are now. `bench/` has W9 and W6 for the same by the
@@ -24,10 +24,12 @@ from holdfast import (
     executor,
     handler,
 )
+from holdfast.checkpoint import log
 from holdfast.engine.staging import Staging
 from holdfast.graph.placeable import spec_of_placeable
 
 EXECUTOR = 115
+SUPERSTEP = 130
 KEY = 20
 CHECKPOINT = 8
 
@@ -89,18 +91,23 @@ async def _run(workflow: Workflow, count: int) -> None:
     await workflow.run(count)
 
 
-def listing(count: int) -> Callable[[], object]:
-    """Lists the checkpoints of a run of so many supersteps."""
-    storage = InMemoryCheckpointStorage()
+def repeat(count: int, storage: InMemoryCheckpointStorage) -> None:
+    """All of a run of so many supersteps, each of which sends a message and writes a value."""
 
     @executor
     async def again(number: int, ctx: WorkflowContext[int]) -> None:
+        await ctx.queue_state_update("number", number, scope_name="Again")
         if number > 1:
             await ctx.send_message(number - 1)
 
     builder = WorkflowBuilder(name="Again", max_iterations=count + 1).set_start_executor(again)
-    workflow = builder.add_edge(again, again).with_checkpointing(storage).build()
-    asyncio.run(_run(workflow, count))
+    asyncio.run(_run(builder.add_edge(again, again).with_checkpointing(storage).build(), count))
+
+
+def listing(count: int) -> Callable[[], object]:
+    """Lists the checkpoints of a run of so many supersteps."""
+    storage = InMemoryCheckpointStorage()
+    repeat(count, storage)
 
     async def listed() -> None:
         assert len(await storage.list_checkpoints()) == 2 * count
@@ -122,6 +129,11 @@ def test_a_key_more_in_a_turn() -> None:
     assert for_each(write_keys) <= KEY
 
 
+def test_a_superstep_more_in_a_run() -> None:
+    """With the checkpoints at its end and at the start of the next, in one commit."""
+    assert for_each(lambda count: repeat(count, InMemoryCheckpointStorage())) <= SUPERSTEP
+
+
 def test_a_checkpoint_more_in_a_list() -> None:
     assert calls_of_listing() <= CHECKPOINT
 
@@ -137,10 +149,13 @@ def twice(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def test_planted_waste_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A class that is read for each executor, a change that is staged twice, and a checkpoint that is made twice."""
+    """A class read for each executor, no superstep that is plain, a change staged twice, a checkpoint made twice."""
     with monkeypatch.context() as patch:
         patch.setattr(builder, "spec_of_placeable", lambda placed, known: spec_of_placeable(placed))
         assert for_each(build) > EXECUTOR
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "plain", lambda delta: None)
+        assert for_each(lambda count: repeat(count, InMemoryCheckpointStorage())) > SUPERSTEP
     with monkeypatch.context() as patch:
         patch.setattr(Staging, "put", twice(Staging.put))
         assert for_each(write_keys) > KEY
