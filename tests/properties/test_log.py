@@ -10,24 +10,14 @@ from hypothesis import strategies as st
 
 from holdfast import InMemoryCheckpointStorage, NotLoaded
 from holdfast.checkpoint import slices
+from holdfast.checkpoint.changes import Asked, Changes, Delivered, Drop, Grow, Happened, Part, Put, Ref
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.document import packed, unpacked
 from holdfast.checkpoint.info import Cause, CheckpointInfo, Header, Phase
 from holdfast.checkpoint.loading import changes_of
 from holdfast.checkpoint.log import RunLog
 from holdfast.checkpoint.making import Outside
-from holdfast.checkpoint.manifest import (
-    Asked,
-    Changes,
-    Delivered,
-    Drop,
-    Grow,
-    Happened,
-    Manifest,
-    Part,
-    Put,
-    Ref,
-)
+from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.packing import Entry
 from holdfast.checkpoint.record import elsewhere, id_of, packed_header, plain_form, stored_form
 from holdfast.checkpoint.restoring import snapshot_of

@@ -23,7 +23,8 @@ from holdfast import (
     response_handler,
 )
 from holdfast.checkpoint import manifest
-from holdfast.checkpoint.manifest import Changes, Grow, Manifest
+from holdfast.checkpoint.changes import Changes, Grow
+from holdfast.checkpoint.manifest import Manifest
 from holdfast.engine.durability import checked_durability
 from holdfast.errors import HoldfastError
 from holdfast.runtime import cast, recorder

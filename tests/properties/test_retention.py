@@ -19,8 +19,9 @@ from holdfast import (
     SqliteCheckpointStorage,
 )
 from holdfast.checkpoint import named, pruning
+from holdfast.checkpoint.changes import Changes, Ref
 from holdfast.checkpoint.loading import Blobs
-from holdfast.checkpoint.manifest import Changes, Manifest, Ref
+from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.store import Blob, Commit, Keyframe, Letter, Record, Removal, Store
 from holdfast.errors import HoldfastError
 from holdfast.ids import CheckpointId, Digest

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import checkpointable
+from holdfast.checkpoint.changes import Part, Ref
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.codec.registry import TypeRegistry
 from holdfast.checkpoint.comparing import alignment
@@ -30,7 +31,6 @@ from holdfast.checkpoint.comparing.text import difference_lines
 from holdfast.checkpoint.comparing.tree import Unreadable, bytes_of, same, tree_of
 from holdfast.checkpoint.comparing.words import short, short_pair, type_of
 from holdfast.checkpoint.difference import Difference, DiffValue
-from holdfast.checkpoint.manifest import Part, Ref
 from holdfast.errors import CheckpointCorrupt
 from tests.properties.test_codec import CODEC, VALUES
 from tests.unit.test_codec_exact import exact

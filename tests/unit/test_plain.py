@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.checkpoint.changes import Delivered, Ref
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.document import packed
 from holdfast.checkpoint.info import Cause, Phase
-from holdfast.checkpoint.manifest import Delivered, Manifest, Ref
+from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.packing import Entry, Packer
 from holdfast.checkpoint.plain import plain
 from holdfast.checkpoint.values import INLINE, Encoded, Encoder

@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 from holdfast.checkpoint import slices
 from holdfast.checkpoint.bundles import unbundled
+from holdfast.checkpoint.changes import Changes, Part, Ref, digests_of
 from holdfast.checkpoint.info import Header
 from holdfast.checkpoint.journal import digests_in, done_by
 from holdfast.checkpoint.loading import WHAT_NOW, Blobs, changes_of, fold_one, keyframe_of, load, whole
-from holdfast.checkpoint.manifest import Changes, Manifest, Part, Ref, digests_of
+from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.named import OfRun, Place, lost_at, placed_in
 from holdfast.checkpoint.paging import Unreadable, each_record
 from holdfast.checkpoint.problems import LostValue, Problem, VerifyReport

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
+from holdfast.checkpoint.changes import Ref, digests_of
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.info import CheckpointInfo, Header
-from holdfast.checkpoint.manifest import Manifest, Ref, digests_of
+from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.values import BlobSource, Encoder, restored
 from holdfast.checkpoint.views import (
     CheckpointSummary,

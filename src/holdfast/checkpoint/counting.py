@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import ormsgpack
 
+from holdfast.checkpoint.changes import Ref
 from holdfast.checkpoint.document import refs_of
 from holdfast.checkpoint.info import Cause
 from holdfast.checkpoint.loading import Blobs, load
 from holdfast.checkpoint.looking import steadily
-from holdfast.checkpoint.manifest import Manifest, Ref
+from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.record import corrupt, elsewhere, plain_form, read_header, unsealed
 from holdfast.checkpoint.statistics import StorageStatistics, StorageUsage
 from holdfast.checkpoint.store import Depth, Head, Record, RunQuery, Store

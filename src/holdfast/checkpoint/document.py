@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import ormsgpack
 
-from holdfast.checkpoint.manifest import (
+from holdfast.checkpoint.changes import (
     NOTHING,
     Asked,
     Changes,

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from time import time_ns
 from typing import Any
 
+from holdfast.checkpoint.changes import Asked
 from holdfast.checkpoint.inbox import answer_letter, asks_to_cancel, cancel_letter
 from holdfast.checkpoint.loading import Blobs, load
-from holdfast.checkpoint.manifest import Asked
 from holdfast.checkpoint.owner import is_held, process_of, this_process
 from holdfast.checkpoint.restoring import request_of
 from holdfast.checkpoint.store import Commit, Depth, Expected, Head, Store

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from holdfast.checkpoint.changes import Changes
 from holdfast.checkpoint.info import Cause, Phase
-from holdfast.checkpoint.manifest import Changes, Manifest
+from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.renaming import rename
 
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import ormsgpack
 
+from holdfast.checkpoint.changes import Ref, digests_of
 from holdfast.checkpoint.document import Table, refs_of
 from holdfast.checkpoint.log import Draft
-from holdfast.checkpoint.manifest import Ref, digests_of
 from holdfast.checkpoint.packing import Packer
 from holdfast.checkpoint.record import plain_form, stored_form
 from holdfast.checkpoint.store import Note

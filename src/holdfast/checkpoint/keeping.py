@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from holdfast.checkpoint.arguments import checked_retention, checkpoint_id_of, no_run, run_id_of
+from holdfast.checkpoint.changes import Renames
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.info import CheckpointInfo, moment
 from holdfast.checkpoint.loading import Blobs, Loaded, changes_of, load, whole
 from holdfast.checkpoint.log import RunLog
 from holdfast.checkpoint.making import Outside
-from holdfast.checkpoint.manifest import Renames
 from holdfast.checkpoint.pruning import tidied
 from holdfast.checkpoint.record import corrupt, info_of
 from holdfast.checkpoint.retention import Retention

@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
+from holdfast.checkpoint.changes import Changes
 from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.document import unpacked
 from holdfast.checkpoint.folding import take_in
 from holdfast.checkpoint.info import CheckpointInfo, Header
 from holdfast.checkpoint.making import Replay
-from holdfast.checkpoint.manifest import Changes, Manifest
+from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.record import (
     ELSEWHERE,
     corrupt,

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from typing import NamedTuple, TypeVar
 
 from holdfast.checkpoint.bundles import bundled
+from holdfast.checkpoint.changes import Changes, digests_of
 from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.making import Made, Maker, Outside, Replay
-from holdfast.checkpoint.manifest import Changes, Manifest, digests_of
+from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.owner import Claim
 from holdfast.checkpoint.packing import Entry, Packer
 from holdfast.checkpoint.plain import plain

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
+from holdfast.checkpoint.changes import NOTHING, Changes
 from holdfast.checkpoint.document import packed
 from holdfast.checkpoint.folding import take_in
 from holdfast.checkpoint.info import Cause, CheckpointInfo, Header, Phase
-from holdfast.checkpoint.manifest import NOTHING, Changes, Manifest
+from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.packing import Entry, Packer
 from holdfast.checkpoint.plain import Plain
 from holdfast.checkpoint.record import (

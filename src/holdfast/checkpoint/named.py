@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple, TypeAlias
 
-from holdfast.checkpoint.manifest import Changes, Grow, Put, Ref
+from holdfast.checkpoint.changes import Changes, Grow, Put, Ref
 from holdfast.checkpoint.problems import LostValue
 from holdfast.engine.state import Scope
 from holdfast.ids import Digest

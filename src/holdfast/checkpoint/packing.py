@@ -7,8 +7,7 @@ from itertools import islice
 from typing import NamedTuple, TypeAlias
 
 from holdfast.checkpoint import slices
-from holdfast.checkpoint.info import Cause, Phase
-from holdfast.checkpoint.manifest import (
+from holdfast.checkpoint.changes import (
     NOTHING,
     Asked,
     Changes,
@@ -16,13 +15,14 @@ from holdfast.checkpoint.manifest import (
     Drop,
     Grow,
     Happened,
-    Manifest,
     Part,
     Put,
     Ref,
     Renames,
     Written,
 )
+from holdfast.checkpoint.info import Cause, Phase
+from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.record import digest_of, stored_form
 from holdfast.checkpoint.values import INLINE, Encoded, Encoder, Pieces
 from holdfast.engine import state

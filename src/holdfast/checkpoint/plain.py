@@ -7,8 +7,8 @@ from typing import Any, TypeAlias
 
 import ormsgpack
 
+from holdfast.checkpoint.changes import Delivered, Put, Ref
 from holdfast.checkpoint.document import PUT, pack_scope
-from holdfast.checkpoint.manifest import Delivered, Put, Ref
 from holdfast.checkpoint.values import Encoded
 from holdfast.engine import state
 from holdfast.engine.made import made

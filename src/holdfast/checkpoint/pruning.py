@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from holdfast.checkpoint.changes import Changes, digests_of
 from holdfast.checkpoint.document import packed
 from holdfast.checkpoint.journal import digests_in
 from holdfast.checkpoint.loading import Blobs, changes_of, keyframe_of, load, whole
-from holdfast.checkpoint.manifest import Changes, Manifest, digests_of
+from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.named import refs_in
 from holdfast.checkpoint.record import LARGEST_PART, blob_of, elsewhere, info_of, sealed, stored_form
 from holdfast.checkpoint.retention import Retention

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from holdfast.checkpoint.manifest import Asked, Delivered, Manifest, Ref, Renames
+from holdfast.checkpoint.changes import Asked, Delivered, Ref, Renames
+from holdfast.checkpoint.manifest import Manifest
 from holdfast.engine.snapshot import BufferKey
 from holdfast.engine.state import Scope
 from holdfast.errors import GraphChanged

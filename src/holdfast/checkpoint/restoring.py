@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.checkpoint.manifest import Asked, Delivered, Manifest, Ref
+from holdfast.checkpoint.changes import Asked, Delivered, Ref
+from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.values import BlobSource, Encoder, restored
 from holdfast.engine.chain import Chain
 from holdfast.engine.layered import Layered

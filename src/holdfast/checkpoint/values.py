@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
+from holdfast.checkpoint.changes import Ref
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.counters import Counters
-from holdfast.checkpoint.manifest import Ref
 from holdfast.engine.copying import differs, is_immutable
 from holdfast.engine.value import Fetchable, NotAtHand, Value, missing_of, read_all
 from holdfast.errors import LimitExceeded

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from holdfast.checkpoint.changes import Asked, Delivered, Ref
 from holdfast.checkpoint.info import moment
-from holdfast.checkpoint.manifest import Asked, Delivered, Ref
 from holdfast.errors import NotLoaded
 from holdfast.graph.types import TypeForm
 from holdfast.ids import ExecutorId, RequestId

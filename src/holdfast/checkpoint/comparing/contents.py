@@ -7,8 +7,8 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from holdfast.checkpoint import slices
+from holdfast.checkpoint.changes import Part, Ref, digests_of
 from holdfast.checkpoint.codec import Codec
-from holdfast.checkpoint.manifest import Part, Ref, digests_of
 from holdfast.checkpoint.record import digest_of
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import Digest

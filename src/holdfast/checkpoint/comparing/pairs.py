@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+from holdfast.checkpoint.changes import Ref
 from holdfast.checkpoint.comparing.alignment import gaps
 from holdfast.checkpoint.comparing.contents import name_of
 from holdfast.checkpoint.comparing.words import in_line
-from holdfast.checkpoint.manifest import Manifest, Ref
+from holdfast.checkpoint.manifest import Manifest
 
 # The private scopes of an executor that hold something of the user's, and what they are called.
 _PRIVATE = {"": "private", "state": "state", "fields": "field"}

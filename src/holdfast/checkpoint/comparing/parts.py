@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
+from holdfast.checkpoint.changes import Ref
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.comparing.alignment import gaps
 from holdfast.checkpoint.comparing.lines import Lines, unified
@@ -22,7 +23,6 @@ from holdfast.checkpoint.comparing.tree import (
 )
 from holdfast.checkpoint.comparing.words import short, short_pair, type_of
 from holdfast.checkpoint.difference import Difference, DiffValue
-from holdfast.checkpoint.manifest import Ref
 from holdfast.checkpoint.views import Unread
 from holdfast.errors import HoldfastError
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from holdfast.checkpoint.changes import Part
 from holdfast.checkpoint.comparing.contents import Verdict, digests_in, pieces, pieces_of
 from holdfast.checkpoint.comparing.pairs import Pair
 from holdfast.checkpoint.comparing.parts import WHOLE
-from holdfast.checkpoint.manifest import Part
 from holdfast.ids import Digest
 
 # Two values that are bigger than this together are not read to tell what is different in them.

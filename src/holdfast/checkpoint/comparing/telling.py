@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
+from holdfast.checkpoint.changes import Part, Ref
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.comparing.contents import content_of
 from holdfast.checkpoint.comparing.lines import Lines, unified
@@ -14,7 +15,6 @@ from holdfast.checkpoint.comparing.planning import Job
 from holdfast.checkpoint.comparing.tree import Node, Unreadable, tree_of
 from holdfast.checkpoint.comparing.words import short, short_pair
 from holdfast.checkpoint.difference import Difference, DiffValue
-from holdfast.checkpoint.manifest import Part, Ref
 from holdfast.checkpoint.views import Unread
 from holdfast.errors import HoldfastError
 from holdfast.graph.types import type_name
