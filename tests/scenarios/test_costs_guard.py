@@ -79,7 +79,8 @@ def test_growing_history(tmp_path: Path) -> None:
     for part in (done[:40], done[-40:]):  # as much at the end as at the beginning
         assert middle(part, "blocks") <= KEPT_BLOCKS + 6
         assert middle(part, "peak") <= PEAK + 3_000
-        assert middle(part, "written") <= 6 * PAGE
+        # On which page of the index an id falls is chance: of 40, half may take one more.
+        assert middle(part, "written") <= 7 * PAGE
 
 
 def test_fan_out_of_a_hundred(tmp_path: Path) -> None:
