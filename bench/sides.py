@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 OURS = "holdfast"
 OURS_STORED = "holdfast-sqlite"
+OURS_BUSY = "holdfast-sqlite-busy"
 
 ENVIRONMENTS = {
     "agent-framework": ("agent-framework-core==1.23.0",),
@@ -57,6 +58,7 @@ SIDES = (
     Side("holdfast-memory", "holdfast", "memory", "memory", quick=False),
     Side(OURS_STORED, "holdfast", "sqlite", "synced"),
     Side("holdfast-file", "holdfast", "file", "synced", quick=False),
+    Side(OURS_BUSY, "holdfast", "busy", "synced"),
     Side("holdfast-sqlite-async", "holdfast", "async", "synced"),
     Side("holdfast-sqlite-exit", "holdfast", "exit", "synced"),
     Side(
@@ -96,6 +98,7 @@ SIDES = (
     Side("limit: asyncio task", "limits", "asyncio"),
     Side("limit: append + fdatasync", "limits", "append", "synced"),
     Side("limit: bare transaction", "limits", "transaction", "synced"),
-    Side("limit: same rows + hop", "limits", "rows", "synced"),
+    Side("limit: same rows", "limits", "rows", "synced"),
+    Side("limit: same rows + hop", "limits", "hop", "synced"),
     Side("limit: zstd-1 + fsync", "limits", "zstd", "synced"),
 )

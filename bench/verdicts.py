@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 from bench.measure import BESIDE, Row, Table
 from bench.resuming import AFTER_W3, LIST, OPEN
-from bench.sides import OURS, OURS_STORED
+from bench.sides import OURS, OURS_BUSY, OURS_STORED
 from bench.workloads.model import UNITS, WITHOUT_COPY
 
 AF, AF_FILE, LG, LG_SQLITE = "agent-framework", "agent-framework-file", "langgraph", "langgraph-sqlite"
 DELTA = "langgraph-delta"
-ROWS, BARE, ZSTD = "limit: same rows + hop", "limit: bare transaction", "limit: zstd-1 + fsync"
+ROWS, HOP, BARE = "limit: same rows", "limit: same rows + hop", "limit: bare transaction"
+ZSTD = "limit: zstd-1 + fsync"
 APPEND, TASK = "limit: append + fdatasync", "limit: asyncio task"
 
 
@@ -106,9 +107,12 @@ def w2(run: Run) -> Iterator[Verdict]:
     """A durable checkpoint each."""
     ours = run.seconds("W2", OURS_STORED)
     target = "on SQLite FULL within 1.5 times the same rows through the same hop"
-    yield from _at_most("W2", target, 1.5, ours, run.seconds("W2", ROWS))
+    yield from _at_most("W2", target, 1.5, ours, run.seconds("W2", HOP))
+    busy = run.seconds("W2", OURS_BUSY)
+    yield from _told("W2", "the same where the event loop also serves others", busy, run.seconds("W2", HOP))
     target = "faster than every durable peer, also those that do not sync"
     yield from _faster_than(run, "W2", OURS_STORED, _stores, target)
+    yield from _told("W2", "a superstep in transactions of the same rows", ours, run.seconds("W2", ROWS))
     yield from _told("W2", "a superstep in bare SQLite FULL transactions", ours, run.seconds("W2", BARE))
     yield from _told("W2", "a superstep in appends with fdatasync", ours, run.seconds("W2", APPEND))
 

@@ -6,7 +6,7 @@ from bench.counting import Counted, syncs_between_marks
 from bench.measure import BESIDE, Row, Table
 from bench.report import show
 from bench.scripts import SCRIPTS, expected, summary
-from bench.verdicts import AF, AF_FILE, LG, LG_SQLITE, ROWS, ZSTD, verdicts
+from bench.verdicts import AF, AF_FILE, HOP, LG, LG_SQLITE, ZSTD, verdicts
 from bench.workloads import WORKLOADS, select
 from bench.workloads.model import WITHOUT_COPY
 
@@ -43,7 +43,7 @@ def test_what_was_not_measured_is_not_judged() -> None:
 
 
 def test_limits_are_no_peers() -> None:
-    rows = Row(ROWS, [Sample(100)], stores="synced")
+    rows = Row(HOP, [Sample(100)], stores="synced")
     ours = table("W2", holdfast_sqlite=149, burr_sqlite=150)
     found = words(Table(ours.workload, ours.params, 1, [*ours.rows, rows]))
     assert found["on SQLite FULL within 1.5 times the same rows through the same hop"] == "PASS"

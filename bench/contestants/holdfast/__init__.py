@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ LOSES = {
     "none": ("all", "all"),
     "memory": ("all", "all"),
     "sqlite": (NOTHING, NOTHING),
+    "busy": (NOTHING, NOTHING),
     "file": (NOTHING, NOTHING),
     "async": (BEHIND, BEHIND),
     "exit": ("all since the run began or last rested", "all since the run began or last rested"),
@@ -41,6 +43,8 @@ LOSES = {
 STORES = {
     "memory": "`InMemoryCheckpointStorage()`",
     "sqlite": '`SqliteCheckpointStorage("x.db")` (WAL, synchronous=FULL), durability `sync`, its default',
+    "busy": '`SqliteCheckpointStorage("x.db")` as above, in an event loop that has a pipe to watch: commits are made '
+    "by a thread then, and by the event loop's own where that has nothing else to do",
     "file": '`FileCheckpointStorage("folder")` (a file and its folder synced), durability `sync`, its default',
     "async": '`SqliteCheckpointStorage("x.db")`, `with_durability("async")`',
     "exit": '`SqliteCheckpointStorage("x.db")`, `with_durability("exit")`',
@@ -99,6 +103,19 @@ def _built(builder: WorkflowBuilder) -> Workflow:
     return workflow
 
 
+@contextmanager
+def _watching() -> Iterator[None]:
+    """Something else that the event loop might have to do at any time."""
+    loop, (reading, writing) = asyncio.get_running_loop(), os.pipe()
+    loop.add_reader(reading, lambda: None)
+    try:
+        yield
+    finally:
+        loop.remove_reader(reading)
+        os.close(reading)
+        os.close(writing)
+
+
 def stored(kind: str, build: Callable[[Job], WorkflowBuilder]) -> Prepare:
     """A workflow with one run on a store; in memory the state is read before the store is gone."""
 
@@ -112,7 +129,8 @@ def stored(kind: str, build: Callable[[Job], WorkflowBuilder]) -> Prepare:
             async def run() -> Outcome:
                 return await consume(workflow, RUN)
 
-            yield run
+            with _watching() if kind == "busy" else nullcontext():
+                yield run
             if kind == "memory" and job.workload in STATE:
                 _in_memory[job.folder] = summary(await stored_state(storage, RUN))
 
@@ -180,7 +198,13 @@ def _entries(kind: str) -> dict[str, Entry]:
         **{name: Entry(many(kind), f"`asyncio.gather` of runs on one storage; {where}") for name in MANY},
     }
     beside = ("W7-few", "W7-many", "W7-default")  # what W7 is compared with, on our own side
-    left_out = {"memory": (*MANY, "W8-whole"), "file": beside, "async": beside, "exit": beside}
+    left_out = {
+        "memory": (*MANY, "W8-whole"),
+        "busy": [name for name in entries if name != "W2"],
+        "file": beside,
+        "async": beside,
+        "exit": beside,
+    }
     for name in left_out.get(kind, ()):
         del entries[name]
     return entries
@@ -215,6 +239,9 @@ def contestant(variant: str) -> Contestant:
     if variant in ("async", "exit") and not hasattr(WorkflowBuilder, "with_durability"):
         reason = {"*": "this version has no `with_durability`"}
         return Contestant(("holdfast",), {}, kill, power, reason)
-    missing = {"*": "nothing is stored"} if variant == "none" else {"W1": "W1 is without storage"}
+    missing = {
+        "none": {"*": "nothing is stored"},
+        "busy": {"*": "who makes commits is compared in W2"},
+    }.get(variant, {"W1": "W1 is without storage"})
     resume = _resume(variant) if variant in ("sqlite", "file") else None
     return Contestant(("holdfast",), _entries(variant), kill, power, missing, resume)

@@ -39,13 +39,13 @@ def contestant(variant: str) -> Contestant:
     from bench.contestants.limits import rows
 
     whole = "the bytes that our commit's rows hold"
+    same = (
+        "what our W2 executes to write, with the same bytes bound (seals too), on the same kind of connection and "
+        "log, {}; all of it is made before the clock starts: no engine, no store, nothing read"
+    )
     entry = {
-        "rows": Entry(
-            rows.through_the_hop,
-            "what our W2 executes to write, with the same bytes bound (seals too), on the same kind of connection "
-            "and log, by the same kind of thread; all of it is made before the clock starts: no engine, no store, "
-            "nothing read",
-        ),
+        "hop": Entry(rows.same_rows(hop=True), same.format("by the same kind of thread")),
+        "rows": Entry(rows.same_rows(hop=False), same.format("no thread")),
         "transaction": Entry(
             rows.in_place(rows.transaction),
             f"{whole}, one row in one transaction (WAL, synchronous=FULL), no thread; nobody makes room in the log",

@@ -82,33 +82,47 @@ def statements_of(commits: Sequence[Commit]) -> Iterator[list[Statement]]:
         yield [statement for statement in statements if statement[1]]
 
 
-@asynccontextmanager
-async def through_the_hop(job: Job) -> AsyncIterator[Run]:
-    """The same rows in the same tables, by the same kind of thread and connection, with nothing else around them."""
-    commits = list(statements_of(await commits_of(job.params)))
-    make(job.folder)
-    place = Place(job.folder / "runs.db", 60.0)
-    handle, room = Handle(place, reads_only=False), Room(place.path, LONGEST_LOG)
-    connection = handle.connection()
+def same_rows(hop: bool) -> Prepare:
+    """The same rows in the same tables, on the same kind of connection, with nothing else around them.
 
-    def write(calls: list[Call[list[Statement]]]) -> None:
-        for call in calls:
+    By the same kind of thread, or with no hop in the event loop's own.
+    """
+
+    @asynccontextmanager
+    async def prepare(job: Job) -> AsyncIterator[Run]:
+        commits = list(statements_of(await commits_of(job.params)))
+        make(job.folder)
+        place = Place(job.folder / "runs.db", 60.0)
+        handle, room = Handle(place, reads_only=False), Room(place.path, LONGEST_LOG)
+        connection = handle.connection()
+
+        def write(commit: list[Statement]) -> None:
             connection.execute("BEGIN IMMEDIATE")
             room.make(1)
-            for sql, rows in call.task:
+            for sql, rows in commit:
                 connection.executemany(sql, rows)
             connection.execute("COMMIT")
-        settle(calls)
 
-    lane: Lane[list[Statement]] = Lane("bench-writes", write, handle.close)
+        def work(calls: list[Call[list[Statement]]]) -> None:
+            for call in calls:
+                write(call.task)
+            settle(calls)
 
-    async def run() -> Outcome:
-        for commit in commits:
-            await lane.call(commit)
-        return Outcome(job.params["supersteps"], len(commits) - 1)
+        lane: Lane[list[Statement]] = Lane("bench-writes", work)
 
-    yield run
-    await lane.close()
+        async def run() -> Outcome:
+            for commit in commits:
+                if hop:
+                    await lane.call(commit)
+                else:
+                    write(commit)
+            return Outcome(job.params["supersteps"], len(commits) - 1)
+
+        yield run
+        await lane.close()
+        handle.close()
+
+    return prepare
 
 
 Writer: TypeAlias = tuple[Callable[[bytes], None], Callable[[], None]]

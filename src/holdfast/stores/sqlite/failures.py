@@ -45,7 +45,7 @@ def patiently(call: Callable[[], Result], seconds: float) -> Result:
         try:
             return call()
         except sqlite3.OperationalError as error:
-            if primary_code(error) not in _BUSY_CODES or time.monotonic() > deadline:
+            if primary_code(error) not in _BUSY_CODES or time.monotonic() >= deadline:
                 raise
         time.sleep(pause)
         pause = min(pause * 2, 0.05)

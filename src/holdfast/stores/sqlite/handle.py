@@ -64,10 +64,15 @@ class Handle:
         assert self._info is not None
         return self._info
 
+    @property
+    def is_open(self) -> bool:
+        """Whether the connection can be had without opening it."""
+        return self._connection is not None and self._epoch == self._place.epoch
+
     def connection(self) -> sqlite3.Connection:
         """The connection, opened if it is not; raises ``StorageError``."""
         _check_same(self._place)
-        if self._connection is not None and self._epoch == self._place.epoch:
+        if self._connection is not None and self.is_open:
             return self._connection
         self.drop()
         place = self._place
@@ -101,6 +106,8 @@ class Handle:
             connection.execute("PRAGMA query_only = ON")
         else:
             patiently(lambda: schema.add_missing(connection), place.busy_seconds)
+            # Who begins a transaction says how patient it is: the thread of an event loop is not.
+            connection.execute("PRAGMA busy_timeout = 0")
         return info
 
     def close(self) -> None:

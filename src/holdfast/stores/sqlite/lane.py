@@ -9,6 +9,7 @@ from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from holdfast.errors import StorageError
+from holdfast.stores.sqlite.idle import is_idle
 
 Task = TypeVar("Task")
 
@@ -21,9 +22,15 @@ class Call(Generic[Task]):
     def __init__(self, task: Task) -> None:
         self.task = task
         self.loop = asyncio.get_running_loop()
-        self.future: asyncio.Future[Any] = self.loop.create_future()
+        self.future: asyncio.Future[Any] | None = None
         self.result: Any = None
         self.error: BaseException | None = None
+
+    def outcome(self) -> Any:
+        """What came of it, once it is over."""
+        if self.error is not None:
+            raise self.error
+        return self.result
 
 
 def settle(calls: list[Call[Any]]) -> None:
@@ -42,6 +49,7 @@ def settle(calls: list[Call[Any]]) -> None:
 
 def _tell(calls: list[Call[Any]]) -> None:
     for call in calls:
+        assert call.future is not None
         if call.future.done():  # its caller was cancelled
             continue
         if call.error is not None:
@@ -56,6 +64,10 @@ class Lane(Generic[Task]):
     ``work`` settles the calls that it is given; ``finish`` runs when the lane is stopped. Where several call, theirs
     are handed over when the event loop has gone once through all that is ready there: what many tasks ask for in one
     round, as they do when one answer woke them all, is then done at once. Who calls alone does not wait for that.
+
+    ``work_at_once`` does calls in the thread of the event loop, if they are of the kind that takes less time than
+    waking a thread and being woken by it; else it gives false, and nothing happened. It is asked only while nobody else
+    needs the event loop.
     """
 
     def __init__(
@@ -63,10 +75,12 @@ class Lane(Generic[Task]):
         name: str,
         work: Callable[[list[Call[Task]]], None],
         finish: Callable[[], None] = lambda: None,
+        work_at_once: Callable[[list[Call[Task]]], bool] = lambda calls: False,
     ) -> None:
         self._name = name
         self._work = work
         self._finish = finish
+        self._work_at_once = work_at_once
         self._queue: SimpleQueue[Call[Task] | None] = SimpleQueue()
         self._gathered: dict[asyncio.AbstractEventLoop, list[Call[Task]]] = {}
         self._several = False
@@ -81,20 +95,38 @@ class Lane(Generic[Task]):
             raise StorageError("the store was closed before it could do this; nothing was changed")
         call = Call(task)
         gathered = self._gathered.get(call.loop)
+        alone = gathered is None and not self._several and self._queue.empty()
+        if alone and is_idle(call.loop) and self._work_at_once([call]):
+            return call.outcome()
+        call.future = call.loop.create_future()
         if gathered is not None:
             gathered.append(call)
-        elif self._several or not self._queue.empty():
+        elif alone:
+            self._put([call])
+        else:
             self._gathered[call.loop] = [call]
             call.loop.call_soon(self._hand_over, call.loop)
-        else:
-            self._queue.put(call)
-        if self._thread is None:
-            self._start()
         return await call.future
 
     def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
-        for call in self._gathered.pop(loop, ()):
+        calls = self._gathered.pop(loop, [])
+        if not calls:  # the lane was stopped
+            return
+        done = False
+        try:
+            done = self._queue.empty() and is_idle(loop) and self._work_at_once(calls)
+        finally:
+            if done:
+                self._several = len(calls) > 1
+                _tell(calls)
+            else:  # also if Ctrl-C came in between: nobody may wait forever
+                self._put(calls)
+
+    def _put(self, calls: list[Call[Task]]) -> None:
+        for call in calls:
             self._queue.put(call)
+        if self._thread is None:
+            self._start()
 
     def _start(self) -> None:
         with self._starting:
@@ -107,12 +139,13 @@ class Lane(Generic[Task]):
         """Let the thread end when it has done what it was given so far; it is not waited for."""
         self._stopped = True
         for loop in list(self._gathered):
-            self._hand_over(loop)
+            self._put(self._gathered.pop(loop))
         self._queue.put(None)
 
     async def close(self) -> None:
         """Stop the thread, and wait until it is gone."""
         self._end = Call(None)
+        self._end.future = self._end.loop.create_future()
         self.stop()
         if self._thread is not None:
             await self._end.future

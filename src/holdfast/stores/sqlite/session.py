@@ -40,7 +40,9 @@ class Session:
         self.presence = Presence(path.with_name(path.name + "-owners"))
         self.files: Lane[Job] = Lane("holdfast-sqlite-files", self._do_jobs, self.presence.leave)
         self.reads: Lane[Query] = Lane("holdfast-sqlite-reads", self._read, self.reader.close)
-        self.writes: Lane[Task] = Lane("holdfast-sqlite-writes", self.writer.work, write_handle.close)
+        self.writes: Lane[Task] = Lane(
+            "holdfast-sqlite-writes", self.writer.work, write_handle.close, self.writer.work_at_once
+        )
 
     def _read(self, calls: list[Call[Query]]) -> None:
         for call in calls:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
@@ -16,6 +17,14 @@ from holdfast.stores.sqlite.lane import Call, settle
 from holdfast.stores.sqlite.reading import read_head
 from holdfast.stores.sqlite.room import Room
 from holdfast.stores.sqlite.writing import TOGETHER, change_content, write_commits
+
+# What is written in the thread of an event loop: commits with not much more in them than supersteps have as a rule.
+_FEW_RECORDS = 2
+_FEW_BYTES = 64 * 1024
+# How long such a transaction may take, and each commit in it; if it took longer, so many are left to the thread.
+_LONG_SECONDS = 0.005
+_LONG_COMMIT_SECONDS = 0.0002
+_LEFT_TO_THE_THREAD = 100
 
 _DOUBTFUL_COMMIT = ". The commit may have happened or not: read the head again before anything else"
 _DOUBTFUL_MAIL = ". The letters may be there or not: leave them again, and keys that are refused were left"
@@ -51,6 +60,8 @@ class Writer:
         self._big_blob = big_blob
         self._small_log: sqlite3.Connection | None = None
         """The connection whose log is kept small, if it is."""
+        self._left = 0
+        """How many transactions are left to the thread, because the disk was slow."""
 
     def work(self, calls: list[Call[Task]]) -> None:
         """Write, and tell those who wait for it."""
@@ -58,18 +69,49 @@ class Writer:
             self._write(calls)
         settle(calls)
 
+    def work_at_once(self, calls: list[Call[Task]]) -> bool:
+        """Write in the thread of the caller, if that is quick and nobody is in the way; if not, nothing was done.
+
+        What goes wrong before the commit is not told either: whoever tries again will find it, and can wait.
+        """
+        if self._left:
+            self._left -= 1
+            return False
+        if not all(_is_small(call.task) for call in calls) or not self._handle.gate.acquire(blocking=False):
+            return False
+        begin = time.monotonic()
+        try:
+            return self._handle.is_open and self._written_at_once(calls)
+        finally:
+            self._handle.gate.release()
+            if time.monotonic() - begin > _LONG_SECONDS + len(calls) * _LONG_COMMIT_SECONDS:
+                self._left = _LEFT_TO_THE_THREAD
+
+    def _written_at_once(self, calls: list[Call[Task]]) -> bool:
+        connection: sqlite3.Connection | None = None
+        filled = False
+        try:
+            connection = self._begin(calls, patience=0)
+            self._fill(connection, calls)
+            filled = True
+            self._finish(connection, calls)
+        except BaseException as error:
+            expected = isinstance(error, Exception)
+            if connection is not None or not expected:
+                self._handle.drop()
+            if filled or not expected:  # signals are told to the thread of an event loop, whatever it does
+                raise
+            return False
+        return True
+
     def _write(self, calls: list[Call[Task]]) -> None:
         try:
-            connection = self._handle.connection()
-            self._set_log(connection, calls)
-            patiently(lambda: connection.execute("BEGIN IMMEDIATE"), self._place.busy_seconds)
+            connection = self._begin(calls, self._place.busy_seconds)
         except (sqlite3.Error, StorageError) as error:
             self._fail(calls, error, "writing to")
             return
         try:
-            if self._small_log is not connection:
-                self.room.make(len(calls))
-            self._apply(connection, calls)
+            self._fill(connection, calls)
         except Exception as error:
             self._handle.drop()
             if len(calls) == 1:
@@ -79,6 +121,18 @@ class Writer:
                     self._write([call])
             return
         self._finish(connection, calls)
+
+    def _begin(self, calls: list[Call[Task]], patience: float) -> sqlite3.Connection:
+        connection = self._handle.connection()
+        self._set_log(connection, calls)
+        patiently(lambda: connection.execute("BEGIN IMMEDIATE"), patience)
+        return connection
+
+    def _fill(self, connection: sqlite3.Connection, calls: list[Call[Task]]) -> None:
+        """Write what is asked for in the transaction that is open."""
+        if self._small_log is not connection:
+            self.room.make(len(calls))
+        self._apply(connection, calls)
 
     def _set_log(self, connection: sqlite3.Connection, calls: list[Call[Task]]) -> None:
         """Keep the log small while runs are written of which not everything is kept, and only then."""
@@ -149,6 +203,15 @@ class Writer:
     def _fail(self, calls: list[Call[Task]], error: BaseException, doing: str, doubt: str = "") -> None:
         for call in calls:
             call.error = storage_error(error, self._place.path, doing, self._place.busy_seconds, doubt)
+
+
+def _is_small(task: Task) -> bool:
+    """Whether writing it takes about as long as the sync behind it, or less."""
+    return (
+        isinstance(task, Commit)
+        and len(task.records) <= _FEW_RECORDS
+        and sum([len(blob.data) for blob in task.blobs]) <= _FEW_BYTES
+    )
 
 
 def _doubt(task: Task) -> str:

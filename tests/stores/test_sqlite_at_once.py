@@ -1,0 +1,299 @@
+"""Commits in the thread of an event loop that has nothing else to do, and in no other."""
+
+import asyncio
+import gc
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import SqliteCheckpointStorage, WorkflowBuilder, executor
+from holdfast.checkpoint.store import Head
+from holdfast.errors import HeadMoved, StorageError
+from holdfast.ids import RunId
+from holdfast.stores.sqlite import SqliteStore, handle, writer
+from holdfast.stores.sqlite.idle import is_idle
+from holdfast.testing.store_suite.samples import begin, first_commit, move_on, next_commit, sample_blob
+from tests.support.seeded_loop import SeededLoop
+
+
+class Watched(sqlite3.Connection):
+    """Says in which thread each transaction was committed, and does ``before`` first."""
+
+    threads: list[str]
+    before: Callable[[], None]
+
+    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+        if sql == "COMMIT" and self.in_transaction:
+            Watched.before()
+            Watched.threads.append(threading.current_thread().name)
+        return super().execute(sql, *parameters)
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the threads that committed; however slow this machine is, it is not found to be."""
+    monkeypatch.setattr(writer, "_LONG_SECONDS", 30.0)
+    Watched.threads, Watched.before = [], lambda: None
+    monkeypatch.setattr(handle, "CONNECTION_CLASS", Watched)
+    return Watched.threads
+
+
+HERE, THERE = "MainThread", "holdfast-sqlite-writes"
+
+
+async def several(store: SqliteStore, head: Head, count: int = 3) -> Head:
+    for _ in range(count):
+        head = await move_on(store, head)
+    return head
+
+
+async def test_who_is_alone_is_served_in_its_own_thread(tmp_path: Path, threads: list[str]) -> None:
+    store = SqliteStore(tmp_path / "runs.db")
+    head = await begin(store, "r")
+    threads.clear()  # opening the file is left to the thread
+    head = await several(store, head)
+    assert threads == [HERE] * 3
+    assert await store.head(RunId("r")) == head
+    assert store.transactions == 4
+    await store.close()
+
+
+async def test_all_who_call_in_one_round_are_served_together(tmp_path: Path, threads: list[str]) -> None:
+    store = SqliteStore(tmp_path / "runs.db")
+    heads = [await begin(store, f"r{number}") for number in range(20)]
+    threads.clear()
+    moved = await asyncio.gather(*(several(store, head) for head in heads))
+    assert len(threads) < 12  # two for each round would be many
+    assert set(threads[-2:]) == {HERE}
+    assert [await store.head(head.run_id) for head in moved] == moved
+    await store.close()
+
+
+@contextmanager
+def _connection(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    reading, writing = os.pipe()
+    loop.add_reader(reading, lambda: None)
+    try:
+        yield
+    finally:
+        loop.remove_reader(reading)
+        os.close(reading)
+        os.close(writing)
+
+
+@contextmanager
+def _timer(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    timers = [loop.call_later(0.001 * number, lambda: None) for number in range(60_000)]
+    yield
+    for timer in timers:
+        timer.cancel()
+
+
+@contextmanager
+def _others(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
+    ready: list[asyncio.Handle] = []
+
+    def go_round() -> None:
+        ready[:] = [loop.call_soon(go_round)]
+
+    go_round()
+    yield
+    ready[0].cancel()
+
+
+@pytest.mark.parametrize("something", [_connection, _timer, _others])
+async def test_an_event_loop_with_something_else_to_do_is_not_held_up(
+    something: Callable[[asyncio.AbstractEventLoop], Any], tmp_path: Path, threads: list[str]
+) -> None:
+    store = SqliteStore(tmp_path / "runs.db")
+    head = await begin(store, "r")
+    threads.clear()
+    with something(asyncio.get_running_loop()):
+        head = await several(store, head)
+    assert threads == [THERE] * 3
+    await asyncio.sleep(0)
+    gc.collect()
+    await several(store, head)
+    if something is not _timer:  # the last of those may still be there, cancelled
+        assert threads == [THERE] * 3 + [HERE] * 3
+    await store.close()
+
+
+def test_idle_is_only_a_loop_of_which_it_can_be_told() -> None:
+    assert not is_idle(SeededLoop(1))
+    loop = asyncio.SelectorEventLoop()
+    assert is_idle(loop)
+    later = loop.call_later(60, lambda: None)
+    assert is_idle(loop)
+    soon = loop.call_later(0, lambda: None)
+    assert not is_idle(loop)
+    soon.cancel()
+    later.cancel()
+    loop.close()
+    assert not is_idle(loop)
+
+
+async def test_a_lock_of_another_process_does_not_hold_the_event_loop_up(
+    tmp_path: Path, threads: list[str]
+) -> None:
+    store = SqliteStore(tmp_path / "runs.db")
+    head = await begin(store, "r")
+    threads.clear()
+    other = sqlite3.connect(tmp_path / "runs.db", isolation_level=None, check_same_thread=False)
+    other.execute("BEGIN IMMEDIATE")
+    loop, turned = asyncio.get_running_loop(), threading.Event()
+
+    def let_go() -> None:
+        loop.call_soon_threadsafe(turned.set)
+        assert turned.wait(30), "the event loop stands still"
+        other.execute("ROLLBACK")
+
+    letting = threading.Thread(target=let_go)
+    letting.start()
+    head = await move_on(store, head)
+    letting.join()
+    other.close()
+    assert turned.is_set()
+    assert threads == [THERE]
+    assert await store.head(RunId("r")) == head
+    await store.close()
+
+
+async def test_a_slow_disk_is_left_to_the_thread_for_a_while(
+    tmp_path: Path, threads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writer, "_LEFT_TO_THE_THREAD", 3)
+    store = SqliteStore(tmp_path / "runs.db")
+    head = await begin(store, "r")
+    threads.clear()
+    head = await several(store, head, 2)
+    monkeypatch.setattr(writer, "_LONG_SECONDS", 0.01)
+    Watched.before = lambda: time.sleep(0.05)
+    head = await move_on(store, head)
+    monkeypatch.setattr(writer, "_LONG_SECONDS", 30.0)
+    Watched.before = lambda: None
+    await several(store, head, 5)
+    assert threads == [HERE] * 3 + [THERE] * 3 + [HERE] * 2
+    await store.close()
+
+
+@pytest.mark.parametrize("size", [writer._FEW_BYTES, writer._FEW_BYTES + 1])
+async def test_many_bytes_are_left_to_the_thread(size: int, tmp_path: Path, threads: list[str]) -> None:
+    store = SqliteStore(tmp_path / "runs.db")
+    head = await begin(store, "r")
+    threads.clear()
+    await move_on(store, head, [sample_blob(b"x" * size)])
+    assert threads == [HERE if size == writer._FEW_BYTES else THERE]
+    await store.close()
+
+
+async def test_what_others_moved_is_refused_there_too(tmp_path: Path, threads: list[str]) -> None:
+    store = SqliteStore(tmp_path / "runs.db")
+    head = await begin(store, "r")
+    moved = await move_on(store, head)
+    threads.clear()
+    with pytest.raises(HeadMoved):
+        await store.commit(next_commit(head))
+    assert await store.head(RunId("r")) == moved
+    assert threads == [HERE]
+    await store.close()
+
+
+class Full(Watched):
+    """Cannot take rows while ``fails``; what is in the transaction then is lost."""
+
+    fails = 0
+
+    def executemany(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+        if Full.fails:
+            Full.fails -= 1
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorcode, error.sqlite_errorname = 13, "SQLITE_FULL"
+            raise error
+        return super().executemany(sql, *parameters)
+
+
+@pytest.mark.parametrize("fails", [1, 2])
+async def test_what_fails_there_is_tried_by_the_thread_and_told(
+    fails: int, tmp_path: Path, threads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handle, "CONNECTION_CLASS", Full)
+    store = SqliteStore(tmp_path / "runs.db")
+    head = await begin(store, "r")
+    threads.clear()
+    Full.fails = fails
+    if fails == 2:
+        with pytest.raises(StorageError, match="no room is left on its disk"):
+            await move_on(store, head)
+        assert await store.head(RunId("r")) == head
+    else:
+        await move_on(store, head)
+    assert Full.fails == 0
+    assert set(threads) <= {THERE}
+    await store.close()
+
+
+def interrupt() -> None:
+    Watched.before = lambda: None
+    raise KeyboardInterrupt
+
+
+async def test_an_interrupt_amid_a_transaction_undoes_it(tmp_path: Path, threads: list[str]) -> None:
+    store = SqliteStore(tmp_path / "runs.db")
+    head = await begin(store, "r")
+    Watched.before = interrupt
+    commit = store.commit(next_commit(head))
+    with pytest.raises(KeyboardInterrupt):
+        commit.send(None)
+    assert await store.head(RunId("r")) == head
+    await move_on(store, head)
+    await store.close()
+
+
+def test_an_interrupt_of_many_leaves_none_waiting(tmp_path: Path, threads: list[str]) -> None:
+    committed: list[RunId] = []
+
+    async def go_on(store: SqliteStore, head: Head) -> None:
+        while True:
+            head = await move_on(store, head)
+            if len(committed) == 100:
+                Watched.before = interrupt
+            committed.append(head.run_id)
+
+    async def main() -> None:
+        store = SqliteStore(tmp_path / "runs.db")
+        heads = [await begin(store, f"r{number}") for number in range(5)]
+        await asyncio.gather(*(asyncio.shield(go_on(store, head)) for head in heads))
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(main())
+    assert len(committed) > 100
+
+
+async def test_a_store_that_was_used_only_in_the_own_thread_since_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    store = SqliteStore(path)
+    await several(store, await begin(store, "r"))
+    await store.close()
+    assert os.listdir(tmp_path) == ["runs.db"]
+    with pytest.raises(StorageError, match="closed"):
+        await store.commit(first_commit("other"))
+
+
+async def test_a_run_alone_needs_no_thread_for_its_supersteps(tmp_path: Path, threads: list[str]) -> None:
+    async def add_one(number: int) -> int:
+        return number + 1
+
+    steps = [executor(id=f"step-{number}")(add_one) for number in range(10)]
+    async with SqliteCheckpointStorage(tmp_path / "runs.db") as storage:
+        builder = WorkflowBuilder(name="Chain").set_start_executor(steps[0]).add_chain(steps)
+        result = await builder.with_checkpointing(storage).build().run(0)
+    assert result.outputs == [10]
+    assert threads.count(HERE) >= 9
