@@ -58,7 +58,7 @@ SIDES = (
     Side("holdfast-memory", "holdfast", "memory", "memory", quick=False),
     Side(OURS_STORED, "holdfast", "sqlite", "synced"),
     Side("holdfast-file", "holdfast", "file", "synced", quick=False),
-    Side(OURS_BUSY, "holdfast", "busy", "synced"),
+    Side(OURS_BUSY, "holdfast", "busy", "synced", quick=False),
     Side("holdfast-sqlite-async", "holdfast", "async", "synced"),
     Side("holdfast-sqlite-exit", "holdfast", "exit", "synced"),
     Side(
