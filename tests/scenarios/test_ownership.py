@@ -35,7 +35,7 @@ from holdfast import (
     response_handler,
 )
 from holdfast.checkpoint.owner import Claim, is_held, let_go, this_process
-from holdfast.checkpoint.store import Commit, Expected, Head, Letter
+from holdfast.checkpoint.store import Commit, Expected, Head, Letter, Store
 from holdfast.ids import RunId
 from holdfast.runtime.ownership import MOST_TAKEOVERS
 from tests.support.durable import (
@@ -1033,12 +1033,24 @@ async def test_poisoned_run_goes_on_from_an_earlier_checkpoint(place: Place, sce
     assert await outputs_of(scene.build().resume(first, storage=place.storage)) == ["x123"]
 
 
-async def test_of_two_who_find_a_poisoned_run_neither_goes_on(place: Place, scene: Scene) -> None:
+class Meeting(Wrapped):
+    """Commits nothing before three want to."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.three = asyncio.Barrier(3)
+
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        await self.three.wait()
+        return await self.inner.commit(commit)
+
+
+async def test_of_those_who_find_a_poisoned_run_none_goes_on(place: Place, scene: Scene) -> None:
     await scene.orphaned(place.storage)
     await give_to(place.storage, DEAD, takeovers=MOST_TAKEOVERS)
     scene.calls.clear()
-    slow = wrapped(place.storage, Slow)  # so that all have looked before one of them writes
-    won, lost = await outcomes(*(scene.build().resume(run_id="mine", storage=slow) for _ in range(3)))
+    meeting = wrapped(place.storage, Meeting)  # all have looked before one of them writes
+    won, lost = await outcomes(*(scene.build().resume(run_id="mine", storage=meeting) for _ in range(3)))
     assert won == []
     assert {type(error) for error in lost} <= {RunPoisoned, RunTaken}, lost
     assert RunPoisoned in {type(error) for error in lost}
