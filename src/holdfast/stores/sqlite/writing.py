@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from itertools import chain
 from struct import Struct
 from typing import TypeAlias
 
@@ -32,6 +33,13 @@ _SET_CONTENT = "UPDATE runs SET content = ?, seal = ? WHERE id = ?"
 ADD_CHECKPOINT = (
     "INSERT INTO checkpoints (run, seq, find, checkpoint, new_bytes, seal, header, changes, small_values) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_SEVERAL = 8
+"""How many rows of checkpoints one statement adds, where there are as many."""
+# Not a step of SQLite for each row, which lets go of the interpreter's lock and takes it again twice. FAIL, because a
+# statement that could be undone alone copies pages first; whoever writes gives up the whole transaction anyway.
+_ADD_SEVERAL = ADD_CHECKPOINT.replace("INSERT", "INSERT OR FAIL") + ", (?, ?, ?, ?, ?, ?, ?, ?, ?)" * (
+    _SEVERAL - 1
 )
 ADD_KEYFRAME = "INSERT INTO keyframes (checkpoint, cut, changes, small_values) VALUES (?, ?, ?, ?)"
 _ADD_TAG = "INSERT INTO tags VALUES (?, ?)"
@@ -101,7 +109,7 @@ def write_commits(
         else:
             place = head.checkpoint_id, head.token
             known[head.run_id] = run, place, content, head.created, head.wake_at, 0
-    connection.executemany(ADD_CHECKPOINT, rows)
+    _add_rows(connection, rows)
     connection.executemany(MOVE_RUN, moves)
     return written
 
@@ -182,7 +190,7 @@ def replace_run(connection: sqlite3.Connection, namespace: str, commit: Commit, 
         connection.execute(statement, (run,))
     rows: list[Row] = []
     content = _add_content(connection, run, commit, rows)
-    connection.executemany(ADD_CHECKPOINT, rows)
+    _add_rows(connection, rows)
     if commit.blobs:
         add_blobs(connection, namespace, commit.head.family, commit.blobs, big_blob)
     move_run(connection, namespace, run, commit.head, content)
@@ -219,6 +227,15 @@ def moving(namespace: str, head: Head, content: int) -> tuple[object, ...]:
         content,
         head_seal(namespace, head, content),
     )
+
+
+def _add_rows(connection: sqlite3.Connection, rows: list[Row]) -> None:
+    """Add rows of checkpoints."""
+    whole = len(rows) - len(rows) % _SEVERAL
+    if whole:
+        groups = [rows[first : first + _SEVERAL] for first in range(0, whole, _SEVERAL)]
+        connection.executemany(_ADD_SEVERAL, [tuple(chain.from_iterable(group)) for group in groups])
+    connection.executemany(ADD_CHECKPOINT, rows[whole:])
 
 
 def _add_with_more(connection: sqlite3.Connection, records: Sequence[Record], rows: list[Row]) -> None:
