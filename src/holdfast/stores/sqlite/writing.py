@@ -55,6 +55,7 @@ Row: TypeAlias = tuple[int, int, int, bytearray, int, int, bytearray, bytearray,
 """What ``ADD_CHECKPOINT`` wants of a record."""
 
 
+_NOTHING = bytearray()
 _from_hex = bytearray.fromhex  # asking bytearray for it each time takes half as long as using it
 _PREFIX = Struct(">q")
 """What ``prefix`` does to a name that is long enough, in a third of the time."""
@@ -262,8 +263,9 @@ def row_of(run: int, record: Record) -> Row:
         new_bytes,
         seal,
         bytearray(header),
-        bytearray(changes),
-        bytearray(values),
+        # The start of a superstep has neither.
+        bytearray(changes) if changes else _NOTHING,
+        bytearray(values) if values else _NOTHING,
     )
 
 
