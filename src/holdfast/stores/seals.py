@@ -21,8 +21,12 @@ MODULUS = 1 << 8 * _BYTES
 """Sums of seals are taken modulo this."""
 
 
+_from_bytes = int.from_bytes  # asking int for it each time takes as long as using it
+
+
+# Where every commit needs a seal it is written out: a call costs as much as packing one field or two.
 def _seal(packed: bytes) -> int:
-    return int.from_bytes(blake3(packed).digest(_BYTES), "big")
+    return _from_bytes(blake3(packed).digest(_BYTES), "big")
 
 
 def _text(text: str) -> bytes:
@@ -39,8 +43,9 @@ def record_seal(record: Record) -> int:
 
 def seal_of_parts(checkpoint_id: str, seq: int, new_bytes: int, tags: Sequence[str], cut: bool | None) -> int:
     """The same from its parts; ``cut`` is None without a keyframe."""
-    packed_tags = [_text(tag) for tag in tags] if tags else []
-    return _seal(ormsgpack.packb([_text(checkpoint_id), seq, new_bytes, packed_tags, cut]))
+    name = checkpoint_id.encode("utf-8", "surrogatepass")
+    packed = ormsgpack.packb((name, seq, new_bytes, [_text(tag) for tag in tags] if tags else (), cut))
+    return _from_bytes(blake3(packed).digest(_BYTES), "big")
 
 
 def keyed_seal(run_id: str, kind: str, key: str, data: bytes | None, order: int = 0) -> int:
@@ -50,18 +55,6 @@ def keyed_seal(run_id: str, kind: str, key: str, data: bytes | None, order: int 
 
 def head_seal(namespace: str, head: Head, content: int) -> int:
     """Over where a run stands, and over the sum of the seals of all that belongs to it."""
-    try:
-        fields = _plain_fields(head)
-    except (
-        AttributeError,
-        UnicodeEncodeError,
-    ):  # what is no text where one should be, or has half a character
-        fields = [_text(part) if isinstance(part, str) else part for part in head]
-    return _seal(ormsgpack.packb([_text(namespace), *fields, content]))
-
-
-def _plain_fields(head: Head) -> list[object]:
-    """The fields of a head with texts as bytes; written out, since every commit does this, in a third of the time."""
     (
         run,
         workflow,
@@ -76,11 +69,36 @@ def _plain_fields(head: Head) -> list[object]:
         wake,
         takeovers,
         reason,
-        retention,
+        kept,
     ) = head
-    texts = run.encode(), workflow.encode(), family.encode(), place.encode()
-    numbers = seq, token, status.encode(), created, updated
-    return [*texts, *numbers, owner.encode(), wake, takeovers, reason.encode(), retention.encode()]
+    try:
+        packed = ormsgpack.packb(
+            (
+                namespace.encode(),
+                run.encode(),
+                workflow.encode(),
+                family.encode(),
+                place.encode(),
+                seq,
+                token,
+                status.encode(),
+                created,
+                updated,
+                owner.encode(),
+                wake,
+                takeovers,
+                reason.encode(),
+                kept.encode(),
+                content,
+            )
+        )
+    except (
+        AttributeError,
+        UnicodeEncodeError,
+    ):  # what is no text where one should be, or has half a character
+        fields = [_text(part) if isinstance(part, str) else part for part in head]
+        packed = ormsgpack.packb([_text(namespace), *fields, content])
+    return _from_bytes(blake3(packed).digest(_BYTES), "big")
 
 
 def document_seal(document: dict[str, Any]) -> int:

@@ -12,6 +12,7 @@ from holdfast.errors import CheckpointCorrupt, CheckpointNotFound, HeadMoved, St
 from holdfast.ids import RunId
 from holdfast.stores.sqlite import mail
 from holdfast.stores.sqlite.failures import patiently, storage_error
+from holdfast.stores.sqlite.finding import Known
 from holdfast.stores.sqlite.handle import LONGEST_LOG, Handle, Place, set_log
 from holdfast.stores.sqlite.lane import Call, settle
 from holdfast.stores.sqlite.reading import read_head
@@ -58,6 +59,7 @@ class Writer:
         self._handle = handle
         self._namespace = namespace
         self._big_blob = big_blob
+        self._known = Known()
         self._small_log: sqlite3.Connection | None = None
         """The connection whose log is kept small, if it is."""
         self._left = 0
@@ -165,7 +167,9 @@ class Writer:
         if not together:
             return
         commits = [commit for _, commit in together.values()]
-        written = write_commits(connection, self._namespace, commits, self._big_blob)
+        written = write_commits(
+            connection, self._namespace, commits, self._big_blob, self._known.runs(connection)
+        )
         for (call, _), result in zip(together.values(), written, strict=True):
             if isinstance(result, list):
                 call.result = result
@@ -174,6 +178,7 @@ class Writer:
         together.clear()
 
     def _do(self, connection: sqlite3.Connection, call: Call[Task], task: Mail | Upkeep) -> None:
+        self._known.forget()
         try:
             if isinstance(task, Mail):
                 call.result = _leave(connection, self._namespace, task)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from functools import cache
+from itertools import chain
+from struct import Struct
 from typing import TypeAlias
 
 from holdfast.checkpoint.store import Blob, Commit, Head, Letter, Record
 from holdfast.errors import CheckpointCorrupt, CheckpointNotFound, HeadMoved
 from holdfast.ids import RunId
-from holdfast.stores.compare import Place, check_head, check_needs
+from holdfast.stores.compare import check_head, check_needs
 from holdfast.stores.seals import MODULUS, head_seal, seal_of_parts
 from holdfast.stores.sqlite import mail
+from holdfast.stores.sqlite.finding import LETTERS, NOTES, Standing, find_runs
 
 # SQLite before 3.32 takes no more than 999 parameters.
 TOGETHER = 512
@@ -32,6 +34,13 @@ ADD_CHECKPOINT = (
     "INSERT INTO checkpoints (run, seq, find, checkpoint, new_bytes, seal, header, changes, small_values) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
+_SEVERAL = 8
+"""How many rows of checkpoints one statement adds, where there are as many."""
+# Not a step of SQLite for each row, which lets go of the interpreter's lock and takes it again twice. FAIL, because a
+# statement that could be undone alone copies pages first; whoever writes gives up the whole transaction anyway.
+_ADD_SEVERAL = ADD_CHECKPOINT.replace("INSERT", "INSERT OR FAIL") + ", (?, ?, ?, ?, ?, ?, ?, ?, ?)" * (
+    _SEVERAL - 1
+)
 ADD_KEYFRAME = "INSERT INTO keyframes (checkpoint, cut, changes, small_values) VALUES (?, ?, ?, ?)"
 _ADD_TAG = "INSERT INTO tags VALUES (?, ?)"
 FIND_FAMILY = "SELECT id FROM families WHERE namespace = ? AND family = ?"
@@ -46,101 +55,109 @@ Row: TypeAlias = tuple[int, int, int, bytearray, int, int, bytearray, bytearray,
 """What ``ADD_CHECKPOINT`` wants of a record."""
 
 
+_NOTHING = bytearray()
+_from_hex = bytearray.fromhex  # asking bytearray for it each time takes half as long as using it
+_PREFIX = Struct(">q")
+"""What ``prefix`` does to a name that is long enough, in a third of the time."""
+
+
 def prefix(name: bytes | bytearray) -> int:
     """The first 8 bytes of a digest as SQLite's kind of integer."""
     return int.from_bytes(name[:8], "big", signed=True)
 
 
-_Found: TypeAlias = tuple[RunId, int, bytes, int, int, int, int | None, int, int]
-"""A run: its id and number, its checkpoint, token, content, created, wake_at, whether it has notes and letters."""
 Written: TypeAlias = list[Letter] | HeadMoved | CheckpointNotFound | CheckpointCorrupt
 """What came of a commit: the letters that wait for its run, or why nothing of it was written."""
 
 
 def write_commits(
-    connection: sqlite3.Connection, namespace: str, commits: Sequence[Commit], big_blob: int
+    connection: sqlite3.Connection,
+    namespace: str,
+    commits: Sequence[Commit],
+    big_blob: int,
+    known: dict[RunId, Standing],
 ) -> list[Written]:
     """Write the rows of commits in the transaction that is open: at most ``TOGETHER``, no two of them of one run.
 
-    Each is as if it were alone, but all of them take one statement to find their runs, and two to write what most have.
+    Each is as if it were alone, but all of them take one statement to find their runs if those are not ``known``, and
+    two to write what most have. ``known`` tells then where they stand.
     """
-    found = _find_runs(connection, namespace, [commit.head.run_id for commit in commits])
+    strange = [commit.head.run_id for commit in commits if commit.head.run_id not in known]
+    if strange:
+        known.update(find_runs(connection, namespace, strange))
     rows: list[Row] = []
     moves: list[tuple[object, ...]] = []
     written: list[Written] = []
     for commit in commits:
+        head, _, _, blobs, notes, taken, left, _ = commit
+        found = known.get(head.run_id)
         try:
-            run, content, letters = _enter(connection, namespace, commit, found.get(commit.head.run_id))
+            run, content, letters = _enter(connection, namespace, commit, found)
         except (HeadMoved, CheckpointNotFound, CheckpointCorrupt) as error:
             written.append(error)
             continue
         content += _add_content(connection, run, commit, rows)
-        if commit.taken:
-            content += mail.take_letters(connection, run, commit.head.run_id, commit.taken)
-            letters = [letter for letter in letters if letter.key not in commit.taken]
-        if commit.blobs:
-            add_blobs(connection, namespace, commit.head.family, commit.blobs, big_blob)
-        moves.append((*moving(namespace, commit.head, content % MODULUS), run))
-        written.append(mail.waiting_letters(connection, run) if commit.letters else letters)
-    connection.executemany(ADD_CHECKPOINT, rows)
+        if taken:
+            content += mail.take_letters(connection, run, head.run_id, taken)
+            letters = [letter for letter in letters if letter.key not in taken]
+        if blobs:
+            add_blobs(connection, namespace, head.family, blobs, big_blob)
+        content %= MODULUS
+        moves.append((*moving(namespace, head, content), run))
+        written.append(mail.waiting_letters(connection, run) if left else letters)
+        if notes or taken or left or (found is not None and found[5]):
+            known.pop(head.run_id, None)
+        else:
+            place = head.checkpoint_id, head.token
+            known[head.run_id] = run, place, content, head.created, head.wake_at, 0
+    _add_rows(connection, rows)
     connection.executemany(MOVE_RUN, moves)
     return written
 
 
-def _find_runs(connection: sqlite3.Connection, namespace: str, run_ids: list[RunId]) -> dict[RunId, _Found]:
-    """What commits have to know of their runs; nothing of those that are not there."""
-    # Some more of the same, so that there are few different statements.
-    count = 1 << (len(run_ids) - 1).bit_length()
-    names = (namespace, *run_ids, *run_ids[:1] * (count - len(run_ids)))
-    return {row[0]: row for row in connection.execute(_find_statement(count), names)}
-
-
-@cache
-def _find_statement(count: int) -> str:
-    # Whether it has notes, and whether letters wait, is asked here: statements of their own take three times as long.
-    return (
-        "SELECT run, id, checkpoint, token, content, created, wake_at, "
-        "EXISTS (SELECT 1 FROM notes WHERE run = runs.id), "
-        "EXISTS (SELECT 1 FROM letters WHERE run = runs.id AND data IS NOT NULL) "
-        f"FROM runs WHERE namespace = ? AND run IN ({', '.join('?' * count)})"
-    )
-
-
 def _enter(
-    connection: sqlite3.Connection, namespace: str, commit: Commit, found: _Found | None
+    connection: sqlite3.Connection, namespace: str, commit: Commit, found: Standing | None
 ) -> tuple[int, int, list[Letter]]:
     """The number of the run, the sum of the seals of what it has, and the letters that wait for it.
 
     Raises what may be wrong with a commit before it writes anything; then the journal is that of the new checkpoint.
     """
-    check_head(commit, _place(found))
-    letters = mail.waiting_letters(connection, found[1]) if found is not None and found[-1] else []
+    if found is None:
+        check_head(commit, None)
+        if commit.needs:
+            _bring_needed(connection, namespace, commit)
+        return add_run(connection, namespace, commit.head), 0, []
+    run, place, content, created, wake_at, has = found
+    check_head(commit, place)
+    letters = mail.waiting_letters(connection, run) if has & LETTERS else []
     if commit.needs:
         _bring_needed(connection, namespace, commit)
     head = commit.head
-    if found is None:
-        return add_run(connection, namespace, head), 0, letters
-    _, run, _, _, content, created, wake_at, has_notes, _ = found
     if created != head.created or wake_at != head.wake_at:
         connection.execute(_SET_TIMES, (head.created, head.wake_at, run))
-    if has_notes and commit.expected and commit.expected.checkpoint_id != head.checkpoint_id:
+    if has & NOTES and place[0] != head.checkpoint_id:
         content += mail.clear_notes(connection, run)
     return run, content, letters
 
 
-def _place(found: _Found | None) -> Place | None:
-    """Where the run stands."""
-    return None if found is None else (found[2].hex(), found[3])
-
-
 def _add_content(connection: sqlite3.Connection, run: int, commit: Commit, rows: list[Row]) -> int:
     """Add records, notes and letters; the sum of their seals. Records that are just a row come to ``rows``."""
-    run_id = commit.head.run_id
-    content = _add_records(connection, run, commit.records, rows) if commit.records else 0
-    if commit.notes:
-        content += mail.add_notes(connection, run, run_id, commit.notes)
-    if commit.letters:
-        content += mail.leave_letters(connection, run, run_id, commit.letters)
+    head, _, records, _, notes, _, letters, _ = commit
+    content = 0
+    before = len(rows)
+    more = False
+    for record in records:
+        row = row_of(run, record)
+        rows.append(row)
+        content += row[5]
+        more = more or record.keyframe is not None or bool(record.tags)
+    if more:
+        _add_with_more(connection, records, rows[before:])
+        del rows[before:]
+    if notes:
+        content += mail.add_notes(connection, run, head.run_id, notes)
+    if letters:
+        content += mail.leave_letters(connection, run, head.run_id, letters)
     return content
 
 
@@ -167,14 +184,14 @@ def change_content(connection: sqlite3.Connection, namespace: str, run: int, hea
 
 def replace_run(connection: sqlite3.Connection, namespace: str, commit: Commit, big_blob: int) -> None:
     """Let a run be what a commit says and nothing else, in the transaction that is open."""
-    found = _find_runs(connection, namespace, [commit.head.run_id]).get(commit.head.run_id)
-    check_head(commit, _place(found))
-    run = add_run(connection, namespace, commit.head) if found is None else found[1]
+    found = find_runs(connection, namespace, [commit.head.run_id]).get(commit.head.run_id)
+    check_head(commit, None if found is None else found[1])
+    run = add_run(connection, namespace, commit.head) if found is None else found[0]
     for statement in OF_RUN:
         connection.execute(statement, (run,))
     rows: list[Row] = []
     content = _add_content(connection, run, commit, rows)
-    connection.executemany(ADD_CHECKPOINT, rows)
+    _add_rows(connection, rows)
     if commit.blobs:
         add_blobs(connection, namespace, commit.head.family, commit.blobs, big_blob)
     move_run(connection, namespace, run, commit.head, content)
@@ -192,34 +209,34 @@ OF_RUN = (
 
 def moving(namespace: str, head: Head, content: int) -> tuple[object, ...]:
     """What of a head changes from commit to commit, as ``MOVE_RUN`` wants it."""
+    _, workflow, family, checkpoint_id, seq, token, status, _, updated, owner, _, takeovers, reason, kept = (
+        head
+    )
     return (
-        head.updated,
-        head.workflow_name,
-        head.family,
-        bytearray.fromhex(head.checkpoint_id),
-        head.seq,
-        head.token,
-        head.status.value,
-        head.owner,
-        head.takeovers,
+        updated,
+        workflow,
+        family,
+        _from_hex(checkpoint_id),
+        seq,
+        token,
+        status._value_,  # what ``value`` gives after two calls
+        owner,
+        takeovers,
         # The text of an error may hold half a character, say of a file name that is no Unicode.
-        bytearray(head.reason, "utf-8", "surrogatepass"),
-        head.retention,
+        bytearray(reason, "utf-8", "surrogatepass"),
+        kept,
         content,
         head_seal(namespace, head, content),
     )
 
 
-def _add_records(connection: sqlite3.Connection, run: int, records: Sequence[Record], rows: list[Row]) -> int:
-    """Add the rows of records, or leave that to who adds ``rows``; the sum of their seals."""
-    own = [row_of(run, record) for record in records]
-    for record in records:
-        if record.keyframe is not None or record.tags:
-            _add_with_more(connection, records, own)
-            break
-    else:
-        rows += own
-    return sum([row[5] for row in own])
+def _add_rows(connection: sqlite3.Connection, rows: list[Row]) -> None:
+    """Add rows of checkpoints."""
+    whole = len(rows) - len(rows) % _SEVERAL
+    if whole:
+        groups = [rows[first : first + _SEVERAL] for first in range(0, whole, _SEVERAL)]
+        connection.executemany(_ADD_SEVERAL, [tuple(chain.from_iterable(group)) for group in groups])
+    connection.executemany(ADD_CHECKPOINT, rows[whole:])
 
 
 def _add_with_more(connection: sqlite3.Connection, records: Sequence[Record], rows: list[Row]) -> None:
@@ -235,10 +252,21 @@ def _add_with_more(connection: sqlite3.Connection, records: Sequence[Record], ro
 def row_of(run: int, record: Record) -> Row:
     """A record as ``ADD_CHECKPOINT`` wants it."""
     checkpoint_id, _, seq, header, changes, values, new_bytes, keyframe, tags, _ = record
-    checkpoint = bytearray.fromhex(checkpoint_id)
+    checkpoint = _from_hex(checkpoint_id)
+    (find,) = _PREFIX.unpack_from(checkpoint)
     seal = seal_of_parts(checkpoint_id, seq, new_bytes, tags, None if keyframe is None else keyframe.cut)
-    large = bytearray(header), bytearray(changes), bytearray(values)
-    return (run, seq, prefix(checkpoint), checkpoint, new_bytes, seal, *large)
+    return (
+        run,
+        seq,
+        find,
+        checkpoint,
+        new_bytes,
+        seal,
+        bytearray(header),
+        # The start of a superstep has neither.
+        bytearray(changes) if changes else _NOTHING,
+        bytearray(values) if values else _NOTHING,
+    )
 
 
 def _bring_needed(connection: sqlite3.Connection, namespace: str, commit: Commit) -> None:

@@ -1,0 +1,131 @@
+"""SqliteStore: where runs stand is remembered between commits, and looked for again when it may be another place."""
+
+import sqlite3
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.checkpoint.store import Expected
+from holdfast.errors import StorageError
+from holdfast.ids import RunId
+from holdfast.stores.sqlite import SqliteStore, finding, handle
+from holdfast.testing.store_suite.samples import (
+    all_of,
+    begin,
+    first_commit,
+    move_on,
+    next_commit,
+    refusal,
+    sample_head,
+    sample_letters,
+    sample_notes,
+    sample_record,
+    staying_commit,
+)
+
+RUN = RunId("r")
+
+
+class Watched(sqlite3.Connection):
+    """Counts how often runs were looked for; its next COMMIT fails if it is told to."""
+
+    searches = 0
+    fails = False
+
+    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+        Watched.searches += sql.startswith("SELECT run, id")
+        if sql == "COMMIT" and Watched.fails:
+            Watched.fails = False
+            raise sqlite3.OperationalError("disk I/O error")
+        return super().execute(sql, *parameters)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "runs.db"
+
+
+@pytest.fixture
+async def store(path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SqliteStore]:
+    monkeypatch.setattr(handle, "CONNECTION_CLASS", Watched)
+    Watched.searches, Watched.fails = 0, False
+    store = SqliteStore(path)
+    yield store
+    assert await store.inspect() == []
+    await store.close()
+
+
+@pytest.fixture
+async def other(path: Path) -> AsyncIterator[SqliteStore]:
+    """Another one that writes to the same file."""
+    other = SqliteStore(path)
+    yield other
+    await other.close()
+
+
+async def test_a_run_that_goes_on_is_not_looked_for(store: SqliteStore) -> None:
+    head = await begin(store, RUN)
+    for _ in range(5):
+        head = await move_on(store, head)
+    assert Watched.searches == 1
+    assert await store.head(RUN) == head
+
+
+async def test_a_commit_sees_that_another_moved_the_run(store: SqliteStore, other: SqliteStore) -> None:
+    head = await begin(store, RUN)
+    there = await move_on(other, head)
+    assert "Another writer moved it on" in str(await refusal(store.commit(next_commit(head, owner="late"))))
+    there = await move_on(store, there)
+    there = await move_on(other, there)
+    assert await store.head(RUN) == there
+
+
+async def test_a_commit_sees_what_another_left_and_noted(store: SqliteStore, other: SqliteStore) -> None:
+    head = await begin(store, RUN)
+    await other.leave(RUN, 1, sample_letters("a"))
+    assert await store.commit(next_commit(head)) == list(sample_letters("a"))
+    head = next_commit(head).head
+    await other.commit(staying_commit(head, sample_notes("n")))
+    await store.commit(next_commit(head)._replace(taken=("a",)))
+    assert await store.notes(RUN) == []
+    assert await store.commit(next_commit(next_commit(head).head)) == []
+
+
+async def test_a_commit_sees_what_was_left_and_noted_here(store: SqliteStore) -> None:
+    head = await begin(store, RUN)
+    await store.leave(RUN, 1, sample_letters("a"))
+    await store.commit(staying_commit(head, sample_notes("n")))
+    assert await store.commit(next_commit(head)) == list(sample_letters("a"))
+    assert await store.notes(RUN) == []
+
+
+async def test_a_run_that_was_removed_can_begin_again(store: SqliteStore) -> None:
+    head = await move_on(store, await begin(store, RUN))
+    await store.remove_run(RUN, Expected(head.checkpoint_id, head.token))
+    assert "is not in the storage" in str(await refusal(store.commit(next_commit(head))))
+    await begin(store, RUN)
+    assert await all_of(store, RUN) == (sample_head(RUN), [sample_record(RUN, 1)])
+
+
+async def test_what_did_not_come_to_its_end_is_forgotten(store: SqliteStore) -> None:
+    head = await move_on(store, await begin(store, RUN))
+    Watched.fails = True
+    with pytest.raises(StorageError, match="may have happened or not"):
+        await move_on(store, head)
+    assert await store.head(RUN) == head
+    assert await move_on(store, head) == await store.head(RUN)
+
+
+async def test_not_more_are_remembered_than_a_process_can_hold(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(finding, "_MOST", 3)
+    for number in range(20):
+        await store.commit(first_commit(f"r{number}"))
+    session = store._session
+    assert session is not None
+    assert len(session.writer._known._runs) <= 4
+    for number in range(20):
+        await move_on(store, sample_head(f"r{number}"))
