@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from holdfast.checkpoint.bundles import bundled
 from holdfast.checkpoint.changes import Changes, digests_of
+from holdfast.checkpoint.heading import Heading
 from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.making import Made, Maker, Outside, Replay
 from holdfast.checkpoint.manifest import Manifest
@@ -83,7 +84,13 @@ class RunLog:
         self._manifest = manifest or Manifest()
         self._tidying = tidying
         self._maker = Maker(
-            outside, self._manifest, head.checkpoint_id or None, replay or Replay(), last_time, tidying
+            outside,
+            Heading(head.run_id, head.workflow_name),
+            self._manifest,
+            head.checkpoint_id or None,
+            replay or Replay(),
+            last_time,
+            tidying,
         )
         self._needs: tuple[Digest, ...] = ()
         self._acquired = False
