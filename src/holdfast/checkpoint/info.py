@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import datetime
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import ormsgpack
+
+from holdfast.checkpoint.store import FORMAT_MAJOR
+from holdfast.engine.made import made
 from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId, RunId
 
@@ -69,6 +73,38 @@ class Header(NamedTuple):
     salt: bytes
 
 
+# Looked up, for a thousand headers are read at once, and an enum takes its time to find its member.
+_PHASES = {str(phase): phase for phase in Phase}
+_CAUSES = {str(cause): cause for cause in Cause}
+_STATUSES = {str(status): status for status in RunStatus}
+
+
+def unpacked_header(data: bytes) -> Header:
+    """The header in these bytes; raises whatever broken data raises."""
+    fields: dict[str, Any] = ormsgpack.unpackb(data)
+    if fields["format"] != FORMAT_MAJOR:
+        raise ValueError(f"it has format {fields['format']}, this version reads {FORMAT_MAJOR}")
+    parent = fields["parent"]
+    return made(
+        Header,
+        (
+            fields["run"],
+            fields["workflow"],
+            fields["seq"],
+            fields["superstep"],
+            _PHASES.get(fields["phase"]) or Phase(fields["phase"]),
+            _CAUSES.get(fields["cause"]) or Cause(fields["cause"]),
+            None if parent is None else parent.hex(),
+            fields["time"],
+            _STATUSES.get(fields["status"]) or RunStatus(fields["status"]),
+            fields["messages"],
+            fields["requests"],
+            fields["from"],
+            fields["salt"],
+        ),
+    )
+
+
 class CheckpointInfo:
     """What is known of a checkpoint without reading any value.
 
@@ -87,16 +123,24 @@ class CheckpointInfo:
     (1, <Phase.END: 'end'>, <RunStatus.COMPLETED: 'completed'>)
     """
 
-    # Two are made in each superstep, and kept as long as the run: so they only point at the header.
+    # Two are made in each superstep, kept as long as the run, and looked at by few: so they only point at the header,
+    # which those that are just made have as bytes.
     __slots__ = ("_checkpoint_id", "_header", "_new_bytes", "_tags")
 
     def __init__(
-        self, checkpoint_id: CheckpointId, header: Header, new_bytes: int, tags: tuple[str, ...] = ()
+        self, checkpoint_id: CheckpointId, header: Header | bytes, new_bytes: int, tags: tuple[str, ...] = ()
     ) -> None:
         self._checkpoint_id = checkpoint_id
         self._header = header
         self._new_bytes = new_bytes
         self._tags = tags
+
+    @property
+    def _said(self) -> Header:
+        header = self._header
+        if isinstance(header, bytes):
+            header = self._header = unpacked_header(header)
+        return header
 
     @property
     def checkpoint_id(self) -> CheckpointId:
@@ -106,47 +150,47 @@ class CheckpointInfo:
     @property
     def run_id(self) -> RunId:
         """The run that it belongs to."""
-        return self._header.run_id
+        return self._said.run_id
 
     @property
     def workflow_name(self) -> str:
         """The workflow of that run."""
-        return self._header.workflow_name
+        return self._said.workflow_name
 
     @property
     def seq(self) -> int:
         """The checkpoint's place in its run: later ones have greater numbers, on every branch."""
-        return self._header.seq
+        return self._said.seq
 
     @property
     def superstep(self) -> int:
         """The number of the superstep that it stands before or after."""
-        return self._header.superstep
+        return self._said.superstep
 
     @property
     def phase(self) -> Phase:
         """Whether it stands before or after that superstep."""
-        return self._header.phase
+        return self._said.phase
 
     @property
     def cause(self) -> Cause:
         """Why it was made."""
-        return self._header.cause
+        return self._said.cause
 
     @property
     def parent_id(self) -> CheckpointId | None:
         """The checkpoint that it follows; None for the first of a run."""
-        return self._header.parent_id
+        return self._said.parent_id
 
     @property
     def timestamp(self) -> datetime.datetime:
         """UTC; strictly increasing within a run."""
-        return moment(self._header.time)
+        return moment(self._said.time)
 
     @property
     def status(self) -> RunStatus:
         """How the run stood there."""
-        return self._header.status
+        return self._said.status
 
     @property
     def new_bytes(self) -> int:
@@ -156,12 +200,12 @@ class CheckpointInfo:
     @property
     def message_count(self) -> int:
         """How many messages are on their way to their next turns."""
-        return self._header.message_count
+        return self._said.message_count
 
     @property
     def request_count(self) -> int:
         """How many requests wait for an answer."""
-        return self._header.request_count
+        return self._said.request_count
 
     @property
     def tags(self) -> tuple[str, ...]:

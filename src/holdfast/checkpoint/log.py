@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from holdfast.checkpoint.bundles import bundled
 from holdfast.checkpoint.changes import Changes, digests_of
+from holdfast.checkpoint.heading import Heading
 from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.making import Made, Maker, Outside, Replay
 from holdfast.checkpoint.manifest import Manifest
@@ -29,6 +30,7 @@ from holdfast.checkpoint.tidying import Tidying
 from holdfast.checkpoint.values import Encoder
 from holdfast.engine.made import made
 from holdfast.engine.message import Expiry
+from holdfast.engine.snapshot import Delta
 from holdfast.engine.status import RunStatus
 from holdfast.engine.value import NotAtHand, Value
 from holdfast.errors import HeadMoved, StorageError
@@ -83,7 +85,13 @@ class RunLog:
         self._manifest = manifest or Manifest()
         self._tidying = tidying
         self._maker = Maker(
-            outside, self._manifest, head.checkpoint_id or None, replay or Replay(), last_time, tidying
+            outside,
+            Heading(head.run_id, head.workflow_name),
+            self._manifest,
+            head.checkpoint_id or None,
+            replay or Replay(),
+            last_time,
+            tidying,
         )
         self._needs: tuple[Digest, ...] = ()
         self._acquired = False
@@ -140,23 +148,29 @@ class RunLog:
         self, entries: Sequence[Entry], taken: Sequence[str] = (), drafts: Sequence[Draft] = ()
     ) -> Prepared:
         """Give checkpoints their ids; nothing else may be written before they are committed."""
-        prepared = None if drafts else self.prepared_at_once(entries, taken)
+        prepared = None if drafts else self._prepared_at_once(entries, taken)
         if prepared is None:
             entries = [one for entry in entries for one in entry.with_start()]
             packed = self._packed_at_once(entries) or await self._packed_in_time(entries)
             prepared = self._prepared(*packed, entries, taken, drafts)
         return prepared
 
-    def prepared_at_once(self, entries: Sequence[Entry], taken: Sequence[str]) -> Prepared | None:
-        """The end of a superstep and the start of the next, if they are as most are; nothing happens if not."""
+    def _prepared_at_once(self, entries: Sequence[Entry], taken: Sequence[str]) -> Prepared | None:
         end = entries[0]
         if not end.goes_on or len(entries) > 1 or end.delta is None:
             return None
-        if end.happened or end.since_input is not None or (changed := plain(end.delta)) is None:
+        if end.happened or end.since_input is not None:
+            return None
+        return self.prepare_step(end.superstep, end.delta, taken)
+
+    def prepare_step(self, superstep: int, delta: Delta, taken: Sequence[str]) -> Prepared | None:
+        """The end of a superstep and the start of the next, if they are as most are; nothing happens if not."""
+        changed = plain(delta)
+        if changed is None:
             return None
         packer = self._packer()
         self._ahead = True
-        return self._made(self._maker.step(self.head, end.superstep, changed, packer), packer, taken)
+        return self._made(self._maker.step(self.head, superstep, changed, packer), packer, taken)
 
     def _prepared(
         self,

@@ -8,7 +8,8 @@ from typing import NamedTuple, TypeAlias
 from holdfast.checkpoint.changes import NOTHING, Changes
 from holdfast.checkpoint.document import packed
 from holdfast.checkpoint.folding import take_in
-from holdfast.checkpoint.info import Cause, CheckpointInfo, Header, Phase
+from holdfast.checkpoint.heading import END, START, Heading
+from holdfast.checkpoint.info import CheckpointInfo, Header
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.packing import Entry, Packer
 from holdfast.checkpoint.plain import Plain
@@ -74,11 +75,6 @@ _Parts: TypeAlias = tuple[bytes, bytes, bytes, bytes, int]
 
 _NOTHING: _Parts = (b"", b"", b"", b"", 0)
 
-_Kind: TypeAlias = tuple[Phase, Cause, RunStatus]
-
-_END: _Kind = (Phase.END, Cause.SUPERSTEP, RunStatus.RUNNING)
-_START: _Kind = (Phase.START, Cause.SUPERSTEP, RunStatus.RUNNING)
-
 Made: TypeAlias = tuple[tuple[Record, ...], Sequence[CheckpointInfo], RunStatus]
 """Records, what can be told of them, and how the run stands at the last."""
 
@@ -89,6 +85,7 @@ class Maker:
     def __init__(
         self,
         outside: Outside,
+        heading: Heading,
         manifest: Manifest,
         parent: CheckpointId | None,
         replay: Replay,
@@ -96,6 +93,7 @@ class Maker:
         tidying: Tidying | None,
     ) -> None:
         self._outside = outside
+        self._heading = heading
         self._tidying = tidying
         self._manifest = manifest
         self.parent = parent
@@ -121,65 +119,66 @@ class Maker:
                 self.time += 1
             parts = self._nothing() if changed is NOTHING else self._parts(entry, changed, seq, packer)
             wanted = entry.keyframe or (entry is last and self._keyframe_is_due(head, parts[-1]))
-            kind = entry.phase, entry.cause, entry.status
-            keyframe = packer if wanted else None
-            record, info = self._one(head, kind, entry.superstep, seq, parts, keyframe)
+            if wanted:
+                self._replay = Replay(seq)
+            header = self._header(head, entry, seq)
+            record = self._record(head, seq, packed_header(header), parts, packer if wanted else None)
             records.append(record)
-            infos.append(info)
+            infos.append(CheckpointInfo(record.checkpoint_id, header, record.new_bytes))
         return tuple(records), infos, last.status
 
     def step(self, head: Head, superstep: int, plain: Plain, packer: Packer) -> Made:
         """The same for the plain end of a superstep, and the start of the next at once."""
         deliveries, writes, changes, values = plain
-        self.tick()
-        self._manifest.fold_plain(deliveries, writes)
+        manifest, salt, seq = self._manifest, self._outside.salt, head.seq + 1
+        assert self.parent is not None, "it follows the input at least"
+        parent, time = bytes.fromhex(self.parent), self.tick()
+        manifest.fold_plain(deliveries, writes)
         parts = self._stored(changes, values, packer)
-        end, ended = self._one(head, _END, superstep, head.seq + 1, parts, None)
-        self.time += 1
-        keyframe = packer if self._keyframe_is_due(head, parts[-1]) else None
-        start, started = self._one(head, _START, superstep + 1, head.seq + 2, _NOTHING, keyframe)
-        return (end, start), (ended, started), RunStatus.RUNNING
+        standing = len(deliveries), len(manifest.requests), self._replay.first
+        header = self._heading.packed(END, seq, superstep, parent, time, standing, salt())
+        end = self._record(head, seq, header, parts, None)
+        seq, parent, keyframe = seq + 1, bytes.fromhex(end.checkpoint_id), None
+        self.time = time + 1
+        if self._keyframe_is_due(head, parts[-1]):
+            keyframe, self._replay = packer, Replay(seq)
+            standing = *standing[:2], seq
+        header = self._heading.packed(START, seq, superstep + 1, parent, time + 1, standing, salt())
+        start = self._record(head, seq, header, _NOTHING, keyframe)
+        return (end, start), (_told(end), _told(start)), RunStatus.RUNNING
 
-    def _one(
-        self, head: Head, kind: _Kind, superstep: int, seq: int, parts: _Parts, packer: Packer | None
-    ) -> tuple[Record, CheckpointInfo]:
-        """The record of a checkpoint, with a keyframe if there is a packer for one."""
-        if packer is not None:
-            self._replay = Replay(seq)
-        phase, cause, status = kind
+    def _header(self, head: Head, entry: Entry, seq: int) -> Header:
         manifest = self._manifest
-        header = made(
-            Header,
-            (
-                head.run_id,
-                head.workflow_name,
-                seq,
-                superstep,
-                phase,
-                cause,
-                self.parent,
-                self.time,
-                status,
-                len(manifest.deliveries),
-                len(manifest.requests),
-                self._replay.first,
-                self._outside.salt(),
-            ),
+        return Header(
+            head.run_id,
+            head.workflow_name,
+            seq,
+            entry.superstep,
+            entry.phase,
+            entry.cause,
+            self.parent,
+            self.time,
+            entry.status,
+            len(manifest.deliveries),
+            len(manifest.requests),
+            self._replay.first,
+            self._outside.salt(),
         )
+
+    def _record(self, head: Head, seq: int, header: bytes, parts: _Parts, packer: Packer | None) -> Record:
+        """The record of a checkpoint, with a keyframe if there is a packer for one."""
         plain_changes, plain_values, changes, values, blobs = parts
-        head_bytes = packed_header(header)
-        checkpoint_id = self.parent = id_of(head_bytes, plain_changes, plain_values)
-        size = len(head_bytes) + len(changes) + len(values) + blobs
+        checkpoint_id = self.parent = id_of(header, plain_changes, plain_values)
+        size = len(header) + len(changes) + len(values) + blobs
         keyframe = None
         if packer is not None:
             keyframe = self._keyframe(checkpoint_id, packer)
             kept = len(keyframe.changes) + len(keyframe.values)
             self._replay = Replay(seq, kept)
             size += kept + packer.new_blob_bytes()
-        record = made(
-            Record, (checkpoint_id, head.run_id, seq, head_bytes, changes, values, size, keyframe, (), True)
+        return made(
+            Record, (checkpoint_id, head.run_id, seq, header, changes, values, size, keyframe, (), True)
         )
-        return record, CheckpointInfo(checkpoint_id, header, size)
 
     def _nothing(self) -> _Parts:
         """The start of a superstep that follows at once."""
@@ -193,8 +192,8 @@ class Maker:
 
     def _stored(self, changes: bytes, values: bytes, packer: Packer) -> _Parts:
         self._replay.add(len(changes), len(values))
-        stored = self._part(changes, packer), self._part(values, packer)
-        return changes, values, *stored, packer.new_blob_bytes()
+        stored_changes, stored_values = self._part(changes, packer), self._part(values, packer)
+        return changes, values, stored_changes, stored_values, packer.new_blob_bytes()
 
     def _keyframe_is_due(self, head: Head, new_blob_bytes: int) -> bool:
         """Whether replay has become long, or room can be made behind a keyframe."""
@@ -214,7 +213,10 @@ class Maker:
         )
 
     def _part(self, plain: bytes, packer: Packer) -> bytes:
-        if not plain:
-            return plain
         stored = stored_form(plain)
         return stored if len(stored) <= LARGEST_PART else ELSEWHERE + packer.blob(plain)
+
+
+def _told(record: Record) -> CheckpointInfo:
+    """What can be told of a record, once someone asks."""
+    return CheckpointInfo(record.checkpoint_id, record.header, record.new_bytes)

@@ -168,7 +168,7 @@ class Manifest:
                 keys[key] = _grown(before, written)
                 self._hold([part.ref for part in written.parts])
                 continue
-            if before is not None:
+            if before is not None and self.digests:
                 self._forget((before,))
         if last is not None and keys:
             self.state[last] = keys

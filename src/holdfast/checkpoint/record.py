@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import ormsgpack
 import zstandard
 from blake3 import blake3
 
-from holdfast.checkpoint.info import Cause, CheckpointInfo, Header, Phase
+from holdfast.checkpoint.info import CheckpointInfo, Header, unpacked_header
 from holdfast.checkpoint.store import FORMAT_MAJOR, Blob, Record
-from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import CheckpointId, Digest
 
@@ -68,34 +65,10 @@ def packed_header(header: Header) -> bytes:
     )
 
 
-# Looked up, for a thousand headers are read at once, and an enum takes its time to find its member.
-_PHASES = {str(phase): phase for phase in Phase}
-_CAUSES = {str(cause): cause for cause in Cause}
-_STATUSES = {str(status): status for status in RunStatus}
-
-
 def read_header(record: Record) -> Header:
     """The header of a record; raises ``CheckpointCorrupt``."""
     try:
-        fields: dict[str, Any] = ormsgpack.unpackb(record.header)
-        if fields["format"] != FORMAT_MAJOR:
-            raise ValueError(f"it has format {fields['format']}, this version reads {FORMAT_MAJOR}")
-        parent = fields["parent"]
-        return Header(
-            fields["run"],
-            fields["workflow"],
-            fields["seq"],
-            fields["superstep"],
-            _PHASES.get(fields["phase"]) or Phase(fields["phase"]),
-            _CAUSES.get(fields["cause"]) or Cause(fields["cause"]),
-            None if parent is None else parent.hex(),
-            fields["time"],
-            _STATUSES.get(fields["status"]) or RunStatus(fields["status"]),
-            fields["messages"],
-            fields["requests"],
-            fields["from"],
-            fields["salt"],
-        )
+        return unpacked_header(record.header)
     except Exception as error:
         raise corrupt(record.checkpoint_id, f"its header cannot be read: {error}") from error
 

@@ -87,12 +87,7 @@ class Checkpoints(Correspondence):
             return await self._shielded(self._append_all(entries, drafts, taken))
         if self._under_way:
             await self._idle()
-        prepared = None if drafts else self.log.prepared_at_once(entries, taken)
-        if prepared is None:
-            made = await self._shielded(self.log.append(entries, taken, drafts))
-        else:
-            await self._shielded(self.log.commit(prepared))
-            made = prepared.made
+        made = await self._shielded(self.log.append(entries, taken, drafts))
         self.checkpoints += made
         self._news += made
         self._made(made)
@@ -117,6 +112,14 @@ class Checkpoints(Correspondence):
             raise
         self.checkpoints += made
         self._news += made
+        return made
+
+    def _went_on(self, made: Sequence[CheckpointInfo]) -> Sequence[CheckpointInfo]:
+        """A superstep was committed with the start of the next."""
+        self.checkpoints += made
+        self._news += made
+        self.started = made[1]
+        self._origin = made[1].checkpoint_id
         return made
 
     def _made(self, made: Sequence[CheckpointInfo]) -> None:

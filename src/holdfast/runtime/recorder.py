@@ -167,16 +167,26 @@ class Recorder(Checkpoints):
         elif self.durability == "async":
             await self._sound()
         self._began = None
+        taken = self._taken_by(responses)
+        counts_on = after.since_input == self.log.since_input + 1
+        if at_leisure and counts_on and not kept and self.durability == "sync":
+            # Most end here, and need no entry that could say all that others say.
+            if self._under_way:
+                await self._idle()
+            prepared = self.log.prepare_step(after.superstep, delta, taken)
+            if prepared is not None:
+                await self._shielded(self.log.commit(prepared))
+                return self._went_on(prepared.made)
         status = RunStatus.RUNNING if going_on else status_at_rest(after)
         entries = [self._end(status, before, after, delta, kept, at_leisure)]
         if responses:
             entries.append(_answers(after, responses))
         if at_leisure and self.durability == "async":
-            made = await self._in_background(entries, self._taken_by(()), self.checkpoints.extend)
+            made = await self._in_background(entries, taken, self.checkpoints.extend)
             self._news += made
             self._made(made)
             return made
-        return await self._append(entries, taken=self._taken_by(responses))
+        return await self._append(entries, taken=taken)
 
     def _kept(self, event: WorkflowEvent) -> Told:
         if isinstance(event, WorkflowWarningEvent):

@@ -71,11 +71,12 @@ class MemoryStore:
         self._check_open()
         head = commit.head
         there = self._heads.get(head.run_id)
-        check_head(commit, Expected(there.checkpoint_id, there.token) if there is not None else None)
+        check_head(commit, (there.checkpoint_id, there.token) if there is not None else None)
         if commit.needs:
             check_needs(commit, {digest for digest in commit.needs if (head.family, digest) in self._blobs})
             self._bring(head.family, [Blob(digest, b"") for digest in commit.needs])
-        self._bring(head.family, commit.blobs)
+        if commit.blobs:
+            self._bring(head.family, commit.blobs)
         for record in commit.records:
             self._add(record)
         self._heads[head.run_id] = head
@@ -99,9 +100,13 @@ class MemoryStore:
             self._brought[family, blob.digest] = self._marks
 
     def _add(self, record: Record) -> None:
-        place = record.run_id, record.seq
+        place = run_id, seq = record.run_id, record.seq
         if place not in self._records:
-            insort(self._seqs.setdefault(record.run_id, []), record.seq)
+            seqs = self._seqs.setdefault(run_id, [])
+            if seqs and seq < seqs[-1]:
+                insort(seqs, seq)
+            else:
+                seqs.append(seq)
         self._records[place] = record
         self._places[record.checkpoint_id] = place
 
