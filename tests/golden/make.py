@@ -48,7 +48,11 @@ STORES = stores_in(HERE)
 @contextmanager
 def low_limits() -> Iterator[None]:
     """Let keyframes and parts that lie elsewhere come about in small runs."""
-    with patch.object(making, "_KEYFRAME_BYTES", 600), patch.object(making, "LARGEST_PART", 350):
+    with (
+        patch.object(making, "_KEYFRAME_BYTES", 600),
+        patch.object(making, "_RECORD_BYTES", 0),
+        patch.object(making, "LARGEST_PART", 350),
+    ):
         yield
 
 

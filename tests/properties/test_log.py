@@ -918,6 +918,30 @@ def test_only_the_tail_of_what_grew_is_stored(tails: list[Any], again: bool) -> 
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("base", ["text " * 20_000, b"bytes" * 20_000])
+async def test_big_text_that_grew_by_little_is_packed_without_a_thread(
+    base: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[Any] = []
+
+    async def in_thread(pack: Callable[[], Any]) -> Any:
+        threads.append(pack)
+        return pack()
+
+    monkeypatch.setattr(asyncio, "to_thread", in_thread)
+    writing = await written([put(0, base)])
+    assert threads
+    threads.clear()
+    await writing.take(put(0, base + base[:1000]))
+    assert not threads
+    assert writing.made[-1].info.new_bytes < 1_500
+    for other in (base + base, base[1:], base[2:] + base[:10]):
+        await writing.take(put(0, other))
+        assert threads
+        threads.clear()
+    await check(writing)
+
+
 @pytest.mark.parametrize("base", ["text " * 2000, b"bytes" * 2000, list(range(5000))])
 async def test_what_does_not_begin_with_what_was_there_is_stored_whole(base: Any) -> None:
     script = [put(0, base), put(0, base[1:]), put(0, base[:-1]), put(0, base[:0]), put(0, base)]

@@ -7,13 +7,17 @@ import pytest
 from holdfast import (
     Executor,
     GraphError,
+    InMemoryCheckpointStorage,
     Merge,
     RetryPolicy,
     WorkflowBuilder,
     WorkflowContext,
+    executor,
     handler,
     response_handler,
 )
+from holdfast.checkpoint.record import read_header
+from holdfast.checkpoint.store import Depth
 from holdfast.engine.copying import differs
 from holdfast.engine.layered import GONE, Layered
 from holdfast.engine.limits import Limits
@@ -150,3 +154,23 @@ async def test_append_where_an_appending_merge_is_declared_costs_what_the_item_c
     write = apply(graph, after, [more], limits).delta.writes[place]
     assert isinstance(write, Append)
     assert len(write.items) == 1
+
+
+@pytest.mark.parametrize("appends", [False, True])
+async def test_resume_replays_few_records_however_many_there_are(appends: bool) -> None:
+    @executor
+    async def count(number: int, ctx: WorkflowContext[int, int]) -> None:
+        if appends:
+            await ctx.append_state("history", "x" * 1_000)
+        else:
+            await ctx.queue_state_update("number", number)
+        await (ctx.send_message(number + 1) if number < 600 else ctx.yield_output(number))
+
+    storage = InMemoryCheckpointStorage()
+    workflow = WorkflowBuilder(max_iterations=700).set_start_executor(count).add_edge(count, count).build()
+    run = await workflow.run(1, storage=storage)
+    records = await storage.store.records(run.run_id, 1, 2_000, Depth.ALL)
+    headers = [read_header(record) for record in records]
+    assert len(headers) == 1_200
+    assert max(header.seq - header.replay_from for header in headers) < 256
+    assert sum(record.new_bytes for record in records) < 600 * (2_500 if appends else 700)

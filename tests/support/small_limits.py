@@ -17,6 +17,7 @@ def small_limits(
         for module in (packing, values):
             patch.setattr(module, "INLINE", inline)
         patch.setattr(making, "_KEYFRAME_BYTES", keyframe)
+        patch.setattr(making, "_RECORD_BYTES", 0)
         patch.setattr(tidying, "_LEAST", 20 * keyframe)
         patch.setattr(tidying, "_PER_RECORD", 0)
         for module in (making, pruning):

@@ -16,8 +16,22 @@ def after(*records: int) -> Replay:
 
 
 def test_small_records_add_up() -> None:
-    assert not after(*[1_000] * 60).is_long
-    assert after(*[1_000] * 66).is_long
+    assert not after(*[1_000] * 43).is_long
+    assert after(*[1_000] * 44).is_long
+
+
+def test_there_are_never_many_records_however_little_they_changed() -> None:
+    assert not after(*[0] * 127).is_long
+    assert after(*[0] * 128).is_long
+
+
+def test_more_records_are_replayed_where_a_keyframe_is_big() -> None:
+    replay = Replay(keyframe=1_000_000)
+    for _ in range(1_953):
+        replay.add(0, 0)
+    assert not replay.is_long
+    replay.add(0, 0)
+    assert replay.is_long
 
 
 def test_a_record_that_holds_nearly_all_stands_for_a_keyframe() -> None:

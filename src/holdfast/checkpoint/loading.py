@@ -230,9 +230,9 @@ async def _ancestors(store: Store, run_id: RunId, seq: int, first: int, depth: D
 def _replay_of(line: Line) -> Replay:
     first, header = line[0]
     keyframe = first.keyframe
-    size = len(keyframe.changes) + len(keyframe.values) if keyframe is not None else 0
+    size = plain_size(keyframe.changes) + plain_size(keyframe.values) if keyframe is not None else 0
     replay = Replay(first.seq, size)
     for record, _ in line[1:] if header is None else line:
-        if record.changes or record.values:  # the others weigh nothing
+        if record.changes or record.values:  # the others weigh nothing, as when they were made
             replay.add(plain_size(record.changes), plain_size(record.values))
     return replay

@@ -298,12 +298,13 @@ class RunLog:
 
     def _packed_at_once(self, entries: Sequence[Entry]) -> tuple[Packer, list[Changes]] | None:
         """What checkpoints change, as most do; None if that takes a while, or something is not at hand."""
+        packer = self._packer()
         for entry in entries:
             for value in entry.values():
-                if _is_heavy(value):
+                if _is_heavy(value) and not packer.grew_by_little(entry, value, _HEAVY):
                     return None
         try:
-            return self._packed(entries)
+            return packer, [packer.changes(entry) for entry in entries]
         except NotAtHand:
             return None
 

@@ -28,9 +28,11 @@ from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId
 
 # Deltas are replayed at each load: a keyframe bounds how many. Values that stand in records only have to be
-# read again, not replayed, so a byte of them weighs less.
+# read again, not replayed, so a byte of them weighs less. And a record has to be read and checked however little it
+# changed, with the start of the next superstep behind it, which changes nothing: that takes as long as so many bytes.
 _KEYFRAME_BYTES = 64 * 1024
 _VALUE_WEIGHT = 64
+_RECORD_BYTES = 512
 
 
 class Outside(NamedTuple):
@@ -43,7 +45,7 @@ class Outside(NamedTuple):
 class Replay:
     """Where replay of the newest record begins, and how much there is to replay since.
 
-    ``keyframe`` is the size of the keyframe that it begins with, or of a record that is as good as one.
+    ``keyframe`` is the plain size of the keyframe that it begins with, or of a record that is as good as one.
     """
 
     __slots__ = ("_keyframe", "_weight", "first")
@@ -58,7 +60,7 @@ class Replay:
 
         One that is far bigger than all before it holds nearly all that there is: a keyframe would only say it again.
         """
-        own = changes + values / _VALUE_WEIGHT
+        own = _RECORD_BYTES + changes + values / _VALUE_WEIGHT
         if own >= _KEYFRAME_BYTES and own >= 2 * (self._weight + self._keyframe):
             self._keyframe = own
         else:
@@ -172,10 +174,9 @@ class Maker:
         size = len(header) + len(changes) + len(values) + blobs
         keyframe = None
         if packer is not None:
-            keyframe = self._keyframe(checkpoint_id, packer)
-            kept = len(keyframe.changes) + len(keyframe.values)
-            self._replay = Replay(seq, kept)
-            size += kept + packer.new_blob_bytes()
+            keyframe, plain_size = self._keyframe(checkpoint_id, packer)
+            self._replay = Replay(seq, plain_size)
+            size += len(keyframe.changes) + len(keyframe.values) + packer.new_blob_bytes()
         return made(
             Record, (checkpoint_id, head.run_id, seq, header, changes, values, size, keyframe, (), True)
         )
@@ -201,16 +202,17 @@ class Maker:
             return True
         return bool(head.retention) and self._tidying is not None and self._tidying.due(head, new_blob_bytes)
 
-    def _keyframe(self, checkpoint_id: CheckpointId, packer: Packer) -> Keyframe:
+    def _keyframe(self, checkpoint_id: CheckpointId, packer: Packer) -> tuple[Keyframe, int]:
+        """All that the run holds, and how many bytes it has before they are compressed or put elsewhere."""
         for keys in self._manifest.state.values():
             for key, ref in keys.items():
                 if ref.parts is not None:
                     compact = packer.compacted(ref)
                     self._manifest.exchange(keys, key, compact)
         changes, values = packed(self._manifest.as_changes())
-        return Keyframe(
-            self._part(sealed(checkpoint_id, changes, values), packer), self._part(values, packer)
-        )
+        changes = sealed(checkpoint_id, changes, values)
+        keyframe = Keyframe(self._part(changes, packer), self._part(values, packer))
+        return keyframe, len(changes) + len(values)
 
     def _part(self, plain: bytes, packer: Packer) -> bytes:
         stored = stored_form(plain)

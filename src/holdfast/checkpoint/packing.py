@@ -102,6 +102,27 @@ class Packer:
         self._encoder = encoder
         # With the values themselves, so that no other can get the identity of one of them meanwhile.
         self._refs: dict[int, tuple[Value, Ref]] = {}
+        self._growths: dict[state.Place, tuple[Value, Grow]] = {}
+
+    def grew_by_little(self, entry: Entry, value: Value, little: int) -> bool:
+        """Whether a text that an entry brings is the one that was there, with at most so much behind it.
+
+        Then nothing else of it is encoded. Telling takes one comparison, which lets no other thread run anyway.
+        """
+        if entry.delta is None or entry.before is None or not isinstance(value, Encoded):
+            return False
+        for place, change in entry.delta.writes.items():
+            if isinstance(change, state.Put) and change.value is value:
+                held = state.read(entry.before.state, *place)
+                if not isinstance(held, Encoded) or not held.is_text:
+                    return False
+                if value.size_hint - held.size_hint > little:
+                    return False
+                growth = self._grown(place, held, value)
+                if growth is not None:
+                    self._growths[place] = value, growth
+                return growth is not None
+        return False
 
     def changes(self, entry: Entry) -> Changes:
         """What an entry changes."""
@@ -203,6 +224,9 @@ class Packer:
         if isinstance(change, state.Append):
             kind = list if held is None else held.type
             return Grow(kind.__name__, self._parts(kind, tuple(change.items)))
+        known = self._growths.get(place)
+        if known is not None and known[0] is change.value:
+            return known[1]
         return self._grown(place, held, change.value) or Put(self.ref(change.value))
 
     def _grown(self, place: state.Place, held: Value | None, value: Value) -> Grow | None:

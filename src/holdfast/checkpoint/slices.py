@@ -60,11 +60,11 @@ def tail_of(before: bytes, after: bytes) -> bytes | None:
     if one is None or other is None or one[0] != other[0] or one[1] > other[1]:
         return None
     kind, length, start = one
-    content = len(before) - start
-    mine, theirs = memoryview(before)[start:], memoryview(after)[other[2] :]
-    if theirs[:content] != mine:
+    begin = other[2]
+    # By this, and not by comparing two views, which goes byte by byte and takes a hundred times as long.
+    if not after.startswith(memoryview(before)[start:], begin):
         return None
-    return begun(kind, other[1] - length) + bytes(theirs[content:])
+    return begun(kind, other[1] - length) + after[begin + len(before) - start :]
 
 
 def listed(items: Sequence[bytes]) -> bytes:

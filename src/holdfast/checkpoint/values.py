@@ -131,6 +131,11 @@ class Encoded:
         """Whether it can be read without fetching anything."""
         return self._object is not _MISSING or self._data is not None
 
+    @property
+    def is_text(self) -> bool:
+        """Whether it is a text or bytes that are held as such, and need not be decoded."""
+        return self._object is not _MISSING and (self.type is str or self.type is bytes)
+
     def missing(self) -> Sequence[Encoded]:
         return () if self.at_hand else (self,)
 
