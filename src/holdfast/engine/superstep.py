@@ -10,7 +10,7 @@ from holdfast.engine.made import made
 from holdfast.engine.message import Delivery, Output, Request, Sent, Unrouted
 from holdfast.engine.routing import Router, brief, deliver_input
 from holdfast.engine.snapshot import Buffer, BufferKey, Delta, Snapshot, advance
-from holdfast.engine.state import NO_CHANGES, Changes, Place, Write, combine
+from holdfast.engine.state import NO_CHANGES, Changes, Place, Write, combine, combine_alone
 from holdfast.engine.value import Captor, Copier
 from holdfast.errors import InvalidArgument, LimitExceeded, WrongType
 from holdfast.graph.graph import Graph, ancestors, path_of
@@ -145,7 +145,7 @@ def _passed_on(graph: Graph, outcome: Outcome) -> Delivery | None:
 def _applied_alone(snapshot: Snapshot, outcome: Outcome, delivery: Delivery, capture: Captor) -> Applied:
     """What comes of a single turn of that kind, for which nothing has to be collected."""
     changes = outcome.changes
-    writes = combine(snapshot.state, [(outcome.executor_id, changes)], capture) if changes else _NO_WRITES
+    writes = combine_alone(snapshot.state, outcome.executor_id, changes, capture) if changes else _NO_WRITES
     delta = made(Delta, ((delivery,), writes, _NO_BUFFERS, (), (), _NO_INSTANCES, ()))
     return made(Applied, (advance(snapshot, delta), delta, (), _NO_PATHS, ()))
 
