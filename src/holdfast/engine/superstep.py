@@ -68,10 +68,9 @@ def begin(
             f"but its input is a {type(message).__name__}: {brief(message).rpartition(' (')[0]}"
         )
     router = deliver_input(graph, (capture or Copier(limits.max_value_size))(message, "input"))
-    empty = Snapshot()
-    return empty._replace(
-        deliveries=tuple(router.deliveries), instances=empty.instances.changed(router.instances)
-    )
+    given = Snapshot(deliveries=tuple(router.deliveries))
+    started = router.instances
+    return given._replace(instances=given.instances.changed(started)) if started else given
 
 
 def plan(graph: Graph, snapshot: Snapshot) -> tuple[Turn, ...]:

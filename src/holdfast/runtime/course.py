@@ -73,10 +73,6 @@ class Course:
         """Whether the run is being left, and what it takes now comes too late."""
         return self._resting is not None and self.leaving is not None
 
-    def emit(self, event: WorkflowEvent) -> None:
-        """Tell those who watch."""
-        self.runner.teller.emit([event])
-
     # Into movement.
 
     def move(self) -> None:
@@ -155,8 +151,7 @@ class Course:
         if self.runner.recorder is not None:
             self.runner.recorder.log.claim.release()
         self.runner.questions.drop()
-        for event in (WorkflowStatusEvent(status), *events):
-            self.emit(event)
+        self.runner.teller.emit([WorkflowStatusEvent(status), *events])
         self.noticed()
         if left or not self.sleeps:
             self.stop_following()
@@ -215,7 +210,7 @@ class Course:
             f"after it was cancelled and was left behind; let CancelledError through, and use 'finally' to clean up"
         )
         assert self.leaving is not None
-        self.emit(runner.teller.warning(warning))
+        runner.teller.emit([runner.teller.warning(warning)])
         await self._rest_in_a_task(self.leaving)
         runner.leave_behind()
 
