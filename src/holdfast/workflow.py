@@ -221,7 +221,8 @@ class Workflow:
 
     @cached_property
     def _runs(self) -> Runs:
-        from holdfast.runtime.runs import Runs  # once: an import costs as much as ten objects, also of what is there
+        # Once for all runs: an import statement costs as much as several objects, also where all is imported.
+        from holdfast.runtime.runs import Runs
 
         return Runs(
             self._graph, self._name, self._limits, self._max_iterations, self._environment, self._shared

@@ -73,6 +73,10 @@ class Course:
         """Whether the run is being left, and what it takes now comes too late."""
         return self._resting is not None and self.leaving is not None
 
+    def emit(self, *events: WorkflowEvent) -> None:
+        """Tell those who watch."""
+        self.runner.teller.emit(events)
+
     # Into movement.
 
     def move(self) -> None:
@@ -151,7 +155,7 @@ class Course:
         if self.runner.recorder is not None:
             self.runner.recorder.log.claim.release()
         self.runner.questions.drop()
-        self.runner.teller.emit([WorkflowStatusEvent(status), *events])
+        self.emit(WorkflowStatusEvent(status), *events)
         self.noticed()
         if left or not self.sleeps:
             self.stop_following()
@@ -210,7 +214,7 @@ class Course:
             f"after it was cancelled and was left behind; let CancelledError through, and use 'finally' to clean up"
         )
         assert self.leaving is not None
-        runner.teller.emit([runner.teller.warning(warning)])
+        self.emit(runner.teller.warning(warning))
         await self._rest_in_a_task(self.leaving)
         runner.leave_behind()
 
