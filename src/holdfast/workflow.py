@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.errors import InvalidArgument, RunExists, WrongType
@@ -16,15 +17,11 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.storage import CheckpointStorage
     from holdfast.engine.durability import Durability
     from holdfast.engine.limits import Limits
-    from holdfast.engine.snapshot import Snapshot
-    from holdfast.engine.value import Captor
     from holdfast.runtime.durable import Durable, Edits
     from holdfast.runtime.environment import Environment
-    from holdfast.runtime.event_log import EventLog
-    from holdfast.runtime.recorder import Recorder
     from holdfast.runtime.result import RunResult
     from holdfast.runtime.run import Answers, Run
-    from holdfast.runtime.runner import Runner
+    from holdfast.runtime.runs import Runs
     from holdfast.runtime.streams import RunStream
 
 
@@ -191,9 +188,7 @@ class Workflow:
         self, message: Any, run_id: str | None = None, storage: CheckpointStorage | None = None
     ) -> RunStream:
         """Run and yield events as they happen; leaving the stream stops the run."""
-        from holdfast.runtime.streams import RunStream
-
-        return RunStream(self._new_run(message, run_id, storage))
+        return self._runs.stream(self._new_run(message, run_id, storage))
 
     def run_stream_from_checkpoint(
         self,
@@ -224,22 +219,23 @@ class Workflow:
             "run_sync was called inside a running event loop; use 'await workflow.run(...)' there"
         )
 
-    def _new_run(self, message: Any, run_id: str | None, storage: CheckpointStorage | None) -> Run:
-        from holdfast.engine.superstep import begin
-        from holdfast.engine.value import Copier
-        from holdfast.runtime.event_log import EventLog
-        from holdfast.runtime.run import Run
+    @cached_property
+    def _runs(self) -> Runs:
+        # Once for all runs: an import statement costs as much as several objects, also where all is imported.
+        from holdfast.runtime.runs import Runs
 
+        return Runs(
+            self._graph, self._name, self._limits, self._max_iterations, self._environment, self._shared
+        )
+
+    def _new_run(self, message: Any, run_id: str | None, storage: CheckpointStorage | None) -> Run:
         new_id = _checked_run_id(run_id) or self._environment.new_run_id()
         storage = self._storage if storage is None else storage
         if storage is not None:
             return self._durable(storage).new_run(message, new_id)
         if run_id is not None:
             raise InvalidArgument(f"run_id={run_id!r}: {_NO_STORAGE}")
-        capture = Copier(self._limits.max_value_size)
-        snapshot = begin(self._graph, self._name, message, self._limits, capture)
-        log = EventLog()
-        return Run(self._name, new_id, self._runner(new_id, snapshot, capture, log), log)
+        return self._runs.new_run(message, new_id)
 
     async def _resumed(
         self,
@@ -292,34 +288,9 @@ class Workflow:
             self._environment,
             storage,
             self._codec,
-            self._runner,
+            self._runs.runner,
             self._retention,
             self._durability,
-        )
-
-    def _runner(
-        self,
-        run_id: RunId,
-        snapshot: Snapshot,
-        capture: Captor,
-        log: EventLog,
-        recorder: Recorder | None = None,
-        resumed: bool = False,
-    ) -> Runner:
-        from holdfast.runtime.runner import Runner
-
-        return Runner(
-            self._graph,
-            snapshot,
-            run_id,
-            self._limits,
-            capture,
-            self._max_iterations,
-            self._environment,
-            log,
-            self._shared,
-            recorder,
-            resumed,
         )
 
     def __repr__(self) -> str:

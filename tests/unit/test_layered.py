@@ -43,3 +43,13 @@ def test_none_and_false_are_values() -> None:
     layered = Layered[str, object]({"a": 1}).changed({"a": None, "b": False})
     assert dict(layered) == {"a": None, "b": False}
     assert "a" in layered
+
+
+@pytest.mark.parametrize("size", [0, 3, 31, 32, 33, 1_000])
+def test_put_is_one_change(size: int) -> None:
+    base: Layered[int, int] = Layered({number: number for number in range(size)})
+    for before in (base, base.changed({0: GONE}), Layered[int, int]().changed(base)):
+        for key in (0, 1, size, -1):
+            put, changed = before.put(key, 7), before.changed({key: 7})
+            assert list(put.items()) == list(changed.items())
+            assert len(put) == len(changed) == len(dict(put))

@@ -61,6 +61,18 @@ class Layered(Mapping[K, V]):
         copy._base, copy._layer, copy.size = base, layer, size
         return copy
 
+    def put(self, key: K, value: V) -> Layered[K, V]:
+        """This mapping with one value set, which is what most changes are."""
+        layer = self._layer.copy()
+        before = layer.pop(key, _MISSING)
+        layer[key] = value
+        if len(layer) > _SMALL:  # it may have to be folded
+            return self.changed({key: value})
+        copy: Layered[K, V] = object.__new__(Layered)
+        copy._base, copy._layer = self._base, layer
+        copy.size = self.size + (key not in self._base if before is _MISSING else before is GONE)
+        return copy
+
     def __getitem__(self, key: K) -> V:
         value = self._layer.get(key, _MISSING)
         if value is _MISSING:

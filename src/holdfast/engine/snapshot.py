@@ -79,6 +79,20 @@ def advance(snapshot: Snapshot, delta: Delta) -> Snapshot:
     )
 
 
+def advance_alone(
+    snapshot: Snapshot, deliveries: tuple[Delivery, ...], writes: Mapping[Place, Write]
+) -> Snapshot:
+    """The same for a superstep that brought nothing but deliveries and writes, as most do."""
+    superstep, since_input, _, state, buffers, outputs, requests, answered, instances = snapshot
+    if writes:
+        state = write(state, writes)
+    superstep, since_input = superstep + 1, since_input + 1
+    return made(
+        Snapshot,
+        (superstep, since_input, deliveries, state, buffers, outputs, requests, answered, instances),
+    )
+
+
 def answered(snapshot: Snapshot, responses: Mapping[RequestId, Value]) -> Snapshot:
     """The snapshot after responses came in: each is delivered to the executor that asked.
 

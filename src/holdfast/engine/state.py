@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple, TypeAlias
 
@@ -76,6 +76,10 @@ def read(state: State, scope: Scope, key: str) -> Value | None:
 
 def write(state: State, writes: Mapping[Place, Write]) -> State:
     """``state`` after ``writes``; costs what is written, not what is there."""
+    if len(writes) == 1:  # as in most supersteps that write
+        (((scope, key), change),) = writes.items()
+        if isinstance(change, Put):
+            return state.put(scope, state.get(scope, _EMPTY_SCOPE).put(key, change.value))
     by_scope: dict[Scope, dict[str, Any]] = {}
     for (scope, key), change in writes.items():
         changed = by_scope.get(scope)
@@ -95,28 +99,32 @@ def write(state: State, writes: Mapping[Place, Write]) -> State:
 
 
 def combine(
-    state: State, changes_of: Iterable[tuple[ExecutorId, Changes]], capture: Captor
-) -> dict[Place, Write]:
+    state: State, turns: Sequence[tuple[ExecutorId, Changes]], capture: Captor
+) -> Mapping[Place, Write]:
     """The writes of a superstep: the changes of its turns, in graph order, made one for each key.
 
     Raises ``StateConflict`` where two turns changed one key in ways that do not combine.
     """
-    turns = [(executor_id, changes) for executor_id, changes in changes_of if changes]
-    if (
-        len(turns) == 1
-    ):  # as in most supersteps: nothing to combine, but updates are merged into what is there
-        executor_id, changes = turns[0]
-        return {
-            place: change
-            if not isinstance(change, Update)
-            else _combined(state, place, [(executor_id, change)], capture)
-            for place, change in changes.items()
-        }
+    if len(turns) == 1:
+        return combine_alone(state, *turns[0], capture)
     by_place: dict[Place, list[tuple[ExecutorId, Change]]] = {}
     for executor_id, changes in turns:
         for place, change in changes.items():
             by_place.setdefault(place, []).append((executor_id, change))
     return {place: _combined(state, place, made, capture) for place, made in by_place.items()}
+
+
+def combine_alone(
+    state: State, executor_id: ExecutorId, changes: Changes, capture: Captor
+) -> Mapping[Place, Write]:
+    """The same for the changes of a single turn: nothing to combine, but updates are merged into what is there."""
+    for change in changes.values():
+        if isinstance(change, Update):
+            return {
+                place: _combined(state, place, [(executor_id, made)], capture)
+                for place, made in changes.items()
+            }
+    return changes  # type: ignore[return-value]  # without updates they are writes
 
 
 def _combined(state: State, place: Place, made: list[tuple[ExecutorId, Change]], capture: Captor) -> Write:

@@ -9,8 +9,8 @@ from holdfast.engine.limits import Limits
 from holdfast.engine.made import made
 from holdfast.engine.message import Delivery, Output, Request, Sent, Unrouted
 from holdfast.engine.routing import Router, brief, deliver_input
-from holdfast.engine.snapshot import Buffer, BufferKey, Delta, Snapshot, advance
-from holdfast.engine.state import NO_CHANGES, Changes, Place, Write, combine
+from holdfast.engine.snapshot import Buffer, BufferKey, Delta, Snapshot, advance, advance_alone
+from holdfast.engine.state import NO_CHANGES, Changes, Place, Write, combine, combine_alone
 from holdfast.engine.value import Captor, Copier
 from holdfast.errors import InvalidArgument, LimitExceeded, WrongType
 from holdfast.graph.graph import Graph, ancestors, path_of
@@ -68,10 +68,9 @@ def begin(
             f"but its input is a {type(message).__name__}: {brief(message).rpartition(' (')[0]}"
         )
     router = deliver_input(graph, (capture or Copier(limits.max_value_size))(message, "input"))
-    empty = Snapshot()
-    return empty._replace(
-        deliveries=tuple(router.deliveries), instances=empty.instances.changed(router.instances)
-    )
+    given = Snapshot(deliveries=tuple(router.deliveries))
+    started = router.instances
+    return given._replace(instances=given.instances.changed(started)) if started else given
 
 
 def plan(graph: Graph, snapshot: Snapshot) -> tuple[Turn, ...]:
@@ -102,8 +101,9 @@ def apply(
     came of the superstep and the same outcomes can be applied again. So they can after ``NotAtHand``, which a merge
     raises where it needs a value that is not in memory. Merged values are captured by ``capture``, else copied.
     """
-    if len(outcomes) == 1 and (delivery := _passed_on(graph, outcomes[0])) is not None:
-        return _applied_alone(snapshot, outcomes[0], delivery, capture or Copier(limits.max_value_size))
+    capture = capture or Copier(limits.max_value_size)
+    if len(outcomes) == 1 and (applied := _passed_on(graph, snapshot, outcomes[0], capture)) is not None:
+        return applied
     router = Router(graph, snapshot)
     changed: list[tuple[ExecutorId, Changes]] = []
     requests: list[Request] = []
@@ -120,7 +120,7 @@ def apply(
     buffers = router.release()
     if len(router.deliveries) > limits.max_deliveries:
         raise _too_many(router.deliveries, snapshot, limits)
-    writes = combine(snapshot.state, changed, capture or Copier(limits.max_value_size)) if changed else {}
+    writes = combine(snapshot.state, changed, capture) if changed else {}
     delta = Delta(
         tuple(router.deliveries), writes, buffers, tuple(router.outputs), tuple(requests), router.instances
     )
@@ -130,24 +130,23 @@ def apply(
     return _without_finished(graph, after, delta, snapshot, outcomes, router.unrouted)
 
 
-def _passed_on(graph: Graph, outcome: Outcome) -> Delivery | None:
-    """The delivery of a turn that sent one message along its one plain edge, as most turns do; None for all others."""
-    source, messages, _, outputs, requests = outcome
+def _passed_on(graph: Graph, snapshot: Snapshot, outcome: Outcome, capture: Captor) -> Applied | None:
+    """What comes of a single turn that sent one message along its one plain edge, as most turns do.
+
+    Nothing has to be collected for it. None for all others.
+    """
+    source, messages, changes, outputs, requests = outcome
     if len(messages) != 1 or outputs or requests or graph.nests:
         return None
     value, only = messages[0]
     target = graph.sole_targets.get(source)
     if target is None or only is not None or target.dispatch.find(value.peek()) is None:
         return None
-    return made(Delivery, (target.id, value, source, None))
-
-
-def _applied_alone(snapshot: Snapshot, outcome: Outcome, delivery: Delivery, capture: Captor) -> Applied:
-    """What comes of a single turn of that kind, for which nothing has to be collected."""
-    changes = outcome.changes
-    writes = combine(snapshot.state, [(outcome.executor_id, changes)], capture) if changes else _NO_WRITES
-    delta = made(Delta, ((delivery,), writes, _NO_BUFFERS, (), (), _NO_INSTANCES, ()))
-    return made(Applied, (advance(snapshot, delta), delta, (), _NO_PATHS, ()))
+    deliveries = (made(Delivery, (target.id, value, source, None)),)
+    writes = combine_alone(snapshot.state, source, changes, capture) if changes else _NO_WRITES
+    delta = made(Delta, (deliveries, writes, _NO_BUFFERS, (), (), _NO_INSTANCES, ()))
+    after = advance_alone(snapshot, deliveries, writes)
+    return made(Applied, (after, delta, (), _NO_PATHS, ()))
 
 
 _NO_WRITES: Mapping[Place, Write] = {}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Container, Iterable, Mapping
 
 from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.state import Scope
@@ -101,14 +100,9 @@ class Cast:
                 del self._executors[address]
             self._as_after = {address for address in self._as_after if path_of(address) != path}
 
-    @contextmanager
-    def at_work(self) -> Iterator[None]:
-        """While the run moves, nobody else may reset its instances."""
-        self._activity.busy = True
-        try:
-            yield
-        finally:
-            self._activity.busy = False
+    def at_work(self, busy: bool) -> None:
+        """Say whether the run moves: while it does, nobody else may reset its instances."""
+        self._activity.busy = busy
 
     def let_go(self) -> None:
         """The run is over: its executor instances may serve another."""

@@ -106,7 +106,10 @@ class EventLog:
     @types.coroutine
     def released(self) -> Generator[Seat, None, None]:
         """Wait until the watcher that holds the run has taken all events and asks for more, or leaves."""
-        while (hold := self.held_by) is not None and hold.lasts:
+        # The same as ``held``, which costs two calls.
+        while (hold := self.held_by) is not None and (
+            hold.watcher.next != self.end or hold.reader.wake is None
+        ):
             if not hold.alternating:
                 hold.alternate_soon()
             yield hold.run.taken()
@@ -137,10 +140,10 @@ class EventLog:
             if self.closed:
                 return []
             hold = self.held_by
-            if hold is not None and hold.watcher is watcher and hold.reader.wake is None:
+            if hold is not None and hold.watcher is watcher and (seat := hold.reader).wake is None:
                 if not hold.alternating:
                     hold.alternate_soon()
-                yield hold.reader.taken()
+                yield seat.taken()
             else:  # it does not hold the run, or is read by several
                 yield from self._more().__await__()
         start, watcher.next = watcher.next - self._first, end

@@ -151,15 +151,18 @@ class Runner:
 
     async def drive(self) -> None:
         """Take supersteps until there is nothing to deliver; raises where one fails."""
-        with self.cast.at_work():
-            try:
-                await self._drive()
-            except (asyncio.CancelledError, Exception) as error:
-                await self._settle(error)
-                if self._lost is not None and isinstance(error, asyncio.CancelledError):
-                    raise self._lost from self._lost.__cause__
-                raise
+        self.cast.at_work(True)
+        try:
+            await self._drive()
+        except (asyncio.CancelledError, Exception) as error:
+            await self._settle(error)
+            if self._lost is not None and isinstance(error, asyncio.CancelledError):
+                raise self._lost from self._lost.__cause__
+            raise
+        else:
             await self._settle()
+        finally:
+            self.cast.at_work(False)
 
     async def _drive(self) -> None:
         self._turns.stopping = False

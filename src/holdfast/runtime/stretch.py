@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from holdfast.engine.snapshot import status_at_rest
 from holdfast.engine.status import RunStatus
 from holdfast.errors import HoldfastError
-from holdfast.runtime.events import WorkflowStartedEvent, WorkflowStatusEvent
+from holdfast.runtime.events import WorkflowEvent, WorkflowStartedEvent, WorkflowStatusEvent
 
 if TYPE_CHECKING:
     from holdfast.runtime.course import Course
@@ -51,12 +51,14 @@ class Stretch:
         if course.leaving is not None:
             await course.come_to_rest(course.leaving)
             return
+        events: list[WorkflowEvent] = [WorkflowStatusEvent(course.status)]
         if course.snapshot.superstep == 0 and not runner.resumed:
-            course.emit(WorkflowStartedEvent(course.workflow_name))
-        course.emit(WorkflowStatusEvent(course.status))
+            events.insert(0, WorkflowStartedEvent(course.workflow_name))
+        runner.teller.emit(events)
         self._look_later()
         try:
-            runner.teller.emit(runner.again())
+            if runner.resumed:
+                runner.teller.emit(runner.again())
             await runner.drive()
         except asyncio.CancelledError:
             if self._left_behind:

@@ -14,18 +14,13 @@ from holdfast.graph.graph import Graph
 from holdfast.ids import ExecutorId
 from holdfast.runtime.cast import Cast
 from holdfast.runtime.event_log import EventLog
-from holdfast.runtime.events import (
-    ExecutorInvokedEvent,
-    SuperStepCompletedEvent,
-    SuperStepStartedEvent,
-    WorkflowEvent,
-    WorkflowWarningEvent,
-)
+from holdfast.runtime.events import SuperStepCompletedEvent, WorkflowEvent, WorkflowWarningEvent
 from holdfast.runtime.position import Position
 from holdfast.runtime.questions import Questions
 from holdfast.runtime.surroundings import Surroundings
 from holdfast.runtime.telling import Teller
 from holdfast.runtime.turns import Finished, Turns
+from holdfast.runtime.usual import executor_invoked, superstep_started
 from holdfast.runtime.wording import failure, too_many_supersteps
 
 if TYPE_CHECKING:
@@ -75,7 +70,7 @@ class Supersteps:
             raise too_many_supersteps(snapshot, self._max_iterations)
         started = None if recorder is None else recorder.started
         events: list[WorkflowEvent] = [] if recorder is None else recorder.news()
-        events.append(SuperStepStartedEvent(started))
+        events.append(superstep_started(started))
         done, reported = self.done, 0
         if done or self.asleep:
             finished = await self._take_up(turns, snapshot, events)
@@ -83,7 +78,7 @@ class Supersteps:
                 return
         else:
             for executor_id, deliveries in turns:
-                events.append(ExecutorInvokedEvent(executor_id, len(deliveries)))
+                events.append(executor_invoked(executor_id, len(deliveries)))
             teller.emit(events)
             if len(turns) == 1:
                 finished = [await self._turns.run_one(turns[0], snapshot, driver.cancelling())]
@@ -129,7 +124,7 @@ class Supersteps:
             self._teller.emit(events[:-1])
             self._sleep_until(min(asleep.values()))
             return []
-        events += [ExecutorInvokedEvent(turn.executor_id, len(turn.deliveries)) for turn in others]
+        events += [executor_invoked(turn.executor_id, len(turn.deliveries)) for turn in others]
         self._teller.emit(events)
         ran, _ = await self._turns.run_all(others, snapshot, lambda _: None)
         by_id = {**done, **{finished.turn.executor_id: finished for finished in ran}}

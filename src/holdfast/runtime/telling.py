@@ -12,15 +12,14 @@ from holdfast.graph.graph import Graph
 from holdfast.ids import ExecutorId, RunId
 from holdfast.runtime.event_log import EventLog
 from holdfast.runtime.events import (
-    ExecutorCompletedEvent,
     ExecutorFailedEvent,
     RequestInfoEvent,
-    SuperStepCompletedEvent,
     WorkflowEvent,
     WorkflowOutputEvent,
     WorkflowWarningEvent,
 )
 from holdfast.runtime.turns import Finished
+from holdfast.runtime.usual import executor_completed, superstep_completed
 from holdfast.runtime.wording import pending, unrouted_message, waiting_fan_in
 
 _WARNINGS_KEPT = 1_000
@@ -78,7 +77,7 @@ class Teller:
                     self.warnings.append(event.warning)
                 events.append(event)
             if error is None:
-                events.append(ExecutorCompletedEvent(executor_id, again))
+                events.append(executor_completed(executor_id, again))
             else:
                 events.append(ExecutorFailedEvent(executor_id, error, attempt))
         return events
@@ -95,4 +94,4 @@ class Teller:
         if finished:
             events += self.warnings_of(waiting)
         on_their_way = bool(delta.deliveries) or after.buffers.size > 0
-        events.append(SuperStepCompletedEvent(on_their_way, after.requests.size > 0, bool(delta.writes)))
+        events.append(superstep_completed(on_their_way, after.requests.size > 0, bool(delta.writes)))

@@ -41,11 +41,11 @@ class Waker:
         self._course = course
         self._home = home
         self._alarm: Alarm | None = None
-        notice = weakref.WeakMethod(self._notice)
+        this = weakref.ref(self)
 
         def noticed() -> None:
-            if (call := notice()) is not None:
-                call()
+            if (waker := this()) is not None:
+                waker._notice()
 
         course.noticed = noticed
 
@@ -65,9 +65,9 @@ class Waker:
         if wakes_at is not None:
             self._alarm = self._alarm or Alarm(runner.environment, self.wake)
             self._alarm.set(wakes_at)
-        run = self._run()
-        if runner.recorder is not None and run is not None:
-            _held[self._held_as()] = run
+        key, run = self._held_as(), self._run()
+        if key is not None and run is not None:
+            _held[key] = run
 
     def turn_off(self) -> None:
         """Do not go on when the time has come."""
@@ -78,12 +78,13 @@ class Waker:
         """Be no longer that by which the run is followed here."""
         self.turn_off()
         key = self._held_as()
-        if _held.get(key) is self._run():
+        if key is not None and _held.get(key) is self._run():
             _held.pop(key, None)
 
-    def _held_as(self) -> tuple[int, str]:
+    def _held_as(self) -> tuple[int, str] | None:
+        """The key of the run in ``_held``; None for one that is not stored, which nobody else can find."""
         recorder = self._course.runner.recorder
-        return (0 if recorder is None else id(recorder.log.store)), self._course.run_id
+        return None if recorder is None else (id(recorder.log.store), self._course.run_id)
 
     def wait_here(self) -> None:
         """Let a run that waits be woken in this event loop, if the one in which it came to rest is closed."""
