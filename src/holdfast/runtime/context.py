@@ -134,7 +134,8 @@ class TurnContext(WorkflowContext[Any, Any]):
     def _capture(self, value: object, place: str) -> Value:
         if self._over:
             self._check_open()
-        captured = self._around.capture(value, place)
+        # By its name, because calling an object takes twice as long as calling its method.
+        captured = self._around.capture.__call__(value, place)
         if captured.mutable:
             # By identity: of a value that is changed and taken again, the last taking counts.
             self._captured = self._captured or {}

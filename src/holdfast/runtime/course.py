@@ -73,9 +73,9 @@ class Course:
         """Whether the run is being left, and what it takes now comes too late."""
         return self._resting is not None and self.leaving is not None
 
-    def emit(self, *events: WorkflowEvent) -> None:
+    def emit(self, event: WorkflowEvent) -> None:
         """Tell those who watch."""
-        self.runner.teller.emit(events)
+        self.runner.teller.emit([event])
 
     # Into movement.
 
@@ -155,7 +155,8 @@ class Course:
         if self.runner.recorder is not None:
             self.runner.recorder.log.claim.release()
         self.runner.questions.drop()
-        self.emit(WorkflowStatusEvent(status), *events)
+        for event in (WorkflowStatusEvent(status), *events):
+            self.emit(event)
         self.noticed()
         if left or not self.sleeps:
             self.stop_following()
