@@ -67,29 +67,29 @@ async def test_who_calls_alone_waits_for_no_round_of_the_loop() -> None:
 
 
 @pytest.mark.parametrize("takes", [True, False])
-async def test_those_who_call_in_one_round_are_served_at_once_where_that_can_be(takes: bool) -> None:
+async def test_who_calls_alone_is_served_at_once_where_that_can_be(takes: bool) -> None:
     work = Work()
-    here: list[list[str]] = []
+    work.go.set()
 
-    def at_once(calls: list[Call[str]]) -> bool:
-        here.append([call.task for call in calls])
-        for call in calls:
-            call.result = f"{call.task} here"
+    def at_once(call: Call[str]) -> bool:
+        call.result = f"{call.task} here"
         return takes
 
-    lane = Lane("test", work)
-    first = await busy(work, lane)
-    waiting = [asyncio.create_task(lane.call(name)) for name in "ab"]
-    for _ in range(3):  # they have called, and their calls were handed over
-        await asyncio.sleep(0)
-    work.go.set()
-    assert [await call for call in (first, *waiting)] == ["first", "a", "b"]
-    lane._work_at_once = at_once
-    found = await asyncio.gather(*(lane.call(name) for name in "cde"))
-    assert here == [["c", "d", "e"]]
-    assert found == ([f"{name} here" for name in "cde"] if takes else ["c", "d", "e"])
+    lane = Lane("test", work, work_at_once=at_once)
+    assert await lane.call("a") == ("a here" if takes else "a")
     await lane.close()
-    assert work.batches == [["first"], ["a", "b"], *([] if takes else [["c", "d", "e"]])]
+    assert work.batches == ([] if takes else [["a"]])
+
+
+async def test_what_fails_at_once_is_told() -> None:
+    def at_once(call: Call[str]) -> bool:
+        call.error = StorageError(f"no {call.task}")
+        return True
+
+    lane = Lane("test", Work(), work_at_once=at_once)
+    with pytest.raises(StorageError, match="no a"):
+        await lane.call("a")
+    await lane.close()
 
 
 async def test_calls_that_are_not_handed_over_yet_are_done_before_the_end() -> None:

@@ -65,9 +65,9 @@ class Lane(Generic[Task]):
     are handed over when the event loop has gone once through all that is ready there: what many tasks ask for in one
     round, as they do when one answer woke them all, is then done at once. Who calls alone does not wait for that.
 
-    ``work_at_once`` does calls in the thread of the event loop, if they are of the kind that takes less time than
-    waking a thread and being woken by it; else it gives false, and nothing happened. It is asked only while nobody else
-    needs the event loop.
+    ``work_at_once`` does a call in the thread of the event loop, if it is of the kind that takes less time than
+    waking a thread and being woken by it; else it gives false, and nothing happened. It is asked by who calls alone,
+    and only while nobody else needs the event loop: what several call for, the thread does beside what they do.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Lane(Generic[Task]):
         name: str,
         work: Callable[[list[Call[Task]]], None],
         finish: Callable[[], None] = lambda: None,
-        work_at_once: Callable[[list[Call[Task]]], bool] = lambda calls: False,
+        work_at_once: Callable[[Call[Task]], bool] = lambda call: False,
     ) -> None:
         self._name = name
         self._work = work
@@ -96,7 +96,7 @@ class Lane(Generic[Task]):
         call = Call(task)
         gathered = self._gathered.get(call.loop)
         alone = gathered is None and not self._several and self._queue.empty()
-        if alone and is_idle(call.loop) and self._work_at_once([call]):
+        if alone and is_idle(call.loop) and self._work_at_once(call):
             return call.outcome()
         call.future = call.loop.create_future()
         if gathered is not None:
@@ -109,18 +109,7 @@ class Lane(Generic[Task]):
         return await call.future
 
     def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
-        calls = self._gathered.pop(loop, [])
-        if not calls:  # the lane was stopped
-            return
-        done = False
-        try:
-            done = self._queue.empty() and is_idle(loop) and self._work_at_once(calls)
-        finally:
-            if done:
-                self._several = len(calls) > 1
-                _tell(calls)
-            else:  # also if Ctrl-C came in between: nobody may wait forever
-                self._put(calls)
+        self._put(self._gathered.pop(loop, []))
 
     def _put(self, calls: list[Call[Task]]) -> None:
         for call in calls:

@@ -22,9 +22,8 @@ from holdfast.stores.sqlite.writing import TOGETHER, change_content, write_commi
 # What is written in the thread of an event loop: commits with not much more in them than supersteps have as a rule.
 _FEW_RECORDS = 2
 _FEW_BYTES = 64 * 1024
-# How long such a transaction may take, and each commit in it; if it took longer, so many are left to the thread.
+# How long such a transaction may take; if it took longer, so many are left to the thread.
 _LONG_SECONDS = 0.005
-_LONG_COMMIT_SECONDS = 0.0002
 _LEFT_TO_THE_THREAD = 100
 
 _DOUBTFUL_COMMIT = ". The commit may have happened or not: read the head again before anything else"
@@ -71,7 +70,7 @@ class Writer:
             self._write(calls)
         settle(calls)
 
-    def work_at_once(self, calls: list[Call[Task]]) -> bool:
+    def work_at_once(self, call: Call[Task]) -> bool:
         """Write in the thread of the caller, if that is quick and nobody is in the way; if not, nothing was done.
 
         What goes wrong before the commit is not told either: whoever tries again will find it, and can wait.
@@ -79,14 +78,14 @@ class Writer:
         if self._left:
             self._left -= 1
             return False
-        if not all(_is_small(call.task) for call in calls) or not self._handle.gate.acquire(blocking=False):
+        if not _is_small(call.task) or not self._handle.gate.acquire(blocking=False):
             return False
         begin = time.monotonic()
         try:
-            return self._handle.is_open and self._written_at_once(calls)
+            return self._handle.is_open and self._written_at_once([call])
         finally:
             self._handle.gate.release()
-            if time.monotonic() - begin > _LONG_SECONDS + len(calls) * _LONG_COMMIT_SECONDS:
+            if time.monotonic() - begin > _LONG_SECONDS:
                 self._left = _LEFT_TO_THE_THREAD
 
     def _written_at_once(self, calls: list[Call[Task]]) -> bool:
