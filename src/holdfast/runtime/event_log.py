@@ -106,10 +106,7 @@ class EventLog:
     @types.coroutine
     def released(self) -> Generator[Seat, None, None]:
         """Wait until the watcher that holds the run has taken all events and asks for more, or leaves."""
-        # The same as ``held``, which costs two calls.
-        while (hold := self.held_by) is not None and (
-            hold.watcher.next != self.end or hold.reader.wake is None
-        ):
+        while (hold := self.held_by) is not None and hold.lasts:
             if not hold.alternating:
                 hold.alternate_soon()
             yield hold.run.taken()
