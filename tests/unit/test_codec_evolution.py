@@ -13,6 +13,8 @@ from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.codec.registry import TypeRegistry, checkpointable
 from holdfast.errors import UnknownType
 
+pytestmark = pytest.mark.usefixtures("own_marks")
+
 
 @dataclass
 class OldReport:

@@ -384,6 +384,7 @@ def test_where_values_differ(one: Any, other: Any, told: list[str]) -> None:
         assert list(map(str, compared(old, new, Codecs(codec, codec)).parts)) == told
 
 
+@pytest.mark.usefixtures("own_marks")
 def test_fields_that_a_class_has_no_more_or_only_now_are_told() -> None:
     def stored(fields: dict[str, Any], version: int = 1) -> Any:
         cls = make_dataclass("Report", list(fields))

@@ -30,6 +30,8 @@ from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.codec.registry import TypeRegistry, checkpointable, declared_forms
 from holdfast.errors import GraphError, InvalidArgument, NotCheckpointable, UnknownType
 
+pytestmark = pytest.mark.usefixtures("own_marks")
+
 T = TypeVar("T")
 
 
