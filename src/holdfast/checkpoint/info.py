@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 from enum import StrEnum
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import ormsgpack
@@ -79,28 +80,48 @@ _CAUSES = {str(cause): cause for cause in Cause}
 _STATUSES = {str(status): status for status in RunStatus}
 
 
+_fields_of = itemgetter(
+    "run", "workflow", "seq", "superstep", "phase", "cause", "parent", "time", "status", "messages",
+    "requests", "from", "salt",
+)  # fmt: skip
+
+
 def unpacked_header(data: bytes) -> Header:
     """The header in these bytes; raises whatever broken data raises."""
     fields: dict[str, Any] = ormsgpack.unpackb(data)
     if fields["format"] != FORMAT_MAJOR:
         raise ValueError(f"it has format {fields['format']}, this version reads {FORMAT_MAJOR}")
-    parent = fields["parent"]
+    (
+        run_id,
+        workflow_name,
+        seq,
+        superstep,
+        phase,
+        cause,
+        parent,
+        time,
+        status,
+        message_count,
+        request_count,
+        replay_from,
+        salt,
+    ) = _fields_of(fields)
     return made(
         Header,
         (
-            fields["run"],
-            fields["workflow"],
-            fields["seq"],
-            fields["superstep"],
-            _PHASES.get(fields["phase"]) or Phase(fields["phase"]),
-            _CAUSES.get(fields["cause"]) or Cause(fields["cause"]),
+            run_id,
+            workflow_name,
+            seq,
+            superstep,
+            _PHASES.get(phase) or Phase(phase),
+            _CAUSES.get(cause) or Cause(cause),
             None if parent is None else parent.hex(),
-            fields["time"],
-            _STATUSES.get(fields["status"]) or RunStatus(fields["status"]),
-            fields["messages"],
-            fields["requests"],
-            fields["from"],
-            fields["salt"],
+            time,
+            _STATUSES.get(status) or RunStatus(status),
+            message_count,
+            request_count,
+            replay_from,
+            salt,
         ),
     )
 

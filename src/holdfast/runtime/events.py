@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.engine.status import RunStatus
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _NEVER = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class WorkflowEvent:
     """The root of all events; subclass it for events of your own (see ``WorkflowContext.add_event``).
 
@@ -36,8 +36,21 @@ class WorkflowEvent:
     timestamp: datetime.datetime = field(default=_NEVER, kw_only=True, repr=False)
     provisional: bool = field(default=False, kw_only=True, repr=False)
 
+    # Written once for all kinds of events: what ``dataclass`` writes for each takes a third of ``import holdfast``.
 
-@dataclass(slots=True)
+    def __repr__(self) -> str:
+        shown = (f"{one.name}={getattr(self, one.name)!r}" for one in fields(self) if one.repr)
+        return f"{type(self).__qualname__}({', '.join(shown)})"
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(getattr(self, one.name) == getattr(other, one.name) for one in fields(self) if one.compare)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(slots=True, repr=False, eq=False)
 class WorkflowStartedEvent(WorkflowEvent):
     """A run begins.
 
@@ -48,7 +61,7 @@ class WorkflowStartedEvent(WorkflowEvent):
     workflow_name: str = ""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class WorkflowStatusEvent(WorkflowEvent):
     """The status of the run changed.
 
@@ -59,7 +72,7 @@ class WorkflowStatusEvent(WorkflowEvent):
     status: RunStatus
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class WorkflowOutputEvent(WorkflowEvent):
     """The workflow gave out a value.
 
@@ -73,7 +86,7 @@ class WorkflowOutputEvent(WorkflowEvent):
     """Whether it was given out before: a finished run that is resumed gives its outputs again."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class WorkflowCompletedEvent(WorkflowEvent):
     """The run is complete; ``data`` is the last output, None if there was none.
 
@@ -84,7 +97,7 @@ class WorkflowCompletedEvent(WorkflowEvent):
     data: Any = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class WorkflowErrorEvent(WorkflowEvent):
     """The run failed.
 
@@ -95,7 +108,7 @@ class WorkflowErrorEvent(WorkflowEvent):
     error: BaseException
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class WorkflowWarningEvent(WorkflowEvent):
     """Something that is probably not meant; ``executor_id`` says where, if it is at one executor.
 
@@ -113,7 +126,7 @@ class WorkflowWarningEvent(WorkflowEvent):
         return str(self.warning)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class SuperStepStartedEvent(WorkflowEvent):
     """A superstep begins.
 
@@ -135,7 +148,7 @@ class SuperStepStartedEvent(WorkflowEvent):
         return self
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class SuperStepCompletedEvent(WorkflowEvent):
     """A superstep ended: its messages are on their way, its writes are there for all to see.
 
@@ -160,7 +173,7 @@ class SuperStepCompletedEvent(WorkflowEvent):
         return self
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class CheckpointSavedEvent(WorkflowEvent):
     """A checkpoint became durable.
 
@@ -171,7 +184,7 @@ class CheckpointSavedEvent(WorkflowEvent):
     checkpoint: CheckpointInfo
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class ExecutorInvokedEvent(WorkflowEvent):
     """An executor has its turn.
 
@@ -183,7 +196,7 @@ class ExecutorInvokedEvent(WorkflowEvent):
     message_count: int = 1
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class ExecutorCompletedEvent(WorkflowEvent):
     """An executor finished its turn.
 
@@ -196,7 +209,7 @@ class ExecutorCompletedEvent(WorkflowEvent):
     """Whether it finished before the run was resumed, and did not run again."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class ExecutorFailedEvent(WorkflowEvent):
     """An executor raised; provisional if there is another attempt.
 
@@ -239,7 +252,7 @@ class PendingRequest(NamedTuple):
         return Response(self.request_id, data)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False, eq=False)
 class RequestInfoEvent(WorkflowEvent):
     """An executor asks the outside.
 

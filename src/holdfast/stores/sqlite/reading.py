@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from holdfast.checkpoint.store import Damage, Depth, Head, Keyframe, Record, RunQuery
+from holdfast.engine.made import made
 from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import CheckpointId, Digest, RunId
@@ -31,13 +32,13 @@ _OF_RUN = (
     "WHERE run = (SELECT id FROM runs WHERE namespace = ? AND run = ?) AND seq BETWEEN ? AND ? ORDER BY seq"
 )
 _WITH_KEYFRAMES = f"FROM checkpoints c LEFT JOIN keyframes k ON k.checkpoint = c.id {_OF_RUN}"
+# Nothing that is not wanted: with a row each, what a list of a thousand costs is columns.
 _RECORDS = {
-    Depth.HEADERS: "SELECT checkpoint, seq, header, new_bytes, seal, x'', x'', NULL, NULL, NULL "
-    f"FROM checkpoints {_OF_RUN}",
-    Depth.CHANGES: "SELECT c.checkpoint, seq, header, new_bytes, seal, c.changes, x'', k.changes, x'', k.cut "
+    Depth.HEADERS: f"SELECT checkpoint, seq, header, new_bytes FROM checkpoints {_OF_RUN}",
+    Depth.CHANGES: "SELECT c.checkpoint, seq, header, new_bytes, c.changes, k.changes, k.cut "
     + _WITH_KEYFRAMES,
-    Depth.ALL: "SELECT c.checkpoint, seq, header, new_bytes, seal, c.changes, c.small_values, k.changes, "
-    "k.small_values, k.cut " + _WITH_KEYFRAMES,
+    Depth.ALL: "SELECT c.checkpoint, seq, header, new_bytes, c.changes, k.changes, k.cut, c.small_values, "
+    "k.small_values, seal " + _WITH_KEYFRAMES,
 }
 _TAGS = (
     "SELECT seq, tag FROM tags JOIN checkpoints ON checkpoints.id = tags.checkpoint WHERE run = "
@@ -196,9 +197,10 @@ def read_records(
     for seq, tag in connection.execute(_TAGS, (namespace, run_id, *bounds)):
         tags[seq] = (*tags.get(seq, ()), _tag(tag))
     rows = connection.execute(_RECORDS[depth], (namespace, run_id, *bounds))
-    if depth < Depth.ALL:
-        return [_record(run_id, row, tags.get(row[1], ())) for row in rows]
-    return [_checked(_record(run_id, row, tags.get(row[1], ())), row[4]) for row in rows]
+    if depth is Depth.ALL:
+        return [_checked(_record(run_id, row, tags.get(row[1], ())), row[-1]) for row in rows]
+    missing = (b"", b"", None) if depth is Depth.CHANGES else (b"", None, None, b"", b"", None)
+    return [_record(run_id, row + missing, tags.get(row[1], ())) for row in rows]
 
 
 def _tag(stored: Any) -> str:
@@ -221,15 +223,16 @@ def _is_sound(record: Record, seal: Any) -> bool:
 
 
 def _record(run_id: RunId, row: tuple[Any, ...], tags: tuple[str, ...]) -> Record:
-    checkpoint, seq, header, new_bytes, _, changes, values, _, _, cut = row
+    """The record in a row with all columns of ``Depth.ALL``."""
+    checkpoint, seq, header, new_bytes, changes, key_changes, cut, values, key_values, _ = row
     plain = type(checkpoint) is type(header) is type(changes) is type(values) is bytes
     if plain and cut is None and type(new_bytes) is type(seq) is int:  # as nearly all are
-        return Record(
-            CheckpointId(checkpoint.hex()), run_id, seq, header, changes, values, new_bytes, None, tags
+        return made(
+            Record, (checkpoint.hex(), run_id, seq, header, changes, values, new_bytes, None, tags, True)
         )
     # What is no bytes is not what was written; as bytes it is noticed with everything else that was changed.
     row = tuple(str(part).encode("utf-8", "replace") if isinstance(part, str) else part for part in row)
-    checkpoint, seq, header, new_bytes, _, changes, values, key_changes, key_values, cut = row
+    checkpoint, seq, header, new_bytes, changes, key_changes, cut, values, key_values, _ = row
     keyframe = None if cut is None else Keyframe(key_changes, key_values, bool(cut))
     parts = (checkpoint, header, changes, values, *((key_changes, key_values) if keyframe else ()))
     if not all(isinstance(part, bytes) for part in parts) or not isinstance(new_bytes, int):
