@@ -13,12 +13,12 @@ from holdfast.checkpoint import slices
 from holdfast.checkpoint.changes import Asked, Changes, Delivered, Drop, Grow, Happened, Part, Put, Ref
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.document import packed, unpacked
+from holdfast.checkpoint.entry import Entry
 from holdfast.checkpoint.info import Cause, CheckpointInfo, Header, Phase
 from holdfast.checkpoint.loading import changes_of
 from holdfast.checkpoint.log import RunLog
 from holdfast.checkpoint.making import Outside
 from holdfast.checkpoint.manifest import Manifest
-from holdfast.checkpoint.packing import Entry
 from holdfast.checkpoint.record import elsewhere, id_of, packed_header, plain_form, stored_form
 from holdfast.checkpoint.restoring import snapshot_of
 from holdfast.checkpoint.store import Commit, Depth, Letter, Record

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from holdfast.checkpoint import making, packing, pruning, record, tidying, values
+from holdfast.checkpoint import making, naming, packing, pruning, record, tidying, values
 
 
 @contextmanager
@@ -14,7 +14,7 @@ def small_limits(
 ) -> Iterator[None]:
     """Values become blobs, keyframes come often, room is made soon, and parts of compressed records lie elsewhere."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (packing, values):
+        for module in (naming, packing, values):
             patch.setattr(module, "INLINE", inline)
         patch.setattr(making, "_KEYFRAME_BYTES", keyframe)
         patch.setattr(making, "_RECORD_BYTES", 0)

@@ -11,9 +11,10 @@ from holdfast.checkpoint.changes import Delivered, Ref
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.document import packed
+from holdfast.checkpoint.entry import Entry
 from holdfast.checkpoint.info import Cause, Phase
 from holdfast.checkpoint.manifest import Manifest
-from holdfast.checkpoint.packing import Entry, Packer
+from holdfast.checkpoint.packing import Packer
 from holdfast.checkpoint.plain import plain
 from holdfast.checkpoint.values import INLINE, Encoded, Encoder
 from holdfast.engine import state

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import ormsgpack
 
-from holdfast.checkpoint.packing import Packer
+from holdfast.checkpoint.naming import Names
 from holdfast.checkpoint.record import ELSEWHERE, RAW, digest_of, elsewhere, plain_form, stored_form
 from holdfast.checkpoint.store import Note
 from holdfast.checkpoint.values import BlobSource
@@ -20,13 +20,13 @@ _LARGEST = 256 * 1024
 _KEY = '["bundle", "'
 
 
-def bundled(notes: Sequence[Note], packer: Packer) -> tuple[Note, ...]:
+def bundled(notes: Sequence[Note], names: Names) -> tuple[Note, ...]:
     """The same notes, as one if they are many or big; its key is used once, so it replaces no other."""
     if len(notes) <= _MOST and sum(len(note.data) for note in notes) <= _LARGEST:
         return tuple(notes)
     plain = ormsgpack.packb([list(note) for note in notes])
     stored = stored_form(plain)
-    data = stored if len(stored) <= _LARGEST else ELSEWHERE + packer.blob(plain)
+    data = stored if len(stored) <= _LARGEST else ELSEWHERE + names.blob(plain)
     return (Note(f'{_KEY}{digest_of(plain).hex()[:16]}"]', data),)
 
 

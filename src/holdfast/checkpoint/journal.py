@@ -11,7 +11,7 @@ import ormsgpack
 from holdfast.checkpoint.changes import Ref, digests_of
 from holdfast.checkpoint.document import Table, refs_of
 from holdfast.checkpoint.log import Draft
-from holdfast.checkpoint.packing import Packer
+from holdfast.checkpoint.naming import Names
 from holdfast.checkpoint.record import plain_form, stored_form
 from holdfast.checkpoint.store import Note
 from holdfast.checkpoint.values import BlobSource, Encoder, restored
@@ -63,11 +63,11 @@ _PUT, _APPEND, _DROP, _UPDATE, _PUT_ANYWAY = 0, 1, 2, 3, 4
 def turn_draft(turn: Journaled, encoder: Encoder, merge_for: MergeFor) -> Draft:
     """The note for a turn that is over."""
 
-    def make(packer: Packer) -> Note:
+    def make(names: Names) -> Note:
         table = Table()
 
         def add(value: Value) -> int:
-            return table.add(packer.ref(value))
+            return table.add(names.ref(value))
 
         outcome = turn.outcome
         document = {
@@ -102,9 +102,9 @@ def turn_draft(turn: Journaled, encoder: Encoder, merge_for: MergeFor) -> Draft:
 def result_draft(executor_id: ExecutorId, name: str, result: Value) -> Draft:
     """The note for what ``once`` gave."""
 
-    def make(packer: Packer) -> Note:
+    def make(names: Names) -> Note:
         table = Table()
-        document = {"once": executor_id, "name": name, "result": table.add(packer.ref(result))}
+        document = {"once": executor_id, "name": name, "result": table.add(names.ref(result))}
         return _note(["once", executor_id, name], document, table)
 
     return Draft([result], make)

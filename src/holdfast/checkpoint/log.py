@@ -8,12 +8,14 @@ from typing import NamedTuple, TypeVar
 
 from holdfast.checkpoint.bundles import bundled
 from holdfast.checkpoint.changes import Changes, digests_of
+from holdfast.checkpoint.entry import Entry
 from holdfast.checkpoint.heading import Heading
 from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.making import Made, Maker, Outside, Replay
 from holdfast.checkpoint.manifest import Manifest
+from holdfast.checkpoint.naming import Names
 from holdfast.checkpoint.owner import Claim
-from holdfast.checkpoint.packing import Entry, Packer
+from holdfast.checkpoint.packing import Packer
 from holdfast.checkpoint.plain import plain
 from holdfast.checkpoint.store import (
     Blob,
@@ -168,9 +170,9 @@ class RunLog:
         changed = plain(delta)
         if changed is None:
             return None
-        packer = self._packer()
+        names = Names(self._manifest, self._noted)
         self._ahead = True
-        return self._made(self._maker.step(self.head, superstep, changed, packer), packer, taken)
+        return self._made(self._maker.step(self.head, superstep, changed, names), names, taken)
 
     def _prepared(
         self,
@@ -191,7 +193,7 @@ class RunLog:
     def _made(
         self,
         of: Made,
-        packer: Packer,
+        names: Names,
         taken: Sequence[str],
         notes: tuple[Note, ...] = (),
         noted: Set[Digest] = frozenset(),
@@ -199,7 +201,7 @@ class RunLog:
         records, infos, status = of
         newest = records[-1]
         head = self._next_head(status, newest.checkpoint_id, newest.seq)
-        blobs = tuple(map(Blob, packer.blobs, packer.blobs.values())) if packer.blobs else ()
+        blobs = tuple(map(Blob, names.blobs, names.blobs.values())) if names.blobs else ()
         return made(Prepared, (infos, head, records, blobs, notes, tuple(taken), noted))
 
     async def commit(self, prepared: Prepared) -> None:

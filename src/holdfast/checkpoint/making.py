@@ -7,11 +7,12 @@ from typing import NamedTuple, TypeAlias
 
 from holdfast.checkpoint.changes import NOTHING, Changes
 from holdfast.checkpoint.document import packed
+from holdfast.checkpoint.entry import Entry
 from holdfast.checkpoint.folding import take_in
 from holdfast.checkpoint.heading import END, START, Heading
 from holdfast.checkpoint.info import CheckpointInfo, Header
 from holdfast.checkpoint.manifest import Manifest
-from holdfast.checkpoint.packing import Entry, Packer
+from holdfast.checkpoint.naming import Names
 from holdfast.checkpoint.plain import Plain
 from holdfast.checkpoint.record import (
     ELSEWHERE,
@@ -109,7 +110,7 @@ class Maker:
         self.time = max(self._outside.now(), self.time + 1)
         return self.time
 
-    def make(self, head: Head, entries: Sequence[Entry], changes: Sequence[Changes], packer: Packer) -> Made:
+    def make(self, head: Head, entries: Sequence[Entry], changes: Sequence[Changes], names: Names) -> Made:
         """Records for checkpoints that follow those of ``head``, all at about one time."""
         records: list[Record] = []
         infos: list[CheckpointInfo] = []
@@ -119,31 +120,31 @@ class Maker:
             seq += 1
             if records:
                 self.time += 1
-            parts = self._nothing() if changed is NOTHING else self._parts(entry, changed, seq, packer)
+            parts = self._nothing() if changed is NOTHING else self._parts(entry, changed, seq, names)
             wanted = entry.keyframe or (entry is last and self._keyframe_is_due(head, parts[-1]))
             if wanted:
                 self._replay = Replay(seq)
             header = self._header(head, entry, seq)
-            record = self._record(head, seq, packed_header(header), parts, packer if wanted else None)
+            record = self._record(head, seq, packed_header(header), parts, names if wanted else None)
             records.append(record)
             infos.append(CheckpointInfo(record.checkpoint_id, header, record.new_bytes))
         return tuple(records), infos, last.status
 
-    def step(self, head: Head, superstep: int, plain: Plain, packer: Packer) -> Made:
+    def step(self, head: Head, superstep: int, plain: Plain, names: Names) -> Made:
         """The same for the plain end of a superstep, and the start of the next at once."""
         deliveries, writes, changes, values = plain
         manifest, salt, seq = self._manifest, self._outside.salt, head.seq + 1
         assert self.parent is not None, "it follows the input at least"
         parent, time = bytes.fromhex(self.parent), self.tick()
         manifest.fold_plain(deliveries, writes)
-        parts = self._stored(changes, values, packer)
+        parts = self._stored(changes, values, names)
         standing = len(deliveries), len(manifest.requests), self._replay.first
         header = self._heading.packed(END, seq, superstep, parent, time, standing, salt())
         end = self._record(head, seq, header, parts, None)
         seq, parent, keyframe = seq + 1, bytes.fromhex(end.checkpoint_id), None
         self.time = time + 1
         if self._keyframe_is_due(head, parts[-1]):
-            keyframe, self._replay = packer, Replay(seq)
+            keyframe, self._replay = names, Replay(seq)
             standing = *standing[:2], seq
         header = self._heading.packed(START, seq, superstep + 1, parent, time + 1, standing, salt())
         start = self._record(head, seq, header, _NOTHING, keyframe)
@@ -167,16 +168,16 @@ class Maker:
             self._outside.salt(),
         )
 
-    def _record(self, head: Head, seq: int, header: bytes, parts: _Parts, packer: Packer | None) -> Record:
-        """The record of a checkpoint, with a keyframe if there is a packer for one."""
+    def _record(self, head: Head, seq: int, header: bytes, parts: _Parts, names: Names | None) -> Record:
+        """The record of a checkpoint, with a keyframe if there are names for one."""
         plain_changes, plain_values, changes, values, blobs = parts
         checkpoint_id = self.parent = id_of(header, plain_changes, plain_values)
         size = len(header) + len(changes) + len(values) + blobs
         keyframe = None
-        if packer is not None:
-            keyframe, plain_size = self._keyframe(checkpoint_id, packer)
+        if names is not None:
+            keyframe, plain_size = self._keyframe(checkpoint_id, names)
             self._replay = Replay(seq, plain_size)
-            size += len(keyframe.changes) + len(keyframe.values) + packer.new_blob_bytes()
+            size += len(keyframe.changes) + len(keyframe.values) + names.new_blob_bytes()
         return made(
             Record, (checkpoint_id, head.run_id, seq, header, changes, values, size, keyframe, (), True)
         )
@@ -186,15 +187,15 @@ class Maker:
         self._manifest.happened = []
         return _NOTHING
 
-    def _parts(self, entry: Entry, changed: Changes, seq: int, packer: Packer) -> _Parts:
+    def _parts(self, entry: Entry, changed: Changes, seq: int, names: Names) -> _Parts:
         """Take in what a checkpoint changed; gives it as it is stored."""
         take_in(self._manifest, changed, entry.phase, entry.cause, seq, self.time)
-        return self._stored(*packed(changed), packer)
+        return self._stored(*packed(changed), names)
 
-    def _stored(self, changes: bytes, values: bytes, packer: Packer) -> _Parts:
+    def _stored(self, changes: bytes, values: bytes, names: Names) -> _Parts:
         self._replay.add(len(changes), len(values))
-        stored_changes, stored_values = self._part(changes, packer), self._part(values, packer)
-        return changes, values, stored_changes, stored_values, packer.new_blob_bytes()
+        stored_changes, stored_values = self._part(changes, names), self._part(values, names)
+        return changes, values, stored_changes, stored_values, names.new_blob_bytes()
 
     def _keyframe_is_due(self, head: Head, new_blob_bytes: int) -> bool:
         """Whether replay has become long, or room can be made behind a keyframe."""
@@ -202,21 +203,21 @@ class Maker:
             return True
         return bool(head.retention) and self._tidying is not None and self._tidying.due(head, new_blob_bytes)
 
-    def _keyframe(self, checkpoint_id: CheckpointId, packer: Packer) -> tuple[Keyframe, int]:
+    def _keyframe(self, checkpoint_id: CheckpointId, names: Names) -> tuple[Keyframe, int]:
         """All that the run holds, and how many bytes it has before they are compressed or put elsewhere."""
         for keys in self._manifest.state.values():
             for key, ref in keys.items():
                 if ref.parts is not None:
-                    compact = packer.compacted(ref)
+                    compact = names.compacted(ref)
                     self._manifest.exchange(keys, key, compact)
         changes, values = packed(self._manifest.as_changes())
         changes = sealed(checkpoint_id, changes, values)
-        keyframe = Keyframe(self._part(changes, packer), self._part(values, packer))
+        keyframe = Keyframe(self._part(changes, names), self._part(values, names))
         return keyframe, len(changes) + len(values)
 
-    def _part(self, plain: bytes, packer: Packer) -> bytes:
+    def _part(self, plain: bytes, names: Names) -> bytes:
         stored = stored_form(plain)
-        return stored if len(stored) <= LARGEST_PART else ELSEWHERE + packer.blob(plain)
+        return stored if len(stored) <= LARGEST_PART else ELSEWHERE + names.blob(plain)
 
 
 def _told(record: Record) -> CheckpointInfo:

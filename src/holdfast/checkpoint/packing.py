@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Sequence
 from itertools import islice
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from holdfast.checkpoint import slices
 from holdfast.checkpoint.changes import (
@@ -18,90 +18,27 @@ from holdfast.checkpoint.changes import (
     Part,
     Put,
     Ref,
-    Renames,
     Written,
 )
-from holdfast.checkpoint.info import Cause, Phase
+from holdfast.checkpoint.entry import Entry
 from holdfast.checkpoint.manifest import Manifest
-from holdfast.checkpoint.record import digest_of, stored_form
-from holdfast.checkpoint.values import INLINE, Encoded, Encoder, Pieces
+from holdfast.checkpoint.naming import Names, bytes_of
+from holdfast.checkpoint.values import INLINE, Encoded, Encoder
 from holdfast.engine import state
 from holdfast.engine.message import Delivery, Request
 from holdfast.engine.snapshot import Buffer, BufferKey, Delta, Snapshot
-from holdfast.engine.status import RunStatus
-from holdfast.engine.value import Joined, NotAtHand, Value
-from holdfast.ids import Digest, ExecutorId, RequestId
+from holdfast.engine.value import NotAtHand, Value
+from holdfast.ids import Digest, ExecutorId
 
 Buffered: TypeAlias = "tuple[BufferKey, Sequence[tuple[ExecutorId, Sequence[Ref]]] | None]"
 
 
-class Entry(NamedTuple):
-    """A checkpoint that is to be made: where the run stands, and what changed since the one before.
-
-    ``delta`` changed it at the end of a superstep (then ``before`` is the snapshot before that), ``responses`` came
-    in before its start, ``given`` is the first snapshot of a run.
-    """
-
-    phase: Phase
-    superstep: int
-    cause: Cause
-    status: RunStatus
-    before: Snapshot | None = None
-    delta: Delta | None = None
-    since_input: int | None = None
-    happened: Sequence[tuple[ExecutorId | None, Value | tuple[str, str]]] = ()
-    goes_on: bool = False
-    """Whether the next superstep follows at once: its start is one more checkpoint, in the same commit."""
-    responses: Mapping[RequestId, Value] | None = None
-    given: Snapshot | None = None
-    fingerprint: str | None = None
-    graph: Value | None = None
-    """The description of the graph, with its fingerprint."""
-    renames: Renames | None = None
-    edits: Mapping[state.Place, state.Put] | None = None
-    keyframe: bool = False
-
-    def with_start(self) -> tuple[Entry, ...]:
-        """It, and the start of the next superstep if that follows at once."""
-        if not self.goes_on:
-            return (self,)
-        return self, Entry(Phase.START, self.superstep + 1, Cause.SUPERSTEP, RunStatus.RUNNING)
-
-    def values(self) -> list[Value]:
-        """The values that it brings."""
-        values: list[Value] = []
-        if self.responses:
-            values += self.responses.values()
-        if self.edits:
-            values += [put.value for put in self.edits.values()]
-        if self.given is not None:
-            values += [delivery.value for delivery in self.given.deliveries]
-        delta = self.delta
-        if delta is not None:
-            values += [delivery.value for delivery in delta.deliveries]
-            if delta.outputs:
-                values += [output.value for output in delta.outputs]
-            if delta.requests:
-                values += [request.data for request in delta.requests]
-            for change in delta.writes.values():
-                if isinstance(change, state.Put):
-                    values.append(change.value)
-                elif isinstance(change, state.Append):
-                    values += change.items
-        return values
-
-
-class Packer:
-    """Names the values of one commit, and collects the blobs that it has to store."""
+class Packer(Names):
+    """Tells what the checkpoints of one commit change, while it names their values."""
 
     def __init__(self, manifest: Manifest, encoder: Encoder, noted: Container[Digest] = ()) -> None:
-        self._noted = noted
-        self.blobs: dict[Digest, bytes] = {}
-        self._told = 0
-        self._manifest = manifest
+        super().__init__(manifest, noted)
         self._encoder = encoder
-        # With the values themselves, so that no other can get the identity of one of them meanwhile.
-        self._refs: dict[int, tuple[Value, Ref]] = {}
         self._growths: dict[state.Place, tuple[Value, Grow]] = {}
 
     def grew_by_little(self, entry: Entry, value: Value, little: int) -> bool:
@@ -223,7 +160,7 @@ class Packer:
         held = state.read(before.state, *place)
         if isinstance(change, state.Append):
             kind = list if held is None else held.type
-            return Grow(kind.__name__, self._parts(kind, tuple(change.items)))
+            return Grow(kind.__name__, self.parts(kind, tuple(change.items)))
         known = self._growths.get(place)
         if known is not None and known[0] is change.value:
             return known[1]
@@ -248,103 +185,6 @@ class Packer:
         label, (_, length, _) = value.type.__name__, opened
         return Grow(label, (Part(False, self.named(label, tail)),) if length else ())
 
-    def _parts(self, kind: type, items: Sequence[Value]) -> tuple[Part, ...]:
-        """Items that were appended: big ones alone, the others in slices."""
-        label = kind.__name__
-        parts: list[Part] = []
-        small: list[bytes] = []
-
-        def flush() -> None:
-            if small:
-                data = slices.listed(small) if kind is list else slices.joined(small)
-                parts.append(Part(False, self.named(label, data)))
-                small.clear()
-
-        for item in items:
-            data = item.data if isinstance(item, Encoded) else _bytes(item)
-            if len(data) <= INLINE and (kind is list or slices.opened(data) is not None):
-                small.append(data)
-            else:
-                flush()
-                parts.append(Part(kind is list, self.named(_label(item), data)))
-        flush()
-        return tuple(parts)
-
-    def ref(self, value: Value) -> Ref:
-        """How a value is named; its content is stored if it is not yet."""
-        if isinstance(value, Encoded):
-            ref = value.ref
-            if ref is None or (ref.digest is not None and not self._has(ref.digest)):
-                ref = value.ref = self.named(value.label, value.data)
-            return ref
-        if isinstance(value, Pieces):
-            return value.ref
-        assert isinstance(value, Joined), f"{value!r} was not captured by the encoder of a storage"
-        known = self._refs.get(id(value))
-        if known is None:
-            known = self._refs[id(value)] = (value, self._joined(value))
-        return known[1]
-
-    def _joined(self, value: Joined) -> Ref:
-        base, tail = value.parts()
-        parts = self._parts(value.type, tuple(tail))
-        if base is not None:
-            parts = (Part(False, self.ref(base)), *parts)
-        if not parts:
-            return self.named("list", slices.listed([]))
-        if len(parts) == 1 and not parts[0].is_item:
-            return parts[0].ref
-        return Ref(value.type.__name__, sum(part.ref.size for part in parts), parts=list(parts))
-
-    def named(self, label: str, data: bytes) -> Ref:
-        """The name of encoded content: small content stands in it, other content becomes a blob."""
-        if len(data) <= INLINE:
-            return Ref(label, len(data), None, data)
-        return Ref(label, len(data), self.blob(data))
-
-    def blob(self, data: bytes) -> Digest:
-        """Store ``data`` as a blob, unless the run has it already."""
-        digest = digest_of(data)
-        if not self._has(digest):
-            self.blobs[digest] = stored_form(data)
-        return digest
-
-    def _has(self, digest: Digest) -> bool:
-        """Whether the run has a blob: named by its checkpoint, by its journal, or in this commit."""
-        return digest in self._manifest.digests or digest in self._noted or digest in self.blobs
-
-    def new_blob_bytes(self) -> int:
-        """The size of the blobs that came since this was last asked."""
-        if not self.blobs:
-            return 0
-        size = sum(map(len, self.blobs.values()))
-        told, self._told = self._told, size
-        return size - told
-
-    def compacted(self, ref: Ref) -> Ref:
-        """The same value with its small parts put together, so that a keyframe names few."""
-        if ref.parts is None:
-            return ref
-        parts: list[Part] = []
-        small: list[bytes] = []
-
-        def flush() -> None:
-            if small:
-                parts.append(Part(False, self.named(ref.label, slices.joined(small))))
-                small.clear()
-
-        for part in ref.parts:
-            data = part.ref.data
-            if data is not None and part.is_item:
-                small.append(slices.listed([data]))
-            elif data is not None and slices.opened(data) is not None:
-                small.append(data)
-            else:
-                flush()
-                parts.append(part)
-        flush()
-        return Ref(ref.label, ref.size, parts=parts)
-
 
 def _firsts(buffer: Buffer) -> Iterator[tuple[ExecutorId, Value]]:
     return ((source, next(iter(values))) for source, values in buffer.items())
@@ -352,27 +192,8 @@ def _firsts(buffer: Buffer) -> Iterator[tuple[ExecutorId, Value]]:
 
 def _tail(held: Value, value: Encoded) -> bytes | None:
     if value.type is list:
-        return slices.tail_of(_bytes(held), value.data)
+        return slices.tail_of(bytes_of(held), value.data)
     before, after = held.peek(), value.peek()
     if not after.startswith(before) or not before:
         return None
     return value.encoded(after[len(before) :])
-
-
-def _bytes(value: Value) -> bytes:
-    """The encoding of a value, put together where it consists of parts."""
-    if isinstance(value, Encoded):
-        return value.data
-    if isinstance(value, Joined):
-        base, tail = value.parts()
-        pieces = [] if base is None else [_bytes(base)]
-        items = [_bytes(item) for item in tail]
-        return slices.joined([*pieces, *([slices.listed(items)] if value.type is list else items)])
-    assert isinstance(value, Pieces)
-    return slices.joined(
-        [slices.listed([_bytes(piece)]) if is_item else _bytes(piece) for is_item, piece in value.pieces]
-    )
-
-
-def _label(value: Value) -> str:
-    return value.label if isinstance(value, Encoded) else value.type.__name__

@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from holdfast.checkpoint.entry import Entry
 from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase
 from holdfast.checkpoint.journal import Told, result_draft
 from holdfast.checkpoint.log import Draft, RunLog
-from holdfast.checkpoint.packing import Entry
 from holdfast.engine.distance import distance
 from holdfast.engine.snapshot import Delta, Snapshot
 from holdfast.engine.status import RunStatus

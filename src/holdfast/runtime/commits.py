@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
+from holdfast.checkpoint.entry import Entry
 from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.log import RunLog
-from holdfast.checkpoint.packing import Entry
 from holdfast.errors import HeadMoved, RunTaken
 from holdfast.runtime.whole import whole
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from holdfast.checkpoint.arguments import id_of_checkpoint
+from holdfast.checkpoint.entry import Entry
 from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase
 from holdfast.checkpoint.loading import Loaded
 from holdfast.checkpoint.looking import steadily
 from holdfast.checkpoint.owner import holder_of
-from holdfast.checkpoint.packing import Entry
 from holdfast.checkpoint.restoring import snapshot_of
 from holdfast.checkpoint.store import Depth, Head
 from holdfast.engine.snapshot import Snapshot

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from holdfast.checkpoint.entry import Entry
 from holdfast.checkpoint.inbox import asks_to_cancel
 from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase
 from holdfast.checkpoint.journal import Contents, Journaled, MergeFor, Told, result_draft, turn_draft
 from holdfast.checkpoint.log import Draft, RunLog
-from holdfast.checkpoint.packing import Entry
 from holdfast.engine.distance import distance
 from holdfast.engine.durability import Durability
 from holdfast.engine.snapshot import Snapshot, status_at_rest

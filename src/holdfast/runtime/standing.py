@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 from holdfast.checkpoint.bundles import unbundled
 from holdfast.checkpoint.changes import Renames
 from holdfast.checkpoint.codec import Codec
+from holdfast.checkpoint.entry import Entry
 from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase
 from holdfast.checkpoint.journal import Contents, read_journal
 from holdfast.checkpoint.loading import Blobs, Loaded
 from holdfast.checkpoint.log import RunLog
 from holdfast.checkpoint.making import Outside
-from holdfast.checkpoint.packing import Entry
 from holdfast.checkpoint.renaming import rename, renames_of
 from holdfast.checkpoint.restoring import snapshot_of
 from holdfast.checkpoint.retention import Retention
