@@ -38,9 +38,10 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.checkpoint.store import Commit, Letter, Store
+from holdfast.checkpoint.store import Commit, Head, Letter, Store
+from holdfast.ids import RunId
 from holdfast.testing import VirtualTime
-from tests.support.durable import Place, Wrapped, head_of, info_of_run
+from tests.support.durable import Place, Wrapped, head_of, info_of_run, wrapped
 from tests.support.journals import noted
 from tests.support.runs import cause_of_failure, names, soon
 
@@ -824,6 +825,47 @@ async def test_an_answer_that_comes_during_a_sleep_is_taken_after_it(
         pass
     assert result.outputs == ["awake", "yes"]
     assert ran == ["nap", "nap", "answered yes"]
+
+
+class LateLooks(Wrapped):
+    """Whoever reads a head while ``late`` is set gets it when the run has moved on."""
+
+    late = False
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.moved = asyncio.Event()
+        self.looking = asyncio.Event()
+
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        letters = await self.inner.commit(commit)
+        self.moved.set()
+        return letters
+
+    async def head(self, run_id: RunId) -> Head | None:
+        if self.late:
+            self.late = False
+            self.looking.set()
+            await self.moved.wait()
+        return await self.inner.head(run_id)
+
+
+async def test_who_waits_is_not_told_that_someone_else_woke_the_run_when_it_woke_by_itself(
+    place: Place, time: VirtualTime
+) -> None:
+    storage = wrapped(place.storage, LateLooks)
+    store = cast(LateLooks, storage.store)
+    run = await asking().start("x", run_id="r", storage=storage)
+    await end_of(run)
+    await run.send_response("q", "yes")
+    store.moved.clear()
+    store.late = True
+    waiting = asyncio.ensure_future(run.wait_for_completion())
+    await soon(store.looking.wait())
+    await time.advance(days=1)
+    await soon(waiting)
+    while (await end_of(run)).status is not RunStatus.COMPLETED:
+        pass
 
 
 async def test_a_graph_that_changed_while_a_run_slept(time: VirtualTime, storage: CheckpointStorage) -> None:

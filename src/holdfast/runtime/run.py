@@ -158,11 +158,12 @@ class Run:
         """
         if not responses:
             raise InvalidArgument(f"no response was given to run {self.run_id}; pass {{request_id: answer}}")
-        runner = self._course.runner
-        recorder = runner.recorder if self.status is RunStatus.WAITING else None
-        if recorder is not None and await recorder.moved_by_others() is not None:
+        if self.status is RunStatus.WAITING and await self._waker.moved_by_others() is not None:
+            recorder = self._course.runner.recorder
+            assert recorder is not None, "nobody else can move a run that is not stored"
             await recorder.respond_where_it_stands(responses)
             return
+        runner = self._course.runner
         await runner.questions.leave(self.take(responses))
         self._waker.go_on_if_waiting(runner)
 

@@ -104,19 +104,25 @@ class Waker:
     async def go_on_with_letters(self) -> None:
         """Go on if answers were left; raises ``RunTaken`` if someone else went on with the run."""
         course, runner = self._course, self._course.runner
-        assert runner.recorder is not None
-        status = await runner.recorder.moved_by_others()
+        status = await self.moved_by_others()
         if status is None:
-            if await runner.questions.look_for_letters():
+            if runner is course.runner and await runner.questions.look_for_letters():
                 self.go_on_if_waiting(runner)
         elif status is RunStatus.CANCELLED:
-            if runner is course.runner and course.waits:
+            if course.waits:
                 course.end(status)
         else:
             raise RunTaken(
                 f"run {course.run_id} is {status}: someone else went on with it since this object saw it wait; get one "
                 f"that knows where it stands with 'workflow.resume(run_id=...)'"
             )
+
+    async def moved_by_others(self) -> RunStatus | None:
+        """How a run stands that waits here and was moved on by someone else; None if by nobody, or by this object."""
+        course, runner = self._course, self._course.runner
+        status = None if runner.recorder is None else await runner.recorder.moved_by_others()
+        # Its alarm may have rung while the head was read.
+        return status if runner is course.runner and course.status is RunStatus.WAITING else None
 
     async def wake(self) -> None:
         """A sleep is over, or the time of a question: go on, unless someone else did or is about to leave the run."""
@@ -134,17 +140,17 @@ class Waker:
             course.go_on(other)
 
     async def _woken(self, runner: Runner) -> Runner | None:
-        """What goes on with the run; None if someone else did."""
+        """What goes on with the run; None if someone else did, or this object itself."""
         course = self._course
-        moved = None if runner.recorder is None else await runner.recorder.moved_by_others()
-        if moved is RunStatus.CANCELLED and runner is course.runner and course.waits:
+        moved = await self.moved_by_others()
+        if moved is RunStatus.CANCELLED and course.waits:
             course.end(moved)
         elif moved is not None and course.sleeps:  # others are told when they ask for something
             raise RunTaken(
                 f"run {course.run_id} was woken by someone else; get an object that knows where it stands with "
                 f"'workflow.resume(run_id=...)'"
             )
-        if moved is not None:
+        if moved is not None or runner is not course.runner:
             return None
         if runner.at.asleep_until is None or self._home is None:
             return runner
