@@ -2,11 +2,15 @@
 
 import gc
 import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from holdfast.checkpoint.codec import registry
+from tests.support.places import quick_place
 
 # No deadline, and drawing may be slow: on a shared machine both report the neighbours. Not derandomized: each run
 # searches somewhere new, and the printed blob repeats a failure anywhere. This replaces hypothesis's own "ci" profile.
@@ -21,12 +25,26 @@ settings.register_profile(
 settings.register_profile("thorough", settings.get_profile("ci"), max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
+# Where ``tmp_path`` lies; said here, before the first test asks for it and before workers are started.
+if quick := quick_place():
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", quick)
+
 
 @pytest.fixture(autouse=True, scope="module")
 def cheap_collection() -> None:
     """Collecting garbage looks only at what the tests of a module make, not at all modules and what others left."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def on_disk() -> Iterator[Path]:
+    """A folder where the system keeps temporary files: for what differs from one file system to another.
+
+    That is the room that files and folders take, reading a folder while others remove from it, and what a sync does.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

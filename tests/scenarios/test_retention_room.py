@@ -61,23 +61,23 @@ async def keeps_to_its_room(kind: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_run_that_keeps_its_latest_checkpoint_takes_little_room(kind: str, tmp_path: Path) -> None:
-    await keeps_to_its_room(kind, tmp_path)
+async def test_a_run_that_keeps_its_latest_checkpoint_takes_little_room(kind: str, on_disk: Path) -> None:
+    await keeps_to_its_room(kind, on_disk)
 
 
-async def test_runs_that_keep_everything_have_the_log_that_they_had(tmp_path: Path) -> None:
-    storage = Place("sqlite", tmp_path).storage
+async def test_runs_that_keep_everything_have_the_log_that_they_had(on_disk: Path) -> None:
+    storage = Place("sqlite", on_disk).storage
     run = await rewriting(STATE, None).start(40, storage=storage)
     await run.wait_for_completion()
-    assert (tmp_path / "runs.db-wal").stat().st_size > 900_000
+    assert (on_disk / "runs.db-wal").stat().st_size > 900_000
     run = await rewriting(STATE).start(40, storage=storage)
     await run.wait_for_completion()
-    assert (tmp_path / "runs.db-wal").stat().st_size < 600_000
+    assert (on_disk / "runs.db-wal").stat().st_size < 600_000
     await storage.close()
 
 
-async def test_a_process_begins_with_what_others_left(tmp_path: Path) -> None:
-    place = Place("sqlite", tmp_path)
+async def test_a_process_begins_with_what_others_left(on_disk: Path) -> None:
+    place = Place("sqlite", on_disk)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tidying, "_LEAST", 1 << 40)
         stream = rewriting(STATE).run_stream(STEPS, run_id="r", storage=place.storage)
@@ -145,9 +145,9 @@ def _has_a_long_log(patch: pytest.MonkeyPatch) -> None:
     [*((_never_tidies, kind) for kind in KINDS), (_has_a_long_log, "sqlite")],
 )
 async def test_a_planted_bug_is_found(
-    bug: Callable[[pytest.MonkeyPatch], None], kind: str, tmp_path: Path
+    bug: Callable[[pytest.MonkeyPatch], None], kind: str, on_disk: Path
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         bug(patch)
         with pytest.raises(AssertionError, match="superstep"):
-            await keeps_to_its_room(kind, tmp_path)
+            await keeps_to_its_room(kind, on_disk)

@@ -19,8 +19,8 @@ from tests.stores.file_commits import NOON, RUN, at, checkpoint_id, failing, hea
 
 
 @pytest.fixture
-def path(tmp_path):
-    return tmp_path / "store"
+def path(on_disk):
+    return on_disk / "store"
 
 
 @pytest.fixture

@@ -44,8 +44,8 @@ CUT = Keyframe(b"\x00\x90", b"", cut=True)
 
 
 @pytest.fixture
-def path(tmp_path):
-    return tmp_path / "store"
+def path(on_disk):
+    return on_disk / "store"
 
 
 @pytest.fixture

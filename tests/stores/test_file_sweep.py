@@ -30,8 +30,8 @@ from tests.stores.file_commits import (
 
 
 @pytest.fixture
-def path(tmp_path):
-    return tmp_path / "store"
+def path(on_disk):
+    return on_disk / "store"
 
 
 @pytest.fixture

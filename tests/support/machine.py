@@ -20,6 +20,7 @@ from tests.support.machine_workflow import ROUNDS
 from tests.support.machine_world import Process, World
 from tests.support.machine_writer import HELD, TURNS, Writer
 from tests.support.model import Model, NotDone
+from tests.support.places import quick_place
 
 T = TypeVar("T")
 Call: TypeAlias = Coroutine[Any, Any, T]
@@ -76,7 +77,7 @@ class Machine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.folder = TemporaryDirectory()
+        self.folder = TemporaryDirectory(dir=quick_place())
         self.world, self.model = World(), Model()
         self.looking = Looking(self.model)
         self.stores: list[Store] = []
