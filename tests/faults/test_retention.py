@@ -16,9 +16,9 @@ KILLS = int(os.environ.get("HOLDFAST_KILLS", "6"))
 
 @pytest.mark.parametrize("scenario", ["killed-writers", "killed-sweeps", "beside-writers", "room"])
 @pytest.mark.parametrize("store", ON_DISK)
-def test_nothing_that_is_kept_is_lost(store: str, scenario: str, tmp_path: Path, on_disk: Path) -> None:
-    kills, folder = (max(3, KILLS // 3), on_disk) if scenario == "room" else (KILLS, tmp_path)
-    code, said = play(folder, "retention", "--store", store, "--kills", kills, scenario)
+def test_nothing_that_is_kept_is_lost(store: str, scenario: str, tmp_path: Path) -> None:
+    kills = max(3, KILLS // 3) if scenario == "room" else KILLS
+    code, said = play(tmp_path, "retention", "--store", store, "--kills", kills, scenario)
     assert code == 0, said
 
 
@@ -32,9 +32,8 @@ def test_nothing_that_is_kept_is_lost(store: str, scenario: str, tmp_path: Path,
         ("scatters", "room", "allocated"),
     ],
 )
-def test_a_planted_bug_is_found(planted: str, scenario: str, how: str, tmp_path: Path, on_disk: Path) -> None:
+def test_a_planted_bug_is_found(planted: str, scenario: str, how: str, tmp_path: Path) -> None:
     kills = 100 if scenario.startswith("killed") else 3
-    folder = on_disk if scenario == "room" else tmp_path  # in memory folders take no room
-    code, said = play(folder, "retention", "--planted", planted, "--kills", kills, scenario)
+    code, said = play(tmp_path, "retention", "--planted", planted, "--kills", kills, scenario)
     assert code == 1, said
     assert how in said

@@ -32,9 +32,9 @@ def campaign(store: str, kills: int, seed: int, folder: Path, durability: str = 
 
 
 @pytest.mark.parametrize("store", ["sqlite", "file"])
-def test_killed_processes_lose_nothing(store: str, on_disk: Path) -> None:
+def test_killed_processes_lose_nothing(store: str, tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
-    code, said = campaign(store, KILLS, seed, on_disk)
+    code, said = campaign(store, KILLS, seed, tmp_path)
     assert code == 0, (
         f"to play it again: python -m tests.faults.sigkill --store {store} --seed {seed}\n{said}"
     )

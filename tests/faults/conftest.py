@@ -1,0 +1,11 @@
+"""Campaigns keep their files on a disk: what they kill, stop and race needs the time that a disk takes."""
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def tmp_path(on_disk: Path) -> Path:
+    """The folder of a test."""
+    return on_disk
