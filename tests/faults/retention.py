@@ -40,7 +40,7 @@ from tests.support.small_limits import small_limits
 
 LATEST = Retention.latest_only()
 STEPS = 40
-# Processes, and at most so many runs that each of them drives at the same time; and runs that are left and resumed.
+# Processes, and the runs that each of them drives at the same time; and runs that are left and resumed.
 WRITERS, RUNS_EACH, RESUMED = 2, 25, 5
 
 
@@ -176,7 +176,7 @@ async def look(parent: Parent, case: Case, acknowledged: dict[str, int]) -> None
     parent.tell("looked")
 
 
-async def write(parent: Parent, case: Case, number: int, runs: int, steps: int) -> None:
+async def write(parent: Parent, case: Case, number: int, steps: int) -> None:
     """Drive some runs at the same time; some of them keep only their latest checkpoint."""
 
     async def one(run: int) -> None:
@@ -186,7 +186,7 @@ async def write(parent: Parent, case: Case, number: int, runs: int, steps: int) 
         expect(outputs == toggled(steps), f"w{number}-{run} gave out {outputs}")
 
     async with storage_of(case) as storage:
-        await asyncio.gather(*map(one, range(runs)))
+        await asyncio.gather(*map(one, range(RUNS_EACH)))
     parent.tell("done")
 
 
@@ -398,11 +398,11 @@ def killed_in_its_room(case: Case, kills: int, steps: int, chance: random.Random
 _PER_SUPERSTEP = {"sqlite": 0.004, "file": 0.012}
 
 
-def beside_writers(case: Case, runs: int, steps: int) -> None:
+def beside_writers(case: Case, steps: int) -> None:
     """One prunes and sweeps while others write, stop and resume; no one ever misses anything."""
     with case.child(sweep) as sweeper:
         sweeper.until("ready")
-        doing = [partial(write, number=number, runs=runs, steps=steps) for number in range(WRITERS)]
+        doing = [partial(write, number=number, steps=steps) for number in range(WRITERS)]
         others = [case.child(one) for one in [*doing, partial(stop_and_resume, steps=steps)]]
         try:
             for other in others:
@@ -434,7 +434,7 @@ def scenario(name: str, kills: int, steps: int, seed: int) -> Scenario:
         return lambda case: killed_writers(case, kills, chance)
     if name == "killed-sweeps":
         return lambda case: killed_sweeps(case, kills, chance)
-    return lambda case: beside_writers(case, min(max(8, kills), RUNS_EACH), max(16, kills))
+    return lambda case: beside_writers(case, max(16, kills))
 
 
 def in_their_room(case: Case, kills: int, steps: int, chance: random.Random) -> None:
