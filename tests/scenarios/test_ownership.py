@@ -939,9 +939,9 @@ async def test_takeovers_are_counted_until_the_next_checkpoint(place: Place, sce
     await scene.orphaned(place.storage)
     for number in (1, 2, 3):
         assert (await _taken_over(scene, place.storage)).takeovers == number
-    scene.go_on.set()
     run = await scene.build().resume(run_id="mine", storage=place.storage)
     assert (await head_of(place.storage, "mine")).takeovers == 4
+    scene.go_on.set()
     await soon(run.wait_for_completion())
     assert (await head_of(place.storage, "mine")).takeovers == 0
 
