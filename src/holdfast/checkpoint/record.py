@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ormsgpack
 import zstandard
-from blake3 import blake3
 
+from holdfast.checkpoint.hashing import hashed
 from holdfast.checkpoint.info import CheckpointInfo, Header, unpacked_header
 from holdfast.checkpoint.store import FORMAT_MAJOR, Blob, Record
 from holdfast.errors import CheckpointCorrupt
@@ -24,7 +24,7 @@ LARGEST = 1 << 31
 
 def digest_of(data: bytes) -> Digest:
     """The name of a blob with this content."""
-    return Digest(blake3(data).digest())
+    return Digest(hashed(data))
 
 
 def packed_header(header: Header) -> bytes:
@@ -84,15 +84,14 @@ def corrupt(checkpoint_id: CheckpointId, problem: str) -> CheckpointCorrupt:
 def id_of(header: bytes, changes: bytes, values: bytes) -> CheckpointId:
     """The id of a checkpoint: over its header and the digest of its plain body."""
     if changes or values:
-        body = blake3(len(changes).to_bytes(8, "little") + changes + values).digest()
+        body = hashed(len(changes).to_bytes(8, "little") + changes + values)
     else:
         body = _EMPTY_BODY
-    # In two steps, which take less than `hexdigest`.
-    return CheckpointId(blake3(header + body).digest().hex())
+    return CheckpointId(hashed(header + body).hex())
 
 
 # Every second record: the start of a superstep that follows at once.
-_EMPTY_BODY = blake3(bytes(8)).digest()
+_EMPTY_BODY = hashed(bytes(8))
 
 
 def sealed(checkpoint_id: CheckpointId, changes: bytes, values: bytes) -> bytes:
@@ -111,7 +110,7 @@ def unsealed(checkpoint_id: CheckpointId, stored: bytes, values: bytes | None) -
 
 
 def _seal(checkpoint_id: CheckpointId, part: bytes) -> bytes:
-    return blake3(bytes.fromhex(checkpoint_id) + part).digest()
+    return hashed(bytes.fromhex(checkpoint_id) + part)
 
 
 def info_of(record: Record) -> CheckpointInfo:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import ormsgpack
-from blake3 import blake3
 
+from holdfast.checkpoint.hashing import hashed
 from holdfast.checkpoint.store import Head, Record
 
 # 48 bits: JSON and SQLite have them as a number, and their sums do not overflow.
@@ -26,7 +26,7 @@ _from_bytes = int.from_bytes  # asking int for it each time takes as long as usi
 
 # Where every commit needs a seal it is written out: a call costs as much as packing one field or two.
 def _seal(packed: bytes) -> int:
-    return _from_bytes(blake3(packed).digest(_BYTES), "big")
+    return _from_bytes(hashed(packed, _BYTES), "big")
 
 
 def _text(text: str) -> bytes:
@@ -45,7 +45,7 @@ def seal_of_parts(checkpoint_id: str, seq: int, new_bytes: int, tags: Sequence[s
     """The same from its parts; ``cut`` is None without a keyframe."""
     name = checkpoint_id.encode("utf-8", "surrogatepass")
     packed = ormsgpack.packb((name, seq, new_bytes, [_text(tag) for tag in tags] if tags else (), cut))
-    return _from_bytes(blake3(packed).digest(_BYTES), "big")
+    return _from_bytes(hashed(packed, _BYTES), "big")
 
 
 def keyed_seal(run_id: str, kind: str, key: str, data: bytes | None, order: int = 0) -> int:
@@ -98,7 +98,7 @@ def head_seal(namespace: str, head: Head, content: int) -> int:
     ):  # what is no text where one should be, or has half a character
         fields = [_text(part) if isinstance(part, str) else part for part in head]
         packed = ormsgpack.packb([_text(namespace), *fields, content])
-    return _from_bytes(blake3(packed).digest(_BYTES), "big")
+    return _from_bytes(hashed(packed, _BYTES), "big")
 
 
 def document_seal(document: dict[str, Any]) -> int:
