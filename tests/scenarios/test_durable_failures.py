@@ -368,6 +368,60 @@ async def test_two_who_answer_at_once(place: Place) -> None:
     assert ran == won[0]
 
 
+# -- told while it commits -------------------------------------------------------------------------
+
+
+async def test_what_was_told_before_a_commit_comes_before_what_it_failed_with(place: Place) -> None:
+    """A stream takes the beginning of a superstep with its end, if nothing but the commit lies between."""
+    failing = wrapped(place.storage, lambda store: Failing(store, 3))
+    events: list[WorkflowEvent] = []
+
+    async def follow() -> None:
+        async for event in counting().run_stream(3, run_id="mine", storage=failing):
+            events.append(event)
+
+    with pytest.raises(StorageError, match="the disk failed at commit 3"):
+        await soon(follow())
+    assert names(events)[-5:] == [
+        "2 CheckpointSaved",
+        "2 SuperStepStarted",
+        "2 ExecutorInvoked Count",
+        "2 WorkflowStatus failed",
+        "2 WorkflowError",
+    ]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+async def test_a_stream_is_told_of_a_superstep_when_it_waits(place: Place, waits: bool) -> None:
+    """For a handler, at once; for a commit, when that is over."""
+    gate = Gate(place.storage.store, 2)
+    go_on = asyncio.Event()
+    begun: list[int] = []
+
+    @executor(id="only")
+    async def only(number: int, ctx: WorkflowContext[None, int]) -> None:
+        if waits:
+            await go_on.wait()
+        await ctx.yield_output(number)
+
+    workflow = WorkflowBuilder(name="Only").set_start_executor(only).build()
+
+    async def follow() -> None:
+        async for event in workflow.run_stream(1, run_id="mine", storage=CheckpointStorage(gate)):
+            if isinstance(event, SuperStepStartedEvent):
+                begun.append(event.superstep)
+                go_on.set()
+
+    following = asyncio.create_task(follow())
+    await soon(gate.reached.wait())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert begun == ([1] if waits else [])
+    gate.opened.set()
+    await soon(following)
+    assert begun == [1]
+
+
 # -- cancelled while it commits --------------------------------------------------------------------
 
 

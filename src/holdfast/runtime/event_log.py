@@ -41,6 +41,8 @@ class EventLog:
         """How a watcher holds the run, if one does."""
         self.end = 0
         """The number of the event that comes next."""
+        self.more_soon = False
+        """Whether more is told in a moment: the watcher that holds the run can take it all at once."""
 
     def emit(self, events: Sequence[WorkflowEvent]) -> None:
         """Append events; never waits."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextvars import Context
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,15 +23,15 @@ class Seat:
     ``asyncio.isfuture``. A task may also go on without being let, as when it is cancelled.
     """
 
-    __slots__ = ("_asyncio_future_blocking", "_context", "_loop", "wake")
+    __slots__ = ("_asyncio_future_blocking", "_context", "_loop", "get_loop", "wake")
 
-    # What the task asks for each time, in a form that costs no frame.
-    get_loop = staticmethod(asyncio.get_running_loop)
+    # What the task asks for each time, in forms that cost no frame; ``asyncio.get_running_loop`` asks the system.
     result = staticmethod(bool)
 
-    def __init__(self) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._asyncio_future_blocking = False
-        self._loop = asyncio.get_running_loop()
+        self._loop = loop
+        self.get_loop = repeat(loop).__next__
         self._context: Context | None = None
         self.wake: Callable[[Seat], object] | None = None
         """What lets the task go on; None if nobody waits."""
@@ -65,14 +66,15 @@ class Seat:
 class Hold:
     """Lets a run and the watcher that holds it go on in turn, as long as they may keep the event loop."""
 
-    __slots__ = ("_log", "alternating", "reader", "run", "watcher")
+    __slots__ = ("_log", "_loop", "alternating", "reader", "run", "watcher")
 
     def __init__(self, log: EventLog, watcher: Watcher) -> None:
         self._log = log
+        self._loop = loop = asyncio.get_running_loop()
         self.watcher = watcher
-        self.reader = Seat()
+        self.reader = Seat(loop)
         """Where the watcher waits for events."""
-        self.run = Seat()
+        self.run = Seat(loop)
         """Where the run waits for the watcher."""
         self.alternating = False
 
@@ -84,16 +86,16 @@ class Hold:
     def alternate_soon(self) -> None:
         """Have those go on who may, in the next iteration of the event loop; no need to while they alternate."""
         self.alternating = True
-        asyncio.get_running_loop().call_soon(self._alternate)
+        self._loop.call_soon(self._alternate)
 
     def _alternate(self) -> None:
         """The watcher goes on if there is something for it, the run if there is not; until one of them is busy."""
         log, watcher, reader, run = self._log, self.watcher, self.reader, self.run
-        time = asyncio.get_running_loop().time
+        time = self._loop.time
         until = time() + LONGEST_STRETCH_SECONDS
         try:
             while reader.wake is not None:
-                if watcher.next != log.end or log.closed:
+                if (watcher.next != log.end and not log.more_soon) or log.closed:
                     reader.go()
                 elif run.wake is None:
                     return

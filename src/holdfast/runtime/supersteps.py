@@ -192,11 +192,15 @@ class Supersteps:
             if isinstance(event, WorkflowWarningEvent):
                 happened.append(event)
         answers = dict(self._questions.answers)
-        at = self._at
-        made = await recorder.superstep(at.snapshot, applied, happened, answers)
+        at, log = self._at, self._log
+        log.more_soon = True
+        try:
+            made = await recorder.superstep(at.snapshot, applied, happened, answers)
+        finally:
+            log.more_soon = False
         if recorder.behind:
             at.durable = at.snapshot
-            self._log.hold_back()
+            log.hold_back()
         at.snapshot = applied.snapshot
         if made:
             completed = events[-1]
