@@ -18,29 +18,34 @@ from holdfast.checkpoint.store import Head
 from holdfast.errors import HeadMoved, StorageError
 from holdfast.ids import RunId
 from holdfast.stores.sqlite import SqliteStore, handle, writer
-from holdfast.stores.sqlite.idle import is_idle
+from holdfast.stores.sqlite.idle import Idle, idle
 from holdfast.testing.store_suite.samples import begin, first_commit, move_on, next_commit, sample_blob
 from tests.support.seeded_loop import SeededLoop
 
 
 class Watched(sqlite3.Connection):
-    """Says in which thread each transaction was committed, and does ``before`` first."""
+    """Says in which thread each transaction was committed, and does ``before`` first, and ``after`` then."""
 
     threads: list[str]
     before: Callable[[], None]
+    after: Callable[[], None]
 
     def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
-        if sql == "COMMIT" and self.in_transaction:
+        commits = sql == "COMMIT" and self.in_transaction
+        if commits:
             Watched.before()
             Watched.threads.append(threading.current_thread().name)
-        return super().execute(sql, *parameters)
+        result = super().execute(sql, *parameters)
+        if commits:
+            Watched.after()
+        return result
 
 
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the threads that committed; however slow this machine is, it is not found to be."""
     monkeypatch.setattr(writer, "_LONG_SECONDS", 30.0)
-    Watched.threads, Watched.before = [], lambda: None
+    Watched.threads, Watched.before, Watched.after = [], lambda: None, lambda: None
     monkeypatch.setattr(handle, "CONNECTION_CLASS", Watched)
     return Watched.threads
 
@@ -62,19 +67,6 @@ async def test_who_is_alone_is_served_in_its_own_thread(tmp_path: Path, threads:
     assert threads == [HERE] * 3
     assert await store.head(RunId("r")) == head
     assert store.transactions == 4
-    await store.close()
-
-
-async def test_what_several_call_for_is_done_by_the_thread_together(
-    tmp_path: Path, threads: list[str]
-) -> None:
-    store = SqliteStore(tmp_path / "runs.db")
-    heads = [await begin(store, f"r{number}") for number in range(20)]
-    threads.clear()
-    moved = await asyncio.gather(*(several(store, head) for head in heads))
-    assert len(threads) < 40  # of 60 commits
-    assert threads.count(THERE) >= 3
-    assert [await store.head(head.run_id) for head in moved] == moved
     await store.close()
 
 
@@ -128,18 +120,105 @@ async def test_an_event_loop_with_something_else_to_do_is_not_held_up(
     await store.close()
 
 
+async def _many(store: SqliteStore, count: int = 20) -> list[Head]:
+    return [await begin(store, f"r{number}") for number in range(count)]
+
+
+async def test_what_all_runs_call_for_is_done_together_in_their_own_thread(
+    tmp_path: Path, threads: list[str]
+) -> None:
+    store = SqliteStore(tmp_path / "runs.db")
+    heads = await _many(store)
+    threads.clear()
+    moved = await asyncio.gather(*(several(store, head) for head in heads))
+    assert threads == [HERE] * 3
+    assert [await store.head(head.run_id) for head in moved] == moved
+    await store.close()
+
+
+@pytest.mark.parametrize("something", [_connection, _timer, _others])
+async def test_what_several_call_for_in_a_busy_event_loop_is_done_by_the_thread_together(
+    something: Callable[[asyncio.AbstractEventLoop], Any], tmp_path: Path, threads: list[str]
+) -> None:
+    store = SqliteStore(tmp_path / "runs.db")
+    heads = await _many(store)
+    threads.clear()
+    with something(asyncio.get_running_loop()):
+        moved = await asyncio.gather(*(several(store, head) for head in heads))
+    assert set(threads) == {THERE}
+    assert len(threads) < 40  # of 60 commits
+    assert [await store.head(head.run_id) for head in moved] == moved
+    await store.close()
+
+
+async def test_one_of_several_that_is_not_small_is_left_to_the_thread_with_the_others(
+    tmp_path: Path, threads: list[str]
+) -> None:
+    store = SqliteStore(tmp_path / "runs.db")
+    heads = await _many(store)
+    threads.clear()
+    blob = sample_blob(b"x" * (writer._FEW_BYTES + 1))
+    await asyncio.gather(*(move_on(store, head, [blob] if head is heads[3] else []) for head in heads))
+    assert threads == [THERE]
+    await store.close()
+
+
+async def test_of_several_only_that_which_others_moved_is_refused(tmp_path: Path, threads: list[str]) -> None:
+    store = SqliteStore(tmp_path / "runs.db")
+    heads = await _many(store)
+    await move_on(store, heads[3])
+    threads.clear()
+    found = await asyncio.gather(*(move_on(store, head) for head in heads), return_exceptions=True)
+    assert [isinstance(one, HeadMoved) for one in found] == [number == 3 for number in range(20)]
+    assert threads == [HERE]
+    await store.close()
+
+
+@pytest.mark.parametrize("patient", [True, False])
+async def test_a_transaction_of_the_thread_is_waited_for_a_moment(
+    patient: bool, tmp_path: Path, threads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SqliteStore(tmp_path / "runs.db")
+    head = await begin(store, "r")
+    threads.clear()
+    assert store._session is not None
+    gate = store._session.writer._handle.gate
+    loop, turned = asyncio.get_running_loop(), threading.Event()
+    gate.acquire()
+
+    def let_go() -> None:
+        if patient:
+            time.sleep(0.02)
+        else:
+            assert turned.wait(30), "the event loop stands still"
+        gate.release()
+
+    if not patient:
+        monkeypatch.setattr(writer, "_LONG_SECONDS", 0.0)
+        loop.call_later(0.2, turned.set)
+    letting = threading.Thread(target=let_go)
+    letting.start()
+    await move_on(store, head)
+    letting.join()
+    assert threads == [HERE if patient else THERE]
+    await store.close()
+
+
 def test_idle_is_only_a_loop_of_which_it_can_be_told() -> None:
-    assert not is_idle(SeededLoop(1))
+    assert idle(SeededLoop(1)) is Idle.NO
     loop = asyncio.SelectorEventLoop()
-    assert is_idle(loop)
+    assert idle(loop) is Idle.NOW
     later = loop.call_later(60, lambda: None)
-    assert is_idle(loop)
+    assert idle(loop) is Idle.NOW
+    assert idle(loop, 1_000_000) is Idle.NO
+    ready = loop.call_soon(lambda: None)
+    assert idle(loop) is Idle.SOON
     soon = loop.call_later(0, lambda: None)
-    assert not is_idle(loop)
-    soon.cancel()
-    later.cancel()
+    assert idle(loop) is Idle.NO
+    for waiting in (soon, later, ready):
+        waiting.cancel()
     loop.close()
-    assert not is_idle(loop)
+    assert idle(loop) is Idle.NO
 
 
 async def test_a_lock_of_another_process_does_not_hold_the_event_loop_up(
@@ -153,10 +232,10 @@ async def test_a_lock_of_another_process_does_not_hold_the_event_loop_up(
     loop, turned = asyncio.get_running_loop(), threading.Event()
 
     def let_go() -> None:
-        loop.call_soon_threadsafe(turned.set)
         assert turned.wait(30), "the event loop stands still"
         other.execute("ROLLBACK")
 
+    loop.call_later(0.2, turned.set)
     letting = threading.Thread(target=let_go)
     letting.start()
     head = await move_on(store, head)
@@ -243,7 +322,7 @@ async def test_what_fails_there_is_tried_by_the_thread_and_told(
 
 
 def interrupt() -> None:
-    Watched.before = lambda: None
+    Watched.before = Watched.after = lambda: None
     raise KeyboardInterrupt
 
 
@@ -257,6 +336,32 @@ async def test_an_interrupt_amid_a_transaction_undoes_it(tmp_path: Path, threads
     assert await store.head(RunId("r")) == head
     await move_on(store, head)
     await store.close()
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_an_interrupt_amid_what_several_commit_loses_nothing(
+    moment: str, tmp_path: Path, threads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread looks whether it was committed, and commits it if it was not."""
+
+    async def moving(store: SqliteStore, heads: list[Head]) -> list[Head]:
+        return await asyncio.gather(*(move_on(store, head) for head in heads))
+
+    loop = asyncio.SelectorEventLoop()
+    try:
+        store = SqliteStore(tmp_path / "runs.db")
+        heads = loop.run_until_complete(_many(store))
+        threads.clear()
+        monkeypatch.setattr(Watched, moment, interrupt)
+        committing = loop.create_task(moving(store, heads))
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(committing)
+        moved = loop.run_until_complete(committing)
+        assert threads[:2] == ([THERE] if moment == "before" else [HERE, THERE])
+        assert [loop.run_until_complete(store.head(head.run_id)) for head in moved] == moved
+        loop.run_until_complete(store.close())
+    finally:
+        loop.close()
 
 
 async def test_a_store_that_was_used_only_in_the_own_thread_since_is_closed(tmp_path: Path) -> None:

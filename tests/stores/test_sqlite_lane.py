@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from holdfast.errors import StorageError
-from holdfast.stores.sqlite.lane import Call, Lane, settle
+from holdfast.stores.sqlite.lane import _BUSY, Call, Lane, settle
 
 
 class Work:
@@ -66,29 +66,207 @@ async def test_who_calls_alone_waits_for_no_round_of_the_loop() -> None:
     assert work.batches == [["0"], ["1"], ["2"]]
 
 
+class Here:
+    """Does calls in the thread of the event loop, and notes how many together."""
+
+    def __init__(self, takes: bool = True) -> None:
+        self.takes = takes
+        self.groups: list[int] = []
+
+    def __call__(self, calls: list[Call[str]]) -> bool:
+        self.groups.append(len(calls))
+        for call in calls:
+            call.result = f"{call.task} here"
+        return self.takes
+
+
 @pytest.mark.parametrize("takes", [True, False])
 async def test_who_calls_alone_is_served_at_once_where_that_can_be(takes: bool) -> None:
     work = Work()
     work.go.set()
-
-    def at_once(call: Call[str]) -> bool:
-        call.result = f"{call.task} here"
-        return takes
-
-    lane = Lane("test", work, work_at_once=at_once)
+    lane = Lane("test", work, work_at_once=Here(takes))
     assert await lane.call("a") == ("a here" if takes else "a")
     await lane.close()
     assert work.batches == ([] if takes else [["a"]])
 
 
+async def _called(lane: Lane[str], times: int = 3) -> list[list[str]]:
+    """What twenty tasks get, each of which calls several times."""
+
+    async def calls(name: str) -> list[str]:
+        return [await lane.call(f"{name}{number}") for number in range(times)]
+
+    return await asyncio.gather(*(calls(name) for name in TASKS))
+
+
+TASKS = "abcdefghijklmnopqrst"
+
+
+async def test_what_all_who_are_there_call_for_is_done_at_once() -> None:
+    here = Here()
+    lane = Lane("test", Work(), work_at_once=here)
+    assert await _called(lane) == [[f"{name}{number} here" for number in range(3)] for name in TASKS]
+    assert here.groups == [20, 20, 20]
+    await lane.close()
+
+
+async def test_what_cannot_be_done_at_once_the_thread_does_together() -> None:
+    work = Work()
+    work.go.set()
+    lane = Lane("test", work, work_at_once=Here(takes=False))
+    assert await _called(lane) == [[f"{name}{number}" for number in range(3)] for name in TASKS]
+    await lane.close()
+    assert [len(batch) for batch in work.batches] == [20, 20, 20]
+
+
+async def test_tasks_that_always_have_more_to_do_are_not_waited_for() -> None:
+    work = Work()
+    work.go.set()
+    here = Here()
+    lane = Lane("test", work, work_at_once=here)
+    loop, ready = asyncio.get_running_loop(), list[asyncio.Handle]()
+
+    def go_round() -> None:
+        ready[:] = [loop.call_soon(go_round)]
+
+    go_round()
+    assert await asyncio.wait_for(_called(lane), 60)
+    ready[0].cancel()
+    assert here.groups == []
+    await lane.close()
+
+
+@pytest.mark.parametrize("done", [True, False])
+def test_a_signal_while_several_are_served_leaves_nobody_waiting(done: bool) -> None:
+    """Ctrl-C comes amid what the thread of the event loop does for others, or just behind it."""
+    interrupts = [KeyboardInterrupt()]
+    doubted: list[str] = []
+
+    def at_once(calls: list[Call[str]]) -> bool:
+        for call in calls:
+            call.result = f"{call.task} here"
+        if interrupts:
+            raise interrupts.pop()
+        return True
+
+    def work(calls: list[Call[str]]) -> None:
+        for call in calls:
+            if not call.doubtful or not done:
+                call.result = call.task
+            doubted.extend(call.task for call in calls if call.doubtful)
+        settle(calls)
+
+    lane = Lane("test", work, work_at_once=at_once)
+    loop = asyncio.SelectorEventLoop()
+    try:
+        called = loop.create_task(_called(lane, 2))
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(called)
+        found = loop.run_until_complete(called)
+        loop.run_until_complete(lane.close())
+    finally:
+        loop.close()
+    first = " here" if done else ""
+    assert found == [[f"{name}0{first}", f"{name}1 here"] for name in TASKS]
+    assert set(doubted) == {f"{name}0" for name in TASKS}
+
+
+class Interrupting(asyncio.Future[str]):
+    """Is interrupted when it is told."""
+
+    interrupts = 1
+
+    def set_result(self, result: str) -> None:
+        if Interrupting.interrupts:
+            Interrupting.interrupts -= 1
+            raise KeyboardInterrupt
+        super().set_result(result)
+
+
+def test_a_signal_while_several_are_told_leaves_nobody_waiting() -> None:
+    work = Work()
+    work.go.set()
+    lane = Lane("test", work, work_at_once=Here())
+    loop = asyncio.SelectorEventLoop()
+    made: list[int] = []
+
+    def future() -> asyncio.Future[str]:
+        made.append(1)
+        return Interrupting(loop=loop) if len(made) == 10 else asyncio.Future(loop=loop)
+
+    loop.create_future = future  # type: ignore[method-assign]
+    Interrupting.interrupts = 1
+    try:
+        called = loop.create_task(_called(lane, 1))
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(called)
+        found = loop.run_until_complete(called)
+        assert {first.removesuffix(" here") for (first,) in found} == {f"{name}0" for name in TASKS}
+        loop.run_until_complete(lane.close())
+    finally:
+        loop.close()
+
+
+async def test_others_who_are_never_done_are_waited_for_once() -> None:
+    work = Work()
+    work.go.set()
+    lane = Lane("test", work, work_at_once=Here())
+    loop, ready, rounds = asyncio.get_running_loop(), list[asyncio.Handle](), 0
+
+    def go_round() -> None:
+        nonlocal rounds
+        rounds += 1
+        ready[:] = [loop.call_soon(go_round)]
+
+    go_round()
+    assert await lane.call("first") == "first"
+    work.begun.clear()
+    for number in range(_BUSY):
+        before = rounds
+        call = lane.call(str(number))
+        call.send(None)
+        assert (rounds, work.begun.wait(60)) == (before, True)
+        work.begun.clear()
+        call.close()
+    ready[0].cancel()
+    await lane.close()
+    assert len(work.batches) == 1 + _BUSY
+
+
+@pytest.mark.parametrize("started", [True, False])
+async def test_who_calls_while_the_lane_is_closed_elsewhere_is_refused(started: bool) -> None:
+    """The last call of all may come behind what the thread takes as the last."""
+    work = Work()
+    work.go.set()
+    closing: list[Lane[str]] = []
+
+    def at_once(calls: list[Call[str]]) -> bool:
+        if closing:
+            closing.pop().stop()
+            for thread in threading.enumerate():
+                if thread.name == "closed lane":
+                    thread.join(60)
+        return False
+
+    lane = Lane("closed lane", work, work_at_once=at_once)
+    if started:
+        assert await lane.call("a") == "a"
+    closing.append(lane)
+    with pytest.raises(StorageError, match="closed"):
+        await asyncio.wait_for(lane.call("b"), 60)
+
+
 async def test_what_fails_at_once_is_told() -> None:
-    def at_once(call: Call[str]) -> bool:
-        call.error = StorageError(f"no {call.task}")
+    def at_once(calls: list[Call[str]]) -> bool:
+        for call in calls:
+            call.error = StorageError(f"no {call.task}")
         return True
 
     lane = Lane("test", Work(), work_at_once=at_once)
     with pytest.raises(StorageError, match="no a"):
         await lane.call("a")
+    found = await asyncio.gather(lane.call("b"), lane.call("c"), return_exceptions=True)
+    assert [str(error) for error in found] == ["no b", "no c"]
     await lane.close()
 
 

@@ -1,13 +1,17 @@
 """SqliteStore: which processes use it."""
 
+import asyncio
 import gc
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 
 from holdfast.checkpoint.owner import this_process
 from holdfast.errors import StorageError
+from holdfast.stores.presence import Presence
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.sqlite.lane import Lane
 from holdfast.testing.store_suite.samples import begin
@@ -54,6 +58,70 @@ async def test_joining_again_asks_no_thread(path: Path, monkeypatch: pytest.Monk
         await store.join()
         with pytest.raises(AttributeError):
             await store.lives(this_process())
+    await store.close()
+
+
+@pytest.fixture
+def joins(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+    """What joining does instead, one after the other, the last of them as it does."""
+    join = Presence.join
+    instead: list[Callable[[], None]] = []
+
+    def joining(presence: Presence) -> None:
+        if instead:
+            instead.pop(0)()
+        join(presence)
+
+    monkeypatch.setattr(Presence, "join", joining)
+    return instead
+
+
+async def test_many_who_join_at_once_join_once(path: Path, joins: list[Callable[[], None]]) -> None:
+    store = SqliteStore(path)
+    called: list[int] = []
+    joins += [lambda: called.append(1)] * 50
+    await asyncio.gather(*(store.join() for _ in range(50)))
+    assert len(called) == 1
+    assert await store.lives(this_process())
+    await store.close()
+
+
+async def test_that_joining_failed_is_told_to_all_and_tried_again(
+    path: Path, joins: list[Callable[[], None]]
+) -> None:
+    def fail() -> None:
+        raise OSError(13, "not today")
+
+    store = SqliteStore(path)
+    joins.append(fail)
+    found = await asyncio.gather(*(store.join() for _ in range(20)), return_exceptions=True)
+    assert {type(error) for error in found} == {StorageError}
+    assert len({id(error) for error in found}) == 20
+    assert all(isinstance(error, StorageError) and isinstance(error.__cause__, OSError) for error in found)
+    await store.join()
+    assert await store.lives(this_process())
+    await store.close()
+
+
+async def test_who_gives_up_joining_does_not_keep_others_from_it(
+    path: Path, joins: list[Callable[[], None]]
+) -> None:
+    store = SqliteStore(path)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slowly() -> None:
+        begun.set()
+        assert go_on.wait(60)
+
+    joins.append(slowly)
+    joining = [asyncio.create_task(store.join()) for _ in range(3)]
+    assert await asyncio.to_thread(begun.wait, 60)
+    joining[0].cancel()
+    await asyncio.wait(joining[:1])
+    go_on.set()
+    assert await asyncio.gather(*joining, return_exceptions=True) == [ANY, None, None]
+    assert joining[0].cancelled()
+    assert await store.lives(this_process())
     await store.close()
 
 

@@ -26,6 +26,8 @@ class Closable(Protocol):
 _lock = threading.Lock()
 _watched: weakref.WeakSet[Closable] = weakref.WeakSet()
 _held: list[Closable] = []
+forks = 0
+"""How many forks lie between this process and the one that began: to look here takes less than to ask the system."""
 
 
 def watch(handle: Closable) -> None:
@@ -49,5 +51,11 @@ def _after() -> None:
     _lock.release()
 
 
+def _after_in_child() -> None:
+    global forks
+    forks += 1
+    _after()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_after)
+    os.register_at_fork(before=_before, after_in_parent=_after, after_in_child=_after_in_child)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 from holdfast.errors import StorageError
-from holdfast.stores.sqlite.idle import is_idle
+from holdfast.stores.sqlite.idle import Idle, idle
 
 Task = TypeVar("Task")
 
@@ -17,7 +17,7 @@ Task = TypeVar("Task")
 class Call(Generic[Task]):
     """A task that someone waits for."""
 
-    __slots__ = ("error", "future", "loop", "result", "task")
+    __slots__ = ("doubtful", "error", "future", "loop", "result", "task")
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -25,6 +25,8 @@ class Call(Generic[Task]):
         self.future: asyncio.Future[Any] | None = None
         self.result: Any = None
         self.error: BaseException | None = None
+        self.doubtful = False
+        """Whether it may have been done already: whoever did it was interrupted."""
 
     def outcome(self) -> Any:
         """What came of it, once it is over."""
@@ -48,14 +50,23 @@ def settle(calls: list[Call[Any]]) -> None:
 
 
 def _tell(calls: list[Call[Any]]) -> None:
-    for call in calls:
-        assert call.future is not None
-        if call.future.done():  # its caller was cancelled
-            continue
-        if call.error is not None:
-            call.future.set_exception(call.error)
-        else:
-            call.future.set_result(call.result)
+    try:
+        for call in calls:
+            assert call.future is not None
+            if call.future.done():  # its caller was cancelled
+                continue
+            if call.error is not None:
+                call.future.set_exception(call.error)
+            else:
+                call.future.set_result(call.result)
+    except BaseException:  # a signal: the others are told when it was heeded
+        calls[0].loop.call_soon(_tell, calls)
+        raise
+
+
+_CLOSED = "the store was closed before it could do this; nothing was changed"
+_BUSY = 100
+"""So many times others are not waited for, in an event loop where that was in vain."""
 
 
 class Lane(Generic[Task]):
@@ -65,9 +76,10 @@ class Lane(Generic[Task]):
     are handed over when the event loop has gone once through all that is ready there: what many tasks ask for in one
     round, as they do when one answer woke them all, is then done at once. Who calls alone does not wait for that.
 
-    ``work_at_once`` does a call in the thread of the event loop, if it is of the kind that takes less time than
-    waking a thread and being woken by it; else it gives false, and nothing happened. It is asked by who calls alone,
-    and only while nobody else needs the event loop: what several call for, the thread does beside what they do.
+    ``work_at_once`` does calls in the thread of the event loop, if they are of the kind that takes less time than
+    waking a thread and being woken by it; else it gives false, and nothing happened. It is asked only while nobody
+    else needs the event loop: all who are there wait for these calls, after those who are ready had their turn. If a
+    signal interrupts it, ``work`` gets the calls; they are ``doubtful`` then.
     """
 
     def __init__(
@@ -75,7 +87,7 @@ class Lane(Generic[Task]):
         name: str,
         work: Callable[[list[Call[Task]]], None],
         finish: Callable[[], None] = lambda: None,
-        work_at_once: Callable[[Call[Task]], bool] = lambda call: False,
+        work_at_once: Callable[[list[Call[Task]]], bool] | None = None,
     ) -> None:
         self._name = name
         self._work = work
@@ -84,6 +96,9 @@ class Lane(Generic[Task]):
         self._queue: SimpleQueue[Call[Task] | None] = SimpleQueue()
         self._gathered: dict[asyncio.AbstractEventLoop, list[Call[Task]]] = {}
         self._several = False
+        self._busy = 0
+        """How many times others are not waited for yet."""
+        self._ended = False
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._stopped = False
@@ -92,30 +107,64 @@ class Lane(Generic[Task]):
     async def call(self, task: Task) -> Any:
         """Have a task done, and wait for it."""
         if self._stopped:
-            raise StorageError("the store was closed before it could do this; nothing was changed")
+            raise StorageError(_CLOSED)
         call = Call(task)
-        gathered = self._gathered.get(call.loop)
-        alone = gathered is None and not self._several and self._queue.empty()
-        if alone and is_idle(call.loop) and self._work_at_once(call):
-            return call.outcome()
-        call.future = call.loop.create_future()
-        if gathered is not None:
-            gathered.append(call)
-        elif alone:
-            self._put([call])
-        else:
-            self._gathered[call.loop] = [call]
-            call.loop.call_soon(self._hand_over, call.loop)
+        loop = call.loop
+        if (gathered := self._gathered.get(loop)) is None:
+            alone = not self._several and self._queue.empty()
+            when = self._idle(loop, 1) if alone else Idle.SOON
+            if when is Idle.NOW and self._work_at_once is not None and self._work_at_once([call]):
+                return call.outcome()
+            if when is not Idle.SOON:
+                call.future = loop.create_future()
+                self._put([call])
+                return await call.future
+            loop.call_soon(self._hand_over, loop, True)
+            gathered = self._gathered[loop] = []
+        call.future = loop.create_future()
+        gathered.append(call)
         return await call.future
 
-    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._put(self._gathered.pop(loop, []))
+    def _idle(self, loop: asyncio.AbstractEventLoop, calls: int) -> Idle:
+        """When so many calls could be done in the thread of the event loop, as far as it was not in vain to wait."""
+        when = Idle.NO if self._work_at_once is None else idle(loop, calls)
+        if when is Idle.SOON and self._busy > 0:
+            self._busy -= 1
+            return Idle.NO
+        return when
+
+    def _hand_over(self, loop: asyncio.AbstractEventLoop, may_wait: bool) -> None:
+        if loop not in self._gathered:  # the lane was stopped
+            return
+        calls = self._gathered[loop]
+        try:
+            when = self._idle(loop, len(calls)) if self._queue.empty() else Idle.NO
+            if when is Idle.SOON and may_wait:
+                loop.call_soon(self._hand_over, loop, False)
+                return
+            self._gathered.pop(loop, None)
+            if when is Idle.NOW and self._work_at_once is not None and self._work_at_once(calls):
+                self._several = len(calls) > 1
+                _tell(calls)
+                return
+            if when is Idle.SOON:
+                self._busy = _BUSY
+            self._put(calls)
+        except BaseException:  # a signal, of which those who wait do not have to know
+            self._gathered.pop(loop, None)
+            waiting = [call for call in calls if call.future is not None and not call.future.done()]
+            for call in waiting:
+                call.doubtful = True
+            self._put(waiting)
+            raise
 
     def _put(self, calls: list[Call[Task]]) -> None:
         for call in calls:
             self._queue.put(call)
         if self._thread is None:
             self._start()
+        if self._ended:  # behind the last that the thread takes
+            self._refuse_the_rest()
 
     def _start(self) -> None:
         with self._starting:
@@ -128,7 +177,7 @@ class Lane(Generic[Task]):
         """Let the thread end when it has done what it was given so far; it is not waited for."""
         self._stopped = True
         for loop in list(self._gathered):
-            self._put(self._gathered.pop(loop))
+            self._put(self._gathered.pop(loop, []))
         self._queue.put(None)
 
     async def close(self) -> None:
@@ -157,11 +206,24 @@ class Lane(Generic[Task]):
                 settle(wanted)
             # Whoever waits for the next calls must not keep the last ones alive.
             del calls, wanted
+        self._ended = True
+        self._refuse_the_rest()
         try:
             self._finish()
         finally:
             if self._end is not None:
                 settle([self._end])
+
+    def _refuse_the_rest(self) -> None:
+        """Tell those who called when the lane was stopped already; nobody takes their calls any more."""
+        while True:
+            try:
+                call = self._queue.get_nowait()
+            except Empty:
+                return
+            if call is not None:
+                call.error = StorageError(_CLOSED)
+                settle([call])
 
     def _waiting(self) -> list[Call[Task] | None]:
         """All calls that are there, at least one; None is the last of all."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import os
+import asyncio
 import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from holdfast.errors import StorageError
 from holdfast.stores.blob_files import BlobFiles
 from holdfast.stores.presence import Presence
+from holdfast.stores.sqlite import forking
 from holdfast.stores.sqlite.failures import patiently, storage_error
 from holdfast.stores.sqlite.handle import Handle, Place
 from holdfast.stores.sqlite.lane import Call, Lane, settle
@@ -31,18 +33,45 @@ class Session:
     def __init__(
         self, path: Path, namespace: str, busy_seconds: float, big_blob: int, large_values: Path
     ) -> None:
-        self.pid = os.getpid()
+        self._forks = forking.forks
         self.blob_files = BlobFiles(large_values, namespace)
         self.place = place = Place(path, busy_seconds)
         self.reader = Handle(place, reads_only=True)
         write_handle = Handle(place, reads_only=False)
         self.writer = Writer(place, write_handle, namespace, big_blob)
         self.presence = Presence(path.with_name(path.name + "-owners"))
+        self._joining: dict[asyncio.AbstractEventLoop, asyncio.Future[None]] = {}
         self.files: Lane[Job] = Lane("holdfast-sqlite-files", self._do_jobs, self.presence.leave)
         self.reads: Lane[Query] = Lane("holdfast-sqlite-reads", self._read, self.reader.close)
         self.writes: Lane[Task] = Lane(
             "holdfast-sqlite-writes", self.writer.work, write_handle.close, self.writer.work_at_once
         )
+
+    @property
+    def is_of_this_process(self) -> bool:
+        """Whether its threads are here: after a fork the child has none of them."""
+        return self._forks == forking.forks
+
+    async def join(self) -> None:
+        """Let others see that this process lives; many runs that begin at once ask for it once."""
+        loop = asyncio.get_running_loop()
+        joining = self._joining.get(loop)
+        if joining is None:
+            joining = self._joining[loop] = asyncio.ensure_future(self._join())
+            joining.add_done_callback(self._joining_is_over)
+        try:
+            await asyncio.shield(joining)
+        except StorageError as error:  # each of them gets its own
+            raise storage_error(error, self.place.path, "joining", 0) from error.__cause__
+
+    def _joining_is_over(self, joining: asyncio.Future[None]) -> None:
+        del self._joining[joining.get_loop()]
+        if not joining.cancelled():
+            joining.exception()  # of which those are told who still wait
+
+    async def _join(self) -> None:
+        await self.reads.call(lambda _: None)  # so that nothing is put beside a file that is no store
+        await self.files.call(Job("joining those who use", self.presence.join))
 
     def _read(self, calls: list[Call[Query]]) -> None:
         for call in calls:
@@ -75,6 +104,6 @@ class Session:
 
     def stop(self) -> None:
         """Let the threads end by themselves."""
-        if self.pid == os.getpid():
+        if self.is_of_this_process:
             for lane in (self.reads, self.writes, self.files):
                 lane.stop()

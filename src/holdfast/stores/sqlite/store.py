@@ -266,10 +266,8 @@ class SqliteStore:
 
     async def join(self) -> None:
         session = self._current()
-        if session.presence.joined:  # each run that begins asks for it
-            return
-        await self.open()  # so that nothing is put beside a file that is no store
-        await session.files.call(Job("joining those who use", session.presence.join))
+        if not session.presence.joined:  # each run that begins asks for it
+            await session.join()
 
     async def lives(self, process: str) -> bool:
         await self.open()
@@ -296,13 +294,12 @@ class SqliteStore:
         session, self._session = self._session, None
         if self._finalizer is not None:
             self._finalizer.detach()
-        if session is not None and session.pid == os.getpid():
+        if session is not None and session.is_of_this_process:
             await session.close()
 
     def _current(self) -> Session:
         session = self._session
-        # After a fork the child has none of the threads, so it begins anew.
-        if session is None or session.pid != os.getpid():
+        if session is None or not session.is_of_this_process:
             session = self._begin()
         return session
 

@@ -22,8 +22,10 @@ from holdfast.stores.sqlite.writing import TOGETHER, change_content, write_commi
 # What is written in the thread of an event loop: commits with not much more in them than supersteps have as a rule.
 _FEW_RECORDS = 2
 _FEW_BYTES = 64 * 1024
-# How long such a transaction may take; if it took longer, so many are left to the thread.
+# How long such a transaction may take, and how much longer for each commit in it; if it took longer, so many are left
+# to the thread.
 _LONG_SECONDS = 0.005
+_EACH_SECONDS = 0.0002
 _LEFT_TO_THE_THREAD = 100
 
 _DOUBTFUL_COMMIT = ". The commit may have happened or not: read the head again before anything else"
@@ -70,22 +72,29 @@ class Writer:
             self._write(calls)
         settle(calls)
 
-    def work_at_once(self, call: Call[Task]) -> bool:
+    def work_at_once(self, calls: list[Call[Task]]) -> bool:
         """Write in the thread of the caller, if that is quick and nobody is in the way; if not, nothing was done.
 
-        What goes wrong before the commit is not told either: whoever tries again will find it, and can wait.
+        What goes wrong before the commit is not told either: whoever tries again will find it, and can wait. The thread
+        may be amid a transaction that is as quick: that is waited for, so that those who wait for it go on together
+        with those who wait for this.
         """
-        if self._left:
+        if self._left > 0:
             self._left -= 1
             return False
-        if not _is_small(call.task) or not self._handle.gate.acquire(blocking=False):
+        patience = _LONG_SECONDS + len(calls) * _EACH_SECONDS
+        for call in calls:
+            if not _is_small(call.task):
+                return False
+        begin = 0.0
+        if not self._handle.gate.acquire(timeout=patience):
             return False
-        begin = time.monotonic()
         try:
-            return self._handle.is_open and self._written_at_once([call])
+            begin = time.monotonic()
+            return self._handle.is_open and self._written_at_once(calls)
         finally:
             self._handle.gate.release()
-            if time.monotonic() - begin > _LONG_SECONDS:
+            if time.monotonic() - begin > patience:
                 self._left = _LEFT_TO_THE_THREAD
 
     def _written_at_once(self, calls: list[Call[Task]]) -> bool:
@@ -98,6 +107,8 @@ class Writer:
             self._finish(connection, calls)
         except BaseException as error:
             expected = isinstance(error, Exception)
+            if filled:  # the commit may have happened, or have failed and yet appear
+                self._place.epoch += 1
             if connection is not None or not expected:
                 self._handle.drop()
             if filled or not expected:  # signals are told to the thread of an event loop, whatever it does
@@ -153,11 +164,23 @@ class Writer:
                 self._commit(connection, together)
                 self._do(connection, call, task)
                 continue
+            if call.doubtful and self._was_done(connection, call, task):
+                continue
             run_id = task.head.run_id
             if run_id in together or len(together) == TOGETHER:
                 self._commit(connection, together)
             together[run_id] = call, task
         self._commit(connection, together)
+
+    def _was_done(self, connection: sqlite3.Connection, call: Call[Task], commit: Commit) -> bool:
+        """Whether a commit is in the store already; then the call has its result."""
+        head = commit.head
+        if read_head(connection, self._namespace, head.run_id) != head:
+            return False
+        run = mail.find_run(connection, self._namespace, head.run_id)
+        assert run is not None
+        call.result = mail.waiting_letters(connection, run)
+        return True
 
     def _commit(
         self, connection: sqlite3.Connection, together: dict[RunId, tuple[Call[Task], Commit]]
