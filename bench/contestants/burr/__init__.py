@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from burr import telemetry
-from burr.core import ApplicationBuilder, State, action, default, expr
+from burr.core import ApplicationBuilder, Graph, GraphBuilder, State, action, default, expr
 
 from bench import marks
 from bench.contestants import Contestant, Entry, Job, Outcome, Prepare, Resume, Run, make
@@ -107,7 +107,8 @@ async def done(state: State) -> State:
     return state
 
 
-def _scripted(script: Script, roles: int) -> ApplicationBuilder:
+def _scripted(job: Job) -> Graph:
+    script, roles = SCRIPTS[job.workload](job.params), 2 if job.workload == "W10" else 1
     names = [f"role_{number}" for number in range(roles)]
     transitions: list[Any] = []
     for number, name in enumerate(names):
@@ -116,17 +117,18 @@ def _scripted(script: Script, roles: int) -> ApplicationBuilder:
             (name, "done", default),
         ]
     return (
-        ApplicationBuilder()
+        GraphBuilder()
         .with_actions(done, **dict.fromkeys(names, _player(script)))
         .with_transitions(*transitions)
+        .build()
     )
 
 
-async def _app(job: Job, persister: Any, app_id: str = RUN) -> Any:
+async def _app(graph: Graph, persister: Any, app_id: str = RUN) -> Any:
     """A new application, or the one that was interrupted."""
-    roles = 2 if job.workload == "W10" else 1
     builder = (
-        _scripted(SCRIPTS[job.workload](job.params), roles)
+        ApplicationBuilder()
+        .with_graph(graph)
         .with_identifiers(app_id=app_id)
         .initialize_from(
             persister, resume_at_next_action=True, default_state=dict(EMPTY), default_entrypoint="role_0"
@@ -148,7 +150,7 @@ async def consume(app: Any) -> int:
 async def stateful(job: Job) -> AsyncIterator[Run]:
     """A script, played once."""
     async with persister_at("sqlite", job.folder) as persister:
-        app = await _app(job, persister)
+        app = await _app(_scripted(job), persister)
 
         async def run() -> Outcome:
             supersteps = await consume(app)
@@ -167,14 +169,18 @@ async def checked(job: Job) -> Any:
 
 @asynccontextmanager
 async def many(job: Job) -> AsyncIterator[Run]:
-    """Many applications side by side on one connection."""
+    """Many applications of one graph side by side on one connection."""
     async with persister_at("sqlite", job.folder) as persister:
-        apps = [await _app(job, persister, f"run-{number}") for number in range(job.params["runs"])]
+        graph = _scripted(job)
+
+        async def one(number: int) -> tuple[int, int]:
+            app = await _app(graph, persister, f"run-{number}")
+            return await consume(app), app.state["index"]
 
         async def run() -> Outcome:
-            found = await asyncio.gather(*(consume(app) for app in apps))
-            right = sum(app.state["index"] == job.params["supersteps"] for app in apps)
-            return Outcome(right, sum(found))
+            found = await asyncio.gather(*(one(number) for number in range(job.params["runs"])))
+            right = sum(index == job.params["supersteps"] for _, index in found)
+            return Outcome(right, sum(supersteps for supersteps, _ in found))
 
         yield run
 
@@ -188,7 +194,7 @@ async def open_empty(job: Job) -> None:
 async def resume(job: Job) -> None:
     """Go on with the application that was interrupted."""
     async with persister_at("sqlite", job.folder) as persister:
-        await consume(await _app(job, persister))
+        await consume(await _app(_scripted(job), persister))
 
 
 async def listing(job: Job) -> int:
@@ -213,7 +219,7 @@ def contestant(variant: str) -> Contestant:
     entries = {
         "W2": Entry(linear(variant), f"{chained}; {where}"),
         **{name: Entry(stateful, state, checked) for name in STATE},
-        "W7": Entry(many, f"`asyncio.gather` of applications on one persister; {where}"),
+        "W7": Entry(many, f"`asyncio.gather` of applications of one graph on one persister; {where}"),
     }
     missing = {"W1": "W1 is without storage", "W5": fan, "W8-whole": "the same as its W8: there is no append"}
     nothing = "nothing that an action returned; the action under way runs again"
