@@ -338,30 +338,58 @@ async def test_an_interrupt_amid_a_transaction_undoes_it(tmp_path: Path, threads
     await store.close()
 
 
+def _interrupted(folder: Path, threads: list[str], plan: Callable[[], object]) -> None:
+    """Several commit, and are interrupted as planned; all that they are told is in the store."""
+
+    async def moving() -> list[Head]:
+        return await asyncio.gather(*(move_on(store, head) for head in heads))
+
+    loop = asyncio.SelectorEventLoop()
+    try:
+        store = SqliteStore(folder / "runs.db")
+        heads = loop.run_until_complete(_many(store))
+        threads.clear()
+        plan()
+        committing = loop.create_task(moving())
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(committing)
+        moved = loop.run_until_complete(committing)
+        assert [loop.run_until_complete(store.head(head.run_id)) for head in moved] == moved
+        loop.run_until_complete(store.close())
+    finally:
+        loop.close()
+
+
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_an_interrupt_amid_what_several_commit_loses_nothing(
     moment: str, tmp_path: Path, threads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread looks whether it was committed, and commits it if it was not."""
+    _interrupted(tmp_path, threads, lambda: monkeypatch.setattr(Watched, moment, interrupt))
+    assert threads[:2] == ([THERE] if moment == "before" else [HERE, THERE])
 
-    async def moving(store: SqliteStore, heads: list[Head]) -> list[Head]:
-        return await asyncio.gather(*(move_on(store, head) for head in heads))
 
-    loop = asyncio.SelectorEventLoop()
-    try:
-        store = SqliteStore(tmp_path / "runs.db")
-        heads = loop.run_until_complete(_many(store))
-        threads.clear()
-        monkeypatch.setattr(Watched, moment, interrupt)
-        committing = loop.create_task(moving(store, heads))
-        with pytest.raises(KeyboardInterrupt):
-            loop.run_until_complete(committing)
-        moved = loop.run_until_complete(committing)
-        assert threads[:2] == ([THERE] if moment == "before" else [HERE, THERE])
-        assert [loop.run_until_complete(store.head(head.run_id)) for head in moved] == moved
-        loop.run_until_complete(store.close())
-    finally:
-        loop.close()
+def test_an_interrupt_amid_a_commit_that_failed_is_not_told_as_a_commit(
+    tmp_path: Path, threads: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite has undone the transaction by then, as it would have ended it if it had committed."""
+
+    def fail() -> None:
+        Watched.before = lambda: None
+        monkeypatch.setattr(handle.Handle, "drop", drop)
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode, error.sqlite_errorname = 778, "SQLITE_IOERR_WRITE"
+        raise error
+
+    dropped = handle.Handle.drop
+
+    def drop(its: handle.Handle) -> None:
+        monkeypatch.setattr(handle.Handle, "drop", dropped)
+        dropped(its)
+        raise KeyboardInterrupt
+
+    _interrupted(tmp_path, threads, lambda: monkeypatch.setattr(Watched, "before", fail))
+    assert set(threads) == {THERE}
 
 
 async def test_a_store_that_was_used_only_in_the_own_thread_since_is_closed(tmp_path: Path) -> None:

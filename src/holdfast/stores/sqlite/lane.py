@@ -74,7 +74,8 @@ class Lane(Generic[Task]):
 
     ``work`` settles the calls that it is given; ``finish`` runs when the lane is stopped. Where several call, theirs
     are handed over when the event loop has gone once through all that is ready there: what many tasks ask for in one
-    round, as they do when one answer woke them all, is then done at once. Who calls alone does not wait for that.
+    round, as they do when one answer woke them all, is then done at once. Who calls alone does not wait for that,
+    unless ``work_at_once`` could do it then.
 
     ``work_at_once`` does calls in the thread of the event loop, if they are of the kind that takes less time than
     waking a thread and being woken by it; else it gives false, and nothing happened. It is asked only while nobody
