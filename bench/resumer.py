@@ -1,8 +1,8 @@
 """A new process of W6: `python -m bench.resumer <what> <module> <variant> <workload> <params> <folder>`.
 
 `build` plays a workload and is killed at the start of its last superstep but one. `open` imports the side and opens an
-empty store. `resume` goes on, until the first executor runs. `list` lists all metadata. Each but the first prints its
-seconds, counted from its first statement here.
+empty store. `resume` goes on, until the first executor runs. `list` lists all metadata, `page` that of as many
+checkpoints as there were supersteps. Each but the first prints its seconds, counted from its first statement here.
 """
 
 from time import perf_counter
@@ -56,9 +56,9 @@ async def perform(what: str, side: Resume, job: Job) -> None:
     if what == "open":
         await side.open_empty(job)
         answer(perf_counter() - BEGIN)
-    if what == "list":
+    if what in ("list", "page"):
         begin = perf_counter()
-        count = await side.listing(job)
+        count = await side.listing(job, job.params["supersteps"] if what == "page" else None)
         answer(perf_counter() - begin, count)
     marks.begin(lambda _: answer(perf_counter() - BEGIN))
     await side.resume(job)

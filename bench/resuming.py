@@ -20,7 +20,7 @@ from bench.workloads import Params, Workload
 from bench.workloads.model import UNITS
 
 SECONDS = 300
-OPEN, AFTER_W3, LIST = "open empty", "after W3", "list"
+OPEN, AFTER_W3, LIST, PAGE = "open empty", "after W3", "list all", "list as many as supersteps"
 
 
 def _params(params: Params) -> dict[str, dict[str, int]]:
@@ -58,6 +58,7 @@ class Resumer:
         if "W3" in self._workloads():
             figures[AFTER_W3] = self._seconds("resume", "W3", self._built("W3")) * scale
         figures[LIST] = self._seconds("list", "W4", self._built("W4")) * scale
+        figures[PAGE] = self._seconds("page", "W4", self._built("W4")) * scale
         return Sample(self._seconds("resume", "W4", self._built("W4")) * scale, figures)
 
     def _seconds(self, what: str, workload: str, built: Path | None) -> float:
@@ -71,7 +72,7 @@ class Resumer:
         if not done.stdout:
             raise WorkerFailed(self._complaint(what, workload, done))
         answer = json.loads(done.stdout)
-        if what == "list":
+        if what in ("list", "page"):
             self._check_count(answer["count"])
         return float(answer["seconds"])
 
@@ -80,6 +81,11 @@ class Resumer:
         self.counts.add(count)
         if count < self._params["W4"]["supersteps"] - 3:
             raise WrongResult(f"{self.client.side.name}, W6: {count} checkpoints were listed")
+
+    @property
+    def counted(self) -> str:
+        """How many were listed, of all and as many as there were supersteps."""
+        return " and ".join(f"{count:,}" for count in sorted(self.counts))
 
     def _start(self, what: str, workload: str, place: Path) -> subprocess.CompletedProcess[str]:
         side = self.client.side
@@ -133,7 +139,7 @@ def measure_resuming(
             name,
             samples[name],
             resumer.client.side.is_peer,
-            f"{resumer.client.hello['resume']}; {max(resumer.counts):,} entries were listed",
+            f"{resumer.client.hello['resume']}; {resumer.counted} entries were listed",
             resumer.client.side.stores,
         )
         for name, resumer in resumers.items()

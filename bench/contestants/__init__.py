@@ -59,8 +59,8 @@ class Resume:
     """Opens a store that is not there yet."""
     resume: Callable[[Job], Awaitable[None]]
     """Goes on with the run that was killed."""
-    listing: Callable[[Job], Awaitable[int]]
-    """Lists the metadata of all checkpoints, and says how many there were."""
+    listing: Callable[[Job, int | None], Awaitable[int]]
+    """Lists the metadata of all checkpoints, or of so many if the side can, and says how many there were."""
     how: str = ""
 
 

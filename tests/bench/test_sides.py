@@ -7,7 +7,7 @@ import pytest
 
 from bench.contestants import Contestant, Job, holdfast, limits
 from bench.contestants.limits import rows
-from bench.resuming import Resumer
+from bench.resuming import AFTER_W3, LIST, OPEN, PAGE, Resumer
 from bench.sides import ENVIRONMENTS, OURS_STORED, SIDES
 from bench.worker import perform
 from bench.workloads import WORKLOADS, Timed
@@ -97,5 +97,6 @@ def test_new_process_goes_on_and_lists(tmp_path: Path) -> None:
     resumer.build()
     sample = resumer.sample(1.0)
     assert sample.value > 0
-    assert {*sample.figures} == {"open empty", "after W3", "list"}
-    assert resumer.counts == {21}  # two for each of ten supersteps that ended, and the start of the next
+    assert {*sample.figures} == {OPEN, AFTER_W3, LIST, PAGE}
+    # Two for each of ten supersteps that ended, and the start of the next; or as many as there are supersteps.
+    assert resumer.counts == {21, 12}

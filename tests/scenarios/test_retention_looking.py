@@ -17,10 +17,11 @@ from holdfast import (
     Run,
     VerifyReport,
 )
-from holdfast.checkpoint import browsing, transfer, upkeep
+from holdfast.checkpoint import browsing, paging, transfer, upkeep
 from holdfast.checkpoint import storage as storage_module
 from holdfast.checkpoint import verify as verify_module
-from holdfast.checkpoint.store import Commit, Letter, Store
+from holdfast.checkpoint.paging import Page
+from holdfast.checkpoint.store import Commit, Depth, Head, Letter, Store
 from holdfast.runtime import durable
 from holdfast.stores.memory import MemoryStore
 from tests.support.durable import Wrapped
@@ -113,6 +114,11 @@ async def keys_of_latest(storage: CheckpointStorage, world: World) -> Any:
     return latest.scopes["S"].sizes()
 
 
+async def keys_of_a_page(storage: CheckpointStorage, world: World) -> Any:
+    page = await storage.list_checkpoints(run_id="r", limit=4, after=world.made[5])
+    return [checkpoint.scopes["S"].sizes() for checkpoint in page]
+
+
 async def statistics(storage: CheckpointStorage, world: World) -> Any:
     found = await storage.statistics(measure_blobs=True)
     assert not found.unreadable
@@ -124,6 +130,7 @@ LOOKS: dict[str, Look] = {
     "newest": lambda storage, world: storage.get_latest("Count"),
     "keys of the latest": keys_of_latest,
     "list": lambda storage, world: storage.list_checkpoints(),
+    "a page": lambda storage, world: storage.list_checkpoints(run_id="r", limit=1),
     "draw_tree": lambda storage, world: storage.draw_tree("r"),
     "list and read": list_and_read,
     "resume": resume,
@@ -168,6 +175,13 @@ async def test_who_asks_for_a_checkpoint_that_goes_hears_that_it_is_gone(name: s
     moments, missed = await at_every_moment(BY_ID[name], SIZES[0])
     assert moments > 2
     assert 0 < missed <= moments
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_a_page_has_what_it_follows_from_though_that_is_removed(size: int) -> None:
+    moments, missed = await at_every_moment(keys_of_a_page, size, None)
+    assert moments > 3
+    assert 0 < missed < moments  # where what the page comes after was gone before it was looked for
 
 
 async def test_an_export_has_the_run_as_it_stands(tmp_path: Path) -> None:
@@ -323,6 +337,17 @@ def _looks_once(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "steadily", once)
 
 
+def _reads_a_page_in_parts(patch: pytest.MonkeyPatch) -> None:
+    straight = paging.page_of
+
+    async def page_of(store: Store, head: Head, first: int, limit: int | None) -> Page:
+        page = await straight(store, head, first, limit)
+        before = await store.records(head.run_id, 1, first - 1, Depth.CHANGES)
+        return Page([*before, *page.records[page.begins :]], len(before))
+
+    patch.setattr(browsing, "page_of", page_of)
+
+
 def _verifies_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(verify_module, "_LOOKS", 1)
 
@@ -354,13 +379,17 @@ def _removes_what_has_tags(patch: pytest.MonkeyPatch) -> None:
         (_looks_once, lambda _: test_who_looks_at_a_run_that_moves_on_sees_it("resume", SIZES[0])),
         (_looks_once, lambda _: test_who_asks_for_a_checkpoint_that_goes_hears_that_it_is_gone("load")),
         (_looks_once, test_an_export_has_the_run_as_it_stands),
+        (
+            _reads_a_page_in_parts,
+            lambda _: test_a_page_has_what_it_follows_from_though_that_is_removed(SIZES[0]),
+        ),
         (_verifies_once, lambda _: test_who_looks_at_a_run_that_moves_on_sees_it("verify", SIZES[0])),
         (_needs_nothing, lambda _: test_who_goes_back_to_a_checkpoint_that_goes("resume", SIZES[0])),
         (_needs_nothing, lambda _: test_who_goes_back_to_a_checkpoint_that_goes("fork", SIZES[0])),
         (_needs_nothing, test_a_run_that_is_imported_while_its_family_is_swept_is_whole),
         (_removes_what_has_tags, lambda _: test_a_tag_that_is_set_while_others_prune_keeps_its_checkpoint()),
     ],
-    ids=["get_latest", "resume", "load", "export", "verify", "restore", "fork", "import", "tag"],
+    ids=["get_latest", "resume", "load", "export", "page", "verify", "restore", "fork", "import", "tag"],
 )
 async def test_a_planted_bug_is_found(
     bug: Callable[[pytest.MonkeyPatch], None], test: Callable[[Path], Awaitable[None]], tmp_path: Path

@@ -109,7 +109,7 @@ def _resume() -> Resume:
         async for _ in _scripted(job, storage).run(checkpoint_id=latest.checkpoint_id, stream=True):
             pass
 
-    async def listing(job: Job) -> int:
+    async def listing(job: Job, _: int | None) -> int:
         return len(await FileCheckpointStorage(job.folder).list_checkpoints(workflow_name="script"))
 
     how = "`storage.get_latest(workflow_name=...)`, `workflow.run(checkpoint_id=...)`; `storage.list_checkpoints(...)`"

@@ -197,7 +197,7 @@ async def resume(job: Job) -> None:
         await consume(await _app(_scripted(job), persister))
 
 
-async def listing(job: Job) -> int:
+async def listing(job: Job, _: int | None) -> int:
     """It lists applications, not their states: each is loaded by its number."""
     async with persister_at("sqlite", job.folder) as persister:
         last = (await persister.load(None, RUN))["sequence_id"]

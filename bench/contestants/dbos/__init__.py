@@ -194,7 +194,7 @@ async def resume(job: Job) -> None:
         await handle.get_result()
 
 
-async def listing(job: Job) -> int:
+async def listing(job: Job, _: int | None) -> int:
     """List the steps without their outputs, through its client, which goes on with nothing."""
     from dbos import DBOSClient
 

@@ -222,15 +222,15 @@ def _resume(kind: str) -> Resume:
         run = await _durable(_scripted(job), kind, storage).resume(run_id=RUN)
         await run.wait_for_completion()
 
-    async def listing(job: Job) -> int:
-        return len(await storage_at(kind, job.folder).list_checkpoints(run_id=RUN))
+    async def listing(job: Job, limit: int | None) -> int:
+        return len(await storage_at(kind, job.folder).list_checkpoints(run_id=RUN, limit=limit))
 
     return Resume(
         stored(kind, _scripted),
         open_empty,
         resume,
         listing,
-        "`workflow.resume(run_id=...)`; `storage.list_checkpoints(run_id=...)`",
+        "`workflow.resume(run_id=...)`; `storage.list_checkpoints(run_id=..., limit=...)`",
     )
 
 

@@ -187,11 +187,12 @@ def _resume(variant: str) -> Resume:
             config = _config(len(_script_of(job)[0]), "run")
             await consume(_graph(job, variant, saver), None, config, {})
 
-    async def listing(job: Job) -> int:
+    async def listing(job: Job, limit: int | None) -> int:
         async with saver_at(variant, job.folder) as saver:
-            return len([one async for one in saver.alist({"configurable": {"thread_id": "run"}})])
+            found = saver.alist({"configurable": {"thread_id": "run"}}, limit=limit)
+            return len([one async for one in found])
 
-    how = "`graph.astream(None, config)`; `saver.alist(config)`; stored with durability `sync`: see what is lost"
+    how = "`graph.astream(None, config)`; `saver.alist(config, limit=...)`; stored with `sync`: see what is lost"
     return Resume(stateful(variant, durability="sync"), open_empty, resume, listing, how)
 
 

@@ -157,6 +157,6 @@ async def resume(job: Job) -> None:
     await workflow.run(ctx=Context.from_dict(workflow, snapshot))
 
 
-async def listing(job: Job) -> int:
+async def listing(job: Job, _: int | None) -> int:
     """Count the records."""
     return len(read(job.folder / FILE)[0])

@@ -14,6 +14,7 @@ from holdfast.checkpoint.listing import Listing, Reading
 from holdfast.checkpoint.loading import Blobs, is_whole, load, whole
 from holdfast.checkpoint.looking import steadily
 from holdfast.checkpoint.manifest import Manifest
+from holdfast.checkpoint.paging import page_of
 from holdfast.checkpoint.record import corrupt, read_header
 from holdfast.checkpoint.run_info import RunInfo, run_info
 from holdfast.checkpoint.store import Depth, Head, Record, RunQuery
@@ -66,9 +67,10 @@ class Browsing(RunKeeping):
         *,
         workflow_id: str | None = None,
     ) -> list[Checkpoint]:
-        """Checkpoints without values, oldest first; ``after`` is the id of the last one of the page before.
+        """Checkpoints without values, oldest first; ``after`` is the last one of the page before, or its id.
 
-        ``workflow_id`` is a synonym of ``workflow_name``.
+        ``workflow_id`` is a synonym of ``workflow_name``. A page of one run reads what it shows, not the whole run,
+        unless the run has retention.
         """
         check_limit(limit)
         if workflow_id is not None and workflow_name not in (None, workflow_id):
@@ -81,44 +83,51 @@ class Browsing(RunKeeping):
         else:
             heads = list(await self._store.runs(RunQuery(workflow_name)))
         heads = [head for head in heads if workflow_name in (None, head.workflow_name)]
-        lists = [await self._listed_now(head) for head in heads]
-        found = lists[0] if len(lists) == 1 else _merged(lists)
-        if after is not None:
-            cursor = id_of_checkpoint(after)
-            place = [index for index, checkpoint in enumerate(found) if checkpoint.checkpoint_id == cursor]
-            if not place:
-                raise CheckpointNotFound(
-                    f"after={cursor!r}: there is no such checkpoint among those that are listed"
-                )
-            found = found[place[0] + 1 :]
-        return found[:limit]
+        cursor = None if after is None else id_of_checkpoint(after)
+        if len(heads) == 1:
+            return await self._listed_now(heads[0], cursor, limit)
+        # What is behind one of them is known when all are in order; without that, none gives more than are wanted.
+        most = limit if cursor is None else None
+        return _behind(_merged([await self._listed_now(head, None, most) for head in heads]), cursor)[:limit]
 
-    async def _listed_now(self, head: Head) -> list[Checkpoint]:
-        """The checkpoints of a run, where it stands now; none if it was removed."""
+    async def _listed_now(
+        self, head: Head, after: CheckpointId | None = None, limit: int | None = None
+    ) -> list[Checkpoint]:
+        """The checkpoints of a run, where it stands now, behind one of them; none if it was removed."""
         known: Head | None = head
 
         async def look() -> list[Checkpoint]:
             nonlocal known
             now, known = known or await self._store.head(head.run_id), None
             while now is not None:
-                found = await self._listed(now)
+                found = await self._listed(now, after, limit)
                 latest = now if _stands(now, found) else await self._store.head(head.run_id)
-                if latest is not None and latest.checkpoint_id == now.checkpoint_id:
+                if latest is not None and _is_good(found, now, latest, limit):
                     return found
                 now = latest
-            return []
+            return _behind([], after)
 
         return await steadily(look)
 
-    async def _listed(self, head: Head) -> list[Checkpoint]:
+    async def _listed(self, head: Head, after: CheckpointId | None, limit: int | None) -> list[Checkpoint]:
         blobs = self.blobs(head.family)
-        stored = await self._store.records(head.run_id, 1, head.seq, Depth.CHANGES)
-        records = [record if is_whole(record) else await whole(record, blobs) for record in stored]
+        if head.retention:  # which are kept depends on all of them
+            page = await page_of(self._store, head, 1, None)
+        else:
+            first = 1 if after is None else await self._seq_of(head, after) + 1
+            page = await page_of(self._store, head, first, limit)
+        records = [record if is_whole(record) else await whole(record, blobs) for record in page.records]
         listing = Listing(records, self._reading(head, blobs))
         if not head.retention:
-            return listing.checkpoints(records)
+            return listing.checkpoints(records[page.begins :])
         kept = kept_of(head, records)
-        return listing.checkpoints(record for record in records if record.seq in kept)
+        return listing.checkpoints(_behind([one for one in records if one.seq in kept], after)[:limit])
+
+    async def _seq_of(self, head: Head, checkpoint_id: CheckpointId) -> int:
+        found = await self._store.find(checkpoint_id)
+        if found is None or found[0] != head.run_id:
+            raise _not_listed(checkpoint_id)
+        return found[1]
 
     def _reading(self, head: Head, blobs: Blobs) -> Reading:
         return Reading(
@@ -230,6 +239,36 @@ class _BlobsOf:
 def _merged(lists: Iterable[Iterable[Checkpoint]]) -> list[Checkpoint]:
     """The checkpoints of several runs, oldest first."""
     return list(merge(*lists, key=lambda checkpoint: (checkpoint.timestamp, checkpoint.seq)))
+
+
+_Listed = TypeVar("_Listed", Record, Checkpoint)
+
+
+def _behind(listed: list[_Listed], after: CheckpointId | None) -> list[_Listed]:
+    """What comes after a checkpoint in a list; all without one."""
+    if after is None:
+        return listed
+    for place, one in enumerate(listed):
+        if one.checkpoint_id == after:
+            return listed[place + 1 :]
+    raise _not_listed(after)
+
+
+def _not_listed(checkpoint_id: CheckpointId) -> CheckpointNotFound:
+    return CheckpointNotFound(
+        f"after={checkpoint_id!r}: there is no such checkpoint among those that are listed"
+    )
+
+
+def _is_good(found: Sequence[Checkpoint], listed_at: Head, latest: Head, limit: int | None) -> bool:
+    """Whether checkpoints that were read after one head, and before another, are those of the run.
+
+    It may have moved on, and what it stood on may be gone: then those behind are missing, unless there are as many as
+    were wanted. Or it was removed, and another has its id.
+    """
+    if len(found) == limit:
+        return latest.created == listed_at.created
+    return latest.checkpoint_id == listed_at.checkpoint_id
 
 
 def _stands(head: Head, checkpoints: Sequence[CheckpointInfo]) -> bool:

@@ -1,12 +1,14 @@
-"""The records of a run page by page, where some cannot be read."""
+"""The records of a run page by page."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from bisect import bisect_left
+from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
+from holdfast.checkpoint.record import read_header
 from holdfast.checkpoint.steps import Steps
-from holdfast.checkpoint.store import Depth, Record, Store
+from holdfast.checkpoint.store import Depth, Head, Record, Store
 from holdfast.errors import HoldfastError
 from holdfast.ids import RunId
 
@@ -42,3 +44,32 @@ async def _readable(store: Store, run_id: RunId, first: int, last: int) -> list[
         middle = (first + last) // 2
         lower = await _readable(store, run_id, first, middle)
         return lower + await _readable(store, run_id, middle + 1, last)
+
+
+class Page(NamedTuple):
+    """Records of a run; those before ``begins`` are there because others follow from them."""
+
+    records: Sequence[Record]
+    begins: int
+
+
+async def page_of(store: Store, head: Head, first: int, limit: int | None) -> Page:
+    """At most ``limit`` records of a run from the seq ``first`` on, with all that is needed to fold them.
+
+    They are read at once: of what is read in parts, one may be removed after another that follows from it was read.
+    """
+    needed, last = first, head.seq if limit is None else min(first + limit - 1, head.seq)
+    while True:
+        records = await store.records(head.run_id, needed, last, Depth.CHANGES)
+        begins = bisect_left(records, first, key=lambda record: record.seq)
+        shown = records[begins:][:limit]
+        if needed > 1 and (begin := min(map(_folded_from, shown), default=needed)) < needed:
+            needed = begin
+        elif len(shown) == limit or last == head.seq:
+            return Page(records[: begins + len(shown)], begins)
+        else:  # some were removed: look at so many more that a few looks are enough, however many those are
+            last = min(last + (last - first + 1), head.seq)
+
+
+def _folded_from(record: Record) -> int:
+    return record.seq if record.keyframe is not None else read_header(record).replay_from
