@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence, Set
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from holdfast.checkpoint.bundles import bundled
 from holdfast.checkpoint.changes import Changes, digests_of
 from holdfast.checkpoint.entry import Entry
 from holdfast.checkpoint.heading import Heading
+from holdfast.checkpoint.heavy import in_time, packed
 from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.making import Made, Maker, Outside, Replay
 from holdfast.checkpoint.manifest import Manifest
@@ -34,14 +34,9 @@ from holdfast.engine.made import made
 from holdfast.engine.message import Expiry
 from holdfast.engine.snapshot import Delta
 from holdfast.engine.status import RunStatus
-from holdfast.engine.value import NotAtHand, Value
+from holdfast.engine.value import Value
 from holdfast.errors import HeadMoved, StorageError
 from holdfast.ids import CheckpointId, Digest, RequestId, RunId
-
-T = TypeVar("T")
-
-# Values of more than this are encoded, hashed and compressed in a thread.
-_HEAVY = 64 * 1024
 
 
 class Draft(NamedTuple):
@@ -153,8 +148,7 @@ class RunLog:
         prepared = None if drafts else self._prepared_at_once(entries, taken)
         if prepared is None:
             entries = [one for entry in entries for one in entry.with_start()]
-            packed = self._packed_at_once(entries) or await self._packed_in_time(entries)
-            prepared = self._prepared(*packed, entries, taken, drafts)
+            prepared = self._prepared(*await packed(entries, self._packer), entries, taken, drafts)
         return prepared
 
     def _prepared_at_once(self, entries: Sequence[Entry], taken: Sequence[str]) -> Prepared | None:
@@ -288,7 +282,7 @@ class RunLog:
             return (), ()
         packer = self._packer()
         values = [value for draft in drafts for value in draft.values]
-        notes = await _packed_by(lambda: _noted_by(drafts, packer), values)
+        notes = await in_time(lambda: _noted_by(drafts, packer), values)
         return notes, tuple(Blob(digest, data) for digest, data in packer.blobs.items())
 
     def knows(self, digests: Iterable[Digest]) -> None:
@@ -297,26 +291,6 @@ class RunLog:
 
     def _packer(self) -> Packer:
         return Packer(self._manifest, self.encoder, self._noted)
-
-    def _packed_at_once(self, entries: Sequence[Entry]) -> tuple[Packer, list[Changes]] | None:
-        """What checkpoints change, as most do; None if that takes a while, or something is not at hand."""
-        packer = self._packer()
-        for entry in entries:
-            for value in entry.values():
-                if _is_heavy(value) and not packer.grew_by_little(entry, value, _HEAVY):
-                    return None
-        try:
-            return packer, [packer.changes(entry) for entry in entries]
-        except NotAtHand:
-            return None
-
-    async def _packed_in_time(self, entries: Sequence[Entry]) -> tuple[Packer, list[Changes]]:
-        values = [value for entry in entries for value in entry.values()]
-        return await _packed_by(lambda: self._packed(entries), values)
-
-    def _packed(self, entries: Sequence[Entry]) -> tuple[Packer, list[Changes]]:
-        packer = self._packer()
-        return packer, [packer.changes(entry) for entry in entries]
 
     def _next_head(self, status: RunStatus, checkpoint_id: CheckpointId | None = None, seq: int = 0) -> Head:
         """The head after a commit: at the same checkpoint as before, or at another."""
@@ -361,17 +335,3 @@ class RunLog:
 
 def _noted_by(drafts: Sequence[Draft], packer: Packer) -> tuple[Note, ...]:
     return bundled([draft.make(packer) for draft in drafts], packer)
-
-
-def _is_heavy(value: Value) -> bool:
-    return getattr(value, "size_hint", 0) > _HEAVY
-
-
-async def _packed_by(pack: Callable[[], T], values: Iterable[Value]) -> T:
-    """What ``pack`` gives: in a thread if any of the values is big, and again where one had to be fetched."""
-    heavy = any(map(_is_heavy, values))
-    while True:
-        try:
-            return await asyncio.to_thread(pack) if heavy else pack()
-        except NotAtHand as absent:
-            await absent.fetch()
