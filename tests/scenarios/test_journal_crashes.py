@@ -590,7 +590,7 @@ def test_planted_notes_that_come_late(monkeypatch: pytest.MonkeyPatch) -> None:
     def clear(self: StoredJournal) -> None:
         self.turns, self._results = {}, {}
 
-    monkeypatch.setattr(Recorder, "_note", note)
+    monkeypatch.setattr(Recorder, "note", note)
     monkeypatch.setattr(StoredJournal, "clear", clear)
     caught("came to another end")
     caught("is not empty")
@@ -637,7 +637,7 @@ def test_planted_once_that_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> Non
         self: StoredJournal, superstep: int, executor_id: ExecutorId, name: str, result: Value
     ) -> None:
         await Journal.keep(self, superstep, executor_id, name, result)
-        self._pending.append(partial(self._draft_result, executor_id, name, result))
+        self._pending.append(partial(self._by.draft_result, executor_id, name, result))
         _ = self._write()
 
     monkeypatch.setattr(StoredJournal, "keep", keep)

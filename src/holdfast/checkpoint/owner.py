@@ -7,6 +7,7 @@ import itertools
 import os
 import socket
 import weakref
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
@@ -24,9 +25,23 @@ class Claim:
 
     def __init__(self) -> None:
         self.name = f"{this_process()}#{next(_numbers)}"
-        self.holder: object = None
-        """What holds it, for those who look for it by the name of its claim."""
+        self._holder: Callable[[], object] = _nobody
+        self._kept: object = None
         self.take()
+
+    @property
+    def holder(self) -> object:
+        """What holds it, for those who look for it by the name of its claim.
+
+        While the claim is held, it is kept: it drives the run, though nobody else may know it. Afterwards it is not,
+        for it knows the claim, and would stay with all that the run holds until the garbage collector comes.
+        """
+        return self._holder()
+
+    @holder.setter
+    def holder(self, holder: object) -> None:
+        self._holder = _nobody if holder is None else weakref.ref(holder)
+        self._kept = holder if self.held else None
 
     def take(self) -> None:
         """Hold it, again if it was released."""
@@ -36,18 +51,24 @@ class Claim:
             self._loop = None
         _held[self.name] = self
         self.held = True
+        self._kept = self._holder()
         self.leaving = False
         """Whether what holds it is about to release it."""
 
     def release(self) -> None:
         """Hold it no longer."""
         self.held = False
+        self._kept = None
         _held.pop(self.name, None)
 
     @property
     def abandoned(self) -> bool:
         """Whether its event loop is closed: what held it can never go on."""
         return self._loop is not None and self._loop.is_closed()
+
+
+def _nobody() -> None:
+    """What holds a claim that nothing was said of."""
 
 
 _numbers = itertools.count(1)

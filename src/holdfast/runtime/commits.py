@@ -45,7 +45,7 @@ class Commits:
             try:
                 await ended
             except asyncio.CancelledError as error:
-                self._cancelled = error
+                self._be_cancelled(error)
 
     async def _sound(self) -> None:
         """The same; raises what a commit in the background failed with."""
@@ -85,7 +85,8 @@ class Commits:
                 _tell(ended)
 
     def _be_cancelled(self, error: asyncio.CancelledError) -> None:
-        self._cancelled = error
+        # Where it came from tells nobody anything, but would hold all that was used there.
+        self._cancelled = error.with_traceback(None)
 
     async def _in_background(
         self, entries: Sequence[Entry], taken: Sequence[str], done: Callable[[Sequence[CheckpointInfo]], None]
@@ -154,7 +155,7 @@ class Commits:
             try:
                 await ended
             except asyncio.CancelledError as error:
-                self._cancelled = error
+                self._be_cancelled(error)
 
     def raise_if_cancelled(self) -> None:
         """Be cancelled, if that was asked for during a commit."""

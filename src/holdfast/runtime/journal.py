@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from holdfast.engine.value import Value
 from holdfast.errors import RunTaken
@@ -46,27 +47,39 @@ class Journal:
         """Wait until an effect may happen: where its turn began must be durable, if the run is."""
 
 
+class Notary(Protocol):
+    """What makes notes durable."""
+
+    async def note(self, drafts: Sequence[Draft], count: Callable[[], bool]) -> None:
+        """Make notes durable, if they still count when it comes to that."""
+        ...
+
+    def draft_turn(self, turn: Finished) -> Draft:
+        """The note of a turn that is over."""
+        ...
+
+    def draft_result(self, executor_id: ExecutorId, name: str, result: Value) -> Draft:
+        """The note of what ``once`` gave."""
+        ...
+
+    async def caught_up(self) -> None:
+        """Wait until what came before is durable."""
+        ...
+
+
 class StoredJournal(Journal):
     """The journal of a run that is stored.
 
-    ``commit`` makes notes durable, if they still count when it comes to that. Outcomes are noted when nobody waits for
-    it: some milliseconds later, or with the next thing that has to be durable at once.
+    Outcomes are noted when nobody waits for it: some milliseconds later, or with the next thing that has to be durable
+    at once. The ``notary`` holds the journal, so it is not held by it: a run that nobody holds is to be gone at once,
+    with all that it holds, not when the garbage collector comes.
     """
 
-    def __init__(
-        self,
-        commit: Callable[[Sequence[Draft], Callable[[], bool]], Awaitable[None]],
-        draft_turn: Callable[[Finished], Draft],
-        draft_result: Callable[[ExecutorId, str, Value], Draft],
-        caught_up: Callable[[], Awaitable[None]],
-    ) -> None:
+    def __init__(self, notary: Notary) -> None:
         super().__init__()
+        self._notary = weakref.ref(notary)
         self.turns: Mapping[ExecutorId, Journaled] = {}
         """Turns of the next superstep that are over already, as a resumed run finds them."""
-        self._commit = commit
-        self._draft_turn = draft_turn
-        self._draft_result = draft_result
-        self._caught_up = caught_up
         self.patient = False
         """Whether outcomes wait for something else that has to be durable, however long that takes."""
         self._pending: list[Callable[[], Draft]] = []
@@ -81,6 +94,14 @@ class StoredJournal(Journal):
         """Told when a note is refused because another process took the run: what goes on here is for nothing."""
 
     @property
+    def _by(self) -> Notary:
+        notary = self._notary()
+        assert notary is not None, (
+            "whoever has anything to note drives the run, and so has what makes it durable"
+        )
+        return notary
+
+    @property
     def results(self) -> Iterable[tuple[tuple[ExecutorId, str], Value]]:
         """What ``once`` gave in this superstep, by executor and name."""
         return self._results.items()
@@ -92,17 +113,17 @@ class StoredJournal(Journal):
 
     def add(self, turn: Finished) -> None:
         """Take note of a turn that is over; it will be durable soon, unless the superstep is before that."""
-        self._pending.append(partial(self._draft_turn, turn))
+        self._pending.append(partial(self._by.draft_turn, turn))
         if self._timer is None and not self.over and not self.patient:
             self._timer = asyncio.get_running_loop().call_later(_LAZY_SECONDS, self._write)
 
     async def keep(self, superstep: int, executor_id: ExecutorId, name: str, result: Value) -> None:
         await super().keep(superstep, executor_id, name, result)
-        self._pending.append(partial(self._draft_result, executor_id, name, result))
+        self._pending.append(partial(self._by.draft_result, executor_id, name, result))
         await asyncio.shield(self._write())
 
     async def ready(self) -> None:
-        await self._caught_up()
+        await self._by.caught_up()
 
     async def settled(self) -> None:
         if self._pending or (self.writing is not None and not self.writing.done()):
@@ -124,7 +145,7 @@ class StoredJournal(Journal):
                 return self._cleared == cleared  # noqa: B023
 
             try:
-                await self._commit([draft() for draft in taken], count)
+                await self._by.note([draft() for draft in taken], count)
             except BaseException as error:
                 self._pending = taken + self._pending if count() else self._pending
                 if isinstance(error, RunTaken):

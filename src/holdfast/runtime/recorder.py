@@ -17,7 +17,7 @@ from holdfast.engine.status import RunStatus
 from holdfast.engine.superstep import Applied
 from holdfast.engine.value import Value
 from holdfast.errors import HeadMoved, HoldfastError, RunExists, RunTaken
-from holdfast.ids import RequestId
+from holdfast.ids import ExecutorId, RequestId
 from holdfast.runtime.checkpoints import BEGAN, Beginning, Checkpoints
 from holdfast.runtime.events import WorkflowEvent, WorkflowWarningEvent
 from holdfast.runtime.journal import StoredJournal
@@ -52,7 +52,7 @@ class Recorder(Checkpoints):
         self._merge_for = merge_for
         self._before = before
         self._carries = carries
-        self.journal = StoredJournal(self._note, self._draft, result_draft, self.caught_up)
+        self.journal = StoredJournal(self)
         self.journal.patient = durability == "exit"
         self._first = list(first)
         self._resumed = head is not None
@@ -119,13 +119,19 @@ class Recorder(Checkpoints):
 
     # The journal.
 
-    def _draft(self, turn: Finished) -> Draft:
+    def draft_turn(self, turn: Finished) -> Draft:
+        """The note of a turn that is over."""
         assert turn.outcome is not None
         events = [self._kept(event) for event in turn.events if not event.provisional]
         journaled = Journaled(turn.outcome, events, turn.attempt)
         return turn_draft(journaled, self.log.encoder, self._merge_for)
 
-    async def _note(self, drafts: Sequence[Draft], count: Callable[[], bool]) -> None:
+    def draft_result(self, executor_id: ExecutorId, name: str, result: Value) -> Draft:
+        """The note of what ``once`` gave."""
+        return result_draft(executor_id, name, result)
+
+    async def note(self, drafts: Sequence[Draft], count: Callable[[], bool]) -> None:
+        """Make notes durable, if they still count when it comes to that."""
         await self._sound()
         if count():  # else their superstep was committed meanwhile, and the journal is that of the next
             await self._shielded(self.log.note(drafts))

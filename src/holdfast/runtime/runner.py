@@ -29,6 +29,7 @@ from holdfast.runtime.surroundings import Surroundings
 from holdfast.runtime.telling import Teller
 from holdfast.runtime.times import in_microseconds
 from holdfast.runtime.turns import Turns
+from holdfast.runtime.weakly import weakly
 from holdfast.runtime.wording import not_restored, replayed
 
 if TYPE_CHECKING:
@@ -74,8 +75,8 @@ class Runner:
             journal = recorder.journal
             around = Surroundings(limits, capture, run_id, emit, journal, True, recorder.begun, environment)
             self._turns = Turns(around, place, chance, journal.add)
-            journal.lost = self._lose
-            recorder.committed = self._committed
+            journal.lost = weakly(self._lose)
+            recorder.committed = weakly(self._committed)
             recorder.tell = emit
         self._steps = Supersteps(
             graph,
