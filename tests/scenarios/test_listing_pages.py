@@ -1,6 +1,8 @@
 """A page of a list is that part of the whole list, and no more is read for it than it needs."""
 
+import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from holdfast import (
     InMemoryCheckpointStorage,
     Retention,
     RunNotFound,
+    SqliteCheckpointStorage,
 )
 from holdfast.checkpoint import browsing, paging
 from holdfast.checkpoint.record import read_header
@@ -155,6 +158,22 @@ async def test_a_cursor_must_be_one_of_the_run(place: Place) -> None:
         await place.storage.list_checkpoints(run_id="d", limit=3, after=other)
 
 
+async def test_a_page_behind_a_header_that_names_no_place(tmp_path: Path) -> None:
+    async with SqliteCheckpointStorage(tmp_path / "runs.db") as storage:
+        await counting(size=40).run(6, run_id="r", storage=storage)
+        made = await listed(storage, "r")
+    with closing(sqlite3.connect(tmp_path / "runs.db")) as database, database:
+        (header,) = database.execute("SELECT header FROM checkpoints WHERE seq = 8").fetchone()
+        damaged = header.replace(b"\xa4from\x01", b"\xa4from\xc0")
+        assert damaged != header
+        database.execute("UPDATE checkpoints SET header = ? WHERE seq = 8", (damaged,))
+    async with SqliteCheckpointStorage(tmp_path / "runs.db") as storage:
+        with pytest.raises(CheckpointCorrupt, match=made[7].checkpoint_id):
+            await storage.list_checkpoints(run_id="r", after=made[6], limit=1)
+        assert await storage.list_checkpoints(run_id="r", limit=7) == made[:7]
+        assert await storage.list_checkpoints(run_id="r", after=made[7], limit=7) == made[8:]
+
+
 # -- while it moves on -----------------------------------------------------------------------------
 
 
@@ -206,24 +225,52 @@ async def test_a_page_is_not_that_of_a_run_that_had_the_name_before() -> None:
         assert first == (await storage.load(checkpoint)).scopes["S"]["first"]
 
 
+async def test_a_page_of_a_run_with_retention_that_is_taken_back() -> None:
+    storage = InMemoryCheckpointStorage()
+    run = await counting(Retention.keep_last(4), 40).start(8, run_id="r", storage=storage)
+    await run.wait_for_completion()
+    before = await listed(storage, "r")
+    await storage.tag(before[2], "gold")  # it stays, whatever becomes of the others
+    back = 0
+
+    async def take_back() -> None:
+        nonlocal back
+        back += 1
+        if back == 1:
+            await run.restore_checkpoint(before[3])
+            await run.wait_for_completion()
+            await storage.prune()
+
+    looking = CheckpointStorage(Before(storage.store, take_back))
+    page = await looking.list_checkpoints(run_id="r", limit=1)
+    now = await listed(storage, "r")
+    assert before[0] == now[0]
+    assert page == now[:1]
+    back = 0
+    assert (
+        await looking.list_checkpoints(run_id="r", after=before[1], limit=2)
+        == (await listed(storage, "r"))[2:4]
+    )
+
+
 # -- these tests would notice ----------------------------------------------------------------------
 
 
 def _follows_from_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(paging, "_folded_from", lambda record: record.seq)
+    patch.setattr(paging, "_replayed_from", lambda record: record.seq)
 
 
 def _always_good(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(browsing, "_is_good", lambda *_: True)
+    patch.setattr(browsing, "_still_true", lambda *_: True)
 
 
 def _good_only_at_rest(patch: pytest.MonkeyPatch) -> None:
-    def is_good(found: object, listed_at: Any, latest: Any, limit: object) -> bool:
-        if latest.seq > 1_000:
+    def still_true(found: object, before: Any, now: Any, limit: object) -> bool:
+        if now.seq > 1_000:
             raise AssertionError("it looks and looks")
-        return bool(latest.checkpoint_id == listed_at.checkpoint_id)
+        return bool(now.checkpoint_id == before.checkpoint_id)
 
-    patch.setattr(browsing, "_is_good", is_good)
+    patch.setattr(browsing, "_still_true", still_true)
 
 
 @pytest.mark.parametrize(
@@ -231,9 +278,10 @@ def _good_only_at_rest(patch: pytest.MonkeyPatch) -> None:
     [
         (_follows_from_nothing, lambda: test_pages_of_a_run(Place("memory", Path()))),
         (_always_good, test_a_page_is_not_that_of_a_run_that_had_the_name_before),
+        (_always_good, test_a_page_of_a_run_with_retention_that_is_taken_back),
         (_good_only_at_rest, test_a_page_of_a_run_that_never_stands_still),
     ],
-    ids=["follows from nothing", "always good", "good only at rest"],
+    ids=["follows from nothing", "always good", "always good, with retention", "good only at rest"],
 )
 async def test_a_planted_bug_is_found(
     bug: Callable[[pytest.MonkeyPatch], None], test: Callable[[], Awaitable[None]]

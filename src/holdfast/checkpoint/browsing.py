@@ -100,10 +100,12 @@ class Browsing(RunKeeping):
             nonlocal known
             now, known = known or await self._store.head(head.run_id), None
             while now is not None:
-                found = await self._listed(now, after, limit)
+                # Which are kept depends on all of them, and on where the run stands: those are cut when all is right.
+                part = (None, None) if now.retention else (after, limit)
+                found = await self._listed(now, *part)
                 latest = now if _stands(now, found) else await self._store.head(head.run_id)
-                if latest is not None and _is_good(found, now, latest, limit):
-                    return found
+                if latest is not None and _still_true(found, now, latest, part[1]):
+                    return _behind(found, after)[:limit] if now.retention else found
                 now = latest
             return _behind([], after)
 
@@ -111,17 +113,14 @@ class Browsing(RunKeeping):
 
     async def _listed(self, head: Head, after: CheckpointId | None, limit: int | None) -> list[Checkpoint]:
         blobs = self.blobs(head.family)
-        if head.retention:  # which are kept depends on all of them
-            page = await page_of(self._store, head, 1, None)
-        else:
-            first = 1 if after is None else await self._seq_of(head, after) + 1
-            page = await page_of(self._store, head, first, limit)
+        first = 1 if after is None else await self._seq_of(head, after) + 1
+        page = await page_of(self._store, head, first, limit)
         records = [record if is_whole(record) else await whole(record, blobs) for record in page.records]
-        listing = Listing(records, self._reading(head, blobs))
-        if not head.retention:
-            return listing.checkpoints(records[page.begins :])
-        kept = kept_of(head, records)
-        return listing.checkpoints(_behind([one for one in records if one.seq in kept], after)[:limit])
+        shown = records[page.begins :]
+        if head.retention:
+            kept = kept_of(head, records)
+            shown = [record for record in shown if record.seq in kept]
+        return Listing(records, self._reading(head, blobs)).checkpoints(shown)
 
     async def _seq_of(self, head: Head, checkpoint_id: CheckpointId) -> int:
         found = await self._store.find(checkpoint_id)
@@ -241,10 +240,7 @@ def _merged(lists: Iterable[Iterable[Checkpoint]]) -> list[Checkpoint]:
     return list(merge(*lists, key=lambda checkpoint: (checkpoint.timestamp, checkpoint.seq)))
 
 
-_Listed = TypeVar("_Listed", Record, Checkpoint)
-
-
-def _behind(listed: list[_Listed], after: CheckpointId | None) -> list[_Listed]:
+def _behind(listed: list[Checkpoint], after: CheckpointId | None) -> list[Checkpoint]:
     """What comes after a checkpoint in a list; all without one."""
     if after is None:
         return listed
@@ -260,15 +256,15 @@ def _not_listed(checkpoint_id: CheckpointId) -> CheckpointNotFound:
     )
 
 
-def _is_good(found: Sequence[Checkpoint], listed_at: Head, latest: Head, limit: int | None) -> bool:
+def _still_true(found: Sequence[Checkpoint], before: Head, now: Head, limit: int | None) -> bool:
     """Whether checkpoints that were read after one head, and before another, are those of the run.
 
     It may have moved on, and what it stood on may be gone: then those behind are missing, unless there are as many as
     were wanted. Or it was removed, and another has its id.
     """
     if len(found) == limit:
-        return latest.created == listed_at.created
-    return latest.checkpoint_id == listed_at.checkpoint_id
+        return (now.created, now.family) == (before.created, before.family)
+    return now.checkpoint_id == before.checkpoint_id
 
 
 def _stands(head: Head, checkpoints: Sequence[CheckpointInfo]) -> bool:

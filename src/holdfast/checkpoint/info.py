@@ -106,6 +106,8 @@ def unpacked_header(data: bytes) -> Header:
         replay_from,
         salt,
     ) = _fields_of(fields)
+    if type(replay_from) is not int:  # the one part by which others are found before they are checked
+        raise ValueError(f"replay begins from {replay_from!r}, which is no number")
     return made(
         Header,
         (

@@ -58,12 +58,15 @@ async def page_of(store: Store, head: Head, first: int, limit: int | None) -> Pa
 
     They are read at once: of what is read in parts, one may be removed after another that follows from it was read.
     """
-    needed, last = first, head.seq if limit is None else min(first + limit - 1, head.seq)
+    needed = first
+    last = head.seq if limit is None else min(first + limit - 1, head.seq)
     while True:
         records = await store.records(head.run_id, needed, last, Depth.CHANGES)
         begins = bisect_left(records, first, key=lambda record: record.seq)
         shown = records[begins:][:limit]
-        if needed > 1 and (begin := min(map(_folded_from, shown), default=needed)) < needed:
+        # Before the first there is nothing: then no header has to be read for this.
+        begin = needed if needed == 1 else min(map(_replayed_from, shown), default=needed)
+        if begin < needed:
             needed = begin
         elif len(shown) == limit or last == head.seq:
             return Page(records[: begins + len(shown)], begins)
@@ -71,5 +74,5 @@ async def page_of(store: Store, head: Head, first: int, limit: int | None) -> Pa
             last = min(last + (last - first + 1), head.seq)
 
 
-def _folded_from(record: Record) -> int:
+def _replayed_from(record: Record) -> int:
     return record.seq if record.keyframe is not None else read_header(record).replay_from

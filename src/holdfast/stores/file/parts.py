@@ -83,8 +83,8 @@ def text_from(document: Any) -> str:
 
 
 def quoted(text: str) -> bytes:
-    """How a text stands in a commit file."""
-    return json.dumps(text, ensure_ascii=False).encode()
+    """How a text stands in a commit file; for one that cannot stand there, something that does not either."""
+    return json.dumps(text, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
 def list_in(document: Any, name: str) -> list[Any]:

@@ -176,6 +176,7 @@ class Records:
             "r",
             "../r",
             "zz" * 32,
+            "\ud800" * 64,
         ):
             assert await store.find(CheckpointId(text)) is None, text
 
