@@ -70,6 +70,25 @@ class Parent:
         return line.decode()
 
 
+class Progress:
+    """Says now and then how far a campaign is, to whoever waits for it."""
+
+    def __init__(self, pause: float = 15.0) -> None:
+        self._pause = pause
+        self._began = self._said = time.monotonic()
+        self._count = 0
+
+    def __call__(self) -> None:
+        """One more process was started."""
+        self._count += 1
+        now = time.monotonic()
+        if now - self._said >= self._pause:
+            self._said = now
+            print(f"  {self._count} processes in {now - self._began:,.0f} s", file=sys.stderr, flush=True)
+
+
+_progress = Progress()
+
 Doing = Callable[[Parent], Coroutine[Any, Any, Any]]
 _open: "set[Child]" = set()
 
@@ -95,6 +114,7 @@ class Child:
         os.close(below_writer)
         self.reader, self._writer = above_reader, above_writer
         _open.add(self)
+        _progress()
 
     def __enter__(self) -> Self:
         return self
