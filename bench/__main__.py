@@ -58,8 +58,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         options.selected = select(options.workloads)
         options.params = parameters(options.param, options.quick)
         if options.profile:
-            options.profiled = select(options.profile)[0]
-            if options.profile.lower() != options.profiled.id.lower() or options.profiled.supersteps is None:
+            named = [one for one in select(options.profile) if one.id.lower() == options.profile.lower()]
+            options.profiled = named[0] if named else None
+            if options.profiled is None or options.profiled.supersteps is None:
                 raise ValueError(f"--profile {options.profile}: not one workload that our side does")
     except ValueError as error:
         parser.error(str(error))

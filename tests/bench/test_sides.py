@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.__main__ import parse
 from bench.contestants import Contestant, Job, holdfast, limits
 from bench.contestants.limits import rows
 from bench.resuming import AFTER_W3, LIST, OPEN, PAGE, Resumer
@@ -100,3 +101,15 @@ def test_new_process_goes_on_and_lists(tmp_path: Path) -> None:
     assert {*sample.figures} == {OPEN, AFTER_W3, LIST, PAGE}
     # Two for each of ten supersteps that ended, and the start of the next; or as many as there are supersteps.
     assert resumer.counts == {21, 12}
+
+
+@pytest.mark.parametrize("name", [one.id for one in WORKLOADS if one.supersteps is not None])
+def test_each_workload_of_ours_can_be_profiled(name: str) -> None:
+    assert parse(["--profile", name.lower()]).profiled.id == name
+
+
+@pytest.mark.parametrize("name", ["W6", "limits", "W1,W2", "W77"])
+def test_what_cannot_be_profiled_is_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(["--profile", name])
+    assert name in capsys.readouterr().err
