@@ -1,4 +1,4 @@
-"""What scenarios of time share: a clock that a test moves, and places where runs are kept."""
+"""What scenarios share: a clock that a test moves, and places where runs are kept."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path

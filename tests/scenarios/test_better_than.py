@@ -4,7 +4,6 @@ Most of its cases have their tests elsewhere; docs/from-agent-framework.md lists
 """
 
 import datetime
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from enum import Enum, IntEnum
 from pathlib import Path
@@ -28,17 +27,10 @@ from holdfast import (
 )
 from holdfast.runtime.environment import Environment
 from tests.programs import run as run_script
-from tests.support.durable import KINDS, Place
+from tests.support.durable import Place
 
 KILOBYTE = 1_024
 ROUNDS = 200
-
-
-@pytest.fixture(params=KINDS)
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    place = Place(request.param, tmp_path)
-    yield place
-    await place.storage.close()
 
 
 # -- the whole state is written in each superstep --------------------------------------------------

@@ -3,9 +3,8 @@
 import asyncio
 import json
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,18 +32,10 @@ from holdfast import (
 )
 from holdfast.checkpoint.comparing import parts, planning
 from holdfast.ids import Digest, RunId
-from tests.support.durable import KINDS, Place, Wrapped
+from tests.support.durable import Place, Wrapped
 from tests.support.runs import soon
 from tests.support.small_limits import small_limits
 from tests.unit.test_codec_exact import exact
-
-
-@pytest.fixture(params=KINDS)
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    place = Place(request.param, tmp_path)
-    yield place
-    await place.storage.close()
-
 
 # -- workflows that leave something to compare -----------------------------------------------------
 

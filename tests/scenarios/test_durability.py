@@ -2,9 +2,8 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,19 +38,12 @@ from holdfast.checkpoint.store import Commit, Letter
 from holdfast.engine.durability import Durability
 from holdfast.engine.snapshot import Snapshot
 from holdfast.ids import RunId
-from tests.support.durable import KINDS, Failing, Gate, Place, Wrapped, info_of_run, wrapped
+from tests.support.durable import Failing, Gate, Place, Wrapped, info_of_run, wrapped
 from tests.support.going_on import matches_the_store, picture
 from tests.support.runs import soon
 
 MODES: list[Durability] = ["sync", "async", "exit"]
 BEHIND: list[Durability] = ["async", "exit"]
-
-
-@pytest.fixture(params=KINDS)
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    place = Place(request.param, tmp_path)
-    yield place
-    await place.storage.close()
 
 
 @dataclass

@@ -1,8 +1,7 @@
 """What executors keep across a resume: hooks, declared fields, instances, nested workflows and fan-ins."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,15 +27,8 @@ from holdfast import (
     response_handler,
 )
 from holdfast.testing import assert_resumable
-from tests.support.durable import KINDS, Place, everything, info_of_run, outputs_of, watched
+from tests.support.durable import Place, everything, info_of_run, outputs_of, watched
 from tests.support.runs import soon
-
-
-@pytest.fixture(params=KINDS)
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    place = Place(request.param, tmp_path)
-    yield place
-    await place.storage.close()
 
 
 @pytest.fixture

@@ -1,8 +1,7 @@
 """Stores that fail, writers that collide, and runs that are left while they commit."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from pathlib import Path
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import pytest
@@ -35,7 +34,6 @@ from holdfast.checkpoint.store import Commit, Letter
 from holdfast.runtime import commits
 from holdfast.runtime.recorder import Recorder
 from tests.support.durable import (
-    KINDS,
     Failing,
     Gate,
     Place,
@@ -51,13 +49,6 @@ from tests.support.durable import (
 from tests.support.runs import names, soon
 from tests.support.seeded_loop import SeededLoop
 from tests.support.thorough import MORE
-
-
-@pytest.fixture(params=KINDS)
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    place = Place(request.param, tmp_path)
-    yield place
-    await place.storage.close()
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """Going on with a workflow that was built anew: the same graph, another one, another name."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,15 +18,8 @@ from holdfast import (
     executor,
     handler,
 )
-from tests.support.durable import KINDS, Place, everything, outputs_of
+from tests.support.durable import Place, everything, outputs_of
 from tests.support.runs import soon
-
-
-@pytest.fixture(params=KINDS)
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    place = Place(request.param, tmp_path)
-    yield place
-    await place.storage.close()
 
 
 @pytest.fixture

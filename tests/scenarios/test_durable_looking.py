@@ -3,7 +3,7 @@
 import asyncio
 import random
 import sqlite3
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -37,16 +37,9 @@ from holdfast import (
 from holdfast.checkpoint.record import plain_form, stored_form
 from holdfast.checkpoint.store import Commit, Expected
 from holdfast.ids import RunId
-from tests.support.durable import KINDS, ON_DISK, Place, outputs_of, storage_at
+from tests.support.durable import ON_DISK, Place, outputs_of, storage_at
 from tests.support.durable_damage import FileDamage, SqliteDamage, damage_of
 from tests.support.runs import soon
-
-
-@pytest.fixture(params=KINDS)
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    place = Place(request.param, tmp_path)
-    yield place
-    await place.storage.close()
 
 
 @pytest.fixture

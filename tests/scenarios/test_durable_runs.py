@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,6 @@ from holdfast import (
     response_handler,
 )
 from tests.support.durable import (
-    KINDS,
     ON_DISK,
     Place,
     everything,
@@ -57,13 +56,6 @@ from tests.support.durable import (
 )
 from tests.support.durable_programs import answer, ask_and_die, die_after, steps
 from tests.support.runs import names, soon
-
-
-@pytest.fixture(params=KINDS)
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    place = Place(request.param, tmp_path)
-    yield place
-    await place.storage.close()
 
 
 @pytest.fixture

@@ -4,11 +4,9 @@ import asyncio
 import datetime
 import socket
 import threading
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
-from pathlib import Path
 from typing import Any, NamedTuple
 from uuid import UUID
 
@@ -33,15 +31,8 @@ from holdfast import (
     handler,
     response_handler,
 )
-from tests.support.durable import KINDS, Place, info_of_run, outputs_of, watched
+from tests.support.durable import Place, info_of_run, outputs_of, watched
 from tests.support.runs import soon
-
-
-@pytest.fixture(params=KINDS)
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    place = Place(request.param, tmp_path)
-    yield place
-    await place.storage.close()
 
 
 @pytest.fixture

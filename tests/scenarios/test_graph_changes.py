@@ -1,7 +1,7 @@
 """Going on after a deploy: what is said of a changed graph, and what goes on under it, also under other names."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -34,7 +34,6 @@ from holdfast import (
 from holdfast.checkpoint.store import Commit, Depth, Expected
 from holdfast.ids import RunId
 from tests.support.durable import (
-    KINDS,
     ON_DISK,
     Failing,
     Place,
@@ -49,13 +48,6 @@ from tests.support.runs import soon
 
 DEAD = "nowhere:17:4711#1"
 """The owner of a run in a process that lives no longer, as far as any store can tell."""
-
-
-@pytest.fixture(params=KINDS)
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    place = Place(request.param, tmp_path)
-    yield place
-    await place.storage.close()
 
 
 @pytest.fixture

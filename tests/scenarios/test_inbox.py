@@ -5,7 +5,6 @@ import contextlib
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,7 +44,6 @@ from holdfast.checkpoint.store import Commit, Depth, Expected, Letter, Store
 from holdfast.ids import RunId
 from holdfast.runtime import stretch
 from tests.support.durable import (
-    KINDS,
     Failing,
     Place,
     Slow,
@@ -63,13 +61,6 @@ from tests.support.runs import soon
 DEAD = "nowhere:17:4711#1"
 """The owner of a run in a process that lives no longer, as far as any store can tell."""
 QUESTION = "Ask.2.1"
-
-
-@pytest.fixture(params=KINDS)
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    place = Place(request.param, tmp_path)
-    yield place
-    await place.storage.close()
 
 
 @pytest.fixture

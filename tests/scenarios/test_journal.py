@@ -37,7 +37,7 @@ from holdfast import (
 from holdfast.checkpoint.store import Commit, Letter, Store
 from holdfast.ids import RunId
 from holdfast.stores.memory import MemoryStore
-from tests.support.durable import KINDS, Failing, Place, Wrapped, head_of, outputs_of
+from tests.support.durable import Failing, Place, Wrapped, head_of, outputs_of
 from tests.support.journals import (
     RUN,
     Again,
@@ -60,13 +60,6 @@ from tests.support.journals import (
 )
 from tests.support.runs import names, soon
 from tests.support.seeded_loop import run_seeded
-
-
-@pytest.fixture(params=KINDS)
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    place = Place(request.param, tmp_path)
-    yield place
-    await place.storage.close()
 
 
 @pytest.fixture

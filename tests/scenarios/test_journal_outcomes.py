@@ -2,7 +2,7 @@
 
 import datetime
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from decimal import Decimal
 from pathlib import Path
@@ -30,7 +30,7 @@ from holdfast import (
     response_handler,
 )
 from holdfast.engine.copying import differs
-from tests.support.durable import KINDS, Place
+from tests.support.durable import Place
 from tests.support.journals import (
     RUN,
     Again,
@@ -51,13 +51,6 @@ from tests.support.journals import (
     start,
 )
 from tests.support.runs import soon
-
-
-@pytest.fixture(params=KINDS)
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    place = Place(request.param, tmp_path)
-    yield place
-    await place.storage.close()
 
 
 @pytest.fixture

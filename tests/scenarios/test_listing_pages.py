@@ -1,7 +1,7 @@
 """A page of a list is that part of the whole list, and no more is read for it than it needs."""
 
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,16 +22,9 @@ from holdfast.checkpoint import browsing, paging
 from holdfast.checkpoint.record import read_header
 from holdfast.checkpoint.store import Depth, Record, Store
 from holdfast.ids import RunId
-from tests.support.durable import KINDS, Place, Wrapped
+from tests.support.durable import Place, Wrapped
 from tests.support.retained import counting, listed
 from tests.support.small_limits import small_limits
-
-
-@pytest.fixture(params=KINDS)
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    place = Place(request.param, tmp_path)
-    yield place
-    await place.storage.close()
 
 
 @pytest.fixture

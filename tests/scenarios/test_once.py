@@ -5,7 +5,7 @@ import contextvars
 import datetime
 import functools
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -36,17 +36,10 @@ from holdfast import (
 )
 from holdfast.checkpoint.store import Commit, Letter
 from holdfast.engine.copying import differs
-from tests.support.durable import KINDS, Gate, Place, Wrapped, outputs_of
+from tests.support.durable import Gate, Place, Wrapped, outputs_of
 from tests.support.journals import RUN, Trip, broken, calls, fails, fan, goes_on, note, noted, ran, start
 from tests.support.runs import soon
 from tests.support.seeded_loop import run_seeded
-
-
-@pytest.fixture(params=KINDS)
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    place = Place(request.param, tmp_path)
-    yield place
-    await place.storage.close()
 
 
 @pytest.fixture

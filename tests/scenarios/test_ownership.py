@@ -59,13 +59,6 @@ DEAD = "nowhere:17:4711#1"
 """The owner of a run in a process that lives no longer, as far as any store can tell."""
 
 
-@pytest.fixture(params=KINDS)
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    place = Place(request.param, tmp_path)
-    yield place
-    await place.storage.close()
-
-
 @pytest.fixture
 async def storage() -> CheckpointStorage:
     return InMemoryCheckpointStorage()

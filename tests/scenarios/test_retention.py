@@ -1,9 +1,7 @@
 """Retention: which checkpoints of a run are kept, who says so, and what becomes of the others."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,7 +30,7 @@ from holdfast import (
 )
 from holdfast.engine.limits import Limits
 from holdfast.runtime.environment import Environment
-from tests.support.durable import KINDS, ON_DISK, Place, outputs_of
+from tests.support.durable import ON_DISK, Place, outputs_of
 from tests.support.retained import (
     BIG,
     BLOB,
@@ -50,13 +48,6 @@ from tests.support.small_limits import small_limits
 
 LATEST, FULL = Retention.latest_only(), Retention.full_history()
 DAY = timedelta(days=1)
-
-
-@pytest.fixture(params=KINDS)
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    place = Place(request.param, tmp_path)
-    yield place
-    await place.storage.close()
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 import asyncio
 import gc
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,18 +22,11 @@ from holdfast import (
 )
 from holdfast.checkpoint.owner import Claim
 from holdfast.runtime import runner
-from tests.support.durable import KINDS, Place
+from tests.support.durable import Place
 from tests.support.runs import soon
 
 Durability = Literal["sync", "async", "exit"]
 DURABILITIES: list[Durability] = ["sync", "async", "exit"]
-
-
-@pytest.fixture(params=KINDS)
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    place = Place(request.param, tmp_path)
-    yield place
-    await place.storage.close()
 
 
 @pytest.fixture(autouse=True)

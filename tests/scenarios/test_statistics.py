@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +30,10 @@ from holdfast.checkpoint.store import Depth, Head, Record, RunQuery
 from holdfast.ids import Digest, RunId
 from holdfast.stores.memory import MemoryStore
 from tests.scenarios.test_diff import STEPS, answered, done, forked, puts
-from tests.support.durable import KINDS, Place, Wrapped
+from tests.support.durable import Place, Wrapped
 from tests.support.durable_damage import SqliteDamage
 from tests.support.runs import soon
 from tests.support.small_limits import small_limits
-
-
-@pytest.fixture(params=KINDS)
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    place = Place(request.param, tmp_path)
-    yield place
-    await place.storage.close()
 
 
 class Unread(Wrapped):

@@ -1,8 +1,5 @@
 """The tree of checkpoints that stores hold: runs that went back, their forks, and every branch still readable."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 
 from holdfast import (
@@ -17,15 +14,8 @@ from holdfast import (
     handler,
     response_handler,
 )
-from tests.support.durable import KINDS, Place, everything, outputs_of
+from tests.support.durable import Place, everything, outputs_of
 from tests.support.runs import soon
-
-
-@pytest.fixture(params=KINDS)
-async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Place]:
-    place = Place(request.param, tmp_path)
-    yield place
-    await place.storage.close()
 
 
 class Count(Executor):
