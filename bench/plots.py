@@ -45,7 +45,7 @@ def draw(tables: Sequence[Table], place: Path, say: Callable[[str], None]) -> li
     data = folder() / "numbers.json"
     data.write_text(json.dumps(numbers(tables)))
     python = interpreter("plots", say)
-    place.mkdir(exist_ok=True)
+    place.mkdir(parents=True, exist_ok=True)
     command = [str(python), "-m", "bench.plots", str(data), str(place)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if done.returncode:

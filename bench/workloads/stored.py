@@ -91,7 +91,7 @@ def _runs(runs: int, id: str, quick: int, rounds: int, young: int = YOUNG) -> Wo
 
 
 W7_FEW = _runs(10, "W7-few", 10, rounds=10)
-W7 = _runs(200, "W7", 30, rounds=4)
+W7 = _runs(200, "W7", 30, rounds=8)
 W7_MANY = _runs(1000, "W7-many", 100, rounds=2)
 W7_DEFAULT = _runs(1000, "W7-default", 100, rounds=2, young=gc.get_threshold()[0])
 

@@ -22,5 +22,7 @@ def small_limits(
         patch.setattr(tidying, "_PER_RECORD", 0)
         for module in (making, pruning):
             patch.setattr(module, "LARGEST_PART", largest_part)
-        patch.setattr(record, "_WORTH_COMPRESSING", compress)
+        patch.setattr(record, "WORTH_COMPRESSING", compress)
+        # Below it a part is neither compressed nor put elsewhere.
+        patch.setattr(making, "WORTH_COMPRESSING", min(compress, largest_part))
         yield

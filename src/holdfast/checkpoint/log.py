@@ -13,7 +13,6 @@ from holdfast.checkpoint.heavy import in_time, packed
 from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.making import Made, Maker, Outside, Replay
 from holdfast.checkpoint.manifest import Manifest
-from holdfast.checkpoint.naming import Names
 from holdfast.checkpoint.owner import Claim
 from holdfast.checkpoint.packing import Packer
 from holdfast.checkpoint.plain import plain
@@ -157,16 +156,16 @@ class RunLog:
             return None
         if end.happened or end.since_input is not None:
             return None
-        return self.prepare_step(end.superstep, end.delta, taken)
+        return self.prepare_step(end.superstep, self._manifest.since_input + 1, end.delta, taken)
 
-    def prepare_step(self, superstep: int, delta: Delta, taken: Sequence[str]) -> Prepared | None:
+    def prepare_step(
+        self, superstep: int, since_input: int, delta: Delta, taken: Sequence[str]
+    ) -> Prepared | None:
         """The end of a superstep and the start of the next, if they are as most are; nothing happens if not."""
-        changed = plain(delta)
-        if changed is None:
+        if since_input != self._manifest.since_input + 1 or (changed := plain(delta)) is None:
             return None
-        names = Names(self._manifest, self._noted)
         self._ahead = True
-        return self._made(self._maker.step(self.head, superstep, changed, names), names, taken)
+        return self._made(self._maker.step(self.head, superstep, changed, self._noted), taken)
 
     def _prepared(
         self,
@@ -182,20 +181,19 @@ class RunLog:
         noted: set[Digest] = set()
         for draft in drafts:
             noted.update(digest for value in draft.values for digest in digests_of(packer.ref(value)))
-        return self._made(records, packer, taken, notes, noted)
+        return self._made(records, taken, notes, noted)
 
     def _made(
         self,
         of: Made,
-        names: Names,
         taken: Sequence[str],
         notes: tuple[Note, ...] = (),
         noted: Set[Digest] = frozenset(),
     ) -> Prepared:
-        records, infos, status = of
+        records, infos, status, named = of
         newest = records[-1]
         head = self._next_head(status, newest.checkpoint_id, newest.seq)
-        blobs = tuple(map(Blob, names.blobs, names.blobs.values())) if names.blobs else ()
+        blobs = tuple(map(Blob, named, named.values())) if named else ()
         return made(Prepared, (infos, head, records, blobs, notes, tuple(taken), noted))
 
     async def commit(self, prepared: Prepared) -> None:

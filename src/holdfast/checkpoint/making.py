@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from holdfast.checkpoint.changes import NOTHING, Changes
@@ -17,6 +17,8 @@ from holdfast.checkpoint.plain import Plain
 from holdfast.checkpoint.record import (
     ELSEWHERE,
     LARGEST_PART,
+    RAW,
+    WORTH_COMPRESSING,
     id_of,
     packed_header,
     sealed,
@@ -26,7 +28,7 @@ from holdfast.checkpoint.store import Head, Keyframe, Record
 from holdfast.checkpoint.tidying import Tidying
 from holdfast.engine.made import made
 from holdfast.engine.status import RunStatus
-from holdfast.ids import CheckpointId
+from holdfast.ids import CheckpointId, Digest
 
 # Deltas are replayed at each load: a keyframe bounds how many. Values that stand in records only have to be
 # read again, not replayed, so a byte of them weighs less. And a record has to be read and checked however little it
@@ -49,10 +51,12 @@ class Replay:
     ``keyframe`` is the plain size of the keyframe that it begins with, or of a record that is as good as one.
     """
 
-    __slots__ = ("_keyframe", "_weight", "first")
+    __slots__ = ("_keyframe", "_weight", "first", "is_long")
 
     def __init__(self, first: int = 1, keyframe: float = 0) -> None:
         self.first = first
+        self.is_long = False
+        """Whether it should begin anew."""
         self._weight: float = 0
         self._keyframe = keyframe
 
@@ -66,20 +70,17 @@ class Replay:
             self._keyframe = own
         else:
             self._weight += own
-
-    @property
-    def is_long(self) -> bool:
-        """Whether it should begin anew."""
-        return self._weight >= _KEYFRAME_BYTES and self._weight >= self._keyframe
+        self.is_long = self._weight >= _KEYFRAME_BYTES and self._weight >= self._keyframe
 
 
 _Parts: TypeAlias = tuple[bytes, bytes, bytes, bytes, int]
 """Changes and values plain, as the id of a record covers them, and as they are stored; then the size of new blobs."""
 
 _NOTHING: _Parts = (b"", b"", b"", b"", 0)
+_NO_BLOBS: Mapping[Digest, bytes] = {}
 
-Made: TypeAlias = tuple[tuple[Record, ...], Sequence[CheckpointInfo], RunStatus]
-"""Records, what can be told of them, and how the run stands at the last."""
+Made: TypeAlias = tuple[tuple[Record, ...], Sequence[CheckpointInfo], RunStatus, Mapping[Digest, bytes]]
+"""Records, what can be told of them, how the run stands at the last, and the blobs that came with them."""
 
 
 class Maker:
@@ -128,27 +129,36 @@ class Maker:
             record = self._record(head, seq, packed_header(header), parts, names if wanted else None)
             records.append(record)
             infos.append(CheckpointInfo(record.checkpoint_id, header, record.new_bytes))
-        return tuple(records), infos, last.status
+        return tuple(records), infos, last.status, names.blobs
 
-    def step(self, head: Head, superstep: int, plain: Plain, names: Names) -> Made:
-        """The same for the plain end of a superstep, and the start of the next at once."""
+    def step(self, head: Head, superstep: int, plain: Plain, noted: Container[Digest]) -> Made:
+        """The same for the plain end of a superstep, and the start of the next at once; ``noted`` as in ``Names``."""
         deliveries, writes, changes, values = plain
-        manifest, salt, seq = self._manifest, self._outside.salt, head.seq + 1
+        manifest, pack, salt, seq = self._manifest, self._heading.packed, self._outside.salt, head.seq + 1
         assert self.parent is not None, "it follows the input at least"
-        parent, time = bytes.fromhex(self.parent), self.tick()
-        manifest.fold_plain(deliveries, writes)
-        parts = self._stored(changes, values, names)
-        standing = len(deliveries), len(manifest.requests), self._replay.first
-        header = self._heading.packed(END, seq, superstep, parent, time, standing, salt())
-        end = self._record(head, seq, header, parts, None)
-        seq, parent, keyframe = seq + 1, bytes.fromhex(end.checkpoint_id), None
+        time = self.tick()
         self.time = time + 1
+        manifest.fold_plain(deliveries, writes)
+        names: Names | None = None  # most need none
+        if len(changes) < WORTH_COMPRESSING and len(values) < WORTH_COMPRESSING:
+            self._replay.add(len(changes), len(values))
+            parts = changes, values, RAW + changes, RAW + values if values else b"", 0
+        else:
+            names = Names(manifest, noted)
+            parts = self._stored(changes, values, names)
+        standing = len(deliveries), len(manifest.requests), self._replay.first
+        header = pack(END, seq, superstep, bytes.fromhex(self.parent), time, standing, salt())
+        end = self._record(head, seq, header, parts, None)
+        ended = CheckpointInfo(end.checkpoint_id, header, end.new_bytes)
+        seq, keyframe = seq + 1, None
         if self._keyframe_is_due(head, parts[-1]):
-            keyframe, self._replay = names, Replay(seq)
+            keyframe = names = names or Names(manifest, noted)
+            self._replay = Replay(seq)
             standing = *standing[:2], seq
-        header = self._heading.packed(START, seq, superstep + 1, parent, time + 1, standing, salt())
+        header = pack(START, seq, superstep + 1, bytes.fromhex(self.parent), time + 1, standing, salt())
         start = self._record(head, seq, header, _NOTHING, keyframe)
-        return (end, start), (_told(end), _told(start)), RunStatus.RUNNING
+        started = CheckpointInfo(start.checkpoint_id, header, start.new_bytes)
+        return (end, start), (ended, started), RunStatus.RUNNING, _NO_BLOBS if names is None else names.blobs
 
     def _header(self, head: Head, entry: Entry, seq: int) -> Header:
         manifest = self._manifest
@@ -218,8 +228,3 @@ class Maker:
     def _part(self, plain: bytes, names: Names) -> bytes:
         stored = stored_form(plain)
         return stored if len(stored) <= LARGEST_PART else ELSEWHERE + names.blob(plain)
-
-
-def _told(record: Record) -> CheckpointInfo:
-    """What can be told of a record, once someone asks."""
-    return CheckpointInfo(record.checkpoint_id, record.header, record.new_bytes)

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 import ormsgpack
 
-from holdfast.checkpoint.changes import Delivered, Put, Ref
+from holdfast.checkpoint.changes import Delivered, Put
 from holdfast.checkpoint.document import PUT, pack_scope
 from holdfast.checkpoint.values import Encoded
 from holdfast.engine import state
@@ -24,16 +24,18 @@ def plain(delta: Delta) -> Plain | None:
     deliveries, writes, buffers, outputs, requests, instances, dropped = delta
     if buffers or outputs or requests or instances or dropped:
         return None
-    refs: list[Ref] = []
-    numbers: dict[int, int] = {}
+    numbers: dict[int, int] = {}  # of refs, by identity
+    sizes: list[tuple[str, int]] = []
+    content: list[bytes | None] = []
     delivered: list[Delivered] = []
     sent: list[tuple[str, str | None, int]] = []
     for target, value, source, request in deliveries:
         if request is not None or type(value) is not Encoded or (ref := value.inline()) is None:
             return None
-        number = numbers.setdefault(id(ref), len(refs))
-        if number == len(refs):
-            refs.append(ref)
+        number = numbers.setdefault(id(ref), len(sizes))
+        if number == len(sizes):
+            sizes.append((ref.label, ref.size))
+            content.append(ref.data)
         delivered.append(made(Delivered, (target, source, ref, None)))
         sent.append((target, source, number))
     document: dict[str, Any] = {"deliveries": sent}
@@ -43,21 +45,21 @@ def plain(delta: Delta) -> Plain | None:
         last: Scope | None = None
         keys: list[tuple[str, int, int]] = []
         for (scope, key), change in writes.items():
-            if type(change) is not state.Put or type(change.value) is not Encoded:
+            if type(change) is not state.Put or type(value := change[0]) is not Encoded:
                 return None
-            if (ref := change.value.inline()) is None:
+            if (ref := value.inline()) is None:
                 return None
-            number = numbers.setdefault(id(ref), len(refs))
-            if number == len(refs):
-                refs.append(ref)
+            number = numbers.setdefault(id(ref), len(sizes))
+            if number == len(sizes):
+                sizes.append((ref.label, ref.size))
+                content.append(ref.data)
             written.append((scope, key, made(Put, (ref,))))
             if scope != last:
                 keys = []
                 by_scope.append((pack_scope(scope), keys))
                 last = scope
             keys.append((key, PUT, number))
-    if not refs:
+    if not sizes:
         return delivered, written, ormsgpack.packb(document), b""
-    document["values"] = [(ref.label, ref.size) for ref in refs]
-    content = ormsgpack.packb([ref.data for ref in refs])
-    return delivered, written, ormsgpack.packb(document), content
+    document["values"] = sizes
+    return delivered, written, ormsgpack.packb(document), ormsgpack.packb(content)

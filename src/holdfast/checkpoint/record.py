@@ -16,7 +16,8 @@ RAW, COMPRESSED, ELSEWHERE = b"\x00", b"\x01", b"\x02"
 LARGEST_PART = 256 * 1024
 """A part of a record that is bigger than this becomes a blob, so that every backend can take the commit."""
 
-_WORTH_COMPRESSING = 1024
+WORTH_COMPRESSING = 1024
+"""Parts that are smaller than this are stored as they are."""
 _LEVEL = 1
 # No part of a record, and no value, is bigger than this when unpacked; a small frame must not claim gigabytes.
 LARGEST = 1 << 31
@@ -126,7 +127,7 @@ def blob_of(plain: bytes) -> tuple[bytes, Blob]:
 
 def stored_form(data: bytes) -> bytes:
     """``data`` as it is stored: compressed where that saves a tenth; nothing stays nothing."""
-    if len(data) >= _WORTH_COMPRESSING:
+    if len(data) >= WORTH_COMPRESSING:
         smaller = zstandard.ZstdCompressor(level=_LEVEL).compress(data)
         if len(smaller) * 10 <= len(data) * 9:
             return COMPRESSED + smaller

@@ -151,7 +151,8 @@ class Encoded:
             data = self._encoder.encode(self._object)
             if len(data) > INLINE:
                 return None
-        ref = self.ref = Ref(self.label, len(data), None, data)
+        label = _LABELS.get(self.type) or self.label
+        ref = self.ref = Ref(label, len(data), None, data)
         return ref
 
     @property

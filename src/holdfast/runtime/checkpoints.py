@@ -15,7 +15,8 @@ from holdfast.engine.snapshot import Delta, Snapshot
 from holdfast.engine.status import RunStatus
 from holdfast.ids import ExecutorId
 from holdfast.runtime.correspondence import Correspondence
-from holdfast.runtime.events import CheckpointSavedEvent, WorkflowEvent
+from holdfast.runtime.events import WorkflowEvent
+from holdfast.runtime.usual import checkpoint_saved
 
 # Under which name the journal has where the superstep began, if that is not the checkpoint it belongs to. No executor
 # has an empty id.
@@ -64,7 +65,7 @@ class Checkpoints(Correspondence):
         if not news:
             return []
         told, self._news = (news, []) if most is None else (news[:most], news[most:])
-        return [CheckpointSavedEvent(info) for info in told]
+        return [checkpoint_saved(info) for info in told]
 
     def begun(self, address: ExecutorId) -> tuple[str, str]:
         """The id of the checkpoint at which the superstep under way began, and what an executor was called there."""
@@ -119,7 +120,7 @@ class Checkpoints(Correspondence):
         self.checkpoints += made
         self._news += made
         self.started = made[1]
-        self._origin = made[1].checkpoint_id
+        self._origin = self.log.head.checkpoint_id
         return made
 
     def _made(self, made: Sequence[CheckpointInfo]) -> None:

@@ -69,20 +69,20 @@ class TurnContext(WorkflowContext[Any, Any]):
     def keep_field(self, name: str, value: object) -> None:
         """Keep a field of the executor, if it is not what is kept already."""
         scope = own_scope(self._placed, FIELDS)
-        kept = self._staging.read(scope, name)
+        kept = self._staging().read(scope, name)
         capture = self._around.capture
         if kept is None or capture.differs(value, kept):
-            self._staging.put(scope, name, capture(value, f"field {name!r}"))
+            self._staging().put(scope, name, capture(value, f"field {name!r}"))
 
     def note_hook(self) -> None:
         """Note that the executor keeps things by itself, wherever it puts them: it is to be restored, too."""
         scope = own_scope(self._placed, HOOKED)
-        if self._staging.read(scope, HOOKED) is None:
-            self._staging.put(scope, HOOKED, self._around.capture(True, "hook"))
+        if self._staging().read(scope, HOOKED) is None:
+            self._staging().put(scope, HOOKED, self._around.capture(True, "hook"))
 
     async def kept_fields(self) -> list[str]:
         """The names of the fields that are kept."""
-        return self._staging.keys(own_scope(self._placed, FIELDS))
+        return self._staging().keys(own_scope(self._placed, FIELDS))
 
     async def kept_field(self, name: str) -> Any:
         """A field as it is kept."""
@@ -149,7 +149,6 @@ class TurnContext(WorkflowContext[Any, Any]):
             self._outputs = self._outputs or []
             self._outputs.append(Output(placed.address, value))
 
-    @property
     def _staging(self) -> Staging:
         if self._over:
             self._check_open()
@@ -266,7 +265,7 @@ class TurnContext(WorkflowContext[Any, Any]):
 
     async def _read(self, scope: Scope, name: str, default: Any) -> Any:
         try:
-            value = self._staging.read(scope, name)
+            value = self._staging().read(scope, name)
             return default if value is None else value.load()
         except NotAtHand as absent:
             await absent.fetch()
@@ -276,27 +275,27 @@ class TurnContext(WorkflowContext[Any, Any]):
         scope, name, rule = place_of(self._placed, key, scope_name, self._around.capture)
         if isinstance(key, StateKey):
             key.check(value)
-        self._staging.put(scope, name, self._capture(value, f"state {name!r}"), rule)
+        self._staging().put(scope, name, self._capture(value, f"state {name!r}"), rule)
 
     async def read_state_keys(self, scope_name: str | None = None) -> list[str]:
-        return self._staging.keys(scope_of(self._placed, scope_name))
+        return self._staging().keys(scope_of(self._placed, scope_name))
 
     async def clear_state(
         self, key: str | StateKey[Any] | None = None, scope_name: str | None = None
     ) -> None:
         if key is None:
             scope = scope_of(self._placed, scope_name)
-            for name in self._staging.keys(scope):
-                self._staging.drop(scope, name)
+            for name in self._staging().keys(scope):
+                self._staging().drop(scope, name)
         else:
             scope, name, _ = place_of(self._placed, key, scope_name, self._around.capture)
-            self._staging.drop(scope, name)
+            self._staging().drop(scope, name)
 
     async def append_state(self, key: str | StateKey[Any], item: Any, scope_name: str | None = None) -> None:
         scope, name, rule = place_of(self._placed, key, scope_name, self._around.capture)
         if isinstance(key, StateKey):
             key.check_item(item)
-        self._staging.append(scope, name, self._capture(item, f"state {name!r}"), rule)
+        self._staging().append(scope, name, self._capture(item, f"state {name!r}"), rule)
 
     async def get_state(self) -> Any:
         scope = own_scope(self._placed, OWN_STATE)
@@ -304,7 +303,7 @@ class TurnContext(WorkflowContext[Any, Any]):
 
     async def set_state(self, value: Any) -> None:
         scope = own_scope(self._placed, OWN_STATE)
-        self._staging.put(scope, OWN_STATE, self._capture(value, "state"))
+        self._staging().put(scope, OWN_STATE, self._capture(value, "state"))
 
     async def get_shared_state(self, key: Any, default: Any = None) -> Any:
         return await self.read_state(in_default_scope(key, "read_state"), default, DEFAULT_SHARED_SCOPE)

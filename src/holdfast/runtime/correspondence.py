@@ -84,7 +84,7 @@ class Correspondence(Commits):
 
     def _taken_by(self, responses: Collection[RequestId]) -> Sequence[str]:
         """The letters that a commit with these responses uses up."""
-        if self.log.ahead or not (responses or self._void):
+        if not (responses or self._void) or self.log.ahead:
             return ()  # what could not be committed says nothing of what is void
         void, self._void = self._void, set()
         return [*(self._letters[known] for known in responses if known in self._letters), *void]

@@ -37,7 +37,7 @@ def _salt() -> bytes:
         return _drawn.pop()
     except IndexError:
         many = os.urandom(64 * _SALT)
-        first, *others = (many[at : at + _SALT] for at in range(0, len(many), _SALT))
+        first, *others = [many[at : at + _SALT] for at in range(0, len(many), _SALT)]
         _drawn.extend(others)
         return first
 

@@ -103,12 +103,12 @@ class EventLog:
     @property
     def held(self) -> bool:
         """Whether there is a watcher that holds the run and has not yet asked for more than there is."""
-        return self.held_by is not None and self.held_by.lasts
+        return self.held_by is not None and self.held_by.lasts()
 
     @types.coroutine
     def released(self) -> Generator[Seat, None, None]:
         """Wait until the watcher that holds the run has taken all events and asks for more, or leaves."""
-        while (hold := self.held_by) is not None and hold.lasts:
+        while (hold := self.held_by) is not None and hold.lasts():
             if not hold.alternating:
                 hold.alternate_soon()
             yield hold.run.taken()

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from contextvars import Context
 from itertools import repeat
+from time import monotonic
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -78,7 +79,6 @@ class Hold:
         """Where the run waits for the watcher."""
         self.alternating = False
 
-    @property
     def lasts(self) -> bool:
         """Whether the watcher has yet to ask for more than there is."""
         return self.watcher.next != self._log.end or self.reader.wake is None
@@ -91,8 +91,7 @@ class Hold:
     def _alternate(self) -> None:
         """The watcher goes on if there is something for it, the run if there is not; until one of them is busy."""
         log, watcher, reader, run = self._log, self.watcher, self.reader, self.run
-        time = self._loop.time
-        until = time() + LONGEST_STRETCH_SECONDS
+        until = monotonic() + LONGEST_STRETCH_SECONDS
         try:
             while reader.wake is not None:
                 if (watcher.next != log.end and not log.more_soon) or log.closed:
@@ -101,7 +100,7 @@ class Hold:
                     return
                 else:
                     run.go()
-                    if time() > until:
+                    if monotonic() > until:
                         break
         finally:
             self.alternating = False

@@ -174,12 +174,11 @@ class Recorder(Checkpoints):
             await self._sound()
         self._began = None
         taken = self._taken_by(responses)
-        counts_on = after.since_input == self.log.since_input + 1
-        if at_leisure and counts_on and not kept and self.durability == "sync":
+        if at_leisure and not kept and self.durability == "sync":
             # Most end here, and need no entry that could say all that others say.
             if self._under_way:
                 await self._idle()
-            prepared = self.log.prepare_step(after.superstep, delta, taken)
+            prepared = self.log.prepare_step(after.superstep, after.since_input, delta, taken)
             if prepared is not None:
                 await self._shielded(self.log.commit(prepared))
                 return self._went_on(prepared.made)

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.superstep import Applied, Outcome, Turn, apply
-from holdfast.engine.value import NotAtHand
+from holdfast.engine.value import NotAtHand, Value
 from holdfast.errors import ExecutorFailed, HoldfastError, RunTaken
 from holdfast.graph.graph import Graph
-from holdfast.ids import ExecutorId
+from holdfast.ids import ExecutorId, RequestId
 from holdfast.runtime.cast import Cast
 from holdfast.runtime.event_log import EventLog
 from holdfast.runtime.events import SuperStepCompletedEvent, WorkflowEvent, WorkflowWarningEvent
@@ -102,7 +102,13 @@ class Supersteps:
         if recorder is None:
             self._at.snapshot = applied.snapshot
         else:
-            await self._record(recorder, applied, finished, events, told)
+            happened, answers = _happened(finished, events, told), dict(self._questions.answers)
+            self._log.more_soon = True
+            try:
+                made = await recorder.superstep(self._at.snapshot, applied, happened, answers)
+            finally:
+                self._log.more_soon = False
+            self._recorded(recorder, applied, made, events, answers)
         if applied.finished:
             self._cast.forget(applied.finished)
         if done:
@@ -172,35 +178,19 @@ class Supersteps:
         problem.add_note(f"at the end of superstep {superstep} of run {self._run_id}")
         raise problem
 
-    async def _record(
+    def _recorded(
         self,
         recorder: Recorder,
         applied: Applied,
-        finished: Sequence[Finished],
+        made: Sequence[CheckpointInfo],
         events: list[WorkflowEvent],
-        told: int,
+        answers: Mapping[RequestId, Value],
     ) -> None:
-        """Make the superstep durable, with answers that came in meanwhile; only then it is the run's own.
-
-        The events of what it brought begin at ``told``.
-        """
-        happened: list[WorkflowEvent] = []
-        for turn in finished:
-            if turn.events:
-                happened += [event for event in turn.events if not event.provisional]
-        for event in events[told:]:
-            if isinstance(event, WorkflowWarningEvent):
-                happened.append(event)
-        answers = dict(self._questions.answers)
-        at, log = self._at, self._log
-        log.more_soon = True
-        try:
-            made = await recorder.superstep(at.snapshot, applied, happened, answers)
-        finally:
-            log.more_soon = False
+        """The superstep is durable, with answers that came in meanwhile: only now it is the run's own."""
+        at = self._at
         if recorder.behind:
             at.durable = at.snapshot
-            log.hold_back()
+            self._log.hold_back()
         at.snapshot = applied.snapshot
         if made:
             completed = events[-1]
@@ -214,3 +204,17 @@ class Supersteps:
         """Tell of turns that are over, unless nothing counts any more."""
         if not self._turns.stopping:
             self._teller.emit(self._teller.ends_of(finished))
+
+
+def _happened(
+    finished: Sequence[Finished], events: Sequence[WorkflowEvent], told: int
+) -> list[WorkflowEvent]:
+    """What is kept of the events of a superstep; those of what came of its turns begin at ``told``."""
+    happened: list[WorkflowEvent] = []
+    for turn in finished:
+        if turn.events:
+            happened += [event for event in turn.events if not event.provisional]
+    for event in events[told:]:
+        if isinstance(event, WorkflowWarningEvent):
+            happened.append(event)
+    return happened

@@ -1,7 +1,7 @@
 """The events of each superstep, made without their constructors.
 
 A constructor first sets the run, the superstep and the time to nothing, though ``Teller.emit`` sets them to what they
-are: with it an event costs twice as much, and four are made in each superstep.
+are: with it an event costs twice as much, and four are made in each superstep, or six with a store.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from holdfast.ids import ExecutorId
 from holdfast.runtime.events import (
+    CheckpointSavedEvent,
     ExecutorCompletedEvent,
     ExecutorInvokedEvent,
     SuperStepCompletedEvent,
@@ -45,6 +46,14 @@ def executor_completed(executor_id: ExecutorId, replayed: bool) -> ExecutorCompl
     event.provisional = False
     event.executor_id = executor_id
     event.replayed = replayed
+    return event
+
+
+def checkpoint_saved(checkpoint: CheckpointInfo) -> CheckpointSavedEvent:
+    """The same as ``CheckpointSavedEvent``."""
+    event = _blank(CheckpointSavedEvent)
+    event.provisional = False
+    event.checkpoint = checkpoint
     return event
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import types
 from collections.abc import Callable, Coroutine, Generator
-from contextvars import Context
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -45,21 +44,14 @@ class _Uncut:
     cancellation off until it is woken: by then the future is done.
     """
 
-    __slots__ = ("_asyncio_future_blocking", "_future")
+    __slots__ = ("_asyncio_future_blocking", "add_done_callback", "get_loop")
 
     def __init__(self, future: asyncio.Future[Any]) -> None:
-        self._future = future
+        self.get_loop = future.get_loop
+        self.add_done_callback = future.add_done_callback
         # The promise of a future that it is awaited: given to the task by this one, in place of that one.
         self._asyncio_future_blocking = True
         future._asyncio_future_blocking = False
-
-    def get_loop(self) -> asyncio.AbstractEventLoop:
-        return self._future.get_loop()
-
-    def add_done_callback(
-        self, callback: Callable[[asyncio.Future[Any]], object], *, context: Context | None = None
-    ) -> None:
-        self._future.add_done_callback(callback, context=context)
 
     def cancel(self, msg: object = None) -> bool:
         return False

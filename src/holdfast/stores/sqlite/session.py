@@ -47,7 +47,6 @@ class Session:
             "holdfast-sqlite-writes", self.writer.work, write_handle.close, self.writer.work_at_once
         )
 
-    @property
     def is_of_this_process(self) -> bool:
         """Whether its threads are here: after a fork the child has none of them."""
         return self._forks == forking.forks
@@ -104,6 +103,6 @@ class Session:
 
     def stop(self) -> None:
         """Let the threads end by themselves."""
-        if self.is_of_this_process:
+        if self.is_of_this_process():
             for lane in (self.reads, self.writes, self.files):
                 lane.stop()

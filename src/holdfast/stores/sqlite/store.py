@@ -7,12 +7,12 @@ import os
 import sqlite3
 import sys
 import weakref
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from holdfast.checkpoint.steps import Progress, finished, watched
 from holdfast.checkpoint.store import (
@@ -101,9 +101,15 @@ class SqliteStore:
         info: StoreInfo = await session.reads.call(lambda _: session.reader.info)
         return info
 
-    async def commit(self, commit: Commit) -> Sequence[Letter]:
+    def commit(self, commit: Commit) -> Coroutine[Any, Any, Sequence[Letter]]:
+        session = self._session
+        if commit.blobs or session is None or not session.is_of_this_process():
+            return self._commit(commit)
+        return session.writes.call(commit)  # most are this, and every superstep waits for it
+
+    async def _commit(self, commit: Commit) -> Sequence[Letter]:
         session = self._current()
-        with await self._bring(session, commit.head.family, commit.blobs) if commit.blobs else nullcontext():
+        with await self._bring(session, commit.head.family, commit.blobs):
             waiting: list[Letter] = await session.writes.call(commit)
         return waiting
 
@@ -294,12 +300,12 @@ class SqliteStore:
         session, self._session = self._session, None
         if self._finalizer is not None:
             self._finalizer.detach()
-        if session is not None and session.is_of_this_process:
+        if session is not None and session.is_of_this_process():
             await session.close()
 
     def _current(self) -> Session:
         session = self._session
-        if session is None or not session.is_of_this_process:
+        if session is None or not session.is_of_this_process():
             session = self._begin()
         return session
 

@@ -83,9 +83,8 @@ class Writer:
             self._left -= 1
             return False
         patience = _LONG_SECONDS + len(calls) * _EACH_SECONDS
-        for call in calls:
-            if not _is_small(call.task):
-                return False
+        if not all(map(_is_small, calls)):
+            return False
         begin = 0.0
         if not self._handle.gate.acquire(timeout=patience):
             return False
@@ -232,13 +231,12 @@ class Writer:
             call.error = storage_error(error, self._place.path, doing, self._place.busy_seconds, doubt)
 
 
-def _is_small(task: Task) -> bool:
+def _is_small(call: Call[Task]) -> bool:
     """Whether writing it takes about as long as the sync behind it, or less."""
-    return (
-        isinstance(task, Commit)
-        and len(task.records) <= _FEW_RECORDS
-        and sum([len(blob.data) for blob in task.blobs]) <= _FEW_BYTES
-    )
+    task = call.task
+    if not isinstance(task, Commit) or len(task.records) > _FEW_RECORDS:
+        return False
+    return not task.blobs or sum([len(blob.data) for blob in task.blobs]) <= _FEW_BYTES
 
 
 def _doubt(task: Task) -> str:
