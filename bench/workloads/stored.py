@@ -115,6 +115,7 @@ W8 = _growing(
     "a 50 MB text that gets 1 KB appended each superstep",
     "in the cheapest way that a side has.",
     beside="W2",
+    rounds=4,
 )
 
 W8_WHOLE = _growing(

@@ -29,7 +29,7 @@ from holdfast.engine.staging import Staging
 from holdfast.graph.placeable import spec_of_placeable
 
 EXECUTOR = 115
-SUPERSTEP = 130
+SUPERSTEP = 105
 KEY = 20
 CHECKPOINT = 8
 
