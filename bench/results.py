@@ -13,6 +13,7 @@ from bench.verdicts import Verdict
 
 ABOUT = (
     "Every side ran in its own process, one at a time, in turn, in the same run, after a round that does not count; "
+    "before each sample what others had left to be written was synced; "
     "every result was checked, where there is a store by reading it anew. Shown are medians over the rounds; ratios "
     "are ratios of medians, `x ours` is how many times as long as ours (on SQLite where ours stores, without storage "
     "elsewhere). Compare within one table only: the machine drifts between tables, and yours is another one."

@@ -151,8 +151,7 @@ class Encoded:
             data = self._encoder.encode(self._object)
             if len(data) > INLINE:
                 return None
-        label = _LABELS.get(self.type) or self.label
-        ref = self.ref = Ref(label, len(data), None, data)
+        ref = self.ref = Ref(self.label, len(data), None, data)
         return ref
 
     @property
