@@ -318,13 +318,17 @@ class RunLog:
         return self._manifest.first_expiry() if self.asleep_until is None else self.asleep_until
 
     async def _reread(self, head: Head, error: StorageError, notes: tuple[Note, ...]) -> None:
-        """After a commit that may have happened or not: the head tells, and the journal."""
+        """Count a commit that failed as made if the store tells that it is durable; else raise its error.
+
+        That a head is merely visible would not do. What a store tells after a failed commit is durable, or it raises.
+        """
         try:
             there = await self.store.head(self.run_id)
             noted = await self.store.notes(self.run_id) if notes else ()
             self.letters = await self.store.inbox(self.run_id)
-        except StorageError:
-            raise error from None
+        except StorageError as unreadable:
+            error.add_note(f"whether it happened cannot be told: {unreadable}")
+            raise error from error.__cause__
         if there != head:
             raise error
         if not set(notes) <= set(noted):

@@ -257,8 +257,11 @@ class Store(Protocol):
         there and none is expected; then nothing changed. So does ``CheckpointNotFound`` say that nothing changed: a
         blob that the commit needs is not there. Blobs may be durable before the rest, also when it fails;
         a blob that is there already is left as it is. After a ``StorageError`` the commit may have happened or not:
-        ``head`` tells. Commits of different runs may be made durable together, but each fails alone. A caller that
-        is cancelled while it waits leaves the commit to happen or not.
+        ``head`` tells. From then on what ``head``, ``notes``, ``inbox`` and all other methods tell is durable, or they
+        raise ``StorageError``: after a failed sync that something can be read does not say that it is on the disk, nor
+        does a later sync that succeeds, so the store has to write it again. Commits of different runs may be made
+        durable together, but each fails alone. A caller that is cancelled while it waits leaves the commit to happen
+        or not.
         """
         ...
 

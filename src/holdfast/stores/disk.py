@@ -15,6 +15,7 @@ from pathlib import Path
 _FILE_MODE = 0o600
 _FOLDER_MODE = 0o700
 _LEFT_BEHIND = 24 * 3600
+_CHUNK = 1 << 20
 _TEMPORARY = ".tmp"
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
@@ -169,6 +170,26 @@ class Disk:
         handle = os.open(path, os.O_RDWR)
         try:
             self._sync(handle)
+        finally:
+            os.close(handle)
+
+    def write_again(self, path: Path) -> None:
+        """Write a file over with itself and make it durable, after a sync of it failed; nobody else may write to it.
+
+        What a failed sync did not write counts as written: later syncs pass it over, unless it is written again.
+        """
+        handle = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0))
+        try:
+            position = 0
+            while data := os.read(handle, _CHUNK):
+                os.lseek(handle, position, os.SEEK_SET)
+                while data:
+                    written = os.write(handle, data)
+                    data, position = data[written:], position + written
+            self._sync(handle)
+        except OSError as error:
+            error.filename = str(path)
+            raise
         finally:
             os.close(handle)
 

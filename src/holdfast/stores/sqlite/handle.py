@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+import sys
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from holdfast.checkpoint.store import StoreInfo
 from holdfast.errors import StorageError
 from holdfast.stores.disk import Disk
 from holdfast.stores.sqlite import forking, schema
-from holdfast.stores.sqlite.failures import patiently, storage_error
+from holdfast.stores.sqlite.failures import BUSY, patiently, storage_error
 
 CONNECTION_CLASS = sqlite3.Connection
 
@@ -36,13 +37,34 @@ class Place:
     path: Path
     busy_seconds: float
     epoch: int = 0
-    """How often a COMMIT failed; connections of an earlier epoch are not used again."""
-    fenced: int = 0
-    """The epoch whose doubtful commit, if any, can no longer appear."""
+    """How often a sync failed; connections of an earlier epoch are not used again."""
+    secured: int = 0
+    """The epoch whose log is known to be on the disk as it is seen."""
     was_empty: bool | None = None
     """Whether the file was there and had nothing in it when it was first opened here; later it may be in the making."""
     identity: tuple[int, int] | None = None
     """Which file it was when it was first opened: device and number."""
+
+    @property
+    def log(self) -> Path:
+        """The write-ahead log."""
+        return self.path.with_name(self.path.name + "-wal")
+
+    @property
+    def mark(self) -> Path:
+        """A file that is there while nobody may believe what the log holds."""
+        return self.path.with_name(self.path.name + "-unsynced")
+
+    def distrust(self) -> None:
+        """Let nobody believe what the log holds before it was made durable: a sync of it failed.
+
+        The mark is for other processes, also for later ones. It is not synced: after a power cut nobody needs it.
+        """
+        self.epoch += 1
+        try:
+            os.close(os.open(self.mark, os.O_WRONLY | os.O_CREAT, 0o600))
+        except OSError:  # this process knows without it, and the next COMMIT on such a disk fails too
+            pass
 
 
 class Handle:
@@ -99,16 +121,25 @@ class Handle:
             patiently(lambda: schema.create(connection), place.busy_seconds)
         info = patiently(lambda: schema.read_info(connection, place.path), place.busy_seconds)
         _switch_to_wal(connection, place)
-        if place.fenced != self._epoch:
-            _fence(connection, place)
-            place.fenced = self._epoch
+        if place.secured != self._epoch or place.mark.exists():
+            _secure(connection, place)
+            place.secured = self._epoch
+        else:
+            _sync_log(place)
         if self._reads_only:
             connection.execute("PRAGMA query_only = ON")
         else:
-            patiently(lambda: schema.add_missing(connection), place.busy_seconds)
+            self._add_missing(connection)
             # Who begins a transaction says how patient it is: the thread of an event loop is not.
             connection.execute("PRAGMA busy_timeout = 0")
         return info
+
+    def _add_missing(self, connection: sqlite3.Connection) -> None:
+        try:
+            patiently(lambda: schema.add_missing(connection), self._place.busy_seconds)
+        except sqlite3.Error:
+            self._place.distrust()
+            raise
 
     def close(self) -> None:
         """Close the connection when nobody uses it."""
@@ -199,13 +230,64 @@ def _switch_to_wal(connection: sqlite3.Connection, place: Place) -> None:
         )
 
 
-def _fence(connection: sqlite3.Connection, place: Place) -> None:
-    """Write something where a failed COMMIT may have left its pages in the log.
+def _sync_log(place: Place) -> None:
+    """Make the log durable: it may hold commits of a process that was killed before it had synced them."""
+    try:
+        if place.log.stat().st_size:
+            Disk(place.path.parent).sync_file(place.log)
+    except FileNotFoundError:
+        pass
+    except OSError:
+        place.distrust()
+        raise
 
-    Otherwise they could come to life when the log is read again after a crash, although the head was seen without.
+
+def _secure(connection: sqlite3.Connection, place: Place) -> None:
+    """Make durable what can be seen after a sync failed; raises ``StorageError`` if the disk is still ill.
+
+    What a failed sync did not write stays in the cache of the system as if it were written. SQLite finds it there when
+    it reads the log anew, and the next sync passes it over and succeeds. So all of it is written once more: the log in
+    its place, then its pages to the database, so that the log can begin anew even where its blocks stay bad. The
+    COMMIT at the end makes durable that the old log is gone. Until then each state of the disk is one of the database,
+    because the log there is whole; where a block stays bad, a power cut within these steps may damage the database.
     """
-    query = (
-        "INSERT INTO meta VALUES ('fence', hex(randomblob(8))) "
-        "ON CONFLICT (key) DO UPDATE SET value = excluded.value"
-    )
-    patiently(lambda: connection.execute(query), place.busy_seconds)
+    if sys.version_info >= (3, 12):
+        # If this fails, closing the connection must not copy what is in doubt to the database.
+        connection.setconfig(sqlite3.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, True)
+    try:
+        patiently(lambda: connection.execute("BEGIN IMMEDIATE"), place.busy_seconds)
+        try:  # nobody else writes to it meanwhile, and who reads it cannot tell
+            Disk(place.path.parent).write_again(place.log)
+        except OSError:
+            pass  # not there, or a block that stays bad
+        connection.execute("ROLLBACK")
+        patiently(lambda: _begin_log_anew(connection), place.busy_seconds)
+        patiently(lambda: connection.execute("BEGIN IMMEDIATE"), place.busy_seconds)
+        # Before the COMMIT: later it might be the mark of another, whose sync failed since.
+        place.mark.unlink(missing_ok=True)
+        connection.execute(
+            "INSERT INTO meta VALUES ('fence', hex(randomblob(8))) "
+            "ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+        )
+        connection.execute("COMMIT")
+    except (sqlite3.Error, OSError) as error:
+        place.distrust()
+        raise storage_error(error, place.path, "syncing again", place.busy_seconds, _UNTIL_SYNCED) from error
+    if sys.version_info >= (3, 12):
+        connection.setconfig(sqlite3.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, False)
+
+
+def _begin_log_anew(connection: sqlite3.Connection) -> None:
+    """Copy all pages of the log to the database, sync that, and empty the log."""
+    (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    if busy:
+        error = sqlite3.OperationalError("others read from the log")
+        error.sqlite_errorcode, error.sqlite_errorname = BUSY, "SQLITE_BUSY"
+        raise error
+
+
+_UNTIL_SYNCED = (
+    ". A sync of it failed before, and until one succeeds nothing of it is believed: neither read nor added to. If the "
+    "disk stays ill, copy the file together with its '-wal' file and its '-blobs' folder to another disk before this "
+    "machine is restarted, and open it there"
+)

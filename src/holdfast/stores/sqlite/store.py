@@ -9,7 +9,6 @@ import sys
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,7 +35,6 @@ from holdfast.checkpoint.store import (
 from holdfast.errors import InvalidArgument, StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.sqlite import mail, reading, upkeep
-from holdfast.stores.sqlite.handle import Place
 from holdfast.stores.sqlite.session import Job, Session
 from holdfast.stores.sqlite.writer import Mail
 from holdfast.stores.sqlite.writing import add_blobs, is_big, replace_run
@@ -152,8 +150,7 @@ class SqliteStore:
         from holdfast.stores.sqlite.inspecting import inspect
 
         await self.open()
-        place = replace(self._current().place)
-        return await asyncio.to_thread(inspect, place, self.namespace)
+        return await asyncio.to_thread(inspect, self._current().place, self.namespace)
 
     async def mend(self, run_id: RunId | None) -> Sequence[Mended]:
         from holdfast.stores.sqlite.mending import mend
@@ -173,7 +170,7 @@ class SqliteStore:
 
         with TemporaryDirectory(prefix="holdfast-") as folder:
             path = Path(folder) / self.path.name
-            await finished(partial(copy_database, Place(self.path, self._busy_seconds), path))
+            await finished(partial(copy_database, self._current().place, path))
             copy = SqliteStore(path, self.namespace, big_blob=sys.maxsize)
             copy._large_values = self._large_values  # it reads them, and writes none: none is large enough
             try:
@@ -288,8 +285,8 @@ class SqliteStore:
         from holdfast.stores.sqlite.backup import back_up
 
         await self.open()
-        source, target = Place(self.path, self._busy_seconds), Path(os.path.abspath(path))  # noqa: ASYNC240
-        await watched(partial(back_up, source, target), progress)
+        target = Path(os.path.abspath(path))  # noqa: ASYNC240
+        await watched(partial(back_up, self._current().place, target), progress)
 
     async def _read(self, query: Callable[[sqlite3.Connection], Result]) -> Result:
         result: Result = await self._current().reads.call(query)

@@ -107,7 +107,7 @@ class Writer:
         except BaseException as error:
             expected = isinstance(error, Exception)
             if filled:  # the commit may have happened, or have failed and yet appear
-                self._place.epoch += 1
+                self._place.distrust()
             if connection is not None or not expected:
                 self._handle.drop()
             if filled or not expected:  # signals are told to the thread of an event loop, whatever it does
@@ -218,7 +218,7 @@ class Writer:
             connection.execute("COMMIT")
         except sqlite3.Error as error:
             # After a failed sync nobody knows what is on the disk, and a second try would not find out.
-            self._place.epoch += 1
+            self._place.distrust()
             self._handle.drop()
             for call in calls:
                 if call.error is None:
