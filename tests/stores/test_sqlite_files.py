@@ -1,6 +1,7 @@
 """SqliteStore: its files, and how much of them is read."""
 
 import asyncio
+import errno
 import os
 import stat
 from collections.abc import AsyncIterator
@@ -169,3 +170,68 @@ async def test_listing_headers_reads_no_values(path: Path, store: SqliteStore) -
     assert read[Depth.HEADERS] < 40 * 3 * 2048
     assert read[Depth.CHANGES] > 40 * len(LARGE)
     assert read[Depth.ALL] > 2 * 40 * len(LARGE)
+
+
+class Names:
+    """The names below a folder as they are on the disk: those that were there when their folder was synced."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root = root
+        self.durable: set[Path] = set()
+        self.failing = 0
+        """How many syncs of folders with blobs fail; what was new there counts as synced, and never is."""
+        self._forgotten: set[tuple[Path, int]] = set()
+        self._fsync = os.fsync
+        monkeypatch.setattr(os, "fsync", self.sync)
+
+    def sync(self, handle: int) -> None:
+        self._fsync(handle)
+        path = Path(os.readlink(f"/proc/self/fd/{handle}"))
+        if not path.is_dir() or not path.is_relative_to(self.root):
+            return
+        found = {(name, name.stat().st_ino) for name in path.iterdir()}
+        if self.failing and path.parent.name.startswith("namespace-"):
+            self.failing -= 1
+            self._forgotten |= {(name, number) for name, number in found if name not in self.durable}
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        self.durable |= {name for name, number in found - self._forgotten}
+
+    def check(self, file: Path) -> None:
+        """Raise unless a power cut leaves the file: its name and those of all folders above it are durable."""
+        for name in (file, *file.parents):
+            if name == self.root:
+                return
+            assert name in self.durable, f"a power cut would take {name}"
+
+
+@pytest.mark.parametrize("before", ["nothing", "a sweep", "a killed process"])
+async def test_large_values_and_all_folders_above_them_are_durable_with_their_commit(
+    before: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "made" / "runs.db"
+    if before == "a killed process":
+        path.parent.mkdir()
+    names = Names(tmp_path, monkeypatch)
+    store = SqliteStore(path)
+    if before == "a sweep":
+        await store.discard(RunId("r"), (await store.mark(RunId("r"))).mark, [])
+    await begin(store, "r", [blob := sample_blob(LARGE)])
+    (file,) = path.with_name("runs.db-blobs").rglob(blob.digest.hex())
+    names.check(file)
+    names.check(path.parent)
+    await store.close()
+
+
+async def test_a_large_value_whose_name_could_not_be_synced_is_named_again(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = Names(tmp_path, monkeypatch)
+    store = SqliteStore(path)
+    blob = sample_blob(LARGE)
+    names.failing = 1
+    with pytest.raises(StorageError, match="writing large values of"):
+        await begin(store, "r", [blob])
+    await begin(store, "r", [blob])
+    (file,) = path.with_name("runs.db-blobs").rglob(blob.digest.hex())
+    names.check(file)
+    await store.close()

@@ -20,10 +20,13 @@ class BlobFiles:
     """The folder that holds them, with a folder for each namespace and in it one for each family."""
 
     def __init__(self, root: Path, namespace: str) -> None:
+        self._root = root
         self._disk = Disk(root / ".temp")
         self._folder = root / f"namespace-{safe_name(namespace)}"
         self._swept = False
         self._lock = SweepLock(root)
+        self._unsynced: set[Path] = set()
+        """Folders of which a sync failed: names in them may not be on the disk, and later syncs pass them over."""
 
     def path(self, family: RunId, digest: Digest) -> Path:
         """Where a blob lies."""
@@ -37,13 +40,19 @@ class BlobFiles:
         if not self._swept:
             self._disk.sweep()
             self._swept = True
+        anew = folder in self._unsynced
         for blob in blobs:
-            self._write(folder / blob.digest.hex(), blob.data)
+            self._write(folder / blob.digest.hex(), blob.data, anew)
         # Also for those that were there: whoever wrote them may have died before this.
-        self._disk.sync_folder(folder)
+        try:
+            self._disk.sync_folder(folder)
+        except OSError:
+            self._unsynced.add(folder)
+            raise
 
     def bring(self, family: RunId, blobs: Sequence[Blob]) -> Held:
         """Write blobs, and keep sweeps out until the context is left; writers do not keep each other out."""
+        self._make_root()
         held = self._lock.shared()
         try:
             self.write(family, blobs)
@@ -57,6 +66,7 @@ class BlobFiles:
 
         None if that cannot be had.
         """
+        self._make_root()
         return self._lock.exclusive()
 
     def sizes(self, family: RunId) -> dict[Digest, int]:
@@ -84,12 +94,19 @@ class BlobFiles:
             freed += size
         return freed
 
-    def _write(self, path: Path, data: bytes) -> None:
-        if path.exists():
+    def _make_root(self) -> None:
+        # Before the lock puts its files there: a folder that is not empty counts as durable.
+        self._disk.make_folder(self._root)
+
+    def _write(self, path: Path, data: bytes, anew: bool) -> None:
+        if path.exists() and not anew:
             return
         temporary = self._disk.write(data)
         try:
-            self._disk.publish(temporary, path)
+            if anew:
+                self._disk.replace(temporary, path)
+            else:
+                self._disk.publish(temporary, path)
         except FileExistsError:  # another process was faster
             self._disk.remove(temporary)
         except BaseException:

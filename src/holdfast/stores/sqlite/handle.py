@@ -178,8 +178,7 @@ def _make_file(path: Path) -> bool:
     try:
         found = path.stat()
     except FileNotFoundError:
-        if not path.parent.is_dir():
-            Disk(path.parent).make_folder(path.parent)
+        _make_folder(path.parent)
         try:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
         except FileExistsError:
@@ -195,6 +194,15 @@ def _make_file(path: Path) -> bool:
             "and see that the file system is not mounted read-only"
         )
     return found.st_size == 0
+
+
+def _make_folder(folder: Path) -> None:
+    """Make the folder of the file durable, also one that is empty: who made it may have died before that."""
+    try:
+        Disk(folder).make_folder(folder)
+    except PermissionError:
+        if not folder.is_dir():
+            raise  # else it was made by someone who may read the folders above it
 
 
 def _connect(place: Place) -> sqlite3.Connection:
