@@ -1,6 +1,7 @@
 """Files of exported runs: which are refused, where they are written, and that nothing changes where they are wrong."""
 
 import os
+import stat
 from collections.abc import Callable
 from io import BytesIO
 from pathlib import Path
@@ -333,12 +334,14 @@ async def test_a_file_system_may_have_no_hard_links(tmp_path: Path, monkeypatch:
     assert (await InMemoryCheckpointStorage().import_run(tmp_path / "run")).run_id == "r"
 
 
-async def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("of", ["the file", "its folder"])
+async def test_a_full_disk_is_told(of: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = InMemoryCheckpointStorage()
     await make_waiting(storage)
 
     def full(handle: int) -> None:
-        raise OSError(28, "No space left on device")
+        if of == "the file" or stat.S_ISDIR(os.fstat(handle).st_mode):
+            raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StorageError, match="No space left on device; nothing was exported"):

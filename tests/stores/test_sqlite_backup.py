@@ -1,9 +1,10 @@
 """Copies of a SQLite store that is in use: complete, or not there."""
 
 import asyncio
+import errno
 import os
 import sqlite3
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -282,6 +283,65 @@ async def test_a_backup_that_is_killed_is_complete_or_not_there(
         await storage.backup(tmp_path / "copy.db")  # what the killed one left is not in the way
     copy = SqliteStore(tmp_path / "copy.db")
     assert await all_of(copy, "r") == await all_of(storage.store, "r")
+    blobs = [sample_blob(LARGE, number, "large") for number in range(3)]
+    assert await copy.blobs(RunId("r"), [blob.digest for blob in blobs]) == dict(blobs)
+    await copy.close()
+
+
+@pytest.mark.parametrize("stays", [False, True])
+async def test_a_backup_that_fails_when_it_has_its_name_is_complete_or_not_there(
+    stays: bool, storage: SqliteCheckpointStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(storage.store, SqliteStore)
+    await fill(storage.store)
+    target = tmp_path / "copy.db"
+    unlink = Path.unlink
+
+    def sync(handle: int, fsync: Callable[[int], None] = os.fsync) -> None:
+        if target.exists() and os.path.samestat(os.fstat(handle), tmp_path.stat()):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(tmp_path))
+        fsync(handle)
+
+    def keep(path: Path, missing_ok: bool = False) -> None:
+        if path == target:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        unlink(path, missing_ok)
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "fsync", sync)
+        if stays:
+            disk.setattr(Path, "unlink", keep)
+        with pytest.raises(StorageError, match=r"backing up .* failed"):
+            await storage.backup(target)
+    assert target.exists() is stays
+    assert target.with_name("copy.db-blobs").exists() is stays
+    if not stays:
+        await storage.backup(target)
+    copy = SqliteStore(target)
+    assert await all_of(copy, "r") == await all_of(storage.store, "r")
+    blobs = [sample_blob(LARGE, number, "large") for number in range(3)]
+    assert await copy.blobs(RunId("r"), [blob.digest for blob in blobs]) == dict(blobs)
+    await copy.close()
+
+
+async def test_two_backups_to_one_path_do_not_spoil_each_other(
+    storage: SqliteCheckpointStorage, tmp_path: Path
+) -> None:
+    """The second fails, and takes nothing away that belongs to the first."""
+    assert isinstance(storage.store, SqliteStore)
+    await fill(storage.store)
+    path, target = storage.store.path, tmp_path / "copy.db"
+    refused: list[str] = []
+
+    def beside(done: int, total: int) -> None:
+        if not refused and target.with_name("copy.db-blobs").exists():
+            with pytest.raises(StorageError) as caught:
+                back_up(Place(path, 60), target, lambda done, total: None)
+            refused.append(str(caught.value))
+
+    await asyncio.to_thread(back_up, Place(path, 60), target, beside)
+    assert "another backup to" in refused[0]
+    copy = SqliteStore(target)
     blobs = [sample_blob(LARGE, number, "large") for number in range(3)]
     assert await copy.blobs(RunId("r"), [blob.digest for blob in blobs]) == dict(blobs)
     await copy.close()

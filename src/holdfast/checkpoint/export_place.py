@@ -70,6 +70,9 @@ class NewFile:
             folder = os.open(self._place.parent, os.O_RDONLY)
             try:
                 _sync(folder)
+            except OSError:
+                os.unlink(self._place)  # whoever is told that it failed can do it again
+                raise
             finally:
                 os.close(folder)
 

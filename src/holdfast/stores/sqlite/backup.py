@@ -19,6 +19,7 @@ from holdfast.errors import CheckpointCorrupt, StorageError
 from holdfast.ids import Digest, RunId
 from holdfast.stores.blob_files import BlobFiles
 from holdfast.stores.disk import Disk
+from holdfast.stores.locks import Locks
 from holdfast.stores.sqlite.failures import patiently, storage_error
 from holdfast.stores.sqlite.handle import Handle, Place
 from holdfast.stores.sqlite.reading import read_head
@@ -33,6 +34,8 @@ _CHUNK = 1 << 20
 _MOST_TRIES = 5
 _OWNED = "SELECT id, namespace, run FROM runs WHERE owner <> ''"
 _BESIDE = ("-wal", "-shm", "-journal")
+_LOCK = ".backup"
+"""Held by the one that makes the copy: another to the same path would remove what they have in common if it failed."""
 
 _BIG = (
     "SELECT namespace, families.family, digest, size FROM blobs JOIN families ON families.id = blobs.family "
@@ -112,14 +115,24 @@ class _Copy:
     def make(self) -> None:
         """Make it; where it fails, nothing new stays."""
         began_here = not self._folder.exists()
-        self._disk.make_folder(self._disk.temp)
-        self._disk.sweep()
-        try:
-            self._publish(self._whole())
-        except BaseException:
-            if began_here:
-                shutil.rmtree(self._folder, ignore_errors=True)
-            raise
+        self._disk.make_folder(self._folder)
+        locks = Locks(self._folder)
+        with locks.turn(_LOCK) as alone:
+            if not alone:
+                raise StorageError(
+                    f"another backup to {str(self._target)!r} is under way; wait for it, or choose another path"
+                )
+            try:
+                self._disk.make_folder(self._disk.temp)
+                self._disk.sweep()
+                self._publish(self._whole())
+            except BaseException:
+                # A copy that has its name and cannot be removed keeps its large values.
+                if began_here and not os.path.lexists(self._target):
+                    shutil.rmtree(self._folder, ignore_errors=True)
+                raise
+            finally:
+                locks.remove(_LOCK)
         _remove_if_empty(self._disk.temp)
         _remove_if_empty(self._folder)
         self._report(self._total, self._total)
@@ -153,7 +166,11 @@ class _Copy:
             raise
         finally:
             self._remove(temp)
-        self._disk.sync_folder(self._target.parent)
+        try:
+            self._disk.sync_folder(self._target.parent)
+        except BaseException:
+            self._target.unlink(missing_ok=True)
+            raise
 
     def _remove(self, temp: Path) -> None:
         for end in _BESIDE:
