@@ -4,17 +4,19 @@ import asyncio
 import errno
 import json
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint.store import Commit, Expected, RunQuery
+from holdfast.checkpoint.store import Commit, Depth, Expected, RunQuery
 from holdfast.engine.status import RunStatus
 from holdfast.errors import HeadMoved, StorageError
 from holdfast.stores.disk import Disk
 from holdfast.stores.file import FileStore, emptying
+from holdfast.stores.locks import Locks
 from tests.stores.file_commits import (
     RUN,
     before_publishing,
@@ -30,6 +32,7 @@ from tests.stores.file_commits import (
     stay,
     step,
     tree,
+    write,
 )
 
 
@@ -278,3 +281,27 @@ async def test_killed_before_files_are_emptied(store, path, other, noted) -> Non
     emptied = [name for name, there in sizes(path).items() if not there]
     assert emptied == ["00000002-0", "00000002-1", "00000003-0"]
     await fresh.close()
+
+
+async def test_a_tag_stays_for_whoever_moves_a_damaged_newest_file_away(path) -> None:
+    """One process after another makes a commit: each carries the tag out, and could think that nobody needs it."""
+    store = FileStore(path)
+    await write(store, RUN, 1)
+    with Locks(path / "locks").alone("r1.tidy"):
+        assert await store.tag(RUN, 1, ["gold"])
+    for seq in (2, 3):
+        await store.close()
+        store = FileStore(path)
+        await store.commit(step(RUN, seq))
+        copy = path.parent / f"copy {seq}"
+        shutil.copytree(path, copy, symlinks=True)
+        max((copy / "runs/r1").iterdir()).unlink()
+        moved = FileStore(copy)
+        assert await moved.head(RUN) == head(RUN, seq - 1)
+        assert (await moved.records(RUN, 1, 1, Depth.HEADERS))[0].tags == ("gold",)
+        await moved.close()
+    assert sizes(path)["00000002-0"]
+    for seq in (4, 5):  # by the same process, which lists it no more
+        await store.commit(step(RUN, seq))
+    assert not sizes(path)["00000002-0"]
+    await store.close()

@@ -2,12 +2,16 @@
 
 from pathlib import Path
 
+import pytest
+
+from holdfast import FileCheckpointStorage
 from holdfast.checkpoint.store import RunQuery
 from holdfast.ids import RunId
 from holdfast.stores.file import FileStore
 from holdfast.stores.locks import Locks
 from holdfast.testing.store_suite.removal import run_of
 from holdfast.testing.store_suite.samples import all_of
+from tests.support.retained import assert_sound, counting, listed
 
 
 async def _taken_away(folder: Path) -> None:
@@ -80,3 +84,31 @@ async def test_a_checkpoint_is_found_though_another_file_that_names_it_is_damage
     store = FileStore(tmp_path)
     assert await store.find(second) == (RunId("r"), 2)
     await store.close()
+
+
+@pytest.mark.parametrize("damage", ["emptied", "garbled", "gone"])
+async def test_a_run_whose_tags_cannot_be_read_is_repaired(tmp_path: Path, damage: str) -> None:
+    """The file with a tag, which the newest file lists, is damaged before anyone carried it out."""
+    async with FileCheckpointStorage(tmp_path) as storage:
+        run = await counting().start(3, run_id="r", storage=storage)
+        await run.wait_for_completion()
+        made = await listed(storage, "r")
+        with Locks(tmp_path / "locks").alone("r.tidy"):
+            await storage.tag(made[2], "gold")
+            await run.restore_checkpoint(made[4])
+            await run.wait_for_completion()
+    (tagging,) = [path for path in (tmp_path / "runs" / "r").iterdir() if b"gold" in path.read_bytes()]
+    content = {"emptied": b"", "garbled": tagging.read_bytes().replace(b"gold", b"gild"), "gone": None}[
+        damage
+    ]
+    tagging.unlink()
+    if content is not None:
+        tagging.write_bytes(content)
+    async with FileCheckpointStorage(tmp_path) as storage:
+        report = await storage.repair()
+        assert report.ok
+        assert any("tags" in repair.lost for repair in report.losses)
+        assert {one.checkpoint_id for one in made} <= {
+            one.checkpoint_id for one in await listed(storage, "r")
+        }
+        await assert_sound(storage)

@@ -145,6 +145,13 @@ def rewritten(path: Path, content: bytes, records: Sequence[dict[str, Any]]) -> 
     return laid_out({**document, "seal": document_seal(document)})
 
 
+def relisted(path: Path, content: bytes, unsettled: Sequence[Place]) -> bytes:
+    """The content of a commit file that lists these files as unsettled; one that is damaged is not touched."""
+    parsed(path, content).trusted()
+    document = {**_json(content), "unsettled": [place.text for place in unsettled]}
+    return laid_out({**document, "seal": document_seal(document)})
+
+
 def salvaged(file: CommitFile, head: Head, before: Outline | None) -> bytes:
     """A file that is damaged, with another head: its records as they are, and what else in it is what was written.
 

@@ -16,8 +16,7 @@ def empty_rounds(folder: Path, place: Place, disk: Disk, spared: Collection[Plac
     Their names stay taken: that is what stops a writer who slept since. Nothing is synced, for it does not matter
     when a file is empty, or whether.
     """
-    for number in range(place.round):
-        earlier = Place(place.seq, number)
+    for earlier in place.rounds_before:
         if earlier != FIRST and earlier not in spared:
             empty(folder / earlier.name, disk)
 

@@ -31,7 +31,11 @@ def inspect(row: Row, hints: Hints) -> Iterator[Damage]:
     if row.known.head is None:
         return
     content = 0
-    view = row.view()
+    try:
+        view = row.view()
+    except (CheckpointCorrupt, FileNotFoundError) as error:
+        yield Damage(run_id, str(error))
+        return
     for place in view.places:
         try:
             content += _sum_of(view, place)

@@ -35,6 +35,9 @@ class Mending:
         run_id = run_of(self._row)
         while (error := self._complaint()) is not None:
             yield self._mend_newest(run_id, error)
+        lost = self._row.lost_edits()
+        if lost:
+            yield self._unlist(run_id, lost)
         yield from self._reached(run_id)
 
     def _complaint(self) -> StorageError | None:
@@ -65,6 +68,22 @@ class Mending:
         self._disk.replace(temp, path)
         self._disk.sync_folder(self._row.path)
         return Mended(run_id, f"the head in {path.name} was made anew: {briefly(error)}", WHAT_IS_LOST)
+
+    def _unlist(self, run_id: RunId | None, lost: list[Place]) -> Mended:
+        """Let the newest file list no edits that cannot be read, without which no record could be."""
+        newest = self._row.known.newest
+        assert newest is not None
+        path = self._row.path / newest.name
+        left = [place for place in self._row.known.unsettled if place not in lost]
+        self._disk.replace(self._disk.write(document.relisted(path, path.read_bytes(), left)), path)
+        self._disk.sync_folder(self._row.path)
+        self._row.forget()
+        names = ", ".join(place.name for place in lost)
+        return Mended(
+            run_id,
+            f"{path.name} no longer lists {names}, which cannot be read",
+            f"tags and removals in {names}, if they were not carried out yet",
+        )
 
     def _salvaged(self, path: Path, run_id: RunId | None, earlier: list[Place]) -> bytes:
         """The file with a head that was made anew; raises ``CheckpointCorrupt`` if no record in it can be read."""

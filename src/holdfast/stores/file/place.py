@@ -55,6 +55,11 @@ class Place(NamedTuple):
         """What follows a commit without records."""
         return Place(self.seq, self.round + 1)
 
+    @property
+    def rounds_before(self) -> list[Place]:
+        """The commits without records right before it."""
+        return [Place(self.seq, number) for number in range(self.round)]
+
     def after(self, last_seq: int) -> Place:
         """The place of the commit that follows one at this place with records up to ``last_seq``."""
         last = self.offset + last_seq

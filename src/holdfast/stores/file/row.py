@@ -200,6 +200,16 @@ class Row:
             return {}
         return self.whole(place).edits
 
+    def lost_edits(self) -> list[Place]:
+        """The files that the newest file lists as unsettled and that cannot be read."""
+        lost = []
+        for place in self.known.unsettled:
+            try:
+                self._edits(place, self.known.base)
+            except (FileNotFoundError, CheckpointCorrupt):
+                lost.append(place)
+        return lost
+
     def _before_damage(self) -> tuple[Names, tuple[Place, ...], Place | None]:
         """The files of a run whose newest one is damaged, and what the last says that is not."""
         row, kept = names_in(self.path)

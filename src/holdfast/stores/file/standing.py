@@ -37,6 +37,13 @@ class Standing:
         """The last files with records, at most three: the rounds before each may still be to be emptied."""
         self.unsettled: tuple[Place, ...] = ()
         """The files with edits that may not be carried out yet, oldest first."""
+        self.listed: tuple[Place, ...] = ()
+        """The files that the newest file lists as unsettled, also those that were settled since."""
+        self.listed_before: tuple[Place, ...] | None = ()
+        """Those that the file before it lists, which is the newest once more if that is moved away by hand.
+
+        None where that file was not read.
+        """
         self.base: Place | None = None
         """The last file that removed records."""
         self.content = 0
@@ -53,7 +60,7 @@ class Standing:
         """What names alone tell, for whoever begins with the last of them."""
         standing = cls()
         if places:
-            standing.noted = None
+            standing.noted = standing.listed_before = None
             standing.known_from = places[-1].seq
             standing.full = tuple(full(places)[-2:])
         return standing
@@ -116,6 +123,9 @@ class Standing:
 
     def follow(self, place: Place, file: Outline) -> None:
         """Take in the next file."""
+        if self.newest is not None:
+            self.listed_before = self.listed
+        self.listed = file.unsettled
         self.newest, self.head, self.next = place, file.head, place.after(file.last_seq)
         self._settled.intersection_update(file.unsettled)
         self.unsettled = tuple(one for one in file.unsettled if one not in self._settled)

@@ -45,16 +45,21 @@ class Tidying:
         """Empty the files without records before earlier ones with records.
 
         Those right before the newest file stay until the next commit moves the head, for whoever must move a damaged
-        newest file out of the folder.
+        newest file out of the folder. So do those with edits that one of the two newest files lists: whoever reads
+        that file reads them, whether or not this process knows that they are carried out.
         """
         known = self._row.known
+        if known.listed_before is None:
+            return  # it is known after the next commit
+        listed = {*known.listed, *known.listed_before}
         earlier = [place for place in known.full if place != known.newest]
-        known.full = known.full[len(earlier) :]
+        later = tuple(place for place in earlier if any(one in listed for one in place.rounds_before))
+        known.full = later + known.full[len(earlier) :]
         if not any(place.round for place in earlier):
             return
         with self._locks.turn(f"{self._name}.tidy") as mine:
             for place in earlier if mine else ():
-                empty_rounds(self._folder, place, self._disk, (*known.unsettled, known.base))
+                empty_rounds(self._folder, place, self._disk, {*listed, known.base})
 
     def settle(self) -> None:
         """Carry out all edits, as far as that is possible, and make room; what fails is left to others."""
