@@ -235,6 +235,11 @@ class WorkflowBuilder:
 
     def with_output_from(self, *executors: Placeable) -> WorkflowBuilder:
         """Take as outputs of the workflow only what these executors yield; what others yield is not given out."""
+        if not executors:
+            raise GraphError(
+                "with_output_from() names no executor, so the workflow would give nothing out; "
+                "name one, or leave it out"
+            )
         self._output_from = frozenset(self._place(executor) for executor in executors)
         return self
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -34,10 +34,12 @@ from holdfast import (
     WrongType,
     executor,
     handler,
+    response_handler,
 )
 from tests.support.runs import cause_of_failure, soon, warnings_of
 
 ANYTHING: Any = None
+T = TypeVar("T")
 
 
 @executor
@@ -101,6 +103,68 @@ class Undefined(Executor):
     async def work(self, text: "Nowhere", ctx: WorkflowContext) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
 
+class Shared(Executor):
+    shareable = True
+
+    @handler
+    async def work(self, text: str, ctx: WorkflowContext) -> None: ...
+
+
+class SharedField(Shared):
+    checkpointed = ("count",)
+
+
+class SharedSaving(Shared):
+    async def on_checkpointing(self, ctx: WorkflowContext) -> None: ...
+
+
+class SharedRestored(Shared):
+    async def on_checkpoint_restored(self, ctx: WorkflowContext) -> None: ...
+
+
+class OwnField(Executor):
+    checkpointed = ("count",)
+
+    @handler
+    async def work(self, text: str, ctx: WorkflowContext) -> None: ...
+
+
+class Forgetful(Executor):
+    @handler
+    async def work(self, text: str, ctx: WorkflowContext) -> None: ...
+
+    async def reset(self, hard: bool) -> None: ...
+
+
+class Flagged(Executor):
+    def __init__(self) -> None:
+        super().__init__()
+        self.reset = True
+
+    @handler
+    async def work(self, text: str, ctx: WorkflowContext) -> None: ...
+
+
+class Saving(Executor):
+    @handler
+    async def work(self, text: str, ctx: WorkflowContext) -> None: ...
+
+    async def on_checkpointing(self) -> None: ...  # type: ignore[override]
+
+
+class Unspecific(Executor):
+    @handler
+    async def work(self, items: list[T], ctx: WorkflowContext) -> None: ...
+
+
+class Answered(Executor):
+    @handler
+    async def work(self, text: str, ctx: WorkflowContext) -> None: ...
+
+    @response_handler
+    async def answered(self, plan: str, ctx: WorkflowContext) -> None: ...
+
+
 class Needy(Executor):
     def __init__(self, threshold: int) -> None:
         super().__init__()
@@ -112,6 +176,19 @@ class Needy(Executor):
 
 def started() -> WorkflowBuilder:
     return WorkflowBuilder(name="W").set_start_executor(upper)
+
+
+def variable(message: T) -> T:
+    return message
+
+
+async def variable_out(message: str, ctx: WorkflowContext[T]) -> None: ...
+
+
+async def context_only(ctx: WorkflowContext) -> None: ...
+
+
+async def context_first(ctx: WorkflowContext[str], text: str) -> None: ...
 
 
 async def ask(message: str) -> bool:
@@ -126,6 +203,20 @@ def never(message: object) -> bool:
     return False
 
 
+def of_two(message: object, more: object) -> bool:
+    return True
+
+
+def of_one(message: object) -> list[str]:
+    return []
+
+
+def own_sharing() -> OwnField:
+    kept = OwnField()
+    kept.shareable = True  # type: ignore[misc]
+    return kept
+
+
 def none_selected(message: object, targets: list[str]) -> list[str]:
     return []
 
@@ -133,6 +224,19 @@ def none_selected(message: object, targets: list[str]) -> list[str]:
 FIX_UNKNOWN = (
     "which is not in the workflow; known are 'upper', 'lower'; "
     "add it with register_executor(..., name='nobody') or put the executor itself in the edge"
+)
+
+SHARED = (
+    "says 'shareable = True', so one object serves several runs at once and cannot hold what belongs to one of them, "
+    "but it has {}; keep that in state, with ctx.queue_state_update, or drop 'shareable' and put the class in the edges"
+)
+RESET = (
+    "is called without arguments before the instance serves another run; give its parameters defaults, "
+    "give it another name, or put the class {0} or {0}.bind(...) in the edges"
+)
+VARIABLE = (
+    "names the type variable T, which stands for any type and so says nothing of the messages; "
+    "name the types, here or in the decorator, or give T a bound"
 )
 
 BUILD_ERRORS: dict[str, tuple[Callable[[], object], str]] = {
@@ -238,6 +342,121 @@ BUILD_ERRORS: dict[str, tuple[Callable[[], object], str]] = {
         (
             "executor 'Idle' has no handler; decorate a method with @handler, "
             "like: @handler async def work(self, message: str, ctx: WorkflowContext[str])"
+        ),
+    ),
+    "shareable instance with a checkpointed field": (
+        lambda: WorkflowBuilder().set_start_executor(SharedField()),
+        f"executor 'SharedField' {SHARED.format('checkpointed')}",
+    ),
+    "shareable class with a checkpointed field": (
+        lambda: WorkflowBuilder().set_start_executor(SharedField),
+        f"executor 'SharedField' {SHARED.format('checkpointed')}",
+    ),
+    "shareable executor of a factory with a checkpointed field": (
+        lambda: WorkflowBuilder().register_executor(SharedField, name="kept"),
+        f"executor 'kept' {SHARED.format('checkpointed')}",
+    ),
+    "instance that says itself that it is shareable, with a checkpointed field": (
+        lambda: WorkflowBuilder().set_start_executor(own_sharing()),
+        f"executor 'OwnField' {SHARED.format('checkpointed')}",
+    ),
+    "shareable instance that saves": (
+        lambda: WorkflowBuilder().set_start_executor(SharedSaving()),
+        f"executor 'SharedSaving' {SHARED.format('on_checkpointing')}",
+    ),
+    "shareable instance that is restored": (
+        lambda: WorkflowBuilder().set_start_executor(SharedRestored()),
+        f"executor 'SharedRestored' {SHARED.format('on_checkpoint_restored')}",
+    ),
+    "reset that needs an argument": (
+        lambda: WorkflowBuilder().set_start_executor(Forgetful()),
+        f"executor 'Forgetful': reset(hard: bool) -> None {RESET.format('Forgetful')}",
+    ),
+    "reset that is no method": (
+        lambda: WorkflowBuilder().set_start_executor(Flagged()),
+        f"executor 'Flagged': reset, which is a bool, {RESET.format('Flagged')}",
+    ),
+    "hook without a context": (
+        lambda: WorkflowBuilder().set_start_executor(Saving),
+        (
+            "executor 'Saving': on_checkpointing is called with a context, like (self, ctx: WorkflowContext), "
+            "but its signature is (self) -> None"
+        ),
+    ),
+    "handler of a type variable": (
+        lambda: executor(variable),
+        f"executor 'variable': its parameter 'message' {VARIABLE}",
+    ),
+    "handler of something with a type variable in it": (
+        lambda: WorkflowBuilder().set_start_executor(Unspecific),
+        f"handler Unspecific.work: its parameter 'items' {VARIABLE}",
+    ),
+    "context of a type variable": (
+        lambda: executor(variable_out),
+        f"executor 'variable_out': its parameter 'ctx' {VARIABLE}",
+    ),
+    "only a context": (
+        lambda: executor(context_only),
+        (
+            "executor 'context_only' takes its context as its message: the message comes first, "
+            "like (self, message: str, ctx: WorkflowContext[str]), but its signature is "
+            "(ctx: holdfast.graph.context.WorkflowContext) -> None"
+        ),
+    ),
+    "context before the message": (
+        lambda: executor(context_first),
+        (
+            "executor 'context_first' takes its context as its message: the message comes first, "
+            "like (self, message: str, ctx: WorkflowContext[str]), but its signature is "
+            "(ctx: holdfast.graph.context.WorkflowContext[str, typing.Any], text: str) -> None"
+        ),
+    ),
+    "response handler without a response": (
+        lambda: WorkflowBuilder().set_start_executor(Answered),
+        (
+            "response handler Answered.answered takes its context as its response: the request and the response come "
+            "first, like (self, request: str, response: bool, ctx: WorkflowContext[str]), but its signature is "
+            "(self, plan: str, ctx: holdfast.graph.context.WorkflowContext) -> None"
+        ),
+    ),
+    "condition of two parameters": (
+        lambda: started().add_edge(upper, lower, condition=ANYTHING or of_two).build(),  # type: ignore[arg-type]
+        (
+            "edge 'upper' -> 'lower': its condition is called with the message, but its signature is "
+            "(message: object, more: object) -> bool"
+        ),
+    ),
+    "condition of two parameters in a switch": (
+        lambda: started().add_switch_case_edge_group(upper, [Case(ANYTHING or of_two, lower)]).build(),  # type: ignore[arg-type]
+        (
+            "switch 'upper' -> 'lower': its condition is called with the message, but its signature is "
+            "(message: object, more: object) -> bool"
+        ),
+    ),
+    "selection of one parameter": (
+        lambda: started().add_multi_selection_edge_group(upper, [lower], ANYTHING or of_one).build(),  # type: ignore[arg-type]
+        (
+            "multi-selection 'upper' -> 'lower': its selection_func is called with the message and the target ids, but "
+            "its signature is (message: object) -> list[str]"
+        ),
+    ),
+    "merge of one parameter": (
+        lambda: started().with_state_merge("Totals", None, ANYTHING or of_one),  # type: ignore[arg-type]
+        (
+            "with_state_merge('Totals', None): a merge is called with the value that is there and the update, but its "
+            "signature is (message: object) -> list[str]"
+        ),
+    ),
+    "outputs from nobody": (
+        lambda: started().with_output_from(),
+        "with_output_from() names no executor, so the workflow would give nothing out; name one, or leave it out",
+    ),
+    "outputs from one that gives nothing out": (
+        lambda: started().add_edge(upper, lower).with_output_from(upper).build(),
+        (
+            "with_output_from names 'upper', and none of them yields anything, so the workflow would give nothing out: "
+            "what an executor returns goes along its edges; let one call ctx.yield_output, or name those that give "
+            "something out"
         ),
     ),
     "handler without annotation": (
@@ -439,6 +658,31 @@ def test_annotation_that_is_no_type(annotation: str) -> None:
     work.__annotations__["message"] = annotation
     with pytest.raises(GraphError, match=r"^executor 'work'.*"):
         WorkflowBuilder().set_start_executor(executor(work))
+
+
+def test_functions_that_can_be_called_are_accepted() -> None:
+    """Also those whose signature nobody can read, with defaults, or for any number of arguments."""
+    bound = TypeVar("bound", bound=str)
+
+    def relaxed(message: object, more: int = 1) -> bool:
+        return bool(message)
+
+    def any_number(*messages: object) -> bool:
+        return bool(messages)
+
+    class Answering:
+        def __call__(self, message: object) -> bool:
+            return True
+
+    async def bounded(message, ctx: WorkflowContext) -> None: ...
+
+    bounded.__annotations__["message"] = bound
+    executor(input=int, output=int)(variable)
+    conditions: list[Any] = [bool, relaxed, any_number, Answering(), functools.partial(of_two, "P0")]
+    builder = WorkflowBuilder(name="W").set_start_executor(executor(bounded))
+    for condition in conditions:
+        builder.add_edge("bounded", "bounded", condition=condition)
+    builder.with_state_merge("Totals", None, max).with_state_merge("Names", None, any_number).build()
 
 
 def test_condition_without_hash_is_accepted() -> None:

@@ -4,7 +4,7 @@ import asyncio
 import collections
 import gc
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar
 
@@ -385,6 +385,42 @@ async def test_reset_is_not_awaited_for_an_answer() -> None:
         result = await soon(workflow.run("?"))
         result = await soon(result.respond({"AskAgain.1.1": "yes"}))
         assert result.outputs == [(1, "yes")]
+
+
+def reset_count(self: Any) -> None:
+    self.count = 0
+
+
+def reset_count_to(self: Any, count: int = 0) -> None:
+    self.count = count
+
+
+def reset_soon(self: Any) -> Awaitable[None]:
+    async def reset() -> None:
+        self.count = 0
+
+    return reset()
+
+
+@pytest.mark.parametrize("reset", [reset_count, reset_count_to, reset_soon])
+async def test_reset_need_not_be_async(reset: Callable[..., Any]) -> None:
+    instance: Executor = type("Plain", (Counter,), {"reset": reset})()
+    workflow = alone(instance)
+    assert [await outputs(workflow, number) for number in (1, 2, 3)] == [[1], [2], [3]]
+
+
+async def test_class_in_the_edges_may_call_anything_reset() -> None:
+    class Clock(Counter):
+        def reset(self, hour: int) -> None:
+            self.count = hour
+
+        @handler
+        async def note(self, word: str, ctx: WorkflowContext[None, int]) -> None:
+            self.reset(7)
+            await ctx.yield_output(self.count)
+
+    workflow = alone(Clock)
+    assert [await outputs(workflow, "now") for _ in range(2)] == [[7], [7]]
 
 
 async def test_reset_that_fails_fails_the_run() -> None:

@@ -414,9 +414,8 @@ async def test_output_from_inside() -> None:
         (["a", "b"], ["a#1/two saw 2", "b#1/two saw 2"]),
         (["b"], ["b#1/two saw 2"]),
         (["Relay"], []),
-        ([], []),
     ],
-    ids=["both", "one nested", "another", "none"],
+    ids=["both", "one nested", "another"],
 )
 async def test_output_from_on_both_levels(around: list[str], expected: list[str]) -> None:
     builder = WorkflowBuilder(name="Outer").set_start_executor(Relay)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias, get_args, get_origin, get_type_hi
 
 from holdfast.errors import GraphError
 from holdfast.graph.context import WorkflowContext
-from holdfast.graph.types import TypeForm, is_nothing, members
+from holdfast.graph.types import TypeForm, is_nothing, members, open_variable
 
 Function: TypeAlias = Callable[..., Any]
 
@@ -38,6 +38,27 @@ class Signed(NamedTuple):
     takes_context: bool
     is_async: bool
     request: TypeForm | None = None
+
+
+def uncallable_signature(function: Function, count: int) -> str | None:
+    """Give the signature of a function that cannot be called with ``count`` arguments, as text.
+
+    None if it can be called so, and for the few whose signature cannot be read, like ``bool``.
+
+    >>> uncallable_signature(lambda message, more: True, 1)
+    '(message, more)'
+    >>> uncallable_signature(lambda message, more=0: True, 1), uncallable_signature(bool, 1)
+    (None, None)
+    """
+    try:
+        found = signature(function)
+    except (TypeError, ValueError):
+        return None
+    try:
+        found.bind(*(None,) * count)
+    except TypeError:
+        return str(found)
+    return None
 
 
 def locals_named_by(function: Function, depth: int) -> dict[str, Any]:
@@ -74,18 +95,25 @@ def read_signature(
     """What the signature of ``function`` declares; ``place`` names it in errors."""
     parameters = [p for p in signature(function).parameters.values() if p.name != "self"]
     wanted = 2 if answers else 1
+    example = "request: str, response: bool" if answers else "message: str"
+    shape = f"like (self, {example}, ctx: WorkflowContext[str]), but its signature is {signature(function)}"
     if not wanted <= len(parameters) <= wanted + 1 or any(p.kind in _VARIADIC for p in parameters):
         takes = "the request, the response" if answers else "a message"
-        like = "request: str, response: bool" if answers else "message: str"
-        raise GraphError(
-            f"{place} must take {takes} and optionally a context, "
-            f"like (self, {like}, ctx: WorkflowContext[str]), but its signature is {signature(function)}"
-        )
+        raise GraphError(f"{place} must take {takes} and optionally a context, {shape}")
     if isgeneratorfunction(function) or isasyncgenfunction(function):
         raise GraphError(
             f"{place} is a generator; give values out with ctx.send_message and ctx.yield_output instead of yield"
         )
     hints = _hints(function, place, locals_)
+    for number, parameter in enumerate(parameters[:wanted], start=1):
+        if _is_context(hints.get(parameter.name)):
+            taken = "message" if not answers else "response" if number == wanted else "request"
+            first = "the request and the response come" if answers else "the message comes"
+            raise GraphError(f"{place} takes its context as its {taken}: {first} first, {shape}")
+    said = _said_by_decorator(declared, parameters, wanted)
+    for name, hint in hints.items():
+        if name not in said:
+            _check_no_variable(hint, name, place)
     request = _declared(hints, parameters[0], place, declared.request, "request") if answers else None
     accepts = _declared(hints, parameters[wanted - 1], place, declared.accepts, "input")
     takes_context = len(parameters) > wanted
@@ -170,6 +198,33 @@ def _context_types(
         f"{place}: its second parameter {name!r} is the context, annotate it as WorkflowContext "
         f"or WorkflowContext[what it sends, what it yields]"
     )
+
+
+def _is_context(hint: TypeForm) -> bool:
+    return hint is WorkflowContext or get_origin(hint) is WorkflowContext
+
+
+def _said_by_decorator(declared: Declared, parameters: list[Parameter], wanted: int) -> set[str]:
+    """Name the annotations in place of which the decorator says what is meant."""
+    said = {"return"} if declared.sends is not None or declared.yields is not None else set()
+    if declared.accepts is not None:
+        said.add(parameters[wanted - 1].name)
+    if declared.request is not None:
+        said.add(parameters[0].name)
+    if declared.sends is not None and declared.yields is not None:
+        said |= {parameter.name for parameter in parameters[wanted:]}
+    return said
+
+
+def _check_no_variable(hint: TypeForm, name: str, place: str) -> None:
+    """Refuse a type variable that may be anything: edges and messages could not be checked against it."""
+    variable = open_variable(hint)
+    if variable is not None:
+        what = "its result" if name == "return" else f"its parameter {name!r}"
+        raise GraphError(
+            f"{place}: {what} names the type variable {variable.__name__}, which stands for any type and so says "
+            f"nothing of the messages; name the types, here or in the decorator, or give {variable.__name__} a bound"
+        )
 
 
 def _something(form: TypeForm) -> tuple[TypeForm, ...]:

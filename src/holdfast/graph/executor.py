@@ -36,7 +36,7 @@ class Executor:
     """
 
     shareable: ClassVar[bool] = False
-    """Whether one instance may serve several runs at once: it keeps nothing between messages."""
+    """True if one instance may serve several runs at once: it keeps nothing between messages, nor in checkpoints."""
 
     checkpointed: ClassVar[tuple[str, ...]] = ()
     """The names of fields that belong to the run's state: they are kept at the end of each turn."""

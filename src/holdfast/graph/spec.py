@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import GraphError
+from holdfast.graph.annotations import uncallable_signature
 from holdfast.graph.dispatch import Dispatch
 from holdfast.graph.executor import Executor, FunctionExecutor, Recipe, default_id
 from holdfast.graph.handler import Handler, handlers_of
@@ -55,6 +56,13 @@ class ExecutorSpec:
                 raise GraphError(
                     f"executor {id!r}: {name} must be a tuple of names, like {name} = "
                     f"({getattr(executor_class, name)!r},), with the comma"
+                )
+        for name in _HOOKS:
+            found = uncallable_signature(getattr(executor_class, name), 2)  # the executor and the context
+            if found is not None:
+                raise GraphError(
+                    f"executor {id!r}: {name} is called with a context, like (self, ctx: WorkflowContext), "
+                    f"but its signature is {found}"
                 )
         self.answerers = tuple(handler for handler in handlers if handler.signed.request is not None)
         takers = [handler for handler in handlers if handler.signed.request is None]
@@ -162,7 +170,8 @@ def spec_of(
     if isinstance(placed, WorkflowExecutor):
         return ExecutorSpec(id or placed.id, (), lambda: placed, type(placed), nested=placed.workflow.graph)
     if isinstance(placed, Recipe):
-        return _with_handler(_of_class(placed.executor_class, id or placed.id, placed.create, None, known))
+        cls = placed.executor_class
+        return _checked(_of_class(cls, id or placed.id, placed.create, None, known), cls)
     instance = placed
     if getattr(instance, "id", None) is None:
         name = type(instance).__name__
@@ -170,7 +179,10 @@ def spec_of(
     own, create = id or instance.id, lambda: instance
     if isinstance(instance, FunctionExecutor):
         return ExecutorSpec(own, (instance.handler,), create, type(instance), instance)
-    return _with_handler(_of_class(type(instance), own, create, instance, known))
+    spec = _checked(_of_class(type(instance), own, create, instance, known), type(instance))
+    if not spec.shareable:
+        _check_reset(instance, own)
+    return spec
 
 
 def _of_class(
@@ -189,10 +201,37 @@ def _of_class(
     return first.again(id, create, instance)
 
 
-def _with_handler(spec: ExecutorSpec) -> ExecutorSpec:
+_HOOKS = ("on_checkpointing", "on_checkpoint_restored")
+
+
+def _checked(spec: ExecutorSpec, cls: type[Executor]) -> ExecutorSpec:
+    """The spec, if its class can be meant so."""
     if not spec.accepts:
         raise GraphError(
             f"executor {spec.id!r} has no handler; decorate a method with @handler, "
             f"like: @handler async def work(self, message: str, ctx: WorkflowContext[str])"
         )
+    if spec.shareable:
+        kept = ["checkpointed"] if cls.checkpointed else []
+        kept += [name for name in _HOOKS if getattr(cls, name) is not getattr(Executor, name)]
+        if kept:
+            raise GraphError(
+                f"executor {spec.id!r} says 'shareable = True', so one object serves several runs at once and cannot "
+                f"hold what belongs to one of them, but it has {kept[0]}; keep that in state, with "
+                f"ctx.queue_state_update, or drop 'shareable' and put the class in the edges"
+            )
     return spec
+
+
+def _check_reset(instance: Executor, id: ExecutorId) -> None:
+    """Refuse a ``reset`` that the runtime could not call, before a second run finds that out."""
+    if not hasattr(instance, "reset"):
+        return
+    reset = instance.reset
+    found = uncallable_signature(reset, 0) if callable(reset) else f", which is a {type(reset).__name__},"
+    if found is not None:
+        cls = type(instance).__name__
+        raise GraphError(
+            f"executor {id!r}: reset{found} is called without arguments before the instance serves another run; give "
+            f"its parameters defaults, give it another name, or put the class {cls} or {cls}.bind(...) in the edges"
+        )

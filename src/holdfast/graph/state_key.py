@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, Generic, TypeAlias, TypeVar, get_args, get_origin
 
 from holdfast.errors import GraphError, WrongType
+from holdfast.graph.annotations import uncallable_signature
 from holdfast.graph.matching import matches, misfit
 from holdfast.graph.types import TypeForm, type_name
 
@@ -103,4 +104,9 @@ def merge_rule(merge: object, place: str) -> MergeRule:
             raise GraphError(f"{place}: {merge!r} is no merge; use a function or one of: {known}") from None
     if not callable(merge):
         raise GraphError(f"{place}: a merge is a Merge or a function (current, update), not {merge!r}")
+    found = uncallable_signature(merge, 2)
+    if found is not None:
+        raise GraphError(
+            f"{place}: a merge is called with the value that is there and the update, but its signature is {found}"
+        )
     return merge

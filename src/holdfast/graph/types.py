@@ -64,6 +64,19 @@ def is_nothing(form: TypeForm) -> bool:
     return all(member is NoneType or member is Never for member in members(form))
 
 
+def open_variable(form: TypeForm) -> TypeVar | None:
+    """Find a type variable in a form that has neither bound nor constraints, so that it may be anything.
+
+    >>> open_variable(dict[str, list[TypeVar("T")]]), open_variable(TypeVar("T", bound=int)), open_variable(int)
+    (~T, None, None)
+    """
+    if type(form) is type:
+        return None
+    if isinstance(form, TypeVar):
+        return form if form.__bound__ is None and not form.__constraints__ else None
+    return next((found for part in get_args(form) if (found := open_variable(part)) is not None), None)
+
+
 def _unwrap(form: TypeForm) -> TypeForm:
     """Remove what leaves no trace at run time, until a class, union, literal or generic is left."""
     while True:

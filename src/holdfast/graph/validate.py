@@ -7,6 +7,7 @@ from inspect import iscoroutinefunction
 from types import GenericAlias
 
 from holdfast.errors import GraphError
+from holdfast.graph.annotations import uncallable_signature
 from holdfast.graph.edge import Condition, Direct, Edge, FanIn, MultiSelection, Selection, Switch, describe
 from holdfast.graph.graph import Graph
 from holdfast.graph.matching import can_match
@@ -18,6 +19,7 @@ from holdfast.ids import ExecutorId
 def validate(graph: Graph) -> None:
     """Raise ``GraphError`` for the first thing that is wrong with ``graph``."""
     _check_known(graph)
+    _check_outputs(graph)
     _check_edges_distinct(graph)
     for edge in graph.edges:
         _check_functions(edge)
@@ -41,6 +43,16 @@ def _check_known(graph: Graph) -> None:
                 f"with_output_from names {executor_id!r}, which is not in the workflow; "
                 f"known are {_listed(graph.executors)}"
             )
+
+
+def _check_outputs(graph: Graph) -> None:
+    """Refuse outputs from executors of which none yields anything: the results of the workflow would be lost."""
+    if graph.output_from is not None and not graph.gives():
+        raise GraphError(
+            f"with_output_from names {_listed(graph.output_from)}, and none of them yields anything, so the workflow "
+            f"would give nothing out: what an executor returns goes along its edges; let one call ctx.yield_output, or "
+            f"name those that give something out"
+        )
 
 
 def _check_edges_distinct(graph: Graph) -> None:
@@ -89,6 +101,15 @@ def _check_functions(edge: Edge) -> None:
                 f"{describe(edge)}: its condition is async, but routing is a pure function of the message; "
                 f"do the awaiting in the executor {edge.sources[0]!r} and put the result in the message"
             )
+        selects = isinstance(edge, MultiSelection)
+        found = uncallable_signature(function, 2 if selects else 1)
+        if found is not None:
+            called = (
+                "selection_func is called with the message and the target ids"
+                if selects
+                else "condition is called with the message"
+            )
+            raise GraphError(f"{describe(edge)}: its {called}, but its signature is {found}")
 
 
 def _check_reachable(graph: Graph) -> None:

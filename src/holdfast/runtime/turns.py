@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
+from inspect import isawaitable
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.engine.made import made
@@ -220,7 +221,9 @@ def _limited(run_one: RunOne, places: asyncio.Semaphore) -> RunOne:
 async def _reset(placed: Placed) -> None:
     """Before the first turn in another run: let the instance forget the last one."""
     try:
-        await placed.instance.reset()  # type: ignore[attr-defined]
+        result = placed.instance.reset()  # type: ignore[attr-defined]
+        if isawaitable(result):
+            await result
     except Exception as error:
         error.add_note(f"in reset() of executor {placed.address!r}")
         raise
