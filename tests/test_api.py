@@ -32,6 +32,18 @@ def test_all_lists_names_that_exist(module_name: str) -> None:
     assert len(set(listed)) == len(listed)
 
 
+def test_a_module_is_not_taken_for_a_decorator() -> None:
+    """``executor`` and ``handler`` are decorators, so ``workflow`` is looked for; it would be a module."""
+    with pytest.raises(
+        ImportError, match=r"^holdfast has no 'workflow': .*'WorkflowBuilder\(\.\.\.\)\.build\(\)'$"
+    ):
+        from holdfast import workflow  # noqa: F401
+    from holdfast.workflow import Workflow
+
+    assert Workflow is holdfast.Workflow
+    assert "workflow" not in dir(holdfast)
+
+
 @pytest.mark.parametrize("name", DOCUMENTED)
 def test_public_name_has_a_docstring_with_an_example(name: str) -> None:
     value = getattr(holdfast, name)

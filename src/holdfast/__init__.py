@@ -251,7 +251,17 @@ _LATER = {
 }
 
 
+# The module of this name would be found in place of a decorator like `executor`, and the mistake noticed much later.
+globals().pop("workflow", None)
+
+
 def __getattr__(name: str) -> Any:
+    if name == "workflow":
+        # An AttributeError would let the import go on to the module.
+        raise ImportError(
+            "holdfast has no 'workflow': the class is 'Workflow', and what makes one is 'WorkflowBuilder(...).build()'",
+            name=__name__,
+        )
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

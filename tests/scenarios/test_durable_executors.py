@@ -605,3 +605,84 @@ async def test_fan_in_keeps_what_it_holds(place: Place) -> None:
 
 async def test_fan_in_is_resumable_everywhere() -> None:
     assert await assert_resumable(joining, "x") > 10
+
+
+@dataclass(repr=False)
+class Opaque:
+    """Shows itself by where it lies in memory."""
+
+    text: str
+
+
+async def test_where_an_object_lies_in_memory_is_no_difference() -> None:
+    """A warning shows the message that no edge takes, as its class shows it."""
+
+    @executor
+    async def first(text: str, ctx: WorkflowContext[Opaque | str]) -> None:
+        await ctx.send_message(Opaque(text))
+        await ctx.send_message(text)
+
+    @executor
+    def last(text: str) -> str:
+        return text
+
+    def make() -> Workflow:
+        return WorkflowBuilder(name="Opaque").set_start_executor(first).add_edge(first, last).build()
+
+    result = await make().run("x", storage=InMemoryCheckpointStorage())
+    assert "Opaque object at 0x" in str(result.warnings[0])
+    assert await assert_resumable(make, "x") > 5
+
+
+def paying() -> Workflow:
+    """The key stands in state, in an event, in a question and in an output."""
+
+    class Pay(Executor):
+        @handler
+        async def pay(self, amount: int, ctx: WorkflowContext) -> None:
+            await ctx.queue_state_update("receipt", f"receipt {ctx.idempotency_key}", scope_name="Paid")
+            await ctx.set_state({"receipt": f"receipt {ctx.idempotency_key}"})
+            await ctx.request_info(f"receipt {ctx.idempotency_key}", response_type=int)
+
+        @response_handler
+        async def paid(self, asked: str, amount: int, ctx: WorkflowContext[None, str]) -> None:
+            await ctx.yield_output(asked)
+
+    return WorkflowBuilder(name="Paying").set_start_executor(Pay).build()
+
+
+async def test_what_derives_from_an_idempotency_key_can_be_left_out() -> None:
+    def without_key(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {name: without_key(part) for name, part in value.items()}
+        return "a receipt" if isinstance(value, str) and value.startswith("receipt ") else value
+
+    with pytest.raises(AssertionError, match="outputs are"):
+        await assert_resumable(paying, 20, answer=lambda request: 1)
+    assert await assert_resumable(paying, 20, answer=lambda request: 1, normalize=without_key) > 5
+
+
+async def test_what_is_left_out_is_only_what_is_named() -> None:
+    """A workflow that forgets is found though other values are normalized."""
+
+    class Forgetting(Executor):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen = 0
+
+        @handler
+        async def count(self, number: int, ctx: WorkflowContext[int, dict[str, Any]]) -> None:
+            self.seen += 1
+            if number < 3:
+                await ctx.send_message(number + 1)
+            else:
+                await ctx.yield_output({"seen": self.seen, "key": ctx.idempotency_key})
+
+    def make() -> Workflow:
+        builder = WorkflowBuilder(name="Forgetting").set_start_executor(Forgetting)
+        return builder.add_edge(Forgetting, Forgetting).build()
+
+    with pytest.raises(AssertionError, match="'seen': 2"):
+        await assert_resumable(
+            make, 1, normalize=lambda value: {**value, "key": 0} if isinstance(value, dict) else value
+        )

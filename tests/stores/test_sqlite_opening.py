@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import InMemoryCheckpointStorage, SqliteCheckpointStorage, WorkflowBuilder
 from holdfast.checkpoint.store import Depth, Letter
 from holdfast.errors import InvalidArgument, StorageError
 from holdfast.ids import RunId
@@ -72,8 +73,11 @@ def make_store(path: Path) -> None:
 
 @pytest.mark.parametrize("name", [":memory:", ""])
 def test_a_store_in_memory_is_another_class(name: str) -> None:
-    with pytest.raises(InvalidArgument, match="MemoryStore"):
-        SqliteStore(name)
+    """The class that is named is one that workflows take."""
+    for make in (SqliteStore, SqliteCheckpointStorage):
+        with pytest.raises(InvalidArgument, match=r"in memory take InMemoryCheckpointStorage\(\)$"):
+            make(name)
+    WorkflowBuilder().with_checkpointing(InMemoryCheckpointStorage())
 
 
 def test_a_file_that_is_no_database_is_refused(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import zip_longest
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from holdfast.workflow import Workflow
 
 Answer: TypeAlias = "Callable[[PendingRequest], Any]"
+Normalize: TypeAlias = Callable[[Any], Any]
+
+# Where an object lies in memory, as its repr tells.
+_ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}\b")
 
 # What tells when and where something happened, not what.
 _CIRCUMSTANCES = ("run_id", "timestamp", "checkpoint", "attempt", "replayed")
@@ -49,6 +54,7 @@ async def assert_resumable(
     message: Any,
     answer: Answer | None = None,
     make_storage: Callable[[], CheckpointStorage] | None = None,
+    normalize: Normalize | None = None,
 ) -> int:
     """Stop a run after every commit, go on with a newly made workflow, and compare; also go back to every checkpoint.
 
@@ -56,6 +62,9 @@ async def assert_resumable(
     the answers to requests. Outputs, final state and durable events, but for times and attempts, must be those of a
     run that was not stopped. Sleeps take no time. Returns how many ways of going on were compared; raises
     ``AssertionError`` naming the first that came to another end.
+
+    ``normalize`` is given each output, each value of the state and each field of an event, and gives what is compared
+    in its place: where a value rightly differs, like one that derives from ``ctx.idempotency_key``, a constant.
 
     >>> import asyncio
     >>> from holdfast import WorkflowBuilder, executor
@@ -68,7 +77,10 @@ async def assert_resumable(
     4
     """
     with VirtualTime() as time:
-        return await _Comparison(make_workflow, message, answer, make_storage or _in_memory, time).run()
+        comparison = _Comparison(
+            make_workflow, message, answer, make_storage or _in_memory, time, normalize or _as_it_is
+        )
+        return await comparison.run()
 
 
 class _Comparison:
@@ -81,12 +93,14 @@ class _Comparison:
         answer: Answer | None,
         make_storage: Callable[[], CheckpointStorage],
         time: VirtualTime,
+        normalize: Normalize,
     ) -> None:
         self._make_workflow = make_workflow
         self._message = message
         self._answer = answer
         self._make_storage = make_storage
         self._time = time
+        self._normalize = normalize
 
     async def run(self) -> int:
         """Compare all ways; how many there are."""
@@ -142,7 +156,10 @@ class _Comparison:
         latest = await storage.get_latest(run_id=run.run_id)
         assert latest is not None
         loaded = await storage.load(latest.checkpoint_id)
-        return Ending(result.status, result.outputs, _state(loaded), _durable(events))
+        outputs = [self._normalize(output) for output in result.outputs]
+        return Ending(
+            result.status, outputs, _state(loaded, self._normalize), _durable(events, self._normalize)
+        )
 
     async def _events_of(self, run: Run) -> list[WorkflowEvent]:
         """The events until the run is at rest; whenever it sleeps, the clock is moved."""
@@ -178,16 +195,25 @@ def _in_memory() -> CheckpointStorage:
     return InMemoryCheckpointStorage()
 
 
-def _state(checkpoint: Checkpoint) -> dict[str, Any]:
-    kept = {f"executor {owner}": _plain(value) for owner, value in checkpoint.executor_states.items()}
-    return {**kept, **{f"scope {name}": _plain(scope) for name, scope in checkpoint.scopes.items()}}
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
-def _plain(value: Any) -> Any:
-    return {key: value[key] for key in sorted(value)} if isinstance(value, Mapping) else value
+def _state(checkpoint: Checkpoint, normalize: Normalize) -> dict[str, Any]:
+    kept = {f"executor {owner}": value for owner, value in checkpoint.executor_states.items()}
+    scopes = {f"scope {name}": scope for name, scope in checkpoint.scopes.items()}
+    return {place: _plain(value, normalize) for place, value in {**kept, **scopes}.items()}
 
 
-def _durable(events: list[WorkflowEvent]) -> list[tuple[int, str, dict[str, Any]]]:
+def _plain(value: Any, normalize: Normalize) -> Any:
+    if isinstance(value, Mapping):
+        return {key: normalize(value[key]) for key in sorted(value)}
+    return normalize(value)
+
+
+def _durable(
+    events: list[WorkflowEvent], normalize: Normalize = _as_it_is
+) -> list[tuple[int, str, dict[str, Any]]]:
     """Events without their circumstances, but for those that a resume need not repeat."""
     kept: list[tuple[int, str, dict[str, Any]]] = []
     for event in events:
@@ -197,20 +223,17 @@ def _durable(events: list[WorkflowEvent]) -> list[tuple[int, str, dict[str, Any]
         if kind == "SuperStepStartedEvent":  # one that was begun again, after a sleep, tells all of it again
             kept = [known for known in kept if known[0] != event.superstep or known[1] == "RequestInfoEvent"]
         content = {f.name: getattr(event, f.name) for f in fields(event) if f.name not in _CIRCUMSTANCES}
-        kept.append((event.superstep, kind, _comparable(content)))
+        parts = {key: _content(part, normalize) for key, part in content.items()}
+        kept.append((event.superstep, kind, parts))
     return kept
 
 
-def _comparable(content: dict[str, Any]) -> dict[str, Any]:
-    return {key: _content(part) for key, part in content.items()}
-
-
-def _content(part: Any) -> Any:
+def _content(part: Any, normalize: Normalize) -> Any:
     if isinstance(part, BaseException):  # errors and warnings are equal only to themselves
-        return repr(part)
+        return normalize(_ADDRESS.sub("0x...", repr(part)))
     if isinstance(part, PendingRequest):
-        return part._replace(expires=None)  # it depends on when it is asked
-    return part
+        return part._replace(data=normalize(part.data), expires=None)  # the time depends on when it is asked
+    return normalize(part)
 
 
 def _compare(expected: Ending, got: Ending, start: Checkpoint, how: str) -> None:

@@ -71,8 +71,8 @@ class SqliteStore:
     ) -> None:
         if os.fspath(path) in (":memory:", ""):
             raise InvalidArgument(
-                f"SqliteStore({os.fspath(path)!r}): the store is a file that others can open too; "
-                "for one that lives in memory take holdfast.stores.memory.MemoryStore"
+                f"SQLite path {os.fspath(path)!r}: the database is a file that other processes can open too; "
+                "for checkpoints that live in memory take InMemoryCheckpointStorage()"
             )
         # Absolute: the process may change its directory before the file is opened, or opened again.
         self.path = Path(os.path.abspath(path))
