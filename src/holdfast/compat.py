@@ -32,40 +32,129 @@ module holds the rest, and does nothing that ``Workflow``, ``Run`` and ``Checkpo
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
+from collections.abc import Collection
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias
 
+from holdfast.checkpoint.arguments import checked_path
 from holdfast.checkpoint.checkpoint import Checkpoint
+from holdfast.checkpoint.codec.registry import checkpointable, mark_of
 from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.storage import CheckpointStorage
 from holdfast.checkpoint.store import Store
-from holdfast.errors import InvalidArgument
+from holdfast.errors import InvalidArgument, WrongType
+from holdfast.graph import executor as core
 from holdfast.graph.context import WorkflowContext
-from holdfast.graph.executor import Executor
-from holdfast.runtime.events import PendingRequest, Response
+from holdfast.runtime.events import PendingRequest, Response, SuperStepCompletedEvent, SuperStepStartedEvent
 from holdfast.runtime.run import Run
 from holdfast.stores.file import FileStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.workflow import Workflow
 
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    R = TypeVar("R", bound=Run)
+    T = TypeVar("T", default=Any)
+    T_Input = TypeVar("T_Input", default=Any)
+    T_Output = TypeVar("T_Output", default=Any)
+else:
+    # The defaults of type variables are for type checkers only, so no backport is imported at run time.
+    from typing import TypeVar
+
+    R = TypeVar("R", bound=Run)
+    T, T_Input, T_Output = TypeVar("T"), TypeVar("T_Input"), TypeVar("T_Output")
+
 __all__ = [
     "CheckpointManager",
     "Checkpointed",
+    "Executor",
     "ExternalRequest",
     "ExternalResponse",
+    "IMessageHandler",
+    "IResettableExecutor",
     "IWorkflowContext",
     "InProcessExecution",
     "MultiAgentCheckpointRetention",
     "ReflectingExecutor",
     "StreamingRun",
+    "SuperStepCompletionInfo",
+    "SuperStepStartInfo",
 ]
 
-ReflectingExecutor: TypeAlias = Executor
-"""An executor whose handlers are found by what they are declared to take; every ``Executor`` is one."""
+
+class Executor(core.Executor, Generic[T_Input, T_Output]):
+    """An ``Executor`` that may name what it takes and gives; what counts are the annotations of its handlers.
+
+    >>> from holdfast import WorkflowBuilder, handler
+    >>> class Shout(Executor[str, str]):
+    ...     @handler
+    ...     async def handle(self, text: str, context: IWorkflowContext, ct=None) -> str:
+    ...         return text.upper()
+    >>> WorkflowBuilder(name="Shout").set_start_executor(Shout("shout")).build().run_sync("kelp").outputs
+    ['KELP']
+    """
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, types: Any) -> Any:
+            """Let the types be named; an alias of ``typing`` would leave a field in each instance."""
+            return cls
+
+
+class ReflectingExecutor(core.Executor, Generic[T]):
+    """An executor whose handlers are found by what they are declared to take; every ``Executor`` is one.
+
+    >>> ReflectingExecutor["GuessNumberExecutor"]("guess").id
+    'guess'
+    """
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, types: Any) -> Any:
+            """Let the class be named."""
+            return cls
+
+
+class IMessageHandler(Generic[T]):
+    """Says of an executor what it handles, as often as it handles something; what counts are its handlers.
+
+    >>> class Both(Executor, IMessageHandler[str], IMessageHandler[int]):
+    ...     pass
+    >>> issubclass(Both, IMessageHandler)
+    True
+    """
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, types: Any) -> Any:
+            """Give a class of its own for each type: none may stand twice among the bases of another."""
+            return type(cls.__name__, (cls,), {})
+
+
+class IResettableExecutor(ABC):
+    """An executor of which one instance serves one run after the other: ``reset`` is called in between.
+
+    >>> class Counter(Executor, IResettableExecutor):
+    ...     async def reset(self) -> None:
+    ...         self.count = 0
+    """
+
+    @abstractmethod
+    async def reset(self) -> None:
+        """Forget what belongs to the last run."""
+
 
 IWorkflowContext: TypeAlias = WorkflowContext
 """What a handler is given beside its message."""
+
+SuperStepStartInfo: TypeAlias = SuperStepStartedEvent
+"""What ``event.start_info`` gives: the event itself, with its ``checkpoint``."""
+
+SuperStepCompletionInfo: TypeAlias = SuperStepCompletedEvent
+"""What ``event.completion_info`` gives: the event itself, with its ``checkpoint``."""
 
 StreamingRun: TypeAlias = Run
 """A run that can be watched; every ``Run`` can."""
@@ -75,8 +164,6 @@ ExternalRequest: TypeAlias = PendingRequest
 
 ExternalResponse: TypeAlias = Response
 """Its answer: ``request.create_response(value)``, for ``run.send_response``."""
-
-R = TypeVar("R", bound=Run)
 
 
 class CheckpointManager(CheckpointStorage):
@@ -103,42 +190,65 @@ class CheckpointManager(CheckpointStorage):
     default: ClassVar[CheckpointManager]
     """One manager in memory for the whole process; what it holds stays until the process ends."""
 
-    def __init__(self, store: Store | None = None) -> None:
-        super().__init__(MemoryStore() if store is None else store)
+    def __init__(self, store: Store | None = None, retention: Retention | None = None) -> None:
+        super().__init__(MemoryStore() if store is None else store, retention)
 
     @classmethod
-    def create_in_memory(cls) -> CheckpointManager:
+    def create_in_memory(cls, retention: Retention | None = None) -> CheckpointManager:
         """A new manager in memory: the same as ``InMemoryCheckpointStorage()``."""
-        return cls()
+        return cls(None, retention)
 
     @classmethod
-    def create_file_storage(cls, path: str | os.PathLike[str]) -> CheckpointManager:
+    def create_file_storage(
+        cls, path: str | os.PathLike[str], retention: Retention | None = None
+    ) -> CheckpointManager:
         """A manager that keeps checkpoints in a directory: the same as ``FileCheckpointStorage(path)``."""
-        return cls(FileStore(path))
+        return cls(FileStore(checked_path("path", path)), retention)
 
     @classmethod
-    def create_json(cls, store: str | os.PathLike[str]) -> CheckpointManager:
-        """A manager that keeps checkpoints as JSON documents; ``store`` is the directory in which they are.
+    def create_json(
+        cls,
+        store: str | os.PathLike[str] | Store,
+        options: Collection[type] | None = None,
+        retention: Retention | None = None,
+    ) -> CheckpointManager:
+        """A manager that keeps checkpoints as JSON documents in the directory ``store``, or in a store of your own.
 
-        There are no options for the serializer: a type can be stored because the workflow declares it, or because it
-        is decorated with ``checkpointable``.
+        ``options`` are classes whose values may be stored besides those that workflows declare, as if each were
+        decorated with ``checkpointable``. How values are written is no option.
         """
-        return cls(FileStore(store))
+        for kind in _classes(options):
+            if mark_of(kind) is None:
+                checkpointable(kind)
+        if isinstance(store, str | os.PathLike):
+            return cls.create_file_storage(store, retention)
+        if isinstance(store, type) or not hasattr(store, "commit"):
+            raise WrongType(
+                f"create_json({store!r}): give a directory, or a store like FileStore('checkpoints')"
+            )
+        return cls(store, retention)
 
-    async def get_latest_checkpoint(self, workflow_name: str) -> Checkpoint | None:
+    async def get_latest_checkpoint(self, workflow_name: str, ct: None = None) -> Checkpoint | None:
         """The checkpoint on which the run of this workflow stands that moved last: ``get_latest``."""
+        _no_token(ct)
         return await self.get_latest(workflow_name)
 
-    async def lookup_checkpoint(self, run_id: str, checkpoint: CheckpointInfo) -> Checkpoint:
+    async def lookup_checkpoint(
+        self, run_id: str, checkpoint: str | CheckpointInfo, ct: None = None
+    ) -> Checkpoint:
         """A checkpoint of a run with its values: ``load``."""
-        return await self.load(_of_run(checkpoint, run_id))
+        _no_token(ct)
+        return await self.load(await _of_run(checkpoint, run_id, self))
 
-    async def commit_checkpoint(self, run_id: str, checkpoint: CheckpointInfo) -> CheckpointInfo:
+    async def commit_checkpoint(
+        self, run_id: str, checkpoint: str | CheckpointInfo, ct: None = None
+    ) -> CheckpointInfo:
         """The info of a checkpoint that is in here; its run committed it when it made it, and nobody else can.
 
         Raises ``CheckpointNotFound`` for one of another storage.
         """
-        return (await self.load(_of_run(checkpoint, run_id), values=False)).info
+        _no_token(ct)
+        return (await self.load(await _of_run(checkpoint, run_id, self), values=False)).info
 
 
 CheckpointManager.default = CheckpointManager()
@@ -174,15 +284,18 @@ class Checkpointed(Generic[R]):
         """``Run.latest_checkpoint``."""
         return self.run.latest_checkpoint
 
-    async def restore_checkpoint(self, checkpoint: CheckpointInfo) -> None:
+    async def restore_checkpoint(self, checkpoint: str | CheckpointInfo, ct: None = None) -> None:
         """``Run.restore_checkpoint``."""
+        _no_token(ct)
         await self.run.restore_checkpoint(checkpoint)
 
 
 class InProcessExecution:
     """Starts and resumes runs in this process: ``Workflow.start`` and ``Workflow.resume`` by their other names.
 
-    ``run_id`` may be given to a resume, as there; a checkpoint knows its run, so it only must not be another.
+    ``run_id`` may be given to a resume, as there; a checkpoint knows its run, so it only must not be another. With
+    ``take_over=True`` a run that still moves is taken away from whoever drives it. ``ct`` stands where a cancellation
+    token does there and is None: cancel the run, or the task that awaits.
 
     >>> import asyncio
     >>> from holdfast import WorkflowBuilder, executor
@@ -206,9 +319,12 @@ class InProcessExecution:
         message: Any,
         checkpoint_manager: CheckpointStorage,
         run_id: str | None = None,
+        ct: None = None,
     ) -> Checkpointed[StreamingRun]:
         """Start a run with ``message`` as its input."""
-        return Checkpointed(await workflow.start(message, run_id, checkpoint_manager))
+        return Checkpointed(
+            await InProcessExecution.run_streaming(workflow, message, checkpoint_manager, run_id, ct)
+        )
 
     @staticmethod
     async def run_streaming(
@@ -216,8 +332,10 @@ class InProcessExecution:
         message: Any,
         checkpoint_manager: CheckpointStorage | None = None,
         run_id: str | None = None,
+        ct: None = None,
     ) -> StreamingRun:
         """Start a run with ``message`` as its input; its checkpoints are its own."""
+        _no_token(ct)
         return await workflow.start(message, run_id, checkpoint_manager)
 
     @staticmethod
@@ -226,43 +344,61 @@ class InProcessExecution:
         message: Any,
         checkpoint_manager: CheckpointStorage | None = None,
         run_id: str | None = None,
+        ct: None = None,
     ) -> Run:
         """Start a run with ``message`` as its input and let it go on until it waits or is over."""
-        run = await workflow.start(message, run_id, checkpoint_manager)
+        run = await InProcessExecution.run_streaming(workflow, message, checkpoint_manager, run_id, ct)
         await run.wait_for_completion()
         return run
 
     @staticmethod
     async def resume_stream(
         workflow: Workflow,
-        from_checkpoint: CheckpointInfo,
+        from_checkpoint: str | CheckpointInfo,
         checkpoint_manager: CheckpointStorage,
         run_id: str | None = None,
+        ct: None = None,
+        *,
+        take_over: bool = False,
     ) -> Checkpointed[StreamingRun]:
         """Go on with a run from one of its checkpoints."""
-        checkpoint = _of_run(from_checkpoint, run_id)
-        return Checkpointed(await workflow.resume(checkpoint, storage=checkpoint_manager))
+        return Checkpointed(
+            await InProcessExecution.resume_streaming(
+                workflow, from_checkpoint, checkpoint_manager, run_id, ct, take_over=take_over
+            )
+        )
 
     @staticmethod
     async def resume_streaming(
         workflow: Workflow,
-        from_checkpoint: CheckpointInfo,
+        from_checkpoint: str | CheckpointInfo,
         checkpoint_manager: CheckpointStorage,
         run_id: str | None = None,
+        ct: None = None,
+        *,
+        take_over: bool = False,
     ) -> StreamingRun:
         """Go on with a run from one of its checkpoints; its checkpoints are its own."""
-        checkpoint = _of_run(from_checkpoint, run_id)
-        return await workflow.resume(checkpoint, storage=checkpoint_manager)
+        _no_token(ct)
+        checkpoint = await _of_run(from_checkpoint, run_id, checkpoint_manager)
+        return await workflow.resume(checkpoint, storage=checkpoint_manager, take_over=take_over)
 
     @staticmethod
     async def resume(
         workflow: Workflow,
-        from_checkpoint: CheckpointInfo,
+        from_checkpoint: str | CheckpointInfo,
         checkpoint_manager: CheckpointStorage,
         run_id: str | None = None,
+        ct: None = None,
+        *,
+        take_over: bool = False,
     ) -> Checkpointed[Run]:
-        """Go on with a run from one of its checkpoints, to wait for what comes of it."""
-        return await InProcessExecution.resume_stream(workflow, from_checkpoint, checkpoint_manager, run_id)
+        """Go on with a run from one of its checkpoints until it waits or is over."""
+        run = await InProcessExecution.resume_streaming(
+            workflow, from_checkpoint, checkpoint_manager, run_id, ct, take_over=take_over
+        )
+        await run.wait_for_completion()
+        return Checkpointed(run)
 
 
 class MultiAgentCheckpointRetention:
@@ -281,10 +417,36 @@ class MultiAgentCheckpointRetention:
     """Every checkpoint is kept."""
 
 
-def _of_run(checkpoint: CheckpointInfo, run_id: str | None) -> CheckpointInfo:
-    if run_id is not None and checkpoint.run_id != run_id:
+async def _of_run(
+    checkpoint: str | CheckpointInfo, run_id: str | None, storage: CheckpointStorage
+) -> str | CheckpointInfo:
+    """The checkpoint, if it belongs to that run; one that is given by its id is looked up for it."""
+    if run_id is None:
+        return checkpoint
+    info = (await storage.load(checkpoint, values=False)).info if isinstance(checkpoint, str) else checkpoint
+    if info.run_id != run_id:
         raise InvalidArgument(
-            f"checkpoint {checkpoint.checkpoint_id[:12]}... belongs to run {checkpoint.run_id!r}, not to {run_id!r}; "
+            f"checkpoint {info.checkpoint_id[:12]}... belongs to run {info.run_id!r}, not to {run_id!r}; "
             f"give that run's id, or leave it out"
         )
-    return checkpoint
+    return info
+
+
+def _classes(options: Any) -> list[type]:
+    kinds = [] if options is None else options
+    listed = isinstance(kinds, list | tuple | set | frozenset)
+    if not listed or not all(isinstance(kind, type) for kind in kinds):
+        raise InvalidArgument(
+            f"create_json(..., options={options!r}): the options are classes whose values may be stored, like "
+            f"[Order, Customer]; how they are written is no option"
+        )
+    return list(kinds)
+
+
+def _no_token(ct: None) -> None:
+    """Refuse a cancellation token: it would be accepted and do nothing."""
+    if ct is not None:
+        raise InvalidArgument(
+            f"ct={ct!r}: there are no cancellation tokens in Python, pass None or leave it out; to cancel, call "
+            f"run.cancel(), or cancel the task that awaits"
+        )

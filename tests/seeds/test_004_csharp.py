@@ -29,6 +29,7 @@ from holdfast.compat import (
     InProcessExecution,
     StreamingRun,
 )
+from holdfast.stores.file import FileStore
 from tests.programs import ROOT
 from tests.programs import run as run_script
 from tests.seeds.csharp import (
@@ -78,21 +79,23 @@ def files(folder: Path) -> list[str]:
 
 
 async def test_01_the_default_manager_is_in_memory_and_there_is_one(tmp_path: Path) -> None:
-    frames = [await run_listing("csharp/004_01_checkpoint_manager", store=tmp_path) for _ in range(2)]
+    frames = [
+        await run_listing("csharp/004_01_checkpoint_manager", store=tmp_path, custom_options=None)
+        for _ in range(2)
+    ]
     assert frames[0]["checkpoint_manager"] is frames[1]["checkpoint_manager"]
     assert files(tmp_path) == []
 
 
 async def test_01_a_json_manager_keeps_documents_that_survive(tmp_path: Path) -> None:
-    frame = await run_listing("csharp/004_01_checkpoint_manager", store=tmp_path)
+    frame = await run_listing("csharp/004_01_checkpoint_manager", store=tmp_path, custom_options=None)
     manager = frame["json_checkpoint_manager"]
     run = await finished(manager)
     await manager.close()
     assert any(name.endswith(".json") for name in files(tmp_path))
 
-    again = (await run_listing("csharp/004_01_checkpoint_manager", store=str(tmp_path)))[
-        "json_checkpoint_manager"
-    ]
+    given = {"store": FileStore(tmp_path), "custom_options": [NumberSignal]}
+    again = (await run_listing("csharp/004_01_checkpoint_manager", **given))["json_checkpoint_manager"]
     assert await again.list_checkpoints() == run.checkpoints
     await again.close()
 

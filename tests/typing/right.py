@@ -19,6 +19,7 @@ from holdfast import (
     WorkflowContext,
     WorkflowEvent,
     WorkflowOutputEvent,
+    compat,
     executor,
     handler,
 )
@@ -31,6 +32,7 @@ class Report:
 
 RAW = StateKey("raw", str, scope_name="Logs")
 ROWS = StateKey("rows", list[int], merge=Merge.APPEND)
+LOOSE = StateKey("loose")
 
 
 class Triage(Executor):
@@ -72,6 +74,8 @@ async def context(ctx: WorkflowContext[int, str], anything: WorkflowContext) -> 
     assert_type(await ctx.read_state(RAW, ""), str)
     assert_type(await ctx.read_state(ROWS), list[int] | None)
     assert_type(await ctx.read_state("raw"), Any)
+    assert_type(await ctx.read_state(LOOSE, 5), Any)
+    await ctx.queue_state_update(LOOSE, (1, 2))
     assert_type(await ctx.read_state_keys("Logs"), list[str])
     await ctx.queue_state_update(RAW, "text")
     await ctx.queue_state_update("raw", 5)
@@ -86,6 +90,20 @@ async def context(ctx: WorkflowContext[int, str], anything: WorkflowContext) -> 
 
 async def narrower(ctx: WorkflowContext[int | str, str]) -> None:
     await context(ctx, ctx)
+
+
+class Ported(compat.Executor[str, str], compat.IMessageHandler[str], compat.IResettableExecutor):
+    @handler
+    async def handle(self, text: str, context: compat.IWorkflowContext[str], ct: None = None) -> str:
+        return text
+
+    async def reset(self) -> None: ...
+
+
+class Reflecting(compat.ReflectingExecutor["Reflecting"]): ...
+
+
+class Bare(compat.ReflectingExecutor): ...
 
 
 async def calls() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from enum import StrEnum
 from operator import itemgetter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ormsgpack
 
@@ -13,6 +13,9 @@ from holdfast.checkpoint.store import FORMAT_MAJOR
 from holdfast.engine.made import made
 from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId, RunId
+
+if TYPE_CHECKING:
+    from holdfast.checkpoint.views import CheckpointSummary
 
 # The last microsecond of the year 9999.
 _LATEST = 253_402_300_799_999_999
@@ -249,6 +252,12 @@ class CheckpointInfo:
     def parent(self) -> ParentId | None:
         """The same as ``parent_id``, for code that looks for ``parent.checkpoint_id``."""
         return None if self.parent_id is None else ParentId(self.parent_id)
+
+    def summary(self) -> CheckpointSummary:
+        """The checkpoint in a few words, as far as they are known without reading it."""
+        from holdfast.checkpoint.views import CheckpointSummary  # it needs what is in here
+
+        return CheckpointSummary.of_info(self)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, CheckpointInfo) and self.checkpoint_id == other.checkpoint_id

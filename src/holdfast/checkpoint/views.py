@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from holdfast.checkpoint.changes import Asked, Delivered, Ref
-from holdfast.checkpoint.info import moment
+from holdfast.checkpoint.info import CheckpointInfo, moment
 from holdfast.errors import NotLoaded
 from holdfast.graph.types import TypeForm
 from holdfast.ids import ExecutorId, RequestId
@@ -172,6 +172,8 @@ class RequestView:
 class CheckpointSummary:
     """A checkpoint in a few words; made by ``Checkpoint.summary``.
 
+    One of a ``CheckpointInfo`` knows the first four; the others raise ``NotLoaded``.
+
     >>> from holdfast import RunStatus
     >>> CheckpointSummary("ab12", 3, None, RunStatus.WAITING, ["approve"], ["triage"], []).iteration_count
     3
@@ -186,6 +188,33 @@ class CheckpointSummary:
     executor_states: list[str]
     """The executors that keep something."""
     pending_requests: list[RequestView]
+
+    @classmethod
+    def of_info(cls, info: CheckpointInfo) -> CheckpointSummary:
+        """The summary of a checkpoint of which only the header is known."""
+        summary = object.__new__(cls)
+        known = (info.checkpoint_id, info.superstep, info.timestamp, info.status)
+        vars(summary).update(zip(_KNOWN_OF_INFO, known, strict=True))
+        return summary
+
+    def __getattr__(self, name: str) -> Any:
+        """Say how to know what was not set: it stands in the checkpoint, and this one was not read."""
+        if name not in _UNKNOWN_OF_INFO:
+            raise AttributeError(f"a CheckpointSummary has no {name!r}")
+        raise NotLoaded(
+            f"{name} of checkpoint {self.checkpoint_id[:12]}... is not known, its CheckpointInfo has only counts; use "
+            f"'(await storage.load({self.checkpoint_id[:12]!r}...)).summary()'"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CheckpointSummary) and vars(self) == vars(other)
+
+    def __repr__(self) -> str:
+        return f"CheckpointSummary({', '.join(f'{name}={value!r}' for name, value in vars(self).items())})"
+
+
+_KNOWN_OF_INFO = ("checkpoint_id", "iteration_count", "timestamp", "status")
+_UNKNOWN_OF_INFO = ("targets", "executor_states", "pending_requests")
 
 
 def not_loaded(place: str, ref: Ref, checkpoint_id: str) -> NotLoaded:

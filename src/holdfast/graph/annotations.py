@@ -93,8 +93,8 @@ def read_signature(
     function: Function, place: str, declared: Declared, locals_: dict[str, Any], *, answers: bool = False
 ) -> Signed:
     """What the signature of ``function`` declares; ``place`` names it in errors."""
-    parameters = [p for p in signature(function).parameters.values() if p.name != "self"]
     wanted = 2 if answers else 1
+    parameters = _filled(function, wanted + 1)
     example = "request: str, response: bool" if answers else "message: str"
     shape = f"like (self, {example}, ctx: WorkflowContext[str]), but its signature is {signature(function)}"
     if not wanted <= len(parameters) <= wanted + 1 or any(p.kind in _VARIADIC for p in parameters):
@@ -111,9 +111,9 @@ def read_signature(
             first = "the request and the response come" if answers else "the message comes"
             raise GraphError(f"{place} takes its context as its {taken}: {first} first, {shape}")
     said = _said_by_decorator(declared, parameters, wanted)
-    for name, hint in hints.items():
-        if name not in said:
-            _check_no_variable(hint, name, place)
+    for name in (*(parameter.name for parameter in parameters), "return"):
+        if name in hints and name not in said:
+            _check_no_variable(hints[name], name, place)
     request = _declared(hints, parameters[0], place, declared.request, "request") if answers else None
     accepts = _declared(hints, parameters[wanted - 1], place, declared.accepts, "input")
     takes_context = len(parameters) > wanted
@@ -139,6 +139,16 @@ def read_signature(
     )
 
 
+def _filled(function: Function, most: int) -> list[Parameter]:
+    """The parameters of a handler that are given something, without ``self``.
+
+    What follows the context and has a default is left to that: the ``ct=None`` of programs that come from elsewhere.
+    """
+    parameters = [p for p in signature(function).parameters.values() if p.name != "self"]
+    left = [p for p in parameters[most:] if p.default is Parameter.empty or p.kind in _STARRED]
+    return [*parameters[:most], *left]
+
+
 def _declared(
     hints: dict[str, Any], parameter: Parameter, place: str, declared: TypeForm | None, keyword: str
 ) -> TypeForm:
@@ -153,7 +163,8 @@ def _declared(
     return hints[parameter.name]
 
 
-_VARIADIC = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD, Parameter.KEYWORD_ONLY)
+_STARRED = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+_VARIADIC = (*_STARRED, Parameter.KEYWORD_ONLY)
 
 
 def _hints(function: Function, place: str, locals_: dict[str, Any]) -> dict[str, Any]:
@@ -201,7 +212,8 @@ def _context_types(
 
 
 def _is_context(hint: TypeForm) -> bool:
-    return hint is WorkflowContext or get_origin(hint) is WorkflowContext
+    origin: Any = get_origin(hint)
+    return WorkflowContext in (hint, origin)
 
 
 def _said_by_decorator(declared: Declared, parameters: list[Parameter], wanted: int) -> set[str]:

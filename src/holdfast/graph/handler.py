@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar, overload
 
@@ -144,13 +145,29 @@ def _marked(function: Any, declared: Declared, policy: Policy, *, answers: bool)
     """The marked function, or the decorator that marks one; called by the decorators only, for its depth."""
 
     def mark(method: Function) -> Function:
+        _refuse_second(method, answers, depth=2)
         setattr(method, _MARK, _Mark(declared, policy, answers, locals_named_by(method, depth=2)))
         return method
 
     if function is None:
         return mark
+    _refuse_second(function, answers, depth=3)
     setattr(function, _MARK, _Mark(declared, policy, answers, locals_named_by(function, depth=3)))
     return function
+
+
+def _refuse_second(function: Function, answers: bool, depth: int) -> None:
+    """Raise ``GraphError`` if the class body that defines ``function`` has a handler of that name already.
+
+    The second would replace the first, and only messages that nobody takes would show that.
+    """
+    body = sys._getframe(depth).f_locals
+    if "__qualname__" in body and hasattr(body.get(function.__name__), _MARK):
+        raise GraphError(
+            f"{'response handler' if answers else 'handler'} {function.__qualname__} is defined twice in one class, of "
+            f"which Python keeps only the last; give each a name of its own: what a handler takes is said by its "
+            f"annotation"
+        )
 
 
 def handlers_of(cls: type) -> tuple[Handler, ...]:

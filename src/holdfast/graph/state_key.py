@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Generic, TypeAlias, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, get_args, get_origin
 
 from holdfast.errors import GraphError, WrongType
 from holdfast.graph.annotations import uncallable_signature
 from holdfast.graph.matching import matches, misfit
 from holdfast.graph.types import TypeForm, type_name
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    T = TypeVar("T", default=Any)
+else:
+    # The defaults of type variables are for type checkers only, so no backport is imported at run time.
+    from typing import TypeVar
+
+    T = TypeVar("T")
 
 
 class Merge(StrEnum):
@@ -41,7 +49,7 @@ MergeRule: TypeAlias = Merge | Callable[[Any, Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class StateKey(Generic[T]):
-    """A state key with a type, accepted wherever a key is.
+    """A state key with a type, accepted wherever a key is; without a type it takes any value.
 
     >>> raw = StateKey("raw", str, scope_name="IncidentLogs")
     >>> raw.name, raw.scope_name
@@ -49,7 +57,7 @@ class StateKey(Generic[T]):
     """
 
     name: str
-    type: type[T]
+    type: type[T] = object  # type: ignore[assignment]  # whatever T is then, any value will do
     scope_name: str | None = None
     merge: MergeRule | None = None
 
