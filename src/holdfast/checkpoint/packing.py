@@ -182,6 +182,8 @@ class Packer(Names):
         opened = None if tail is None else slices.opened(tail)
         if tail is None or opened is None:
             return None
+        if value.type is list:
+            value.grew_from(held, tail)
         label, (_, length, _) = value.type.__name__, opened
         return Grow(label, (Part(False, self.named(label, tail)),) if length else ())
 

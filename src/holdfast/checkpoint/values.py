@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from functools import lru_cache
+from typing import Any, Final, Protocol, TypeAlias
 
 from holdfast.checkpoint.changes import Ref
 from holdfast.checkpoint.codec import Codec
+from holdfast.checkpoint.codec.shapes import ModelShape, ObjectShape, PlainShape, kind_of
 from holdfast.checkpoint.counters import Counters
-from holdfast.engine.copying import differs, is_immutable
+from holdfast.engine.copying import ListMaker, Maker, differs, is_immutable, maker_of
 from holdfast.engine.value import Fetchable, NotAtHand, Value, missing_of, read_all
 from holdfast.errors import LimitExceeded
 from holdfast.graph.types import TypeForm
@@ -18,6 +20,10 @@ _ATOMS = frozenset({int, float, bool, type(None), complex})
 _MISSING: Final = object()
 # A value up to this size is decoded once for all who only peek, and compared to tell whether it was changed.
 _SMALL = 256 * 1024
+Growth: TypeAlias = tuple[ListMaker, bytes]
+"""What makes copies of a list, and the encoding of what stands behind that now."""
+# In place of what makes copies of a value: it was read once.
+_READ: Final = "read"
 INLINE = 4096
 """Values up to this size stand in the record itself."""
 
@@ -94,7 +100,18 @@ class Encoder:
 class Encoded:
     """A value of a stored run: the object itself if it cannot be changed, its bytes, or the name of its blob."""
 
-    __slots__ = ("_data", "_encoder", "_object", "_peeked", "_source", "mutable", "ref", "size_hint", "type")
+    __slots__ = (
+        "_copies",
+        "_data",
+        "_encoder",
+        "_object",
+        "_peeked",
+        "_source",
+        "mutable",
+        "ref",
+        "size_hint",
+        "type",
+    )
 
     def __init__(
         self,
@@ -110,6 +127,8 @@ class Encoded:
         self._object = value
         self._data = data
         self._peeked = _MISSING
+        # An int: it is better decoded each time; that was found out when it had this size.
+        self._copies: Maker | Growth | int | str | None = None
         self._source = source
         self.mutable = value is _MISSING
         self.ref = ref
@@ -178,7 +197,32 @@ class Encoded:
         return value
 
     def load(self) -> Any:
-        return self._object if self._object is not _MISSING else self._decoded()
+        if self._object is not _MISSING:
+            return self._object
+        copies = self._copies
+        if copies is None:  # as most values, which are read once
+            value = self._decoded()
+            self._copies = _READ
+            return value
+        if copies is _READ:
+            size = len(self.data)
+            copies = self._copies = maker_of(self.peek(), _is_record, size) or size
+        elif type(copies) is tuple:
+            maker, tail = copies
+            copies = self._copies = maker.grown(self._encoder.decode(tail), _is_record) or len(self.data)
+        return self._decoded() if type(copies) is int else copies()  # type: ignore[operator]
+
+    def grew_from(self, held: Value, tail: bytes) -> None:
+        """Note that this list is ``held`` with ``tail`` behind it: what is known of that need not be decoded again."""
+        if self._copies is not None or not isinstance(held, Encoded):
+            return
+        copies = held._copies
+        if isinstance(copies, ListMaker):
+            self._copies = copies, tail
+        elif isinstance(copies, int):
+            self._copies = copies if len(self.data) < 2 * copies else _READ
+        elif copies is _READ:
+            self._copies = _READ
 
     def _decoded(self) -> Any:
         if self._data is None:
@@ -203,6 +247,14 @@ class Encoded:
 
     def __repr__(self) -> str:
         return f"Encoded({self.peek()!r})" if self.at_hand else f"Encoded({self.ref!r})"
+
+
+def _has_attributes_only(kind: type) -> bool:
+    """Whether instances are their attributes and nothing else, so that a copy of these is as if it were decoded."""
+    return kind_of(kind) in (ObjectShape, PlainShape, ModelShape)
+
+
+_is_record = lru_cache(maxsize=1024)(_has_attributes_only)
 
 
 class Pieces:

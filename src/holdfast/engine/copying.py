@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import copy
 import datetime
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
-from functools import lru_cache
+from functools import cached_property, lru_cache, partial
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 from holdfast.errors import NotCheckpointable
 
@@ -35,7 +35,7 @@ def is_immutable(value: object) -> bool:
         return False
     if kind is frozenset or (isinstance(value, tuple) and (kind is tuple or hasattr(kind, "_fields"))):
         return all(is_immutable(part) for part in value)  # type: ignore[attr-defined]
-    if _is_record(kind) and kind.__dataclass_params__.frozen:
+    if _is_frozen(kind):
         return all(is_immutable(part) for _, part in _attributes(value))
     return False
 
@@ -102,6 +102,152 @@ def _copied(value: Any) -> Any:
     return copy.deepcopy(value)
 
 
+# -- many copies of one value ----------------------------------------------------------------------
+
+Maker: TypeAlias = Callable[[], Any]
+"""Makes a copy of one value each time it is called."""
+_Placed: TypeAlias = "list[tuple[Any, Maker]]"
+"""Makers of parts, with the index, key or name of each."""
+
+# Native decoding of lists and dicts with fewer bytes each is faster than copying them one by one here; of instances of
+# classes it is as slow as that of so many bytes. Both measured, with some room.
+_BYTES_A_CONTAINER = 64
+_BYTES_AN_INSTANCE = 512
+
+
+class ListMaker:
+    """Makes copies of a list that share its immutable items; one for a longer list costs what is behind."""
+
+    __slots__ = ("_items", "_length", "_makers", "_parts")
+
+    def __init__(self, items: list[Any], makers: _Placed) -> None:
+        """``items`` and ``makers`` belong to this maker and those that grow from it."""
+        self._items = items
+        self._length = len(items)
+        self._makers = makers
+        self._parts = len(makers)
+
+    def __call__(self) -> list[Any]:
+        twin = self._items[: self._length]
+        makers = self._makers
+        for index, make in makers if len(makers) == self._parts else makers[: self._parts]:
+            twin[index] = make()
+        return twin
+
+    def grown(self, items: list[Any], is_record: Callable[[Any], bool]) -> ListMaker | None:
+        """A maker of the list with ``items`` behind it; None if one of them has no maker."""
+        try:
+            makers = _Making(is_record).placed(enumerate(items, self._length))
+        except (_NoMaker, RecursionError):
+            return None
+        if len(self._items) > self._length:  # another list went on from here
+            return ListMaker([*self._items[: self._length], *items], [*self._makers[: self._parts], *makers])
+        self._items += items
+        self._makers += makers
+        return ListMaker(self._items, self._makers)
+
+
+def maker_of(
+    value: object, is_record: Callable[[Any], bool] | None = None, size: int | None = None
+) -> Maker | None:
+    """What makes copies of ``value``, which must not change any more; None for values with parts of rare kinds.
+
+    Copies share what is immutable. ``is_record`` tells the classes whose instances are their attributes and nothing
+    else: without it, dataclasses. ``size`` is that of the encoding, where a copy can also be had by decoding that: None
+    is the answer where that is faster.
+
+    >>> make = maker_of({"role": "user", "tags": ["a"]})
+    >>> one, other = make(), make()
+    >>> one["tags"].append("b")
+    >>> one, other
+    ({'role': 'user', 'tags': ['a', 'b']}, {'role': 'user', 'tags': ['a']})
+    """
+    making = _Making(is_record or _is_record)
+    try:
+        if type(value) is list:
+            make: Maker | None = ListMaker(value.copy(), making.placed(enumerate(value)))
+        else:
+            make = making.maker(value)
+    except (_NoMaker, RecursionError):
+        return None
+    saved = making.instances * _BYTES_AN_INSTANCE
+    if size is not None and size + saved < making.containers * _BYTES_A_CONTAINER:
+        return None
+    return make or (lambda: value)
+
+
+class _NoMaker(Exception):
+    """A part can only be copied in ways that makers do not know."""
+
+
+class _Making:
+    """Finds makers of values, and counts what they have to copy."""
+
+    def __init__(self, is_record: Callable[[Any], bool]) -> None:
+        self._is_record = is_record
+        self.containers = 0
+        self.instances = 0
+
+    def placed(self, parts: Iterable[tuple[Any, Any]]) -> _Placed:
+        """Makers of those parts that are not shared."""
+        return [(place, make) for place, part in parts if (make := self.maker(part)) is not None]
+
+    def maker(self, value: Any) -> Maker | None:
+        """A maker of ``value``; None for what is immutable."""
+        if is_immutable(value):
+            return None
+        kind = type(value)
+        if kind is not dict and kind is not list and self._is_record(kind):
+            return self._of_instance(value)
+        self.containers += 1
+        if kind is list:
+            return _filled(value.copy, self.placed(enumerate(value)))
+        if kind is dict and all(map(is_immutable, value)):
+            return _filled(value.copy, self.placed(value.items()))
+        if kind is bytearray or (kind is set and all(map(is_immutable, value))):
+            return value.copy  # type: ignore[no-any-return]
+        if kind is tuple:
+            items = _filled(list(value).copy, self.placed(enumerate(value)))
+            return lambda: tuple(items())
+        raise _NoMaker
+
+    def _of_instance(self, value: Any) -> Maker:
+        self.instances += 1
+        new = partial(object.__new__, type(value))
+        held = getattr(value, "__dict__", None)
+        copy = None if held is None else _filled(held.copy, self.placed(held.items()))
+        slots = {name: part for name, part in _attributes(value) if held is None or name not in held}
+        copy_slots = _filled(slots.copy, self.placed(slots.items())) if slots else None
+
+        def make() -> Any:
+            twin = new()
+            if copy is not None:
+                object.__setattr__(twin, "__dict__", copy())
+            if copy_slots is not None:
+                for name, part in copy_slots().items():
+                    object.__setattr__(twin, name, part)
+            return twin
+
+        return make
+
+
+def _filled(copy: Maker, makers: _Placed) -> Maker:
+    """A maker of a shallow copy in which these places are filled with copies of their own."""
+    if not makers:
+        return copy
+
+    def make() -> Any:
+        twin = copy()
+        for place, part in makers:
+            twin[place] = part()
+        return twin
+
+    return make
+
+
+# -- errors, classes, attributes -------------------------------------------------------------------
+
+
 def _copied_error(error: BaseException) -> BaseException:
     """An exception as data: its arguments and attributes, without what it was raised from."""
     if type(error).__module__ == "builtins":
@@ -122,7 +268,19 @@ def _record(kind: Any) -> bool:
     )
 
 
+def _frozen(kind: Any) -> bool:
+    """Whether instances of a class are records that stay as they are: also not by keeping what they computed."""
+    return (
+        _record(kind)
+        and kind.__dataclass_params__.frozen
+        and not any(
+            isinstance(held, cached_property) for base in kind.__mro__ for held in vars(base).values()
+        )
+    )
+
+
 _is_record: Callable[[Any], bool] = lru_cache(maxsize=1024)(_record)
+_is_frozen: Callable[[Any], bool] = lru_cache(maxsize=1024)(_frozen)
 
 
 _HEAP_TYPE = (

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from holdfast.engine.chain import Chain
-from holdfast.engine.copying import copied, differs, endless, is_immutable, size_of_text
+from holdfast.engine.copying import Maker, copied, differs, endless, is_immutable, maker_of, size_of_text
 from holdfast.errors import LimitExceeded
 from holdfast.graph.types import TypeForm
 
@@ -118,12 +118,14 @@ class Shared:
 class Copied:
     """A value that can be changed: the copy that nobody else can reach."""
 
-    __slots__ = ("_pristine",)
+    __slots__ = ("_make", "_pristine", "_reads")
 
     mutable = True
 
     def __init__(self, pristine: object) -> None:
         self._pristine = pristine
+        self._reads = 0
+        self._make: Maker | None = None
 
     @property
     def type(self) -> type:
@@ -136,6 +138,11 @@ class Copied:
         return self._pristine
 
     def load(self) -> Any:
+        if self._make is not None:
+            return self._make()
+        self._reads += 1
+        if self._reads == 2:  # what is read again is worth a maker
+            self._make = maker_of(self._pristine)
         return copied(self._pristine, "value")
 
     def __eq__(self, other: object) -> bool:
