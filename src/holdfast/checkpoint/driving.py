@@ -9,11 +9,11 @@ from typing import Any
 
 from holdfast.checkpoint.changes import Asked
 from holdfast.checkpoint.inbox import answer_letter, asks_to_cancel, cancel_letter
-from holdfast.checkpoint.loading import Blobs, load
+from holdfast.checkpoint.loading import Blobs, LatestManifests
 from holdfast.checkpoint.owner import is_held, process_of, this_process
 from holdfast.checkpoint.restoring import request_of
-from holdfast.checkpoint.store import Commit, Depth, Expected, Head, Store
-from holdfast.checkpoint.values import Encoder, restored
+from holdfast.checkpoint.store import Commit, Expected, Head, Store
+from holdfast.checkpoint.values import Encoder
 from holdfast.engine.answers import already_answered, checked_answer
 from holdfast.engine.layered import Layered
 from holdfast.engine.message import Request
@@ -37,18 +37,23 @@ async def is_driven(store: Store, head: Head, known: dict[str, bool] | None = No
 
 
 async def leave_answers(
-    store: Store, head: Head, blobs: Blobs, encoder: Encoder, responses: Mapping[str, Any]
+    store: Store,
+    head: Head,
+    blobs: Blobs,
+    encoder: Encoder,
+    responses: Mapping[str, Any],
+    latest: LatestManifests | None = None,
 ) -> Head:
     """Leave answers to pending requests of a run, all or none; gives where the run stood then."""
-    manifest = (await load(store, blobs, head, head.seq, Depth.ALL)).manifest
-    # Of the others only the names are needed: their types may not be known here.
-    requests = {
-        known: _asked_here(head, asked, encoder, blobs)
-        if known in responses
-        else Request(known, asked.executor_id, restored(asked.data, encoder, blobs), object)
-        for known, asked in manifest.requests.items()
+    manifest = await (latest or LatestManifests()).read(store, blobs, head)
+    # Of the others only the names are needed: their types may not be known here, and there may be many.
+    answered = {
+        RequestId(request_id): _asked_here(head, manifest.requests[RequestId(request_id)], encoder, blobs)
+        for request_id in responses
+        if request_id in manifest.requests
     }
-    snapshot = Snapshot(requests=Layered(requests), answered=Layered(dict(manifest.answered)))
+    pending: Layered[RequestId, Any] = Layered(manifest.requests)
+    snapshot = Snapshot(requests=pending.changed(answered), answered=Layered(manifest.answered))
     values = {
         RequestId(request_id): checked_answer(snapshot, request_id, answer, encoder)
         for request_id, answer in responses.items()

@@ -10,7 +10,7 @@ from holdfast.checkpoint.changes import Renames
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.info import CheckpointInfo, moment
-from holdfast.checkpoint.loading import Blobs, Loaded, changes_of, load, whole
+from holdfast.checkpoint.loading import Blobs, LatestManifests, Loaded, changes_of, load, whole
 from holdfast.checkpoint.log import RunLog
 from holdfast.checkpoint.making import Outside
 from holdfast.checkpoint.pruning import tidied
@@ -37,6 +37,7 @@ class RunKeeping:
         self._codecs: dict[str, Codec] = {}
         self._largest: dict[str, int] = {}
         self._anything = Codec()
+        self._latest = LatestManifests()
         self.counters = Counters()
         """What was done so far, in numbers."""
 

@@ -213,6 +213,49 @@ async def load(store: Store, blobs: Blobs, head: Head, seq: int, depth: Depth) -
     return Loaded(target, info_of(newest[0]), header, manifest, _replay_of(line))
 
 
+class LatestManifests:
+    """What the runs hold that were answered last: of a run that moved on, only what came since is read."""
+
+    _MOST = 4
+
+    def __init__(self) -> None:
+        self._known: dict[RunId, tuple[CheckpointId, int, Manifest]] = {}
+
+    async def read(self, store: Store, blobs: Blobs, head: Head) -> Manifest:
+        """What a run holds that stands on ``head``; to be used before anything else is awaited, for it may move on."""
+        known = self._known.pop(head.run_id, None)  # nobody else folds into it meanwhile
+        if known is None or not await _fold_since(store, blobs, head, *known):
+            manifest = (await load(store, blobs, head, head.seq, Depth.ALL)).manifest
+        else:
+            manifest = known[2]
+        self._known[head.run_id] = head.checkpoint_id, head.seq, manifest
+        while len(self._known) > self._MOST:
+            self._known.pop(next(iter(self._known)), None)
+        return manifest
+
+
+async def _fold_since(
+    store: Store, blobs: Blobs, head: Head, parent: CheckpointId | None, seq: int, manifest: Manifest
+) -> bool:
+    """Fold into the manifest of a checkpoint what its run did since; false if the run did not go on from there."""
+    if head.checkpoint_id == parent:
+        return True
+    line: list[Record] = []
+    try:
+        for record in await store.records(head.run_id, seq + 1, head.seq, Depth.ALL):
+            if read_header(record).parent_id != parent:
+                return False
+            line.append(await whole(record, blobs))
+            parent = record.checkpoint_id
+        if parent != head.checkpoint_id:
+            return False
+        for record in line:
+            fold_one(manifest, record, Depth.ALL)
+    except CheckpointCorrupt:  # whoever loads all of it can tell whether that matters
+        return False
+    return True
+
+
 async def _ancestors(store: Store, run_id: RunId, seq: int, first: int, depth: Depth) -> list[Record]:
     """The records from which one follows, read one by one."""
     found: list[Record] = []

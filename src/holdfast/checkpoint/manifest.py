@@ -22,6 +22,7 @@ from holdfast.checkpoint.changes import (
     Written,
     digests_of,
 )
+from holdfast.engine.expiries import Expiries
 from holdfast.engine.message import Expiry
 from holdfast.engine.snapshot import BufferKey
 from holdfast.engine.state import Scope
@@ -36,6 +37,7 @@ class Manifest:
         "buffers",
         "deliveries",
         "digests",
+        "expiries",
         "fingerprint",
         "graph",
         "happened",
@@ -53,6 +55,8 @@ class Manifest:
         self.outputs: list[tuple[ExecutorId, Ref]] = []
         self.requests: dict[RequestId, Asked] = {}
         self.answered: dict[RequestId, bool] = {}
+        self.expiries = Expiries()
+        """Those of all requests that are pending."""
         self.instances: dict[ExecutorId, int] = {}
         self.since_input = 0
         self.fingerprint = ""
@@ -103,6 +107,7 @@ class Manifest:
         other = Manifest()
         for name in self.__slots__:
             setattr(other, name, getattr(self, name))
+        other.expiries = Expiries(self.requests.values())
         return other
 
     def ask_again(self, seq: int, time: int) -> None:
@@ -111,17 +116,19 @@ class Manifest:
             key: asked._replace(seq=seq, expiry=_anew(asked.expiry, time))
             for key, asked in self.requests.items()
         }
+        self.expiries = Expiries(self.requests.values())
 
     def first_expiry(self) -> int | None:
         """When the time of the first pending request is over, if any has one."""
-        times = (asked.expiry.at for asked in self.requests.values() if asked.expiry is not None)
-        return min(times, default=None)
+        return self.expiries.first(self.requests)
 
     def _fold_messages(self, changes: Changes, seq: int) -> None:
         deliveries, _, _, buffers, outputs, requests, answers, answered, *_ = changes
         for asked in requests:
             self.requests[asked.request_id] = asked._replace(seq=asked.seq or seq)
             self._hold([asked.data])
+        if requests:
+            self.expiries.add(requests)
         if deliveries is not None:
             # Those that replace are held first, so that a blob named by both is never unknown in between.
             self._hold(_refs_of(deliveries))

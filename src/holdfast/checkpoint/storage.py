@@ -52,7 +52,8 @@ class CheckpointStorage(Browsing, Upkeep):
         async def leave() -> Head:
             head = await self.head(run_id)
             encoder = self.encoder_for(head.workflow_name)
-            return await leave_answers(self._store, head, self.blobs(head.family), encoder, responses)
+            blobs = self.blobs(head.family)
+            return await leave_answers(self._store, head, blobs, encoder, responses, self._latest)
 
         return await run_info(self._store, await steadily(leave))
 

@@ -61,7 +61,7 @@ class Course:
     def sleeps(self) -> bool:
         """Whether the run waits for nothing but time."""
         asleep = self.status is RunStatus.WAITING and self.runner.at.asleep_until is not None
-        return asleep and not self.runner.questions.pending
+        return asleep and not self.runner.questions.open
 
     @property
     def status_if_cut(self) -> RunStatus:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from holdfast.engine.expiries import Expiries
+from holdfast.engine.message import Request
 from holdfast.engine.snapshot import Snapshot
 
 
 class Position:
     """Where a run stands, for all that let it move."""
 
-    __slots__ = ("_expiring", "asleep_until", "durable", "snapshot")
+    __slots__ = ("_expiries", "asleep_until", "durable", "snapshot")
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
@@ -16,7 +20,7 @@ class Position:
         """Where it stood before what may yet come to nothing, if anything may."""
         self.asleep_until: int | None = None
         """When the first turn goes on that the superstep under way waits for; then the run came to rest for it."""
-        self._expiring: tuple[object, int | None] = (None, None)
+        self._expiries: Expiries | None = None
 
     @property
     def shown(self) -> Snapshot:
@@ -28,14 +32,27 @@ class Position:
         """Whether nothing is left to do."""
         return not self.snapshot.deliveries and not self.snapshot.requests
 
+    def go_to(self, snapshot: Snapshot) -> None:
+        """Stand on a snapshot that did not follow from the one before by what was asked and answered."""
+        self.snapshot = snapshot
+        self._expiries = None
+
+    def note_asked(self, requests: Sequence[Request]) -> None:
+        """Take note of requests that the superstep asked which led here."""
+        if self._expiries is not None:
+            self._expiries.add(requests)
+
+    @property
+    def expiries(self) -> Expiries:
+        """When the pending requests expire."""
+        if self._expiries is None:
+            self._expiries = Expiries(self.snapshot.requests.values())
+        return self._expiries
+
     @property
     def first_expiry(self) -> int | None:
         """When the first of the pending requests expires; None if none does."""
-        requests = self.snapshot.requests
-        if self._expiring[0] is not requests:
-            times = [request.expiry.at for request in requests.values() if request.expiry is not None]
-            self._expiring = requests, min(times, default=None)
-        return self._expiring[1]
+        return self.expiries.first(self.snapshot.requests)
 
     @property
     def wakes_at(self) -> int | None:

@@ -45,8 +45,18 @@ class Questions:
     @property
     def pending(self) -> list[PendingRequest]:
         """The requests that wait for an answer."""
-        taken = self._taken
-        return [pending(r) for r in self._at.shown.requests.values() if r.request_id not in taken]
+        return self.pending_now()()
+
+    def pending_now(self) -> Callable[[], list[PendingRequest]]:
+        """Gives the requests that wait for an answer now, also when it is asked later: there may be many."""
+        requests, taken = self._at.shown.requests, dict(self._taken)
+        return lambda: [pending(r) for r in requests.values() if r.request_id not in taken]
+
+    @property
+    def open(self) -> bool:
+        """Whether any request waits for an answer."""
+        requests, taken = self._at.shown.requests, self._taken
+        return requests.size > sum(1 for request_id in taken if request_id in requests)
 
     @property
     def _taken(self) -> dict[RequestId, Value]:
@@ -113,8 +123,9 @@ class Questions:
         now = in_microseconds(self._now())
         if now < first:
             return
-        for request in list(self._at.snapshot.requests.values()):
-            key, expiry = request.request_id, request.expiry
+        for key in self._at.expiries.until(now):
+            request = self._at.snapshot.requests.get(key)
+            expiry = None if request is None else request.expiry
             if expiry is None or expiry.at > now or key in self._taken:
                 continue
             expired = self._capture(RequestExpired(key, as_time(expiry.at)), "response")

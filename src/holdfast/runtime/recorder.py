@@ -261,8 +261,12 @@ def _beginning(made: Sequence[CheckpointInfo]) -> Beginning | None:
 
 
 def _answers(snapshot: Snapshot, responses: Mapping[RequestId, Value]) -> Entry:
-    # In the order in which they are delivered: that of the requests.
-    ordered = {known: responses[known] for known in snapshot.requests if known in responses}
+    # In the order in which they are delivered: that of the requests, of which there may be many more.
+    ordered = (
+        responses
+        if len(responses) == 1
+        else {known: responses[known] for known in snapshot.requests if known in responses}
+    )
     return Entry(
         Phase.START,
         snapshot.superstep + 1,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,21 @@ class RunResult:
     warnings: list[HoldfastWarning] = field(default_factory=list)
     """What the run warned of, the last thousand at most."""
     _run: Run | None = field(default=None, repr=False, compare=False)
+    _pending: Callable[[], list[PendingRequest]] | None = field(
+        default=None, init=False, repr=False, compare=False
+    )
+
+    def ask_later(self, pending: Callable[[], list[PendingRequest]]) -> None:
+        """Find the pending requests out when somebody looks at them: of thousands, a result is often asked for one."""
+        self._pending = pending
+        del self.pending_requests
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "pending_requests" or self._pending is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        self.pending_requests = self._pending()
+        self._pending = None
+        return self.pending_requests
 
     def get_outputs(self) -> list[Any]:
         """The outputs, in order."""

@@ -209,7 +209,10 @@ class Run:
         """What came of the run so far."""
         outputs = [output.value.load() for output in self.snapshot.outputs]
         warnings = list(self._course.runner.teller.warnings)
-        return RunResult(self.run_id, self.status, outputs, self.pending_requests, warnings, self)
+        result = RunResult(self.run_id, self.status, outputs, [], warnings, self)
+        if not self.status.ended:
+            result.ask_later(self._course.runner.questions.pending_now())
+        return result
 
     async def restore_checkpoint(
         self, checkpoint: str | CheckpointInfo, grace: float = GRACE_SECONDS

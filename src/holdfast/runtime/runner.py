@@ -132,7 +132,7 @@ class Runner:
         self.questions.take_letters()
         if self.resumed and not self._restored:
             self._restored = True
-            at.snapshot = with_expiries(at.snapshot, recorder.log.expiries())
+            at.go_to(with_expiries(at.snapshot, recorder.log.expiries()))
             journal, now = recorder.journal, in_microseconds(self.environment.now())
             self._steps.done = {who: replayed(turn) for who, turn in journal.turns.items()}
             self._steps.asleep = sleepers(journal.results, now)
@@ -219,7 +219,7 @@ class Runner:
             await recorder.caught_up()
         except Exception as problem:
             undone = recorder.durable is not None
-            self.at.snapshot = recorder.durable or self.at.snapshot
+            self.at.go_to(recorder.durable or self.at.snapshot)
             if problem is error:
                 return
             if undone and isinstance(error, Exception):
@@ -236,7 +236,8 @@ class Runner:
             self._log.show()
         else:
             assert before is not None
-            self.at.snapshot, self.teller.superstep = before, before.superstep + 1
+            self.at.go_to(before)
+            self.teller.superstep = before.superstep + 1
             self._log.discard()
             self._lose(error)
 

@@ -101,6 +101,8 @@ class Supersteps:
         teller.conclude(applied, events)
         if recorder is None:
             self._at.snapshot = applied.snapshot
+            if applied.delta.requests:
+                self._at.note_asked(applied.delta.requests)
         else:
             happened, answers = _happened(finished, events, told), dict(self._questions.answers)
             self._log.more_soon = True
@@ -192,6 +194,8 @@ class Supersteps:
             at.durable = at.snapshot
             self._log.hold_back()
         at.snapshot = applied.snapshot
+        if applied.delta.requests:
+            at.note_asked(applied.delta.requests)
         if made:
             completed = events[-1]
             assert isinstance(completed, SuperStepCompletedEvent)
