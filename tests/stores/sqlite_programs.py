@@ -17,7 +17,7 @@ from holdfast.checkpoint.owner import this_process
 from holdfast.checkpoint.store import Letter
 from holdfast.errors import StorageError
 from holdfast.ids import RunId
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite import SqliteStore, handle, writer
 from holdfast.testing.store_suite.samples import LARGE, begin, move_on, sample_blob
 from tests.support.complaints import complaints
 
@@ -224,11 +224,73 @@ def fork_while_busy(path: str) -> None:
     asyncio.run(store.close())
 
 
+class Signalled(sqlite3.Connection):
+    """Raises a signal around a statement that the main thread executes, when it has counted ``left`` down to it."""
+
+    left = 0
+
+    def execute(self, *arguments: Any) -> sqlite3.Cursor:
+        Signalled.count()
+        result = super().execute(*arguments)
+        Signalled.count()
+        return result
+
+    def executemany(self, *arguments: Any) -> sqlite3.Cursor:
+        Signalled.count()
+        result = super().executemany(*arguments)
+        Signalled.count()
+        return result
+
+    @classmethod
+    def count(cls) -> None:
+        if cls.left and threading.current_thread() is threading.main_thread():
+            cls.left -= 1
+            if not cls.left:
+                signal.raise_signal(signal.SIGUSR1)
+
+
+def fork_amid_commits(path: str) -> None:
+    """Fork in the handler of a signal, at each moment of a commit that is made in the thread of the event loop."""
+    writer._LONG_SECONDS = 30.0
+    handle.CONNECTION_CLASS = Signalled
+    store = SqliteStore(path)
+    children: list[int] = []
+
+    def look(_: int, frame: object) -> None:
+        child = os.fork()
+        if child:
+            children.append(os.waitpid(child, 0)[1])
+            return
+        status = 1
+        try:
+            signal.alarm(60)
+            asyncio.events._set_running_loop(None)
+            if len(children) % 3 or asyncio.run(store.head(RunId("r"))) is not None:
+                status = 0
+        finally:
+            os._exit(status)
+
+    async def main() -> None:
+        head = await begin(store, "r")
+        for moment in itertools.count(1):
+            head = await move_on(store, head)  # opens the connection
+            Signalled.left = moment
+            head = await move_on(store, head)
+            if Signalled.left:  # the commit was over before
+                break
+        assert await store.head(RunId("r")) == head
+        print(len(children) > 5, set(children), head.seq == 2 * moment + 1)
+        await store.close()
+
+    signal.signal(signal.SIGUSR1, look)
+    asyncio.run(main())
+
+
 if __name__ == "__main__":
     program, arguments = sys.argv[1], sys.argv[2:]
     if program == "write_runs":
         asyncio.run(write_runs(arguments[0], arguments[1], int(arguments[2]), int(arguments[3])))
-    elif program in ("fork", "fork_and_join", "fork_while_busy"):
+    elif program in ("fork", "fork_and_join", "fork_while_busy", "fork_amid_commits"):
         globals()[program](*arguments)
     else:
         asyncio.run(globals()[program](*arguments))

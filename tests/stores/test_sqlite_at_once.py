@@ -183,23 +183,24 @@ async def test_a_transaction_of_the_thread_is_waited_for_a_moment(
     threads.clear()
     assert store._session is not None
     gate = store._session.writer._handle.gate
-    loop, turned = asyncio.get_running_loop(), threading.Event()
-    gate.acquire()
+    loop, taken, turned = asyncio.get_running_loop(), threading.Event(), threading.Event()
 
-    def let_go() -> None:
-        if patient:
-            time.sleep(0.02)
-        else:
-            assert turned.wait(30), "the event loop stands still"
-        gate.release()
+    def hold() -> None:
+        with gate:
+            taken.set()
+            if patient:
+                time.sleep(0.02)
+            else:
+                assert turned.wait(30), "the event loop stands still"
 
     if not patient:
         monkeypatch.setattr(writer, "_LONG_SECONDS", 0.0)
         loop.call_later(0.2, turned.set)
-    letting = threading.Thread(target=let_go)
-    letting.start()
+    holding = threading.Thread(target=hold)
+    holding.start()
+    taken.wait()
     await move_on(store, head)
-    letting.join()
+    holding.join()
     assert threads == [HERE if patient else THERE]
     await store.close()
 

@@ -107,6 +107,11 @@ def test_a_store_that_is_dropped_ends_its_threads_and_connections(path: Path) ->
     assert finish(start("drop", path)) == "4\n['runs.db']\n"
 
 
+def test_a_signal_handler_may_fork_amid_a_commit(path: Path) -> None:
+    assert finish(start("fork_amid_commits", path)) == "True {0} True\n"
+    assert execute(path, "PRAGMA integrity_check") == [("ok",)]
+
+
 @pytest.mark.parametrize(
     ("program", "printed", "runs"), [("fork", "0\n0\n0\n", 123), ("fork_while_busy", "0\n", 21)]
 )

@@ -2,7 +2,8 @@
 
 SQLite keeps the locks of a process in that process's memory, so that a child which inherits them believes that it
 holds locks it does not hold, and destroys the database. So connections are closed before a fork, between two
-transactions, and opened again on demand: in the parent, and in the child if it uses the store.
+transactions, and opened again on demand: in the parent, and in the child if it uses the store. A signal handler that
+forks amid a transaction of its own thread undoes it; whoever made it finds its connection closed, and begins anew.
 """
 
 from __future__ import annotations
@@ -13,17 +14,28 @@ import weakref
 from typing import Protocol
 
 
+class Gate(Protocol):
+    """A lock that its owner may take once more: a signal handler may fork amid what its thread does."""
+
+    def acquire(self, blocking: bool = True) -> bool: ...
+
+    def release(self) -> None: ...
+
+
 class Closable(Protocol):
     """A connection that is used while its gate is held."""
 
-    gate: threading.Lock
+    @property
+    def gate(self) -> Gate:
+        """Held by whoever uses the connection."""
+        ...
 
     def drop(self) -> None:
         """Close it."""
         ...
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()
 _watched: weakref.WeakSet[Closable] = weakref.WeakSet()
 _held: list[Closable] = []
 forks = 0
@@ -38,10 +50,19 @@ def watch(handle: Closable) -> None:
 
 def _before() -> None:
     _lock.acquire()
-    for handle in list(_watched):
-        handle.gate.acquire()
-        _held.append(handle)
-        handle.drop()
+    handles = list(_watched)
+    # First those that nobody uses but perhaps this thread: others may wait for the end of its transaction.
+    used = [handle for handle in handles if not _dropped(handle, waits=False)]
+    for handle in used:
+        _dropped(handle, waits=True)
+
+
+def _dropped(handle: Closable, waits: bool) -> bool:
+    if not handle.gate.acquire(waits):
+        return False
+    _held.append(handle)
+    handle.drop()
+    return True
 
 
 def _after() -> None:

@@ -71,7 +71,7 @@ class Handle:
     """A connection for one thread; it is used while ``gate`` is held."""
 
     def __init__(self, place: Place, *, reads_only: bool) -> None:
-        self.gate = threading.Lock()
+        self.gate = threading.RLock()
         self._place = place
         self._reads_only = reads_only
         self._epoch = 0

@@ -103,7 +103,7 @@ class Writer:
             connection = self._begin(calls, patience=0)
             self._fill(connection, calls)
             filled = True
-            self._finish(connection, calls)
+            return self._finish(connection, calls)
         except BaseException as error:
             expected = isinstance(error, Exception)
             if filled:  # the commit may have happened, or have failed and yet appear
@@ -113,7 +113,6 @@ class Writer:
             if filled or not expected:  # signals are told to the thread of an event loop, whatever it does
                 raise
             return False
-        return True
 
     def _write(self, calls: list[Call[Task]]) -> None:
         try:
@@ -131,7 +130,8 @@ class Writer:
                 for call in calls:
                     self._write([call])
             return
-        self._finish(connection, calls)
+        if not self._finish(connection, calls):
+            self._write(calls)
 
     def _begin(self, calls: list[Call[Task]], patience: float) -> sqlite3.Connection:
         connection = self._handle.connection()
@@ -213,9 +213,12 @@ class Writer:
         ) as error:  # before anything of it was written
             call.error = error
 
-    def _finish(self, connection: sqlite3.Connection, calls: list[Call[Task]]) -> None:
+    def _finish(self, connection: sqlite3.Connection, calls: list[Call[Task]]) -> bool:
+        """Commit; false if a fork in a signal handler has undone the transaction before that."""
         try:
             connection.execute("COMMIT")
+        except sqlite3.ProgrammingError:  # it is closed
+            return False
         except sqlite3.Error as error:
             # After a failed sync nobody knows what is on the disk, and a second try would not find out.
             self._place.distrust()
@@ -225,6 +228,7 @@ class Writer:
                     self._fail([call], error, "committing to", _doubt(call.task))
         else:
             self.transactions += 1
+        return True
 
     def _fail(self, calls: list[Call[Task]], error: BaseException, doing: str, doubt: str = "") -> None:
         for call in calls:
