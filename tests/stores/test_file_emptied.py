@@ -79,7 +79,7 @@ async def test_nothing_is_emptied_before_the_next_commit_is_durable(store, path,
     await fill(store, 2)
     with monkeypatch.context() as patch:
         patch.setattr(Disk, "sync_folder", failing(errno.EIO))
-        with pytest.raises(StorageError, match="It was committed, but a power cut may undo that"):
+        with pytest.raises(StorageError, match="It was taken back: check the disk"):
             await store.commit(step(RUN, 3))
     assert all(sizes(path).values())
 

@@ -13,7 +13,6 @@ from holdfast.ids import RunId
 from holdfast.stores.disk import Disk
 from holdfast.stores.file import FileStore
 from holdfast.stores.file.folders import Folders
-from holdfast.stores.file.publishing import Publishing
 from holdfast.stores.file.run_folder import RunFolder
 from holdfast.stores.file.waking import DRIVEN, Sign, Waking
 from holdfast.testing.store_suite.inbox import leave
@@ -140,7 +139,7 @@ async def test_a_process_that_dies_after_its_commit_leaves_a_sign(
         raise Died
 
     with monkeypatch.context() as patch:
-        patch.setattr(Publishing, "_sync", die)
+        patch.setattr(Disk, "sync_folder", die)
         with pytest.raises(Died):
             await move_on(store, head, wake_at=NOON)
     assert await due(other) == ["r"]

@@ -25,8 +25,6 @@ class BlobFiles:
         self._folder = root / f"namespace-{safe_name(namespace)}"
         self._swept = False
         self._lock = SweepLock(root)
-        self._unsynced: set[Path] = set()
-        """Folders of which a sync failed: names in them may not be on the disk, and later syncs pass them over."""
 
     def path(self, family: RunId, digest: Digest) -> Path:
         """Where a blob lies."""
@@ -40,15 +38,11 @@ class BlobFiles:
         if not self._swept:
             self._disk.sweep()
             self._swept = True
-        anew = folder in self._unsynced
+        anew = self._disk.is_unsure(folder)
         for blob in blobs:
             self._write(folder / blob.digest.hex(), blob.data, anew)
         # Also for those that were there: whoever wrote them may have died before this.
-        try:
-            self._disk.sync_folder(folder)
-        except OSError:
-            self._unsynced.add(folder)
-            raise
+        self._disk.sync_names(folder)
 
     def bring(self, family: RunId, blobs: Sequence[Blob]) -> Held:
         """Write blobs, and keep sweeps out until the context is left; writers do not keep each other out."""

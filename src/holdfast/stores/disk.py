@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _FILE_MODE = 0o600
@@ -17,6 +17,8 @@ _FOLDER_MODE = 0o700
 _LEFT_BEHIND = 24 * 3600
 _CHUNK = 1 << 20
 _TEMPORARY = ".tmp"
+UNSURE = ".unsynced"
+"""The file that says that a sync of its folder failed."""
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
@@ -34,6 +36,8 @@ class Disk:
         self._counting = threading.Lock()
         self._locked: dict[Path, int] = {}
         """The temporary files that are being written, each with what holds its lock."""
+        self.doubted: set[Path] = set()
+        """The folders of runs in which something can be seen that may not be durable, and could not be taken away."""
 
     def write(self, data: bytes) -> Path:
         """Make a durable file in ``temp``, to be published or removed."""
@@ -123,6 +127,12 @@ class Disk:
         else:
             self.remove(temp)
 
+    def renamed_away(self, place: Path) -> Path:
+        """Take a folder from its place, at once; what it gives is to be removed."""
+        temp = self.temp / f"{secrets.token_hex(8)}{_TEMPORARY}"
+        os.rename(place, temp)
+        return temp
+
     def remove(self, temp: Path) -> None:
         """Remove a temporary file or folder if that is possible; what stays is swept up later."""
         try:
@@ -146,14 +156,23 @@ class Disk:
         except FileExistsError:
             if not os.path.isdir(folder):
                 raise
-        self.sync_folder(folder.parent)
+        try:
+            self.sync_folder(folder.parent)
+        except OSError:
+            with suppress(OSError):
+                os.rmdir(folder)  # so that the next one makes it anew
+            raise
 
     def make_temp(self) -> None:
         """Make the folder for files that are being written; they need not survive anything."""
         self.temp.mkdir(_FOLDER_MODE, exist_ok=True)
 
     def sync_folder(self, folder: Path) -> None:
-        """Make durable which names the folder holds."""
+        """Make durable which names the folder holds.
+
+        If it raises, a later sync that succeeds proves nothing: the system may take for written what it could not
+        write. Names that were to become durable must be taken away or made anew, or nobody may rely on them.
+        """
         if sys.platform == "win32":  # it cannot open folders; NTFS journals their names
             return
         handle = os.open(folder, os.O_RDONLY)
@@ -164,6 +183,22 @@ class Disk:
             raise
         finally:
             os.close(handle)
+
+    def sync_names(self, folder: Path) -> None:
+        """Make durable which names the folder holds; if that fails, all who come later see that it ``is_unsure``."""
+        try:
+            self.sync_folder(folder)
+        except OSError:
+            with suppress(OSError):
+                os.close(os.open(folder / UNSURE, os.O_CREAT | os.O_WRONLY, _FILE_MODE))
+            raise
+
+    def is_unsure(self, folder: Path) -> bool:
+        """Whether a sync of the folder failed at some time: names that are there may not be on the disk.
+
+        What says so need not be durable: a power cut takes it away together with names that are not.
+        """
+        return os.path.lexists(folder / UNSURE)
 
     def sync_file(self, path: Path) -> None:
         """Make durable what another wrote to a file, which nobody may use meanwhile."""

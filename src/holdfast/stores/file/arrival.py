@@ -27,18 +27,16 @@ def arrives(commit: Commit) -> bool:
 
 
 def publish_whole(commit: Commit, place: Path, disk: Disk, hints: Hints) -> bool:
-    """Make the folder of a run with all its files, durably and at once; false if another writer made it first.
+    """Make the folder of a run with all its files, at once; false if another writer made it first.
 
-    It is written where nobody looks, and renamed: over an empty folder that is there, but over no other.
+    It is written where nobody looks, and renamed: over an empty folder that is there, but over no other. The folder
+    above it must be synced before anyone may rely on it.
     """
     folder = written_whole(commit, place, disk, hints)
     try:
-        if not _renamed(folder, place):
-            return False
+        return _renamed(folder, place)
     finally:
         disk.remove(folder)
-    disk.sync_folder(place.parent)
-    return True
 
 
 def written_whole(commit: Commit, place: Path, disk: Disk, hints: Hints) -> Path:

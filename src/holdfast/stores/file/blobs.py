@@ -78,14 +78,20 @@ class Blobs:
     def _add(self, family: RunId, blobs: Sequence[Blob], mark: int) -> None:
         folder = self._folder / safe_name(family)
         self._disk.make_folder(folder)
+        unsure = self._disk.is_unsure(folder)
         for blob in blobs:
-            self._put(folder / blob.digest.hex(), blob.data, mark)
+            self._put(folder / blob.digest.hex(), blob.data, mark, unsure)
         # Also for those that were there: their writer may not have come this far yet.
-        self._disk.sync_folder(folder)
+        self._disk.sync_names(folder)
 
-    def _put(self, place: Path, data: bytes, mark: int) -> None:
-        """Make sure that a blob is there, and seen to be brought; one that is there is left as it is."""
-        if not place.exists():
+    def _put(self, place: Path, data: bytes, mark: int, unsure: bool) -> None:
+        """Make sure that a blob is there, and seen to be brought; one that is there is left as it is.
+
+        But not where a sync failed: there it is written anew, for the name that is there may not be on the disk.
+        """
+        if unsure:
+            self._disk.replace(self._disk.write(data), place)
+        elif not place.exists():
             temp = self._disk.write(data)
             try:
                 self._disk.publish(temp, place)

@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.checkpoint.store import FEATURES, FORMAT_MAJOR, FORMAT_MINOR, StoreInfo
 from holdfast.errors import StorageError
-from holdfast.stores.disk import Disk
+from holdfast.stores.disk import UNSURE, Disk
 from holdfast.stores.file.layout import laid_out
 
 NAME = "store.json"
@@ -21,7 +21,7 @@ REMOVING = "removing"
 MENDING = "mending"
 DAMAGED = "damaged"
 # What may lie in a directory that becomes a store: what another process is making there, or a fresh volume has.
-_HARMLESS = {NAME, TEMP, ".lock", "lost+found"}
+_HARMLESS = {NAME, TEMP, UNSURE, ".lock", "lost+found"}
 
 _ABOUT = [
     "This directory is a Holdfast file store; change nothing in it while a process uses it.",
@@ -49,6 +49,8 @@ def open_store(root: Path, disk: Disk) -> StoreInfo:
     if not marker.exists():
         _refuse_foreign(root)
         _make(marker, disk)
+    elif disk.is_unsure(root):
+        _make_anew(marker, disk)
     return _checked(marker, _read(marker))
 
 
@@ -78,7 +80,15 @@ def _make(marker: Path, disk: Disk) -> None:
         disk.publish(temp, marker)
     except FileExistsError:  # another process was faster
         disk.remove(temp)
-    disk.sync_folder(marker.parent)
+    disk.sync_names(marker.parent)
+
+
+def _make_anew(marker: Path, disk: Disk) -> None:
+    """Write the marker once more, after a sync that failed: its name may not be on the disk."""
+    disk.make_temp()
+    disk.replace(disk.write(marker.read_bytes()), marker)
+    disk.sync_names(marker.parent)
+    (marker.parent / UNSURE).unlink(missing_ok=True)
 
 
 def _make_root(root: Path, disk: Disk) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.checkpoint.store import Commit, Letter
@@ -11,9 +14,13 @@ from holdfast.stores.compare import check_head
 from holdfast.stores.disk import explain
 from holdfast.stores.file import document
 from holdfast.stores.file.arrival import arrives, publish_whole
+from holdfast.stores.file.place import Place, listed
 from holdfast.stores.file.row import Row
 from holdfast.stores.file.tools import Tools
 from holdfast.stores.file.waking import Sign, sign_of
+
+# How long one whose commit may not be durable waits for those who are about to write.
+_PATIENCE = 1.0
 
 
 class Draft(NamedTuple):
@@ -28,6 +35,19 @@ class Draft(NamedTuple):
     gone: bool = False
 
 
+class _NotSynced(Exception):
+    """The newest file of a run can be seen, but a power cut may take it away."""
+
+    def __init__(self, draft: Draft, place: Place, path: Path, error: OSError) -> None:
+        super().__init__(path)
+        self.draft, self.error = draft, error
+        self.place = place
+        """The newest file."""
+        self.path = path
+        """What appeared: that file, or the folder of a run that came whole."""
+        self.inode = os.stat(path).st_ino
+
+
 class Publishing:
     """What makes the next file, used by whoever holds the lock of the ``Row``."""
 
@@ -40,18 +60,69 @@ class Publishing:
 
         The lock tells those who free names that someone is about to take one; false if there is nothing to publish.
         """
-        while True:
-            with self._tools.locks.shared(f"{self._row.path.name}.run"):
-                self._row.catch_up()
-                with self._row.may_move_on():
-                    newest = self._row.known.newest
-                    wanted = draft()
-                    if self._row.known.newest != newest:
-                        continue  # the run moved on while that was read, so it may say where the run stood before
-                    if wanted is None:
-                        return False
-                    if self._published(wanted):
-                        return True
+        try:
+            while True:
+                with self._tools.locks.shared(f"{self._row.path.name}.run"):
+                    self.look()
+                    with self._row.may_move_on():
+                        newest = self._row.known.newest
+                        wanted = draft()
+                        if self._row.known.newest != newest:
+                            continue  # the run moved on while that was read, so it may say where the run stood before
+                        if wanted is None:
+                            return False
+                        if self._published(wanted):
+                            return True
+        except _NotSynced as unsynced:
+            self._row.forget()
+            raise self._failure(unsynced) from unsynced.error
+
+    def _failure(self, unsynced: _NotSynced) -> StorageError:
+        """Take back what was published, unless others went on from it; what is to be said of that.
+
+        Where it cannot be taken back, this process tells nothing more of the run.
+        """
+        run, left = self._row.path.name, unsynced.draft.left
+        with self._tools.locks.alone(f"{run}.run", _PATIENCE) as handle:
+            if listed(self._row.path)[-1:] != [unsynced.place]:
+                said = "Another process went on from it, but a power cut may undo it: check the disk"
+            elif handle is not None and self._taken_back(unsynced.path, unsynced.inode):
+                said = (
+                    "No letter was left: check the disk, then leave them again"
+                    if left
+                    else "It was taken back: check the disk, then resume the run from where it stood before"
+                )
+            else:
+                self._tools.disk.doubted.add(self._row.path)
+                said = (
+                    "It can be seen, but a power cut may undo it: check the disk, then open the storage anew"
+                )
+        return StorageError(f"run {unsynced.draft.commit.head.run_id!r}: {explain(unsynced.error)}. {said}")
+
+    def _taken_back(self, path: Path, inode: int) -> bool:
+        """Take away what was published, while nobody else writes; false if that cannot be done."""
+        disk = self._tools.disk
+        try:
+            if os.stat(path).st_ino != inode:
+                return False
+            if path == self._row.path:
+                disk.remove(disk.renamed_away(path))
+            else:
+                os.unlink(path)
+        except OSError:
+            return False
+        with suppress(OSError):  # if a power cut brings it back, that is as if the commit had happened
+            disk.sync_folder(path.parent)
+        return True
+
+    def look(self) -> None:
+        """Find out where the run stands; raises ``StorageError`` if what can be seen may not be durable."""
+        if self._row.path in self._tools.disk.doubted:
+            raise StorageError(
+                f"{self._row.path}: the disk failed to confirm the newest commit, which could not be taken back and "
+                f"may be lost; check the disk, then open the storage anew"
+            )
+        self._row.catch_up()
 
     def check(self, commit: Commit) -> None:
         """Raise unless the commit may follow what is there, as far as is known; publishing it will show."""
@@ -76,7 +147,7 @@ class Publishing:
             disk.make_folder(self._row.path)
         run, waking, before = self._row.path.name, self._tools.waking, known.sign(self._row.path.name)
         if arrives(commit) and known.newest is None:
-            if self._published_whole(commit):
+            if self._published_whole(draft):
                 return True
             self._row.catch_up()
             if self._row.known.newest is not None:
@@ -110,27 +181,38 @@ class Publishing:
         except FileExistsError:
             disk.remove(temp)
             return False
-        except BaseException:
+        except BaseException as error:
+            appeared = _is_same(temp, self._row.path / place.name)
             disk.remove(temp)
+            if appeared and isinstance(error, OSError):  # though the system said that it did not
+                raise _NotSynced(draft, place, self._row.path / place.name, error) from error
             raise
-        self._sync(commit, draft)
+        try:
+            disk.sync_folder(self._row.path)
+        except OSError as error:
+            raise _NotSynced(draft, place, self._row.path / place.name, error) from error
         self._row.follow(place, outline)
         self._tools.hints.reached(self._row.path, place)
         if sign != before:
             self._change_sign(before, sign)
         return True
 
-    def _published_whole(self, commit: Commit) -> bool:
-        """Make the folder of a run that comes with many checkpoints; false if something lies there."""
-        sign = sign_of(commit.head, bool(commit.letters), self._row.path.name)
+    def _published_whole(self, draft: Draft) -> bool:
+        """Make the folder of a run that comes with many checkpoints, durably; false if something lies there."""
+        commit, path, disk = draft.commit, self._row.path, self._tools.disk
+        sign = sign_of(commit.head, bool(commit.letters), path.name)
         if sign is not None:
             self._tools.waking.add(sign)
-        if not publish_whole(commit, self._row.path, self._tools.disk, self._tools.hints):
+        if not publish_whole(commit, path, disk, self._tools.hints):
             return False
+        try:
+            disk.sync_folder(path.parent)
+        except OSError as error:
+            raise _NotSynced(draft, listed(path)[-1], path, error) from error
         self._row.forget()
         self._row.catch_up()
         if self._row.known.newest is not None:
-            self._tools.hints.reached(self._row.path, self._row.known.newest)
+            self._tools.hints.reached(path, self._row.known.newest)
         return True
 
     def _change_sign(self, before: Sign | None, sign: Sign | None) -> None:
@@ -145,14 +227,9 @@ class Publishing:
             if self._row.known.sign(self._row.path.name) == before:
                 waking.add(before)
 
-    def _sync(self, commit: Commit, draft: Draft) -> None:
-        try:
-            self._tools.disk.sync_folder(self._row.path)
-        except OSError as error:
-            self._row.forget()
-            what = (
-                "The letters were left, but a power cut may undo that; those that are refused now are there"
-                if draft.left
-                else "It was committed, but a power cut may undo that; read the head before going on"
-            )
-            raise StorageError(f"run {commit.head.run_id!r}: {explain(error)}. {what}") from error
+
+def _is_same(temp: Path, place: Path) -> bool:
+    try:
+        return os.path.samefile(temp, place)
+    except OSError:
+        return False

@@ -55,19 +55,19 @@ class RunFolder:
     def head(self) -> Head | None:
         """Where the run stands, also if others moved it; None if nothing was committed."""
         with self._lock:
-            self._row.catch_up()
+            self._publishing.look()
             return self._row.known.head
 
     def inbox(self) -> list[Letter]:
         """The letters that wait, oldest first."""
         with self._lock:
-            self._row.catch_up()
+            self._publishing.look()
             return list(self._row.known.letters.values())
 
     def set_sign(self) -> None:
         """Make sure that the run is found when it is to be woken."""
         with self._lock:
-            self._row.catch_up()
+            self._publishing.look()
             sign = self._row.known.sign(self.path.name)
             if sign is not None:
                 self._tools.waking.add(sign)
@@ -75,7 +75,7 @@ class RunFolder:
     def notes(self) -> list[Note]:
         """The journal of the checkpoint on which the run stands, in order."""
         with self._lock:
-            self._row.catch_up()
+            self._publishing.look()
             while True:
                 with self._row.may_move_on():
                     return self._row.journal()
@@ -88,7 +88,7 @@ class RunFolder:
             return Draft(commit)
 
         with self._lock, self._forgetting():
-            self._row.catch_up()
+            self._publishing.look()
             self._publishing.check(commit)
             family = commit.head.family
             with self._tools.blobs.bringing(family, commit.blobs, commit.needs) as needed:
@@ -114,7 +114,7 @@ class RunFolder:
             return None if refused or not letters else Draft(Commit(known.head, known.expected), letters)
 
         with self._lock, self._forgetting():
-            self._row.catch_up()
+            self._publishing.look()
             if self._row.known.head is not None:
                 self._publishing.append(draft)
             return found
@@ -131,7 +131,7 @@ class RunFolder:
             return Draft(Commit(known.head, known.expected), edits=edits, change=self._change(edits))
 
         with self._lock, self._forgetting():
-            self._row.catch_up()
+            self._publishing.look()
             done = self._row.known.head is not None and self._publishing.append(draft)
             if done:
                 self._tidying.settle()
@@ -151,7 +151,7 @@ class RunFolder:
             return Draft(Commit(head, known.expected), edits=edits, change=self._change(edits), removes=True)
 
         with self._lock, self._forgetting():
-            self._row.catch_up()
+            self._publishing.look()
             head = self._stands(removal.run_id, removal.expected)
             check_removal(head, removal)
             with self._tools.blobs.bringing(head.family, removal.blobs):
@@ -178,7 +178,7 @@ class RunFolder:
     def finish_removing(self) -> bool:
         """Let the folder go if its run was removed, perhaps by a process that died over it; whether there is none."""
         with self._lock, self._forgetting():
-            self._row.catch_up()
+            self._publishing.look()
             if self._row.known.head is None and self._row.known.newest is not None:
                 self._tidying.clear()
                 self._row.catch_up()
@@ -262,7 +262,7 @@ class RunFolder:
         It lies in ``mending`` between the two: if this process dies then, the next one that writes puts it into place.
         """
         with self._lock, self._forgetting(), self._alone():
-            self._row.catch_up()
+            self._publishing.look()
             check_head(commit, self._row.known.expected)
             with self._tools.blobs.bringing(commit.head.family, commit.blobs):
                 whole = written_whole(commit, self.path, self._tools.disk, self._tools.hints)

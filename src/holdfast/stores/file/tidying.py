@@ -73,8 +73,8 @@ class Tidying:
     def _settle(self) -> None:
         view = self._row.view()
         known = self._row.known
-        if known.head is None or not known.unsettled:
-            return
+        if known.head is None or not known.unsettled or self._disk.is_unsure(self._folder):
+            return  # after a sync that failed nobody can tell that edits are carried out: they stay listed for good
         unsettled = known.unsettled
         moved = self._row.moved()
         floor = moved if view.base is None else min(view.base, moved)
@@ -83,9 +83,9 @@ class Tidying:
         }
         dead = self._carry_out(view, sorted(affected), floor)
         if dead:
-            self._disk.sync_folder(self._folder)  # before anything goes that those files make superfluous
+            self._disk.sync_names(self._folder)  # before anything goes that those files make superfluous
             self._free(floor, dead)
-        self._disk.sync_folder(self._folder)
+        self._disk.sync_names(self._folder)
         known.settle(unsettled)
         self._row.forget_names()
 
@@ -190,8 +190,10 @@ class Tidying:
                     empty(self._folder / place.name, self._disk)
             if handle is None:
                 return
+            if self._disk.is_unsure(self._folder):
+                return
             # Nothing that was there before may come back without the file that ended it.
-            self._disk.sync_folder(self._folder)
+            self._disk.sync_names(self._folder)
             self._hints.forget_run(self._folder)
             os.unlink(self._folder / end.name)
             os.rmdir(self._folder)

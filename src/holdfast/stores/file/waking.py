@@ -67,7 +67,11 @@ class Waking:
         self._disk.make_folder(self._folder)
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
         if sign.time != DRIVEN:
-            self._disk.sync_folder(self._folder)
+            try:
+                self._disk.sync_folder(self._folder)
+            except OSError:
+                self.remove(sign)  # so that the next one makes it anew
+                raise
 
     def remove(self, sign: Sign) -> None:
         """Take a sign away that is not needed any more."""
