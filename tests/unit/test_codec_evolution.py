@@ -95,6 +95,47 @@ def test_defaults_are_fresh() -> None:
     assert other.tags == ["new"]
 
 
+class Cart(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="allow")
+    id: str
+    note: str = ""
+    amount: int = 1
+    currency: str = "EUR"
+
+
+class CartToday(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(extra="allow")
+    cart_id: str
+    note: str = ""
+    cents: int = 100
+    currency: str = "EUR"
+    origin: str = "web"
+
+
+def renamed(version: int, fields: dict[str, Any]) -> dict[str, Any]:
+    return {"cart_id": fields["id"], "cents": 5, "currency": fields["currency"], "note": fields["note"]}
+
+
+def test_a_model_that_was_upgraded_knows_which_fields_were_set() -> None:
+    """Those that were and are still there, and those that the upgrade brought; a default is none of them."""
+    cart = read(
+        stored(Cart.model_validate({"id": "c1", "note": "n", "beside": 1})),
+        CartToday,
+        version=2,
+        upgrade=renamed,
+    )
+    assert cart.model_fields_set == {"cart_id", "note", "cents", "beside"}
+    assert cart.model_dump(exclude_unset=True) == {"cart_id": "c1", "note": "n", "cents": 5, "beside": 1}
+    assert cart.origin == "web"
+
+
+def test_a_model_without_upgrade_keeps_which_fields_were_set() -> None:
+    cart = read(stored(Cart.model_validate({"id": "c1", "beside": 1})), Cart)
+    assert cart.model_fields_set == {"id", "beside"}
+    report = read(stored(OldReport("Q3", 5)), ModelReport)
+    assert report.model_fields_set == {"title", "pages"}
+
+
 @dataclass
 class Needing:
     title: str

@@ -1,6 +1,7 @@
 """The comparison that the codec is held to: stricter than ``==``; and that it is."""
 
 import collections
+import contextlib
 import datetime as dt
 import enum
 import math
@@ -8,6 +9,7 @@ import struct
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import PurePath
+from types import MemberDescriptorType
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -25,7 +27,7 @@ def exact(value: Any) -> Any:
     if kind is int:
         return name, hex(value)
     if isinstance(value, PurePath):
-        return name, str(value)
+        return name, value.parts
     if kind is float:
         return name, struct.pack(">d", value)
     if kind is complex:
@@ -47,22 +49,35 @@ def exact(value: Any) -> Any:
     if kind is Decimal:
         return name, value.as_tuple()
     if isinstance(value, BaseException):
-        members = [exact(getattr(value, member, None)) for member in ("errno", "filename", "start", "code")]
-        return name, exact(value.args), members, _held(value)
+        members = ("errno", "filename", "start", "code", "message", "exceptions")
+        return (
+            name,
+            exact(value.args),
+            [exact(getattr(value, member, None)) for member in members],
+            _held(value),
+        )
     if kind.__module__ == "numpy":
-        return name, value.dtype.descr, getattr(value, "shape", None), value.tobytes("A")
+        content = value.tobytes("A") if value.dtype.names is None else repr(value.tolist())
+        content = str.encode(value, "utf-32", "surrogatepass") if isinstance(value, str) else content
+        held = (value.dtype.str, value.dtype.descr, value.dtype.char, value.shape, value.dtype.isnative)
+        return name, held, content, value.flags.writeable if value.ndim else None, value.flags.fnc
     if (held := _held(value)) is not None:
         return name, held
     return name, repr(value)
 
 
 def _held(value: Any) -> Any:
-    slots = [
-        name for base in type(value).__mro__ for name in getattr(base, "__slots__", ()) if name[:2] != "__"
-    ]
-    held = {**getattr(value, "__dict__", {})}
+    slots = {
+        name: found
+        for base in type(value).__mro__
+        for name, found in vars(base).items()
+        if isinstance(found, MemberDescriptorType) and name[:2] != "__" and base.__module__ != "builtins"
+    }
+    held = {**vars(value)} if type(value).__dictoffset__ else {}
     held.pop("__orig_class__", None)
-    held |= {name: getattr(value, name) for name in slots if hasattr(value, name)}
+    for name, slot in slots.items():
+        with contextlib.suppress(AttributeError):  # one that is not set
+            held[name] = slot.__get__(value)
     if not held and not slots and not hasattr(value, "__dict__"):
         return None
     return sorted((name, exact(part)) for name, part in held.items())

@@ -10,6 +10,8 @@ from holdfast.checkpoint.codec import wire
 from holdfast.checkpoint.codec.refused import Malformed, Refused, Unknown
 
 _KINDS = frozenset("biufcmMSUV")
+_MOST_DIMENSIONS = 64
+_MOST_EMPTY = 1 << 20  # items that take no bytes: of these a few bytes could claim any number
 
 
 def is_numpy(cls: type) -> bool:
@@ -23,21 +25,60 @@ def is_numpy(cls: type) -> bool:
 def taken(value: Any) -> tuple[int, list[Any]]:
     """An array or scalar as plain data."""
     numpy = sys.modules["numpy"]
-    dtype = value.dtype
+    described = _described(value.dtype)
+    # Not by their own tobytes, which leaves NULs at the end out.
+    if isinstance(value, str):
+        return wire.SCALAR, [f"<U{len(value)}", str.encode(value, "utf-32-le", "surrogatepass")]
+    if isinstance(value, bytes):
+        return wire.SCALAR, [f"|S{len(value)}", bytes(value)]
+    content = value
+    if value.dtype.names is not None:  # whose fields may have gaps between them, with whatever memory held
+        content = numpy.zeros(value.shape, value.dtype, "F" if value.flags.fnc else "C")
+        content[...] = value
+    if type(value) is not numpy.ndarray:
+        return wire.SCALAR, [described, content.tobytes()]
+    if not value.dtype.itemsize and value.size > _MOST_EMPTY:
+        raise Refused(
+            f"a numpy array of type {value.dtype} with {value.size:,} items is not checkpointable; "
+            f"use a type of fixed size above 0, or its shape"
+        )
+    order = "F" if value.flags.fnc else "C"
+    data = [described, order, list(value.shape), content.tobytes(order)]
+    return wire.ARRAY, data if value.flags.writeable else [*data, True]
+
+
+def _described(dtype: Any) -> Any:
+    """A type as ``.npy`` files have it; ``Refused`` for one that would come back as another."""
+    form = sys.modules["numpy"].lib.format
     if dtype.hasobject or dtype.kind not in _KINDS:
         raise Refused(
             f"a numpy array of type {dtype} is not checkpointable; use a type of fixed size, or a list of its items"
         )
+    if _has_metadata(dtype):
+        raise Refused(
+            f"a numpy array of type {dtype} with metadata is not checkpointable; keep the metadata beside it"
+        )
     try:
-        described = numpy.lib.format.dtype_to_descr(dtype)
+        described = form.dtype_to_descr(dtype)
     except ValueError as error:
         raise Refused(
             f"a numpy array of type {dtype} is not checkpointable: {error}; reorder its fields"
         ) from error
-    if type(value) is not numpy.ndarray:
-        return wire.SCALAR, [described, value.tobytes()]
-    order = "F" if value.flags.fnc else "C"
-    return wire.ARRAY, [described, order, list(value.shape), value.tobytes(order)]
+    if dtype.names is None and form.descr_to_dtype(described).type is not dtype.type:
+        described = dtype.str[0] + dtype.char  # C has two types of one size: long and long long
+    found = form.descr_to_dtype(described)
+    if found != dtype or found.type is not dtype.type:
+        raise Refused(
+            f"a numpy array of type {dtype} would come back as another type, so it is not checkpointable; "
+            f"use .astype(...) with a type of numpy itself"
+        )
+    return described
+
+
+def _has_metadata(dtype: Any) -> bool:
+    if dtype.subdtype is not None:
+        return dtype.metadata is not None or _has_metadata(dtype.base)
+    return dtype.metadata is not None or any(_has_metadata(part[0]) for part in (dtype.fields or {}).values())
 
 
 def _numpy() -> Any:
@@ -60,14 +101,28 @@ def _dtype(described: Any) -> Any:
 
 
 def array_of(data: Any) -> Any:
-    """The array of such data; it owns its memory and can be changed."""
-    described, order, shape, content = data
+    """The array of such data; it owns its memory."""
+    described, order, shape, content, *locked = data
     dtype = _dtype(described)
-    if order not in ("C", "F") or any(type(length) is not int or length < 0 for length in shape):
+    if (
+        order not in ("C", "F")
+        or len(shape) > _MOST_DIMENSIONS
+        or any(type(length) is not int or length < 0 for length in shape)
+    ):
         raise Malformed("the shape of a numpy array is none")
-    if type(content) is not bytes or math.prod(shape) * dtype.itemsize != len(content):
+    items = math.prod(shape)
+    if type(content) is not bytes or items * dtype.itemsize != len(content):
         raise Malformed("a numpy array has another size than its bytes")
-    return _numpy().ndarray(tuple(shape), dtype, bytearray(content), order=order)
+    if not dtype.itemsize and items > _MOST_EMPTY:
+        raise Malformed(f"a numpy array claims {items:,} items without content")
+    numpy = _numpy()
+    # With a buffer where there is no content: numpy would make items without size bigger.
+    made = numpy.ndarray(tuple(shape), dtype, None if content else bytearray(), order=order)
+    if content:  # as bytes: copying it as what it is would leave out what lies between fields
+        made.reshape(-1, order=order).view("u1")[:] = numpy.frombuffer(content, "u1")
+    if locked and locked[0] is True:
+        made.flags.writeable = False
+    return made
 
 
 def scalar_of(data: Any) -> Any:
@@ -76,4 +131,9 @@ def scalar_of(data: Any) -> Any:
     dtype = _dtype(described)
     if type(content) is not bytes or dtype.itemsize != len(content):
         raise Malformed("a numpy scalar has another size than its bytes")
+    if dtype.kind == "S":
+        return _numpy().bytes_(content)
+    if dtype.kind == "U":
+        text = content.decode("utf-32-be" if dtype.str[0] == ">" else "utf-32-le", "surrogatepass")
+        return _numpy().str_(text)
     return _numpy().ndarray((), dtype, bytearray(content))[()]

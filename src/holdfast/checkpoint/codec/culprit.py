@@ -20,7 +20,7 @@ def culprit(
     around: list[Any] = []
     while len(around) < _FOLLOWED:
         around.append(value)
-        for path, part in parts_of(value, place, types):
+        for path, part in _told(value, place, types):
             if any(part is outer for outer in around):
                 return path, f"{type(part).__name__} contains itself; send its parts without the loop"
             if _refusal(part, pack) is not None:
@@ -29,6 +29,13 @@ def culprit(
         else:
             return place, str(_refusal(value, pack) or "") or None
     return place, None
+
+
+def _told(value: Any, place: str, types: TypeRegistry) -> list[tuple[str, Any]]:
+    try:
+        return list(parts_of(value, place, types))
+    except Exception:  # it cannot be taken apart: then it is the culprit itself
+        return []
 
 
 def _refusal(value: Any, pack: Callable[[Any], None]) -> Exception | None:

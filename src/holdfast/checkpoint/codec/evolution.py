@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 from holdfast.checkpoint.codec.refused import Unknown
@@ -21,8 +21,8 @@ class Evolution(NamedTuple):
         """The evolution of a class, by what ``@checkpointable`` says of it."""
         return cls(name, mark_of(kept) or Mark(name), frozenset(fields))
 
-    def fitted(self, version: int, fields: dict[str, Any], default: Callable[[str], Any]) -> dict[str, Any]:
-        """The stored fields as those of today; ``default`` gives a missing one or raises ``LookupError``."""
+    def renewed(self, version: int, fields: dict[str, Any]) -> dict[str, Any]:
+        """The stored fields after ``upgrade``, or as they are where it is not asked; raises for unknown ones."""
         fields = self.upgraded(version, fields, strange=not fields.keys() <= self.fields)
         for name in fields:
             if name not in self.fields:
@@ -30,13 +30,20 @@ class Evolution(NamedTuple):
                     f"{self.name} has no field {name!r}, which the data has (version {version}); "
                     f"give the class @checkpointable(upgrade=...) that drops or renames it"
                 )
-        return fields if fields.keys() == self.fields else self._completed(version, fields, default)
+        return fields
 
-    def _completed(
-        self, version: int, fields: dict[str, Any], default: Callable[[str], Any]
+    def completed(
+        self, version: int, fields: dict[str, Any], unset: Collection[str], default: Callable[[str], Any]
     ) -> dict[str, Any]:
+        """The fields with defaults for those that are missing, but for those that were not set when stored.
+
+        ``default`` gives one or raises ``LookupError``.
+        """
+        missing = self.fields - fields.keys() - {*unset}
+        if not missing:
+            return fields
         completed = dict(fields)
-        for name in sorted(self.fields - fields.keys()):
+        for name in sorted(missing):
             try:
                 completed[name] = default(name)
             except LookupError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Iterator
+from operator import is_
 from types import GetSetDescriptorType, MemberDescriptorType
 from typing import Any
 
@@ -11,7 +12,7 @@ from holdfast import errors
 from holdfast.checkpoint.codec import wire
 from holdfast.checkpoint.codec.evolution import Evolution
 from holdfast.checkpoint.codec.refused import Malformed
-from holdfast.checkpoint.codec.shapes import Shape, slots_of, solid_base
+from holdfast.checkpoint.codec.shapes import Shape, held_in, slots_of, solid_base
 
 STANDARD: dict[str, type[BaseException]] = {
     found.__name__: found
@@ -21,44 +22,57 @@ STANDARD: dict[str, type[BaseException]] = {
 }
 """The exceptions that need no declaration."""
 
-# A live object, the one that lacks the attribute; and what the constructor of a group needs.
+# A live object, the one that lacks the attribute; and what is written apart.
 _UNKEPT = frozenset({"args", "obj", "message", "exceptions"})
+_ARGS: Any = vars(BaseException)["args"]  # whatever a class calls so
 
 
-def members_of(cls: type) -> list[str]:
+def members_of(cls: type) -> dict[str, Any]:
     """The attributes that a builtin exception keeps outside ``__dict__``: ``errno``, ``start``."""
-    return [
-        name
-        for base in cls.__mro__
+    return {
+        name: attribute
+        for base in reversed(cls.__mro__)
+        if base.__module__ == "builtins"
         for name, attribute in vars(base).items()
         if isinstance(attribute, MemberDescriptorType | GetSetDescriptorType)
         and not name.startswith("__")
         and name not in _UNKEPT
-        and base.__module__ == "builtins"
-    ]
+    }
 
 
 def attributes_of(error: BaseException) -> dict[str, Any]:
     """The attributes of an exception, those that are None left out where the class has them anyway."""
-    found = {name: getattr(error, name, None) for name in members_of(type(error))}
-    kept = {name: part for name, part in found.items() if part is not None}
-    slots = {name: getattr(error, name) for name in slots_of(type(error)) if hasattr(error, name)}
-    return {**kept, **slots, **vars(error)}
+    cls = type(error)
+    members = held_in(members_of(cls), error)
+    kept = {name: part for name, part in members.items() if part is not None}
+    if isinstance(error, BaseExceptionGroup) and not _says_all(error):
+        kept |= {"message": error.message, "exceptions": list(error.exceptions)}
+    return {**kept, **held_in(slots_of(cls), error), **vars(error)}
+
+
+def _says_all(group: BaseExceptionGroup[Any]) -> bool:
+    """Whether the arguments of a group are what its base was made with; others can be given to a class of its own."""
+    args = _ARGS.__get__(group)
+    if len(args) != 2 or args[0] is not group.message or not isinstance(args[1], list | tuple):
+        return False
+    held = group.exceptions
+    return len(args[1]) == len(held) and all(map(is_, args[1], held))
 
 
 def rebuilt(cls: type[BaseException], args: list[Any], attributes: dict[str, Any]) -> BaseException:
     """An exception with these arguments and attributes, without its constructor."""
     base: Any = solid_base(cls)
     if issubclass(cls, BaseExceptionGroup):
-        error: BaseException = BaseExceptionGroup.__new__(cls, *args)
+        attributes = dict(attributes)
+        message, held = attributes.pop("message", None), attributes.pop("exceptions", None)
+        error: BaseException = BaseExceptionGroup.__new__(cls, *(args if held is None else (message, held)))
     else:
         error = base.__new__(cls)
-    error.args = tuple(args)
-    outside = {*members_of(cls), *slots_of(cls)}
+    _ARGS.__set__(error, tuple(args))
+    outside = {**members_of(cls), **slots_of(cls)}
     for name, part in attributes.items():
         if name in outside:
-            setter: Any = base if hasattr(base, name) else object
-            setter.__setattr__(error, name, part)
+            outside[name].__set__(error, part)
         else:
             vars(error)[name] = part
     return error
@@ -76,7 +90,7 @@ class ErrorShape(Shape):
 
     def taken(self, value: Any) -> tuple[int, list[Any]]:
         version = self.evolution.mark.version
-        return wire.ERROR, [self.name, version, list(value.args), attributes_of(value)]
+        return wire.ERROR, [self.name, version, list(_ARGS.__get__(value)), attributes_of(value)]
 
     def built(self, code: int, data: list[Any]) -> Any:
         if code != wire.ERROR:
@@ -92,13 +106,13 @@ class ErrorShape(Shape):
 
 def error_parts(error: BaseException) -> Iterator[tuple[str, Any]]:
     """The parts of an exception with their paths."""
-    yield from ((f".args[{index}]", part) for index, part in enumerate(error.args))
+    yield from ((f".args[{index}]", part) for index, part in enumerate(_ARGS.__get__(error)))
     yield from ((f".{name}", part) for name, part in attributes_of(error).items())
 
 
 def taken(error: BaseException) -> tuple[int, list[Any]]:
     """A standard exception as plain data."""
-    return wire.STANDARD_ERROR, [type(error).__name__, list(error.args), attributes_of(error)]
+    return wire.STANDARD_ERROR, [type(error).__name__, list(_ARGS.__get__(error)), attributes_of(error)]
 
 
 def built(data: list[Any]) -> BaseException:

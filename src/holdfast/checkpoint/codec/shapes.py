@@ -5,8 +5,9 @@ from __future__ import annotations
 import dataclasses
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from enum import Enum, Flag
+from types import BuiltinFunctionType, MemberDescriptorType
 from typing import Any, ClassVar
 
 from holdfast.checkpoint.codec import wire
@@ -14,9 +15,7 @@ from holdfast.checkpoint.codec.evolution import Evolution
 from holdfast.checkpoint.codec.refused import Malformed, Refused, Unknown
 from holdfast.checkpoint.codec.registry import mark_of
 
-_HEAP_TYPE = (
-    1 << 9
-)  # Py_TPFLAGS_HEAPTYPE: defined in Python, so that instances have no content of their own in C
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: classes that Python code defines have it, and some of those in C
 _NONE: dict[str, Any] = {}
 _UNKEPT = frozenset({"__orig_class__"})  # which type arguments a generic class was called with
 
@@ -93,14 +92,21 @@ class RecordShape(Shape):
 
     def taken(self, value: Any) -> tuple[int, list[Any]]:
         fields, attributes = self.contents(value)
+        if len(fields) < len(self.fields):
+            return wire.RECORD, [self.name, self.version, fields, attributes, self.unset(fields)]
         if attributes:
             return wire.RECORD, [self.name, self.version, fields, attributes]
         return wire.RECORD, [self.name, self.version, fields]
 
+    def unset(self, fields: Collection[str]) -> list[str]:
+        """The fields of the class that an instance does not hold."""
+        return [name for name in self.fields if name not in fields]
+
     def built(self, code: int, data: list[Any]) -> Any:
         version, fields, attributes = self.checked(code, data)
         if version != self.version or fields.keys() != self.known:
-            fields = self.evolution.fitted(version, fields, self.default)
+            fields = self.evolution.renewed(version, fields)
+            fields = self.evolution.completed(version, fields, _unset_in(code, data), self.default)
         return self.made(fields, attributes)
 
     def checked(self, code: int, data: list[Any]) -> tuple[int, dict[str, Any], dict[str, Any]]:
@@ -118,13 +124,22 @@ class RecordShape(Shape):
             yield from ((f".{name}", part) for name, part in named.items())
 
 
+def _unset_in(code: int, data: list[Any]) -> list[str]:
+    """The names of the fields that an instance did not hold when it was stored."""
+    place = 4 if code == wire.RECORD else 7
+    names: list[str] = data[place] if len(data) > place else []
+    if type(names) is not list or not all(type(name) is str for name in names):
+        raise Malformed(f"the unset fields of {data[0]} are no names")
+    return names
+
+
 class ObjectShape(RecordShape):
     """A dataclass or a plain class: attributes in ``__dict__`` and in slots, set without its constructor."""
 
     __slots__ = ("_defaults", "open", "slots")
 
     def __init__(self, cls: type, name: str) -> None:
-        self.slots = tuple(slots_of(cls))
+        self.slots = slots_of(cls)
         self.open = cls.__dictoffset__ != 0
         super().__init__(cls, name)
 
@@ -147,7 +162,7 @@ class ObjectShape(RecordShape):
         if not self.slots and tuple(held) == self.fields:  # by far the most common
             return held, _NONE
         if self.slots:
-            held = {**held, **{name: getattr(value, name) for name in self.slots if hasattr(value, name)}}
+            held = {**held, **held_in(self.slots, value)}
         fields = {name: held[name] for name in self.fields if name in held}
         return fields, {
             name: part for name, part in held.items() if name not in fields and name not in _UNKEPT
@@ -161,7 +176,7 @@ class ObjectShape(RecordShape):
             return value
         for name, part in held.items():
             if name in self.slots:
-                object.__setattr__(value, name, part)
+                self.slots[name].__set__(value, part)
             elif self.open:
                 value.__dict__[name] = part
             else:
@@ -196,7 +211,15 @@ class TupleShape(RecordShape):
         return self.cls._field_defaults[name]
 
     def contents(self, value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        if len(value) != len(self.fields):
+            raise Refused(
+                f"{self.cls.__name__} has {len(value)} items, but {len(self.fields)} fields; "
+                f"give it as many as it has fields"
+            )
         return dict(zip(self.fields, value, strict=True)), getattr(value, "__dict__", {})
+
+    def built(self, code: int, data: list[Any]) -> Any:
+        return super().built(code, data[: 4 if code == wire.RECORD else 7])  # a tuple holds all of its fields
 
     def made(self, fields: dict[str, Any], attributes: dict[str, Any]) -> Any:
         value = tuple.__new__(self.cls, [fields[name] for name in self.fields])
@@ -208,7 +231,8 @@ class TupleShape(RecordShape):
 class StructShape(RecordShape):
     """A msgspec Struct: its constructor checks nothing, and what ``__post_init__`` does to fields is undone."""
 
-    __slots__ = ()
+    __slots__ = ("_unchecked",)
+    _unchecked: Any
 
     def names(self) -> tuple[str, ...]:
         return tuple(self.cls.__struct_fields__)
@@ -227,21 +251,46 @@ class StructShape(RecordShape):
         return fields, getattr(value, "__dict__", {})
 
     def made(self, fields: dict[str, Any], attributes: dict[str, Any]) -> Any:
-        value = self.cls(**fields)
+        unset = self.unset(fields) if len(fields) < len(self.fields) else ()
+        given = {**fields, **dict.fromkeys(unset)}
         if hasattr(self.cls, "__post_init__"):
+            value = self._made_in_spite(given)
             force = sys.modules["msgspec"].structs.force_setattr
             for name, part in fields.items():
                 force(value, name, part)
+        else:
+            value = self.cls(**given)
+        for name in unset:
+            delattr(value, name)
         if attributes:
             value.__dict__.update(attributes)
+        return value
+
+    def _made_in_spite(self, fields: dict[str, Any]) -> Any:
+        """An instance whatever ``__post_init__`` thinks of it: it may hold what it was not made with."""
+        try:
+            return self.cls(**fields)
+        except Exception:
+            pass
+        # Nothing makes an instance without it but a class that has another one.
+        if not hasattr(self, "_unchecked"):
+            ignoring = {"__post_init__": lambda self: None, "__module__": __name__}
+            self._unchecked = type(self.cls)(f"unchecked {self.cls.__qualname__}", (self.cls,), ignoring)
+        value = self._unchecked(**fields)
+        value.__class__ = self.cls
         return value
 
 
 class ModelShape(RecordShape):
     """A pydantic model: fields, which of them were set, extra and private ones, without validation."""
 
-    __slots__ = ()
+    __slots__ = ("_is_root",)
     kind = "a pydantic model"
+
+    def __init__(self, cls: type, name: str) -> None:
+        # Such a model has neither extra nor private fields in the slots of its base.
+        self._is_root: bool = getattr(cls, "__pydantic_root_model__", False)
+        super().__init__(cls, name)
 
     def names(self) -> tuple[str, ...]:
         return tuple(self.cls.__pydantic_fields__)
@@ -263,26 +312,33 @@ class ModelShape(RecordShape):
         fields, attributes = self.contents(value)
         given = sorted(value.__pydantic_fields_set__)
         extra, private = value.__pydantic_extra__, value.__pydantic_private__
-        return wire.MODEL, [self.name, self.version, fields, attributes, given, extra, private]
+        data = [self.name, self.version, fields, attributes, given, extra, private]
+        if len(fields) < len(self.fields):
+            data.append(self.unset(fields))
+        return wire.MODEL, data
 
     def built(self, code: int, data: list[Any]) -> Any:
-        value = super().built(code, data)
-        if code == wire.MODEL:
-            given, extra, private = data[4:]
-            value.__pydantic_fields_set__.clear()
-            value.__pydantic_fields_set__.update(given)
-            for name, part in (("__pydantic_extra__", extra), ("__pydantic_private__", private)):
-                if part is not None and type(part) is not dict:
-                    raise Malformed(f"the extra fields of {self.name} are no fields")
-                object.__setattr__(value, name, part)
+        version, stored, attributes = self.checked(code, data)
+        given, extra, private = data[4:7] if code == wire.MODEL else (stored, None, None)
+        if any(part is not None and type(part) is not dict for part in (extra, private)):
+            raise Malformed(f"the extra fields of {self.name} are no fields")
+        fields = stored
+        if version != self.version or stored.keys() != self.known:
+            renewed = self.evolution.renewed(version, stored)
+            if renewed is not stored:
+                # What an upgrade brings was set by it; of the rest those count that are still there.
+                given = {*(renewed.keys() - stored.keys()), *({*renewed, *(extra or ())} & {*given})}
+            fields = self.evolution.completed(version, renewed, _unset_in(code, data), self.default)
+        value = self.made(fields, attributes)
+        object.__setattr__(value, "__pydantic_fields_set__", set(given))
+        if not self._is_root:
+            object.__setattr__(value, "__pydantic_extra__", extra)
+            object.__setattr__(value, "__pydantic_private__", private)
         return value
 
     def made(self, fields: dict[str, Any], attributes: dict[str, Any]) -> Any:
         value = self.cls.__new__(self.cls)
         object.__setattr__(value, "__dict__", {**fields, **attributes})
-        object.__setattr__(value, "__pydantic_fields_set__", set(fields))
-        object.__setattr__(value, "__pydantic_extra__", None)
-        object.__setattr__(value, "__pydantic_private__", None)
         return value
 
     def parts(self, value: Any) -> Iterator[tuple[str, Any]]:
@@ -301,6 +357,12 @@ class EnumShape(Shape):
         name = value._name_
         if self.cls._member_map_.get(name) is value:
             return wire.MEMBER, [self.name, name]
+        if not issubclass(self.cls, Flag):
+            cls = self.cls.__name__
+            raise Refused(
+                f"{cls}.{name} is no member that {cls} declares, so it could not be found again; "
+                f"add it to the class"
+            )
         return wire.FLAG, [self.name, value._value_]
 
     def built(self, code: int, data: list[Any]) -> Any:
@@ -326,15 +388,26 @@ class EnumShape(Shape):
         yield from ()
 
 
-def slots_of(cls: type) -> Iterator[str]:
-    """The names of the slots of a class and its bases, as attributes are spelt."""
-    for base in cls.__mro__:
-        slots = vars(base).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            private = name.startswith("__") and not name.endswith("__")
-            spelt = f"_{base.__name__.lstrip('_')}{name}" if private else name  # as the compiler spells it
-            if spelt not in ("__dict__", "__weakref__"):
-                yield spelt
+def slots_of(cls: type) -> dict[str, Any]:
+    """The slots of a class and its bases by name: what reads and sets each, whatever else the class calls so."""
+    return {
+        name: found
+        for base in reversed(cls.__mro__)
+        if base.__flags__ & _HEAP_TYPE
+        for name, found in vars(base).items()
+        if isinstance(found, MemberDescriptorType)
+    }
+
+
+def held_in(slots: dict[str, Any], value: Any) -> dict[str, Any]:
+    """What an instance holds in its slots, those that are not set left out."""
+    held = {}
+    for name, slot in slots.items():
+        try:
+            held[name] = slot.__get__(value)
+        except AttributeError:
+            continue
+    return held
 
 
 def shape_of(cls: type, name: str) -> Shape:
@@ -383,4 +456,10 @@ def _is_of(cls: type, module: str, name: str) -> bool:
 
 def solid_base(cls: type) -> type:
     """The class in C that gives instances their content: ``object`` where there is none but attributes."""
-    return next(base for base in cls.__mro__ if not base.__flags__ & _HEAP_TYPE)
+    for base in cls.__mro__:
+        made_by = base.__new__
+        if not base.__flags__ & _HEAP_TYPE or (
+            isinstance(made_by, BuiltinFunctionType) and made_by.__self__ is base
+        ):
+            return base
+    raise AssertionError("object is a base of everything")

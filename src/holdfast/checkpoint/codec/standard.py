@@ -33,7 +33,15 @@ def _int(value: int) -> Taken:
 
 
 def _keyed(code: int) -> Callable[[Any], Taken]:
-    return lambda value: (code, [list(value), list(value.values())])
+    def taken(value: Any) -> Taken:
+        if vars(value):
+            raise Refused(
+                f"{type(value).__name__} with attributes of its own ({', '.join(map(str, vars(value)))}) is not "
+                f"checkpointable; keep them beside it, in a dataclass"
+            )
+        return code, [list(value), list(value.values())]
+
+    return taken
 
 
 def _defaultdict(value: defaultdict[Any, Any]) -> Taken:
@@ -80,8 +88,20 @@ def _zone_info(value: Any) -> Taken:
     return wire.ZONE_INFO, value.key.encode()
 
 
+def _fraction_taken(value: Any) -> Taken:
+    parts = [value.numerator, value.denominator]
+    if not all(type(part) is int for part in parts):
+        kinds = " and ".join(type(part).__name__ for part in parts)
+        raise Refused(f"Fraction of {kinds} is not checkpointable; make it of two ints")
+    return wire.FRACTION, parts
+
+
 def _path(value: Any) -> Taken:
     pathlib = sys.modules["pathlib"]
+    if type(value)(str(value)) != value:
+        raise Refused(
+            f"{value!r} is another path than its text says, so it is not checkpointable; use its text"
+        )
     kind = "Path" if isinstance(value, pathlib.Path) else type(value).__name__
     return wire.PATH, [kind, str(value)]
 
@@ -107,7 +127,7 @@ TAKEN: dict[type, Callable[[Any], Taken]] = {
 # By name, so that nobody pays for the import of a module that is not used.
 LAZY: dict[tuple[str, str], Callable[[Any], Taken]] = {
     ("decimal", "Decimal"): lambda value: (wire.DECIMAL, str(value).encode()),
-    ("fractions", "Fraction"): lambda value: (wire.FRACTION, [value.numerator, value.denominator]),
+    ("fractions", "Fraction"): _fraction_taken,
     ("uuid", "UUID"): lambda value: (wire.UUID, value.bytes),
     ("zoneinfo", "ZoneInfo"): _zone_info,
     **{("pathlib", name): _path for name in ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath")},

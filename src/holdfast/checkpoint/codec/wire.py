@@ -42,18 +42,24 @@ that ``@checkpointable`` gave it. ``version`` is an int, 1 unless ``@checkpointa
 33   defaultdict         packed [name of the factory or nil, [key, ...], [value, ...]]
 34   Counter             packed [[key, ...], [value, ...]]
 35   deque               packed [maxlen or nil, [item, ...]]
-48   record              packed [name, version, {field: value}] or [name, version, {field: value},
-                         {attribute: value}]: dataclass, NamedTuple, msgspec Struct or ``@checkpointable`` class;
-                         attributes are what an instance holds beside the fields of its class
+48   record              packed [name, version, {field: value}], [name, version, {field: value},
+                         {attribute: value}] or [name, version, {field: value}, {attribute: value}, [field that is
+                         not set, ...]]: dataclass, NamedTuple, msgspec Struct or ``@checkpointable`` class;
+                         attributes are what an instance holds beside the fields of its class, and a field is not
+                         set if the class has it and the instance does not
 49   model               packed [name, version, {field: value}, {attribute: value}, [name of a field that was set],
-                         extra fields or nil, private attributes or nil]: pydantic model
+                         extra fields or nil, private attributes or nil]: pydantic model; [field that is not set,
+                         ...] comes behind that if there are any
 50   enum member         packed [name, name of the member]
 51   flag                packed [name, value as int]: a flag whose value no member has
 52   exception           packed [name, [argument, ...], {attribute: value}]: a builtin one or one of Holdfast;
-                         without traceback and cause; notes are the attribute "__notes__"
+                         without traceback and cause; notes are the attribute "__notes__", and what a group was
+                         made with the attributes "message" and "exceptions" where the arguments are others
 53   exception           packed [name, version, [argument, ...], {attribute: value}]: any other one
 64   numpy array         packed [type, order, [length, ...], bytes]: type as in .npy files ("<f8", or a list of
-                         tuples for structured types), order "C" or "F" of the elements in the bytes
+                         tuples for structured types), or a character of C for one of two that are the same size
+                         ("<q"); order "C" or "F" of the elements in the bytes; true comes behind if it is
+                         read-only
 65   numpy scalar        packed [type, bytes]
 ===  ==================  =====================================================================================
 

@@ -22,6 +22,7 @@ _SCALARS = frozenset({bool, bytes, float, int, str, type(None)})
 _CONTAINERS = frozenset({list, dict})
 _BUFFERS = frozenset({bytearray, memoryview})
 _SHALLOW = 16  # so many extensions inside each other cannot exhaust the stack, however deep each is
+_TOO_BIG = "{} with a part of more than 4,294,967,295 bytes is not checkpointable; keep it outside and pass a reference"
 _NATIVE_DEPTH = 254  # how deep lists and dicts can be in what the native packer takes at once
 
 
@@ -47,6 +48,8 @@ class Writer:
                 raise self._failure from None
             if str(error) == "Recursion limit reached":
                 raise TooDeep from None
+            if str(error) == "write error":
+                raise Refused(_TOO_BIG.format(type(value).__name__)) from None
             return self._by_parts(value)
         if _may_hold_bytes(data) and _holds_buffer(value):
             return self._by_parts(value)
@@ -71,8 +74,14 @@ class Writer:
             self._depth = depth - 1
             return ext
         except BaseException as error:
-            self._failure = error
-            raise
+            failure: BaseException = error
+            if not isinstance(error, Refused | RecursionError | MemoryError) and isinstance(error, Exception):
+                failure = Refused(
+                    f"{type(value).__name__} cannot be taken apart ({error!r}), so it is not checkpointable; "
+                    f"make it with its constructor"
+                )
+            self._failure = failure
+            raise failure from None
 
     def _pack_deep(self, value: Any) -> bytes:
         """As ``pack``, but with an eye on the stack, of which each array or map takes a part in each extension."""
@@ -114,12 +123,19 @@ class Writer:
         if kind is dict:
             if all(type(key) is str and _is_text(key) for key in value):
                 return mapping([packb(key) + self.pack(part) for key, part in value.items()])
-            return packb(Ext(wire.DICT, self.pack([list(value), list(value.values())])))
+            return _extended(wire.DICT, self.pack([list(value), list(value.values())]))
         if kind is str:
-            return packb(Ext(wire.SURROGATES, value.encode("utf-8", "surrogatepass")))
+            return _extended(wire.SURROGATES, value.encode("utf-8", "surrogatepass"))
         if kind is bytearray:
-            return packb(Ext(wire.BYTEARRAY, bytes(value)))
+            return _extended(wire.BYTEARRAY, bytes(value))
         raise Refused(refusal(value, self._types))
+
+
+def _extended(code: int, payload: bytes) -> bytes:
+    try:
+        return packb(Ext(code, payload))
+    except TypeError:
+        raise Refused(_TOO_BIG.format("a value")) from None
 
 
 def shape_for(kind: type, types: TypeRegistry, value: Any) -> Shape:

@@ -181,12 +181,15 @@ def _default_dict(data: Node) -> Pairs:
 
 def _record(data: Node) -> Fields:
     name, version, *held = data
-    return Fields(name, _merged({"(version)": version}, *held))
+    own = {"(version)": version, **({"(fields that are not set)": held[2]} if len(held) > 2 else {})}
+    return Fields(name, _merged(own, *held[:2]))
 
 
 def _model(data: Node) -> Fields:
-    name, version, fields, attributes, given, extra, private = data
+    name, version, fields, attributes, given, extra, private, *unset = data
     own = {"(version)": version, "(fields that were set)": given}
+    if unset:
+        own["(fields that are not set)"] = unset[0]
     return Fields(name, _merged(own, fields, attributes, extra or {}, private or {}))
 
 
