@@ -1151,13 +1151,13 @@ async def test_too_many_deliveries() -> None:
     assert caught.value.limit == "max_deliveries"
 
 
-@pytest.mark.parametrize("value", ["x" * 11, ["x" * 6, {"k": b"y" * 5}], Row("x" * 11)], ids=type)
+@pytest.mark.parametrize("value", ["x" * 11, ["x" * 6, {"k": b"y" * 5}], Row("x" * 11), "€" * 4], ids=str)
 async def test_value_that_is_too_large(value: object) -> None:
     send = sender(value)
     workflow = WorkflowBuilder(limits=Limits(max_value_size=10)).set_start_executor(send).build()
     cause = await cause_of_failure(workflow, "go", LimitExceeded)
     assert str(cause) == (
-        f"message: a {type(value).__name__} of more than 10 characters or bytes; keep it outside and "
+        f"message: a {type(value).__name__} of more than 10 bytes; keep it outside and "
         "pass a reference, or allow more with Limits(max_value_size=...)"
     )
 

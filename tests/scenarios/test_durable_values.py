@@ -4,6 +4,7 @@ import asyncio
 import datetime
 import socket
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
@@ -31,6 +32,7 @@ from holdfast import (
     handler,
     response_handler,
 )
+from holdfast.checkpoint import naming, packing, record, values
 from tests.support.durable import Place, info_of_run, outputs_of, watched
 from tests.support.runs import soon
 
@@ -374,6 +376,72 @@ async def test_value_that_is_too_large_says_so(storage: CheckpointStorage) -> No
         await soon(workflow.run(1, storage=storage))
     assert isinstance(caught.value.__cause__, LimitExceeded)
     assert "state 'key'" in str(caught.value.__cause__)
+
+
+class Keeps(Executor):
+    """Puts what it gets into state."""
+
+    @handler
+    async def do(self, value: list | str | bytes, ctx: WorkflowContext[None, int]) -> None:
+        await ctx.queue_state_update("key", value, scope_name="S")
+        await ctx.yield_output(len(value))
+
+
+LARGEST = 3_000
+AROUND_THE_LARGEST: dict[str, Any] = {
+    "ascii": lambda size: "x" * size,
+    "euros": lambda size: "€" * (size // 3),
+    "emoji": lambda size: "\U0001f600" * (size // 4),
+    "surrogates": lambda size: "\ud800" * (size // 3),
+    "bytes": lambda size: b"x" * size,
+    "in a list": lambda size: ["é" * (size // 4), b"x" * (size // 2)],
+}
+
+
+@pytest.mark.parametrize("make", [pytest.param(make, id=name) for name, make in AROUND_THE_LARGEST.items()])
+async def test_what_is_acknowledged_can_be_read(
+    make: Callable[[int], Any], storage: CheckpointStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (record, values):
+        monkeypatch.setattr(module, "LARGEST", LARGEST, raising=False)
+    for module in (naming, packing, values):  # so that all of them are blobs
+        monkeypatch.setattr(module, "INLINE", 100)
+    workflow = WorkflowBuilder(name="K").set_start_executor(Keeps).with_checkpointing(storage).build()
+    kept = 0
+    for size in (LARGEST // 2, LARGEST - 40, LARGEST - 16, LARGEST, LARGEST + 4, LARGEST * 3):
+        value = make(size)
+        refused: LimitExceeded | None = None
+        try:
+            result = await workflow.run(value)
+        except LimitExceeded as error:
+            refused = error
+        if refused is not None:
+            assert "of more than 2,984 bytes; keep it outside" in str(refused)
+            continue
+        kept += 1
+        loaded = await storage.get_latest(run_id=result.run_id)
+        assert loaded is not None
+        assert await loaded.read_state("key", scope_name="S") == value
+    assert kept in (2, 3)
+    assert (await storage.verify()).ok
+
+
+async def test_too_much_in_one_checkpoint_fails_the_run(
+    storage: CheckpointStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each value is small, but the part of the record that holds all of them is not."""
+    monkeypatch.setattr(record, "LARGEST", LARGEST)
+
+    @executor
+    async def many(count: int, ctx: WorkflowContext[None, int]) -> None:
+        for number in range(count):
+            await ctx.queue_state_update(f"key {number}", "x" * 100, scope_name="S")
+
+    workflow = WorkflowBuilder(name="M").set_start_executor(many).with_checkpointing(storage).build()
+    await workflow.run(20, run_id="few")
+    with pytest.raises(LimitExceeded, match=r"a checkpoint has .* bytes in one piece, more than the 3,000"):
+        await workflow.run(40, run_id="many")
+    assert (await storage.verify()).ok
 
 
 @checkpointable(name="durable-own", version=1)

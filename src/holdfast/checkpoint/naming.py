@@ -12,6 +12,9 @@ from holdfast.checkpoint.values import INLINE, Encoded, Pieces
 from holdfast.engine.value import Joined, Value
 from holdfast.ids import Digest
 
+# Many small items become several slices, each far smaller than what can be read at once.
+_LARGEST_SLICE = 1 << 26
+
 
 class Names:
     """Names the values of one commit, and collects the blobs that it has to store.
@@ -33,6 +36,7 @@ class Names:
         label = kind.__name__
         parts: list[Part] = []
         small: list[bytes] = []
+        size = 0
 
         def flush() -> None:
             if small:
@@ -43,6 +47,10 @@ class Names:
         for item in items:
             data = item.data if isinstance(item, Encoded) else bytes_of(item)
             if len(data) <= INLINE and (kind is list or slices.opened(data) is not None):
+                size += len(data)
+                if size > _LARGEST_SLICE:
+                    flush()
+                    size = len(data)
                 small.append(data)
             else:
                 flush()

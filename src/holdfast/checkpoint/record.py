@@ -8,7 +8,7 @@ import zstandard
 from holdfast.checkpoint.hashing import hashed
 from holdfast.checkpoint.info import CheckpointInfo, Header, unpacked_header
 from holdfast.checkpoint.store import FORMAT_MAJOR, Blob, Record
-from holdfast.errors import CheckpointCorrupt
+from holdfast.errors import CheckpointCorrupt, LimitExceeded
 from holdfast.ids import CheckpointId, Digest
 
 # The first byte of whatever is stored says how to read the rest.
@@ -126,8 +126,18 @@ def blob_of(plain: bytes) -> tuple[bytes, Blob]:
 
 
 def stored_form(data: bytes) -> bytes:
-    """``data`` as it is stored: compressed where that saves a tenth; nothing stays nothing."""
+    """``data`` as it is stored: compressed where that saves a tenth; nothing stays nothing.
+
+    Raises ``LimitExceeded`` for what nobody would read.
+    """
     if len(data) >= WORTH_COMPRESSING:
+        if len(data) > LARGEST:
+            raise LimitExceeded(
+                "max_value_size",
+                LARGEST,
+                f"a checkpoint has {len(data):,} bytes in one piece, more than the {LARGEST:,} that can be read "
+                f"again; keep large values outside and pass references, or send fewer small ones at once",
+            )
         smaller = zstandard.ZstdCompressor(level=_LEVEL).compress(data)
         if len(smaller) * 10 <= len(data) * 9:
             return COMPRESSED + smaller

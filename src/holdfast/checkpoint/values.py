@@ -10,7 +10,8 @@ from holdfast.checkpoint.changes import Ref
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.codec.shapes import ModelShape, ObjectShape, PlainShape, kind_of
 from holdfast.checkpoint.counters import Counters
-from holdfast.engine.copying import ListMaker, Maker, differs, is_immutable, maker_of
+from holdfast.checkpoint.record import LARGEST
+from holdfast.engine.copying import ListMaker, Maker, differs, is_immutable, maker_of, size_in_bytes
 from holdfast.engine.value import Fetchable, NotAtHand, Value, missing_of, read_all
 from holdfast.errors import LimitExceeded
 from holdfast.graph.types import TypeForm
@@ -20,6 +21,7 @@ _ATOMS = frozenset({int, float, bool, type(None), complex})
 _MISSING: Final = object()
 # A value up to this size is decoded once for all who only peek, and compared to tell whether it was changed.
 _SMALL = 256 * 1024
+_MOST_IN_FRONT = 16
 Growth: TypeAlias = tuple[ListMaker, bytes]
 """What makes copies of a list, and the encoding of what stands behind that now."""
 # In place of what makes copies of a value: it was read once.
@@ -48,26 +50,35 @@ class BlobSource(Protocol):
 class Encoder:
     """Captures values by encoding them: what cannot be stored fails where it is sent or queued."""
 
-    __slots__ = ("_limit", "codec", "counters")
+    __slots__ = ("_limit", "_surely_small", "codec", "counters")
 
     def __init__(self, codec: Codec, limit: int, counters: Counters) -> None:
         self.codec = codec
         self.counters = counters
-        self._limit = limit
+        # Nobody reads more than LARGEST, with what an encoding has in front of a text.
+        self._limit = min(limit, LARGEST - _MOST_IN_FRONT)
+        self._surely_small = self._limit // 4  # characters, which have four bytes at most
 
     def __call__(self, value: object, place: str) -> Value:
         kind = type(value)
-        if kind in _ATOMS or ((kind is str or kind is bytes) and len(value) <= self._limit):  # type: ignore[arg-type]
+        if kind in _ATOMS:
+            return Encoded(self, kind, value)
+        if kind is str or kind is bytes:
+            if len(value) > self._surely_small and size_in_bytes(value, self._limit) > self._limit:  # type: ignore[arg-type]
+                raise self._too_big(kind, place)
             return Encoded(self, kind, value)
         data = self.encode(value, place)
         if len(data) > self._limit:
-            raise LimitExceeded(
-                "max_value_size",
-                self._limit,
-                f"{place}: a {kind.__name__} of more than {self._limit:,} characters or bytes; keep it outside and "
-                f"pass a reference, or allow more with Limits(max_value_size=...)",
-            )
+            raise self._too_big(kind, place)
         return Encoded(self, kind, value if is_immutable(value) else _MISSING, data)
+
+    def _too_big(self, kind: type, place: str) -> LimitExceeded:
+        return LimitExceeded(
+            "max_value_size",
+            self._limit,
+            f"{place}: a {kind.__name__} of more than {self._limit:,} bytes; keep it outside and pass a reference, "
+            f"or allow more with Limits(max_value_size=...), up to {LARGEST - _MOST_IN_FRONT:,} bytes",
+        )
 
     def allow(self, form: TypeForm, where: str) -> None:
         self.codec.types.declare(form, where)

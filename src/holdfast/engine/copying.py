@@ -40,14 +40,31 @@ def is_immutable(value: object) -> bool:
     return False
 
 
-def size_of_text(value: object, enough: int) -> int:
-    """The characters, bytes and elements in ``value``, counted until there are more than ``enough``."""
+def size_in_bytes(text: str | bytes | bytearray, enough: int) -> int:
+    """The bytes of a text, in UTF-8; its length if that is more than ``enough`` already."""
+    if not isinstance(text, str) or text.isascii() or len(text) > enough:
+        return len(text)
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def is_larger(value: object, limit: int) -> bool:
+    """Whether ``value`` has more than ``limit`` bytes of text, in UTF-8, and elements."""
+    # Most have few even if each character took four bytes; only of the others they are counted.
+    return _size(value, limit, _most_bytes) > limit and _size(value, limit, size_in_bytes) > limit
+
+
+def _most_bytes(text: str | bytes | bytearray, enough: int) -> int:
+    return 4 * len(text) if isinstance(text, str) and not text.isascii() else len(text)
+
+
+def _size(value: object, enough: int, measure: Callable[[Any, int], int]) -> int:
+    """The sizes of texts and the elements in ``value``, counted until there are more than ``enough``."""
     size = 0
     waiting = [value]
     while waiting and size <= enough:
         part = waiting.pop()
         if isinstance(part, str | bytes | bytearray):
-            size += len(part)
+            size += measure(part, enough)
         elif type(part) in _ATOMS:
             continue
         elif isinstance(part, list | tuple | set | frozenset | dict):

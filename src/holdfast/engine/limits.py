@@ -20,7 +20,7 @@ class Limits:
     max_concurrent_turns: int = 1_000
     """Turns of one superstep that run at the same time; the others wait for their place."""
     max_value_size: int = 1 << 30
-    """Characters and bytes of text in one value that is sent, queued or yielded."""
+    """Bytes in one value that is sent, queued or yielded, of its texts in UTF-8; with storage up to 2^31 - 16."""
     max_depth: int = 16
     """Workflows nested in each other, the outermost included."""
 

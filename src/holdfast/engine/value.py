@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 from holdfast.engine.chain import Chain
-from holdfast.engine.copying import Maker, copied, differs, endless, is_immutable, maker_of, size_of_text
+from holdfast.engine.copying import Maker, copied, differs, endless, is_immutable, is_larger, maker_of
 from holdfast.errors import LimitExceeded
 from holdfast.graph.types import TypeForm
 
@@ -242,21 +242,22 @@ _ATOMS = frozenset({int, float, bool, type(None), complex})
 def capture(value: object, place: str, limit: int) -> Value:
     """Capture ``value`` as it is now; ``place`` names it in errors, as in ``message.rows[3]``.
 
-    Raises ``NotCheckpointable`` for what cannot be kept and ``LimitExceeded`` for text and bytes of more than
-    ``limit`` characters or bytes in all.
+    Raises ``NotCheckpointable`` for what cannot be kept and ``LimitExceeded`` for texts of more than ``limit`` bytes
+    in all, in UTF-8.
     """
     kind = type(value)
-    if kind in _ATOMS or ((kind is str or kind is bytes) and len(value) <= limit):  # type: ignore[arg-type]
+    # A character has four bytes at most.
+    if kind in _ATOMS or ((kind is str or kind is bytes) and len(value) <= limit // 4):  # type: ignore[arg-type]
         return Shared(value)
     try:
         captured = Shared(value) if is_immutable(value) else Copied(copied(value, place))
     except RecursionError:
         raise endless(value, place) from None
-    if size_of_text(captured.peek(), limit) > limit:
+    if is_larger(captured.peek(), limit):
         raise LimitExceeded(
             "max_value_size",
             limit,
-            f"{place}: a {kind.__name__} of more than {limit:,} characters or bytes; keep it outside and "
+            f"{place}: a {kind.__name__} of more than {limit:,} bytes; keep it outside and "
             f"pass a reference, or allow more with Limits(max_value_size=...)",
         )
     return captured
