@@ -15,6 +15,7 @@ from holdfast.errors import HeadMoved
 from holdfast.ids import RunId
 from holdfast.runtime import durable
 from holdfast.runtime.context import TurnContext
+from holdfast.runtime.recorder import Recorder
 from tests.support.durable import Wrapped, storage_at
 
 
@@ -140,6 +141,15 @@ def _other_keys() -> None:
     )
 
 
+def _no_look() -> None:
+    """Let an effect happen without looking who drives the run by now."""
+
+    async def check_owned(self: Recorder) -> None:
+        pass
+
+    Recorder.check_owned = check_owned  # type: ignore[method-assign]
+
+
 def _forget_runs() -> None:
     """Let a host pass over one run in a hundred."""
     genuine = Host._may_begin
@@ -190,6 +200,7 @@ _AROUND_STORE = {
 }
 _IN_PROCESS = {
     "other-keys": _other_keys,
+    "no-look": _no_look,
     "forgets-runs": _forget_runs,
     "wakes-twice": _wake_twice,
     "holds-runs": _hold_runs,

@@ -3,11 +3,14 @@
     python -m tests.faults.zombies --store sqlite
 
 What the process that was woken up commits or notes is refused: the store is as it was, and its run ends with
-``RunTaken``. It is stopped in a handler or between two effects; its run is taken away from it, or its lease ran out;
-and it wakes up while the other is in the same superstep, or after that one brought the run to its end.
+``RunTaken``. It does no effect any more, neither one that is journaled by now nor one that the other has yet to do, and
+tells those who watch it of nothing that came of its superstep. It is stopped in a handler or between two effects; its
+run is taken away from it, or its lease ran out; and it wakes up while the other is in the same superstep, or after that
+one brought the run to its end.
 """
 
 import asyncio
+import contextlib
 import itertools
 import json
 import sys
@@ -16,11 +19,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast import (
+    HoldfastError,
+    Run,
     RunStatus,
     RunTaken,
+    SuperStepCompletedEvent,
     Workflow,
     WorkflowBuilder,
     WorkflowContext,
+    WorkflowOutputEvent,
     executor,
 )
 from holdfast.checkpoint.store import Depth
@@ -113,7 +120,19 @@ async def drive(parent: Parent, case: Case, way: Way) -> None:
     _set_here(parent, case, way, "zombie")
     async with case.opened() as storage:
         run = await two_turns().start(7, run_id=RUN, storage=storage)
+        watching = asyncio.create_task(_watch(run))
         await _tell_end(parent, run.wait_for_completion())
+        parent.tell(f"watched {json.dumps(await watching)}")
+
+
+async def _watch(run: Run) -> list[str]:
+    """What a watcher was told that is true only if it is stored: supersteps that ended, and outputs."""
+    told: list[str] = []
+    with contextlib.suppress(HoldfastError):  # how the run ended is told already
+        async for event in run.watch_stream():
+            if isinstance(event, SuperStepCompletedEvent | WorkflowOutputEvent):
+                told.append(type(event).__name__)
+    return told
 
 
 async def take(parent: Parent, case: Case, way: Way) -> None:
@@ -202,6 +221,7 @@ def try_it(case: Case, way: Way) -> None:
             zombie.say("go")
             zombie.go_on()
             told = zombie.until("end")
+            watched = zombie.until("watched")
             zombie.finish()
             after = case.ask(look)
             expect(before == after, f"a process whose run was taken changed it from {before} to {after}")
@@ -212,6 +232,7 @@ def try_it(case: Case, way: Way) -> None:
     expect(
         told.startswith("end RunTaken: "), f"the run of the process that was stopped ended with {told[4:]}"
     )
+    expect(watched == f'watched ["{SuperStepCompletedEvent.__name__}"]', f"its watcher was told {watched}")
     completed, outputs = case.ask(end_of_run)
     expect(completed and outputs == [result], f"the run gave out {outputs}, not {[result]}")
     _check_effects(case)
@@ -227,6 +248,9 @@ def _check_effects(case: Case) -> None:
     for journaled in ("quick", "first"):
         who = [name for name, effect, _ in done if effect == journaled]
         expect(who == ["zombie"], f"effect {journaled!r} was journaled, but done by {who}")
+    who = [name for name, effect, _ in done if effect == "second"]
+    expect(who == ["taker"] * len(who), f"effect 'second' was done by {who}, after the run was taken over")
+    expect(len(who) <= 1, f"effect 'second' was done {len(who)} times")
     keys = {key for _, effect, key in done if effect in ("first", "second")}
     expect(len(keys) == 1, f"the effects of one turn were done with the keys {keys}")
 

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import gc
-import itertools
 import sys
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -27,6 +26,7 @@ from holdfast import (
     RunTaken,
     SqliteCheckpointStorage,
     StorageError,
+    SuperStepCompletedEvent,
     Workflow,
     WorkflowBuilder,
     WorkflowContext,
@@ -36,6 +36,7 @@ from holdfast import (
 )
 from holdfast.checkpoint.owner import Claim, is_held, let_go, this_process
 from holdfast.checkpoint.store import Commit, Expected, Head, Letter, Store
+from holdfast.engine.durability import Durability
 from holdfast.ids import RunId
 from holdfast.runtime.ownership import MOST_TAKEOVERS
 from tests.support.durable import (
@@ -352,32 +353,81 @@ async def test_a_loser_whose_handler_fails_does_not_fail_the_run(place: Place, s
     assert await scene.resumed(place.storage) == ["x123"]
 
 
-async def test_what_a_loser_does_once_does_not_count(place: Place) -> None:
-    entered, go_on, counter = asyncio.Event(), asyncio.Event(), itertools.count(1)
+class Payment:
+    """A workflow whose second executor pays when it is told to, and who paid."""
 
-    def paid() -> int:
-        return next(counter)
+    def __init__(self) -> None:
+        self.entered: asyncio.Queue[asyncio.Event] = asyncio.Queue()
+        self.paid_by: list[str] = []
+        self.who = ""
+        self.stubborn = False
 
-    @executor(id="pay")
-    async def pay(text: str, ctx: WorkflowContext[None, str]) -> str:
-        entered.set()
-        await go_on.wait()
-        return str(await ctx.once("pay", paid))
+    def build(self, durability: Durability = "sync") -> Workflow:
+        @executor(id="order")
+        async def order(text: str) -> str:
+            return text
 
-    workflow = WorkflowBuilder(name="Pay").set_start_executor(pay).build()
+        @executor(id="pay")
+        async def pay(text: str, ctx: WorkflowContext[None, str]) -> str:
+            who, go_on = self.who, asyncio.Event()
+            self.entered.put_nowait(go_on)
+            try:
+                await go_on.wait()
+            except asyncio.CancelledError:
+                if not self.stubborn:
+                    raise
+                await go_on.wait()
+            await ctx.once("pay", self.paid_by.append, who)
+            return text
+
+        builder = WorkflowBuilder(name="Pay").with_durability(durability)
+        return builder.set_start_executor(order).add_edge(order, pay).build()
+
+    async def inside(self) -> asyncio.Event:
+        """Wait until a handler is about to pay; what lets it go on."""
+        return await soon(self.entered.get())
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+@pytest.mark.parametrize("winner_first", [True, False])
+async def test_a_loser_does_no_effect_any_more(
+    place: Place, durability: Durability, winner_first: bool
+) -> None:
+    payment = Payment()
+    workflow = payment.build(durability)
+    payment.who = "loser"
     loser = await workflow.start("x", run_id="mine", storage=place.storage)
-    await soon(entered.wait())
-    entered.clear()
+    async for event in loser.watch_stream():
+        if isinstance(event, SuperStepCompletedEvent):  # with 'async' it is durable by now
+            break
+    lose = await payment.inside()
+    payment.who = "winner"
     winner = await workflow.resume(run_id="mine", storage=place.storage, take_over=True)
-    await soon(entered.wait())
-    go_on.set()
-    (output,) = (await soon(winner.wait_for_completion())).outputs
-    with pytest.raises((RunTaken, ExecutorFailed)):
+    win = await payment.inside()
+    if winner_first:
+        win.set()
+        await soon(winner.wait_for_completion())
+    lose.set()
+    with pytest.raises(RunTaken):
         await soon(loser.wait_for_completion())
+    win.set()
+    assert (await soon(winner.wait_for_completion())).outputs == ["x"]
+    assert payment.paid_by == ["winner"]
     assert (await head_of(place.storage, "mine")).status is RunStatus.COMPLETED
-    assert (await place.storage.load((await head_of(place.storage, "mine")).checkpoint_id)).outputs == [
-        output
-    ]
+    assert (await place.storage.verify()).ok
+
+
+async def test_a_handler_that_outlives_its_run_does_no_effect_any_more(place: Place) -> None:
+    payment = Payment()
+    payment.stubborn = True
+    run = await payment.build().start("x", run_id="mine", storage=place.storage)
+    go_on = await payment.inside()
+    await run.cancel(grace=0)
+    go_on.set()
+    (task,) = [task for task in asyncio.all_tasks() if task.get_name() == "holdfast run mine"]
+    await soon(asyncio.wait([task]))
+    assert payment.paid_by == []
+    assert (await head_of(place.storage, "mine")).status is RunStatus.CANCELLED
 
 
 async def test_run_can_be_taken_back(place: Place, scene: Scene) -> None:

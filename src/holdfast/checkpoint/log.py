@@ -267,6 +267,11 @@ class RunLog:
         """The head as the store has it; that of this log if the run was removed."""
         return await self.store.head(self.run_id) or self.head
 
+    async def is_owned(self) -> bool:
+        """Read whether the head in the store still names the claim and the token of this log."""
+        head = await self.store.head(self.run_id)
+        return head is not None and (head.owner, head.token) == (self.claim.name, self.head.token)
+
     async def leave(self, letters: Sequence[Letter]) -> Left:
         """Leave letters for whoever drives the run."""
         return await self.store.leave(self.run_id, self.head.seq, letters)

@@ -104,8 +104,8 @@ class WorkflowContext(Protocol[T_Out, T_Final]):
 
         When the turn runs again, after a crash, a failure or for a retry, the journaled result is given and the
         function is not called. A crash before the result is journaled calls it again, so hand it
-        ``idempotency_key`` where the service takes one. Names are unique for a message. Functions that are not async
-        run in a thread.
+        ``idempotency_key`` where the service takes one. Raises ``RunTaken`` in place of the call if another process
+        took the run by now. Names are unique for a message. Functions that are not async run in a thread.
         """
         ...
 

@@ -139,13 +139,24 @@ class Commits:
         """What a commit failed with, as those who drive a run are told it."""
         if not isinstance(error, HeadMoved) or not self.log.head.checkpoint_id:  # that of a run that begins
             return error
-        taken = RunTaken(
+        taken = self._taken()
+        taken.__cause__ = error
+        return taken
+
+    def _taken(self) -> RunTaken:
+        return RunTaken(
             f"run {self.log.run_id} was taken over, or cancelled, by someone else; what was done here since its "
             f"last checkpoint is not part of it. Let its new owner go on, or take it back with "
             f"'workflow.resume(run_id=..., take_over=True)'"
         )
-        taken.__cause__ = error
-        return taken
+
+    async def check_owned(self) -> None:
+        """Read from the store who drives the run; raise ``RunTaken`` if that is another by now.
+
+        Reads, and syncs nothing: a commit in its place would leave the same window, from its end to what follows.
+        """
+        if not await self.log.is_owned():
+            raise self._taken()
 
     async def _over(self, future: asyncio.Future[Any]) -> None:
         while not future.done():

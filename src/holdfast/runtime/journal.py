@@ -44,7 +44,7 @@ class Journal:
         """Wait until what was kept is durable, if the run is; raises if it cannot be."""
 
     async def ready(self) -> None:
-        """Wait until an effect may happen: where its turn began must be durable, if the run is."""
+        """Wait until an effect may happen: where its turn began is durable, and this is still who drives the run."""
 
 
 class Notary(Protocol):
@@ -64,6 +64,10 @@ class Notary(Protocol):
 
     async def caught_up(self) -> None:
         """Wait until what came before is durable."""
+        ...
+
+    async def check_owned(self) -> None:
+        """Read from the store who drives the run; raise ``RunTaken`` if that is another by now."""
         ...
 
 
@@ -123,7 +127,14 @@ class StoredJournal(Journal):
         await asyncio.shield(self._write())
 
     async def ready(self) -> None:
-        await self._by.caught_up()
+        notary = self._by
+        try:
+            await notary.caught_up()
+            await notary.check_owned()
+        except RunTaken as error:
+            # Soon: where this is raised in the task that drives the run, nobody has to cancel it any more.
+            asyncio.get_running_loop().call_soon(self.lost, error)
+            raise
 
     async def settled(self) -> None:
         if self._pending or (self.writing is not None and not self.writing.done()):
