@@ -64,7 +64,8 @@ async def leave_answers(
     }
     left = await store.leave(head.run_id, head.seq, list(letters.values()))
     if left.refused:
-        raise already_answered([known for known, letter in letters.items() if letter.key in left.refused])
+        refused = frozenset(left.refused)
+        raise already_answered([known for known, letter in letters.items() if letter.key in refused])
     if left.head is None:
         raise UnknownRequest(f"run {head.run_id} was removed while it was answered")
     return left.head

@@ -72,10 +72,9 @@ class Questions:
 
         Those for a run that is stored have to be left in its inbox by ``leave``.
         """
+        shown, taken = self._at.shown, self._taken
         checked = {
-            RequestId(request_id): checked_answer(
-                self._at.shown, request_id, answer, self._capture, self._taken
-            )
+            RequestId(request_id): checked_answer(shown, request_id, answer, self._capture, taken)
             for request_id, answer in responses.items()
         }
         (self.answers if self._recorder is None else self._given).update(checked)

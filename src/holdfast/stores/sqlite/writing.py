@@ -99,7 +99,8 @@ def write_commits(
         content += _add_content(connection, run, commit, rows)
         if taken:
             content += mail.take_letters(connection, run, head.run_id, taken)
-            letters = [letter for letter in letters if letter.key not in taken]
+            used_up = frozenset(taken)
+            letters = [letter for letter in letters if letter.key not in used_up]
         if blobs:
             add_blobs(connection, namespace, head.family, blobs, big_blob)
         content %= MODULUS

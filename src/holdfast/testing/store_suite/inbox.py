@@ -267,3 +267,25 @@ class Inbox:
         assert keys_of(await store.commit(staying_commit(head, taken=taken))) == rest
         await leave(store, "late")
         assert keys_of(await store.commit(next_commit(head))) == [*rest, "late"]
+
+    async def test_taking_many_letters_does_not_compare_each_with_all(self, store: Store) -> None:
+        """All answers to thousands of questions may be taken by one commit."""
+        keys = [_Compared(number) for number in range(500)]
+        head = await begin(store, "r")
+        await leave(store, *map(str, keys), "rest")
+        _Compared.times = 0
+        assert keys_of(await store.commit(staying_commit(head, taken=keys))) == ["rest"]
+        assert _Compared.times <= 20 * len(keys)
+
+
+class _Compared(str):
+    """A key that counts how often it and others are compared."""
+
+    times = 0
+
+    def __eq__(self, other: object) -> bool:
+        _Compared.times += 1
+        return str.__eq__(self, other)
+
+    def __hash__(self) -> int:
+        return str.__hash__(self)
