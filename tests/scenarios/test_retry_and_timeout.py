@@ -1026,7 +1026,9 @@ def test_policy_with_something_else_than_a_number(wrong: dict[str, Any]) -> None
     assert f"RetryPolicy({name}={value!r})" in str(caught.value)
 
 
-@pytest.mark.parametrize("retry_on", ["ConnectionError", None, 5, (ConnectionError, "TimeoutError"), int])
+@pytest.mark.parametrize(
+    "retry_on", ["ConnectionError", None, 5, (ConnectionError, "TimeoutError"), int, lambda error, more: True]
+)
 def test_policy_with_something_else_than_exceptions(retry_on: Any) -> None:
     with pytest.raises(InvalidArgument) as caught:
         RetryPolicy(retry_on=retry_on)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from holdfast.errors import InvalidArgument
+from holdfast.graph.annotations import uncallable_signature
 
 _NO_END = float("inf")
 _BOUNDS = (("backoff", 0, _NO_END), ("longest", 0, _NO_END), ("multiplier", 1, _NO_END), ("jitter", 0, 1))
@@ -43,8 +44,10 @@ class RetryPolicy:
                 limits = f"from {least} to {most}" if most < _NO_END else f"of at least {least}"
                 raise self._wrong(name, f"a number {limits}")
         kinds = self.retry_on if isinstance(self.retry_on, tuple) else (self.retry_on,)
-        classes = all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds)
-        if not classes and (isinstance(self.retry_on, type | tuple) or not callable(self.retry_on)):
+        if all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
+            return
+        function = None if isinstance(self.retry_on, type | tuple) else self.retry_on
+        if not callable(function) or uncallable_signature(function, 1) is not None:
             raise self._wrong(
                 "retry_on", "an exception class, a tuple of them, or a function of the exception"
             )

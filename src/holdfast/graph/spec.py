@@ -57,7 +57,7 @@ class ExecutorSpec:
                     f"executor {id!r}: {name} must be a tuple of names, like {name} = "
                     f"({getattr(executor_class, name)!r},), with the comma"
                 )
-        for name in _HOOKS:
+        for name in _own_hooks(executor_class):
             found = uncallable_signature(getattr(executor_class, name), 2)  # the executor and the context
             if found is not None:
                 raise GraphError(
@@ -201,7 +201,10 @@ def _of_class(
     return first.again(id, create, instance)
 
 
-_HOOKS = ("on_checkpointing", "on_checkpoint_restored")
+def _own_hooks(cls: type[Executor]) -> list[str]:
+    """The names of the hooks that a class defines itself."""
+    hooks = ("on_checkpointing", "on_checkpoint_restored")
+    return [name for name in hooks if getattr(cls, name) is not getattr(Executor, name)]
 
 
 def _checked(spec: ExecutorSpec, cls: type[Executor]) -> ExecutorSpec:
@@ -213,7 +216,7 @@ def _checked(spec: ExecutorSpec, cls: type[Executor]) -> ExecutorSpec:
         )
     if spec.shareable:
         kept = ["checkpointed"] if cls.checkpointed else []
-        kept += [name for name in _HOOKS if getattr(cls, name) is not getattr(Executor, name)]
+        kept += _own_hooks(cls)
         if kept:
             raise GraphError(
                 f"executor {spec.id!r} says 'shareable = True', so one object serves several runs at once and cannot "
