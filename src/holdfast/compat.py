@@ -208,11 +208,11 @@ class CheckpointManager(CheckpointStorage):
     @classmethod
     def create_json(
         cls,
-        store: str | os.PathLike[str] | Store,
+        store: str | os.PathLike[str] | Store | CheckpointStorage,
         options: Collection[type] | None = None,
         retention: Retention | None = None,
     ) -> CheckpointManager:
-        """A manager that keeps checkpoints as JSON documents in the directory ``store``, or in a store of your own.
+        """A manager that keeps checkpoints as JSON documents in the directory ``store``, or in a store that is there.
 
         ``options`` are classes whose values may be stored besides those that workflows declare, as if each were
         decorated with ``checkpointable``. How values are written is no option.
@@ -222,10 +222,10 @@ class CheckpointManager(CheckpointStorage):
                 checkpointable(kind)
         if isinstance(store, str | os.PathLike):
             return cls.create_file_storage(store, retention)
+        if isinstance(store, CheckpointStorage):
+            return cls(store.store, retention or store.retention)
         if isinstance(store, type) or not hasattr(store, "commit"):
-            raise WrongType(
-                f"create_json({store!r}): give a directory, or a store like FileStore('checkpoints')"
-            )
+            raise WrongType(f"create_json({store!r}): give a directory, a storage, or a store of your own")
         return cls(store, retention)
 
     async def get_latest_checkpoint(self, workflow_name: str, ct: None = None) -> Checkpoint | None:

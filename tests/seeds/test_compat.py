@@ -139,7 +139,7 @@ def test_options_that_are_no_classes_are_refused(options: Any, tmp_path: Path) -
 
 @pytest.mark.parametrize("store", [5, None, InMemoryCheckpointStorage], ids=str)
 def test_what_is_no_store_is_refused(store: Any) -> None:
-    with pytest.raises(WrongType, match=r"create_json\(.*\): give a directory, or a store"):
+    with pytest.raises(WrongType, match=r"create_json\(.*\): give a directory, a storage, or a store"):
         CheckpointManager.create_json(store)
 
 
@@ -148,6 +148,9 @@ MANAGERS: dict[str, Callable[[Path, Retention], CheckpointManager]] = {
     "json": lambda path, retention: CheckpointManager.create_json(path, None, retention),
     "json, of a store": lambda path, retention: CheckpointManager.create_json(
         MemoryStore(), retention=retention
+    ),
+    "json, of a storage": lambda path, retention: CheckpointManager.create_json(
+        InMemoryCheckpointStorage(retention)
     ),
     "memory": lambda path, retention: CheckpointManager.create_in_memory(retention),
     "new": lambda path, retention: CheckpointManager(MemoryStore(), retention),
