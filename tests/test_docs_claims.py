@@ -25,6 +25,7 @@ HELD = ("CheckpointStorage", "Host", "Run", "RunResult", "Workflow", "WorkflowBu
 BETWEEN_PARTS = {
     *vars(RunKeeping),
     "abandon",
+    "ask_later",
     "begin",
     "driven",
     "go_on",
