@@ -204,8 +204,8 @@ WHERE = {
     "sqlite-exit": '`AsyncSqliteSaver` (WAL, synchronous=FULL), `durability="exit"`',
     "delta": "`AsyncSqliteSaver`, durability `async`, `DeltaChannel` (beta), a snapshot every 100 updates, its default",
 }
-# Tried: W4 with 100 supersteps, killed at the start of the 99th: 7 checkpoints were there. In a loop that appends 5 KB a
-# superstep 3 were there, with handlers of 1 ms 34, of 5 ms 76, of 20 ms 96 and 99.
+# Tried: W4 with 100 supersteps, killed at the start of the 99th: 7 checkpoints were there. In a loop that appends 5 KB
+# a superstep 3 were there, with handlers of 1 ms 34, of 5 ms 76, of 20 ms 96 and 99.
 BEHIND = (
     "all checkpoints that wait to be written, without a bound: the run waits for none of them (killed at the start of "
     "superstep 99 of a W4 with 100, whose handlers do nothing, it had 7; where each handler takes 20 ms, the writer "
