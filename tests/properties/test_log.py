@@ -22,6 +22,7 @@ from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.record import elsewhere, id_of, packed_header, plain_form, stored_form
 from holdfast.checkpoint.restoring import snapshot_of
 from holdfast.checkpoint.store import Commit, Depth, Letter, Record
+from holdfast.checkpoint.threads import Threads
 from holdfast.checkpoint.values import BlobSource, Encoder, restored
 from holdfast.engine import state
 from holdfast.engine.chain import Chain
@@ -924,11 +925,11 @@ async def test_big_text_that_grew_by_little_is_packed_without_a_thread(
 ) -> None:
     threads: list[Any] = []
 
-    async def in_thread(pack: Callable[[], Any]) -> Any:
+    async def in_thread(_: Threads, pack: Callable[[], Any]) -> Any:
         threads.append(pack)
         return pack()
 
-    monkeypatch.setattr(asyncio, "to_thread", in_thread)
+    monkeypatch.setattr(Threads, "call", in_thread)
     writing = await written([put(0, base)])
     assert threads
     threads.clear()

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias, TypeVar
 
 from holdfast.checkpoint.changes import Changes
 from holdfast.checkpoint.entry import Entry
 from holdfast.checkpoint.packing import Packer
+from holdfast.checkpoint.threads import packing_threads
 from holdfast.engine.value import NotAtHand, Value
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ async def in_time(pack: Callable[[], T], values: Iterable[Value]) -> T:
     heavy = any(map(_is_heavy, values))
     while True:
         try:
-            return await asyncio.to_thread(pack) if heavy else pack()
+            return await packing_threads.call(pack) if heavy else pack()
         except NotAtHand as absent:
             await absent.fetch()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -26,6 +25,7 @@ from holdfast.checkpoint.record import (
     unsealed,
 )
 from holdfast.checkpoint.store import Depth, Head, Record, Store
+from holdfast.checkpoint.threads import reading_threads
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import CheckpointId, Digest, RunId
 
@@ -46,7 +46,11 @@ class Blobs:
         found = await self._store.blobs(self._family, digests)
         self._counters.blobs_read += len(found)
         heavy = sum(map(len, found.values())) > _HEAVY
-        return await asyncio.to_thread(_checked, digests, found) if heavy else _checked(digests, found)
+        return (
+            await reading_threads.call(lambda: _checked(digests, found))
+            if heavy
+            else _checked(digests, found)
+        )
 
 
 def _checked(digests: Iterable[Digest], found: Mapping[Digest, bytes]) -> dict[Digest, bytes]:

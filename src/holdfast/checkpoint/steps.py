@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias, TypeVar
+
+from holdfast.checkpoint.threads import upkeep_threads
 
 T = TypeVar("T")
 
@@ -59,7 +62,7 @@ async def finished(call: Callable[[], T]) -> T:
     """
     # By hand, because the machinery of threads and futures lets go of a result only some time later: it may be large.
     results: list[T] = []
-    work = asyncio.ensure_future(asyncio.to_thread(lambda: results.append(call())))
+    work = asyncio.ensure_future(upkeep_threads.call(lambda: results.append(call())))
     try:
         await asyncio.shield(work)
         return results.pop()
@@ -82,7 +85,7 @@ async def watched(work: Callable[[Callable[[int, int], None]], T], progress: Pro
             raise Stopped
         loop.call_soon_threadsafe(reports.put_nowait, (done, total))
 
-    task = asyncio.ensure_future(asyncio.to_thread(work, report))
+    task = asyncio.ensure_future(upkeep_threads.call(partial(work, report)))
     task.add_done_callback(lambda _: reports.put_nowait(None))
     try:
         while (told := await reports.get()) is not None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextvars
 import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any
+
+from holdfast.checkpoint.threads import Threads
+
+handler_threads = Threads("holdfast-handlers", 32)
+"""Call what users write: it may hang, so nothing else is done in these threads."""
 
 
 async def called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -20,12 +23,4 @@ async def called(function: Callable[..., Any], args: tuple[Any, ...], kwargs: di
 
 async def in_thread(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     """What a function gives that is called in a thread, with the context variables of the caller."""
-
-    def call() -> Any:
-        try:
-            return function(*arguments)
-        except StopIteration as error:  # a future cannot carry it: waiting for it would never end
-            raise RuntimeError("the function raised StopIteration") from error
-
-    loop = asyncio.get_running_loop()
-    return await loop.run_in_executor(None, contextvars.copy_context().run, call)
+    return await handler_threads.call(partial(function, *arguments))

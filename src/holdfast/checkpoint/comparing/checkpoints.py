@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from holdfast.checkpoint.codec import Codec
@@ -16,6 +16,7 @@ from holdfast.checkpoint.comparing.telling import told
 from holdfast.checkpoint.difference import CheckpointDiff, Difference
 from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.manifest import Manifest
+from holdfast.checkpoint.threads import reading_threads
 from holdfast.checkpoint.values import BlobSource
 from holdfast.graph.difference import difference
 from holdfast.ids import Digest, RunId
@@ -44,9 +45,8 @@ async def difference_of(old: Side, new: Side) -> CheckpointDiff:
     for batch in batches(jobs):
         content = await _read(old, new, batch)
         heavy = sum(job.size for job in batch) > _HEAVY
-        found = (
-            await asyncio.to_thread(_told, batch, content, codecs) if heavy else _told(batch, content, codecs)
-        )
+        tell = partial(_told, batch, content, codecs)
+        found = await reading_threads.call(tell) if heavy else tell()
         for section, entry in found:
             sections.setdefault(section, []).append(entry)
     found_in = {section: tuple(entries) for section, entries in sections.items()}

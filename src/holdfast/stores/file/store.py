@@ -9,6 +9,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,6 +31,7 @@ from holdfast.checkpoint.store import (
     RunQuery,
     StoreInfo,
 )
+from holdfast.checkpoint.threads import upkeep_threads
 from holdfast.errors import StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.disk import explain
@@ -112,7 +114,7 @@ class FileStore:
             yield rehearsal_of(copy, self, str(folder), str(self.path))
         finally:
             await copy.close()
-            await asyncio.to_thread(self._folders.disk.remove, folder)
+            await upkeep_threads.call(partial(self._folders.disk.remove, folder))
 
     async def replace(self, commit: Commit) -> None:
         await self._do(f"repair run {commit.head.run_id!r}", lambda: self._folders.replace(commit))
@@ -183,7 +185,7 @@ class FileStore:
         if self._finalizer is not None:
             self._finalizer.detach()
         if self._threads is not None and self._process == os.getpid():
-            await asyncio.to_thread(self._end, self._threads)
+            await upkeep_threads.call(partial(self._end, self._threads))
 
     def _end(self, threads: ThreadPoolExecutor) -> None:
         threads.shutdown()

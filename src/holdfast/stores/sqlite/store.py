@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sqlite3
 import sys
@@ -32,6 +31,7 @@ from holdfast.checkpoint.store import (
     RunQuery,
     StoreInfo,
 )
+from holdfast.checkpoint.threads import upkeep_threads
 from holdfast.errors import InvalidArgument, StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.sqlite import mail, reading, upkeep
@@ -150,7 +150,7 @@ class SqliteStore:
         from holdfast.stores.sqlite.inspecting import inspect
 
         await self.open()
-        return await asyncio.to_thread(inspect, self._current().place, self.namespace)
+        return await upkeep_threads.call(partial(inspect, self._current().place, self.namespace))
 
     async def mend(self, run_id: RunId | None) -> Sequence[Mended]:
         from holdfast.stores.sqlite.mending import mend
