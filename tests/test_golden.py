@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from holdfast import CheckpointStorage, Codec, ExecutorFailed, GraphChanged, Retention, RunStatus
+from holdfast import CheckpointStorage, Codec, ExecutorFailed, GraphChanged, Retention, RunExists, RunStatus
 from holdfast.stores.file import FileStore
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.workflow import declared_codec
@@ -198,6 +198,18 @@ async def test_the_library_goes_on_under_new_names(storage: CheckpointStorage) -
     run = await now.resume(old, storage=storage, allow_graph_change=True)
     assert (await run.wait_for_completion()).outputs == [3, "3 4", "3 5"]
     assert (await storage.verify()).ok
+
+
+async def test_the_library_knows_what_runs_wait_for(storage: CheckpointStorage) -> None:
+    waiting = {run.run_id: run.waiting_for for run in await storage.list_runs(status="waiting", limit=None)}
+    assert waiting["stranded"] == ("messages",)
+    assert waiting["fan-in"] == waiting["Waiting 1"] == ("answers",)
+    run = await workflows.stranded().resume(run_id="stranded", storage=storage)
+    assert (await run.wait_for_completion()).waiting_for == ("messages",)
+    again = await workflows.growing().start(1, run_id="retained", storage=storage, if_exists="attach")
+    assert (await again.wait_for_completion()).status is RunStatus.COMPLETED
+    with pytest.raises(RunExists, match="another input"):
+        await workflows.growing().start(2, run_id="retained", storage=storage, if_exists="attach")
 
 
 async def test_the_library_goes_on_with_runs_of_which_something_was_removed(

@@ -33,7 +33,7 @@
 
     HoldfastWarning (a UserWarning)
     ├── UnroutedMessage       no edge took a message
-    ├── WaitingFanIn          the run ended while a fan-in still waits for some of its sources
+    ├── WaitingFanIn          the run waits for messages that a fan-in needs and nothing is left to send
     ├── ChangedAfterCapture   a value was changed after it was sent or queued; the change reaches nobody
     ├── UnkeptField           a handler changed a field that no checkpoint keeps
     ├── StubbornHandler       a handler went on after it was cancelled
@@ -353,7 +353,7 @@ class UnroutedMessage(HoldfastWarning):
 
 
 class WaitingFanIn(HoldfastWarning):
-    """The run came to its end while a fan-in holds messages and waits for the rest of its sources.
+    """The run waits for messages: a fan-in holds some, and nothing is left to do that could send the others.
 
     >>> issubclass(WaitingFanIn, HoldfastWarning)
     True

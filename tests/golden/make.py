@@ -74,6 +74,7 @@ async def fill(storage: CheckpointStorage) -> None:
         await workflows.growing().run(1, run_id="grown", storage=storage)
     await _nested(storage)
     await workflows.joining().run(21, run_id="fan-in", storage=storage)
+    await workflows.stranded().run(21, run_id="stranded", storage=storage)
     with suppress(HoldfastError):
         await workflows.failing().run(0, run_id="failed", storage=storage)
     await _cancelled(storage)
@@ -184,7 +185,7 @@ async def _asked_again(storage: CheckpointStorage) -> None:
 
 
 async def _renamed(storage: CheckpointStorage) -> None:
-    """A run that failed, and went on when its executors had other names.
+    """A run that failed, and went on when its executors had other names, and a fan-in one source more.
 
     The second answer is left while the first is taken in, and is delivered beside what became of the first.
     """
@@ -250,6 +251,7 @@ _SAME_EACH_TIME = (
     "takeovers",
     "reason",
     "retention",
+    "waiting_for",
 )
 
 

@@ -85,7 +85,8 @@ def _database(path: Path, namespace: str) -> Store:
     _check_version(major, json.loads(meta["features"]))
     heads, rows = {}, {}
     columns = "id, run, workflow, family, checkpoint, reason"
-    alike = ("seq", "token", "status", "created", "updated", "owner", "wake_at", "takeovers", "retention")
+    alike = ["seq", "token", "status", "created", "updated", "owner", "wake_at", "takeovers"]
+    alike += ["retention", "waiting_for"]
     query = f"SELECT {columns}, {', '.join(alike)} FROM runs WHERE namespace = ? ORDER BY created, run"
     for number, run, workflow, family, checkpoint, reason, *others in select(query, namespace):
         rows[run] = number
@@ -184,7 +185,7 @@ def _directory(path: Path, namespace: str) -> Store:
             raise Broken(f"{folder} holds run {run}")
         commits[run] = row
         shown[run] = _edited(row, kept)
-    heads = {run: {"retention": "", **read[-1]["head"]} for run, read in commits.items()}
+    heads = {run: {"retention": "", "waiting_for": "", **read[-1]["head"]} for run, read in commits.items()}
 
     def records(run: str) -> list[Record]:
         return [_shown_record(record) for _, record in sorted(shown[run].items())]
@@ -543,12 +544,16 @@ class Held:
     since_input: int = 0
     fingerprint: str = ""
     graph: Value | None = None
+    input: Value | None = None
+    rounds: dict[tuple[str, str], list[str]] = field(default_factory=dict)
     happened: list[Any] = field(default_factory=list)
 
     def fold_record(self, changes: bytes, values: bytes, parts: Parts, header: dict[str, Any]) -> None:
         """Fold what a record says, which unlike a keyframe leaves some of it to its header."""
         self.since_input += (header["phase"], header["cause"]) == ("end", "superstep")
         self.fold(changes, values, parts, header["seq"])
+        if header["cause"] == "input":
+            self.input = self.deliveries[0].value
         if header["cause"] in ("restore", "fork"):
             asked = self.requests.items()
             self.requests = {key: request._replace(asked_by=header["seq"]) for key, request in asked}
@@ -564,6 +569,8 @@ class Held:
             self.fingerprint = document["fingerprint"].hex()
         if "graph" in document:
             self.graph = table[document["graph"]]
+        if "input" in document:
+            self.input = table[document["input"]]
         self.happened = [
             [who, table[what].decoded()] if what is not None else [who, *warning]
             for who, what, *warning in document.get("happened", [])
@@ -600,6 +607,10 @@ class Held:
             self.instances.pop(executor, None)
             if count:
                 self.instances[executor] = count
+        for path, fan_in, sources in document.get("rounds", []):
+            self.rounds.pop((path, fan_in), None)
+            if sources is not None:
+                self.rounds[path, fan_in] = sources
 
     def _rename(self, names: dict[str, str], fan_ins: dict[tuple[str, str], str]) -> None:
         def name(old: str) -> str:
@@ -627,6 +638,10 @@ class Held:
                 source_in(path, source): held for source, held in buffer.items()
             }
             for (path, fan_in), buffer in self.buffers.items()
+        }
+        self.rounds = {
+            (name(path), fan_ins.get((path, fan_in), fan_in)): [source_in(path, source) for source in sources]
+            for (path, fan_in), sources in self.rounds.items()
         }
 
     def values(self) -> Iterator[Value]:
@@ -668,6 +683,8 @@ class Held:
             "since_input": self.since_input,
             "fingerprint": self.fingerprint,
             "graph": self.graph and self.graph.decoded(),
+            "input": self.input and self.input.decoded(),
+            "rounds": {path + fan_in: sources for (path, fan_in), sources in sorted(self.rounds.items())},
             "happened": self.happened,
         }
 

@@ -90,7 +90,7 @@ NAMES = {
 
 
 def renamed(now: bool) -> Workflow:
-    """The same workflow: with old names and an executor that fails, and with the names of now."""
+    """The same workflow: with old names and an executor that fails, and with the names of now and one source more."""
 
     def called(name: str) -> str:
         return NAMES[name] if now else name
@@ -103,12 +103,13 @@ def renamed(now: bool) -> Workflow:
     count, forward = Count.bind(id=called("count")), Forward.bind(id=called("forward"))
     inquire = Inquire.bind(id=called("inquire"), to=called("forward"))
     fragile = Fragile.bind(id=called("fragile"), fails=not now)
+    late = [Count.bind(id="Late")] if now else []
     builder = (
         WorkflowBuilder(name="Renamed")
         .set_start_executor(split)
-        .add_fan_out_edges(split, [count, inquire, place])
+        .add_fan_out_edges(split, [count, inquire, place, *late])
         .add_chain([inquire, forward, fragile])
-        .add_fan_in_edges([count, place], add)
+        .add_fan_in_edges([count, place, *late], add)
     )
     if now:
         for name in NAMES:

@@ -200,6 +200,16 @@ def add(numbers: list[int]) -> int:
     return sum(numbers)
 
 
+@executor(id="mute")
+async def mute(number: int, ctx: WorkflowContext[int]) -> None: ...
+
+
+def stranded() -> Workflow:
+    """Its fan-in waits for a source that never sends."""
+    builder = WorkflowBuilder(name="Stranded").set_start_executor(split)
+    return builder.add_fan_out_edges(split, [quick, mute]).add_fan_in_edges([quick, mute], add).build()
+
+
 # Failure
 
 

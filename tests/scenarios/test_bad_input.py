@@ -847,8 +847,9 @@ async def test_fan_in_that_is_never_complete() -> None:
     (warning,) = await warnings_of(workflow, "text")
     assert isinstance(warning.warning, WaitingFanIn)
     assert warning.message == (
-        "the run is over, but fan-in 'length', 'lower', 'upper' -> 'join' holds messages and still waits for 'length'; "
-        "a fan-in delivers once each of its sources has sent something"
+        "the run waits for messages: fan-in 'length', 'lower', 'upper' -> 'join' holds some and still needs one of "
+        "'length', but nothing is left to do that could send it; a fan-in delivers once each of its sources has sent "
+        "something"
     )
     assert warning.executor_id is None
 

@@ -164,7 +164,7 @@ def test_same_durable_events_a_hundred_times() -> None:
             "ExecutorCompletedEvent",
             "SuperStepCompletedEvent",
         ),
-        *("WorkflowOutputEvent", "WorkflowWarningEvent", "WorkflowCompletedEvent", "Progress"),
+        *("WorkflowOutputEvent", "WorkflowWarningEvent", "WorkflowStatusEvent", "Progress"),
     }
     assert runs[0].snapshot.superstep >= 6
 

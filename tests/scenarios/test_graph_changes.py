@@ -596,7 +596,8 @@ async def test_fan_in_holds_what_came_under_the_old_names(
     storage: CheckpointStorage, names: dict[str, str]
 ) -> None:
     await stopped_at("c", joining({}), storage)
-    assert (await refusal(joining(names), storage, True)).count("there is no place for") == 1
+    if list(names) != ["a"]:  # what only the fan-in holds of it has its place there, whatever it is called
+        assert (await refusal(joining(names), storage, True)).count("there is no place for") == 1
     run = await changed(joining(names, names), storage)
     assert run.result().outputs == ["xstarta+xstartbc"]
     assert calls == ["c", "join"]
@@ -931,7 +932,7 @@ async def test_fan_in_that_is_gone(storage: CheckpointStorage) -> None:
     await stopped_at("c", joining({}), storage)
     builder = WorkflowBuilder(name="Join").set_start_executor(step("start"))
     builder.add_fan_out_edges("start", [step("a"), step("b")]).add_chain(["b", step("c")])
-    builder.add_fan_in_edges(["c", "a"], join)  # in another order it is another list
+    builder.add_fan_in_edges(["b"], join)  # none of its sources is one that it had
     said = await refusal(builder.build(), storage, True)
     assert "what fan-in 'a', 'c' -> 'join' holds" in said
 

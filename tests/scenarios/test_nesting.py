@@ -806,7 +806,7 @@ class Silent(Executor):
     async def hush(self, number: int, ctx: WorkflowContext[int]) -> None: ...
 
 
-async def test_waiting_fan_in_inside_is_told_when_the_instance_ends() -> None:
+async def test_waiting_fan_in_inside_is_told_when_the_run_rests() -> None:
     workflow = (
         WorkflowBuilder(name="Outer")
         .set_start_executor(Relay)
@@ -819,12 +819,14 @@ async def test_waiting_fan_in_inside_is_told_when_the_instance_ends() -> None:
     (event,) = [event for event in events if type(event).__name__ == "WorkflowWarningEvent"]
     warning = event.warning  # type: ignore[attr-defined]
     assert isinstance(warning, WaitingFanIn)
-    assert event.superstep == 3, "the run goes on for longer"
+    assert event.superstep == 7, "it is told when nothing else is left to do"
     assert str(warning) == (
-        "the nested workflow 'sub#1' is over, but fan-in 'double', 'Silent' -> 'listed' holds messages and still "
-        "waits for 'Silent'; a fan-in delivers once each of its sources has sent something"
+        "the run waits for messages: fan-in 'double', 'Silent' -> 'listed' of nested workflow 'sub#1' holds some and "
+        "still needs one of 'Silent', but nothing is left to do that could send it; a fan-in delivers once each of "
+        "its sources has sent something"
     )
-    assert dict(stream.run.snapshot.buffers) == {}
+    assert stream.run.waiting_for == ("messages",)
+    assert [key.path for key in stream.run.snapshot.buffers] == ["sub#1/"]
 
 
 async def test_fan_in_inside_holds_what_belongs_to_its_own_instance() -> None:

@@ -90,6 +90,7 @@ async def test_what_runs_hold_is_counted_by_scope_and_by_executor(place: Place) 
         "state": sum(found.by_scope.values()),
         "executor_states": found.by_executor["Triage"],
         "outputs": 2 * 9,
+        "input": 14,
     }
     assert found.by_run["r1"].held_bytes == sum(found.by_section.values()) // 2
     assert found.total.held_bytes == sum(found.by_section.values())
@@ -110,7 +111,7 @@ async def test_all_that_waits_is_counted() -> None:
     run = await builder.build().start("123456789", storage=storage)
     with pytest.raises(Exception, match="ZeroDivisionError"):
         await soon(run.wait_for_completion())
-    assert (await storage.statistics()).by_section == {"messages": 10}
+    assert (await storage.statistics()).by_section == {"messages": 10, "input": 10}
 
 
 async def test_nested_workflows_that_were_started_often_count_as_one() -> None:

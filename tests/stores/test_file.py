@@ -125,6 +125,7 @@ async def test_layout(store, path) -> None:
             "takeovers": 0,
             "reason": "",
             "retention": "",
+            "waiting_for": "",
             "#updated": "2025-06-16T12:00:00.000001+00:00",
         },
         "expected": None,

@@ -14,7 +14,6 @@ from holdfast import (
     PendingRequest,
     RequestAlreadyAnswered,
     Run,
-    RunStatus,
     SuperStepStartedEvent,
     Workflow,
     WorkflowEvent,
@@ -127,7 +126,7 @@ async def lived(run: Run, answer: Answer, manner: str, answered: Collection[str]
             events.append(event)
             if manner == AT_ONCE and isinstance(event, SuperStepStartedEvent) and run.pending_requests:
                 await respond(run.pending_requests)
-        if run.status is not RunStatus.WAITING:
+        if not run.pending_requests:
             break
         await _refuses_second_answers(run, [*answered, *(given.request_id for given in answers)])
         await respond(run.pending_requests[:1] if manner == ONE_BY_ONE else run.pending_requests)

@@ -139,6 +139,10 @@ class Changes(NamedTuple):
     graph: Ref | None = None
     """The description of the graph, said with its fingerprint."""
     renames: Renames | None = None
+    rounds: Sequence[tuple[BufferKey, Sequence[ExecutorId] | None]] = ()
+    """The sources that a fan-in waits for where these are not all that it has; None for all again."""
+    input: Ref | None = None
+    """The input of the run, said in keyframes: elsewhere it is what the first checkpoint delivers."""
 
 
 NOTHING = Changes()

@@ -284,6 +284,8 @@ def _same(framed: Manifest, replayed: Manifest) -> bool:
         and framed.since_input == replayed.since_input
         and framed.fingerprint == replayed.fingerprint
         and framed.graph == replayed.graph
+        and framed.input == replayed.input
+        and framed.rounds == replayed.rounds
         and _sizes(framed) == _sizes(replayed)
     )
 

@@ -218,6 +218,9 @@ def _hold(run: _Run, manifest: Manifest) -> None:
         "pending_requests": [asked.data for asked in manifest.requests.values()],
         "outputs": [ref for _, ref in manifest.outputs],
     }
+    given = manifest.input  # it is kept, also when it was delivered long ago
+    if given is not None and all(ref is not given for ref in others["messages"]):
+        others["input"] = [given]
     for section, refs in others.items():
         run.sections[section] += sum(ref.size for ref in refs)
     run.usage = replace(run.usage, held_bytes=run.sections.total())

@@ -250,6 +250,17 @@ def _unpack_happened(document: list[Any], refs: list[Ref]) -> list[Happened]:
     ]
 
 
+def _pack_rounds(rounds: Sequence[Any], _: object) -> list[Any]:
+    return [[key.path, key.fan_in, None if sources is None else list(sources)] for key, sources in rounds]
+
+
+def _unpack_rounds(document: list[Any], _: object) -> list[Any]:
+    return [
+        (BufferKey(path, fan_in), None if sources is None else tuple(map(ExecutorId, sources)))
+        for path, fan_in, sources in document
+    ]
+
+
 def _unpack_renames(document: list[Any], _: object) -> Renames:
     names, fan_ins = document
     return Renames(names, {(path, fan_in): new for path, fan_in, new in fan_ins})
@@ -275,6 +286,8 @@ _PACKED: Mapping[str, Callable[[Any, _Add], Any]] = {
         dict(renames.names),
         [[*old, new] for old, new in renames.fan_ins.items()],
     ],
+    "rounds": _pack_rounds,
+    "input": lambda ref, add: add(ref),
 }
 
 _PARTS = [(Changes._fields.index(name), name, pack) for name, pack in _PACKED.items()]
@@ -298,4 +311,6 @@ _UNPACKED: Mapping[str, Callable[[Any, list[Ref]], Any]] = {
     "happened": _unpack_happened,
     "graph": lambda number, refs: refs[number],
     "renames": _unpack_renames,
+    "rounds": _unpack_rounds,
+    "input": lambda number, refs: refs[number],
 }

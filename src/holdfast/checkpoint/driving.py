@@ -98,6 +98,7 @@ async def cancel(store: Store, head: Head) -> Head:
                 takeovers=0,
                 reason="",
                 wake_at=None,
+                waiting_for="",
                 updated=max(time_ns() // 1_000, head.updated + 1),
             )
             if await _replaced(store, head, status):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from holdfast.checkpoint.changes import Renames
 from holdfast.checkpoint.info import Cause, Phase
 from holdfast.engine import state
-from holdfast.engine.snapshot import Delta, Snapshot
+from holdfast.engine.snapshot import BufferKey, Delta, Snapshot
 from holdfast.engine.status import RunStatus
 from holdfast.engine.value import Value
 from holdfast.ids import ExecutorId, RequestId
@@ -37,6 +37,8 @@ class Entry(NamedTuple):
     graph: Value | None = None
     """The description of the graph, with its fingerprint."""
     renames: Renames | None = None
+    rounds: Mapping[BufferKey, Sequence[ExecutorId] | None] = {}
+    """The sources that fan-ins wait for since the graph is another one; None for all that they have."""
     edits: Mapping[state.Place, state.Put] | None = None
     keyframe: bool = False
 

@@ -103,6 +103,7 @@ def packed_head(head: Head) -> dict[str, Any]:
         "takeovers": head.takeovers,
         "reason": _packed_text(head.reason),
         "retention": head.retention,
+        "waiting_for": head.waiting_for,
     }
 
 
@@ -131,6 +132,7 @@ def read_head(fields: Any) -> Head:
         takeovers=fields["takeovers"],
         reason=_read_text(fields["reason"]),
         retention=_text(fields.get("retention", "")),
+        waiting_for=_text(fields.get("waiting_for", "")),
     )
 
 

@@ -13,5 +13,7 @@ def take_in(manifest: Manifest, changes: Changes, phase: Phase, cause: Cause, se
     if changes.renames is not None:
         rename(manifest, changes.renames)
     manifest.fold(changes, phase is Phase.END and cause is Cause.SUPERSTEP, seq)
+    if cause is Cause.INPUT and changes.deliveries:
+        manifest.keep_input(changes.deliveries[0].value)
     if cause is Cause.RESTORE or cause is Cause.FORK:
         manifest.ask_again(seq, time)

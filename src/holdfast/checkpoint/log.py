@@ -32,7 +32,7 @@ from holdfast.checkpoint.values import Encoder
 from holdfast.engine.made import made
 from holdfast.engine.message import Expiry
 from holdfast.engine.snapshot import Delta
-from holdfast.engine.status import RunStatus
+from holdfast.engine.status import RunStatus, waiting_for
 from holdfast.engine.value import Value
 from holdfast.errors import HeadMoved, StorageError
 from holdfast.ids import CheckpointId, Digest, RequestId, RunId
@@ -298,6 +298,7 @@ class RunLog:
     def _next_head(self, status: RunStatus, checkpoint_id: CheckpointId | None = None, seq: int = 0) -> Head:
         """The head after a commit: at the same checkpoint as before, or at another."""
         current = self.head
+        waits = status is RunStatus.WAITING
         return made(
             Head,
             (
@@ -311,16 +312,21 @@ class RunLog:
                 current.created,
                 self._maker.time,
                 self.claim.name if status is RunStatus.RUNNING else "",
-                self._wake_at() if status is RunStatus.WAITING else None,
+                self._wake_at() if waits else None,
                 0,
                 "",
                 current.retention,
+                self._waiting_for() if waits else "",
             ),
         )
 
     def _wake_at(self) -> int | None:
         # A question that expires meanwhile has to wait: answers are taken when the superstep that sleeps is over.
         return self._manifest.first_expiry() if self.asleep_until is None else self.asleep_until
+
+    def _waiting_for(self) -> str:
+        manifest = self._manifest
+        return " ".join(waiting_for(manifest.requests, self.asleep_until, manifest.buffers))
 
     async def _reread(self, head: Head, error: StorageError, notes: tuple[Note, ...]) -> None:
         """Count a commit that failed as made if the store tells that it is durable; else raise its error.

@@ -41,9 +41,11 @@ class Manifest:
         "fingerprint",
         "graph",
         "happened",
+        "input",
         "instances",
         "outputs",
         "requests",
+        "rounds",
         "since_input",
         "state",
     )
@@ -58,9 +60,11 @@ class Manifest:
         self.expiries = Expiries()
         """Those of all requests that are pending."""
         self.instances: dict[ExecutorId, int] = {}
+        self.rounds: dict[BufferKey, Sequence[ExecutorId]] = {}
         self.since_input = 0
         self.fingerprint = ""
         self.graph: Ref | None = None
+        self.input: Ref | None = None
         self.happened: list[Happened] = []
         self.digests: Counter[Digest] = Counter()
         """How often each blob is named here: those may be named again without being stored again."""
@@ -72,15 +76,34 @@ class Manifest:
             self.happened = []
             return
         # A thousand are folded at once, and most say little: what is not there should cost nothing.
-        _, writes, dropped, _, _, _, _, _, instances, since_input, fingerprint, happened, graph, _ = changes
-        if since_input is not None:
-            self.since_input = since_input
+        (
+            _,
+            writes,
+            dropped,
+            _,
+            _,
+            _,
+            _,
+            _,
+            instances,
+            since,
+            fingerprint,
+            happened,
+            graph,
+            _,
+            rounds,
+            given,
+        ) = changes
+        if since is not None:
+            self.since_input = since
         if fingerprint is not None:
             self.fingerprint = fingerprint
         if graph is not None:
             self._hold([graph])
             self._forget([self.graph] if self.graph is not None else ())
             self.graph = graph
+        if given is not None:
+            self.keep_input(given)
         self.happened = list(happened) if happened else []
         self._fold_messages(changes, seq)
         if writes:
@@ -91,6 +114,15 @@ class Manifest:
             self.instances.pop(host, None)
             if count:
                 self.instances[host] = count
+        for join, sources in rounds:
+            self.rounds.pop(join, None)
+            if sources is not None:
+                self.rounds[join] = sources
+
+    def keep_input(self, ref: Ref) -> None:
+        """Keep the input of the run, however long ago its delivery is."""
+        self._hold([ref])
+        self.input = ref
 
     def fold_plain(self, deliveries: list[Delivered], writes: Sequence[tuple[Scope, str, Written]]) -> None:
         """The same for the end of a superstep that changed only this, with values none of which is a blob."""
@@ -216,6 +248,8 @@ class Manifest:
             fingerprint=self.fingerprint,
             happened=self.happened,
             graph=self.graph,
+            rounds=list(self.rounds.items()),
+            input=self.input,
         )
 
 

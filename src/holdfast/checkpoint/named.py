@@ -45,6 +45,8 @@ def placed_in(changes: Changes) -> Iterable[tuple[Place, Ref]]:
             yield OfRun("event", event.executor_id), event.event
     if changes.graph is not None:
         yield OfRun("graph"), changes.graph
+    if changes.input is not None:
+        yield OfRun("input"), changes.input
     for key, extended in changes.buffers:
         to = OfRun("message", f"{key.path}{key.fan_in}")
         yield from ((to, ref) for _, refs in extended or () for ref in refs)

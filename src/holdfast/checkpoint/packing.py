@@ -87,18 +87,20 @@ class Packer(Names):
             fingerprint=entry.fingerprint,
             graph=None if entry.graph is None else self.ref(entry.graph),
             renames=entry.renames,
+            rounds=list(entry.rounds.items()),
         )
 
     def _ended(
         self, before: Snapshot, delta: Delta, since_input: int | None, happened: Sequence[Happened]
     ) -> Changes:
-        deliveries, writes, buffers, outputs, requests, instances, dropped = delta
+        deliveries, writes, buffers, outputs, requests, instances, dropped, rounds = delta
         delivered = [self._delivered(delivery) for delivery in deliveries]
         # Most supersteps have little of the rest: what is not there should cost nothing.
         written: Sequence[tuple[state.Scope, str, Written]] = ()
         if writes:
             written = [(*place, self._written(before, place, change)) for place, change in writes.items()]
-        if since_input is None and not (happened or buffers or outputs or requests or instances or dropped):
+        rest = happened or buffers or outputs or requests or instances or dropped or rounds
+        if since_input is None and not rest:
             return Changes(delivered, written)
         return Changes(
             delivered,
@@ -116,6 +118,7 @@ class Packer(Names):
             instances=list(instances.items()) if instances else (),
             since_input=since_input,
             happened=happened,
+            rounds=list(rounds.items()) if rounds else (),
         )
 
     def _happened(self, entry: Entry) -> Sequence[Happened]:

@@ -21,8 +21,8 @@ Plain: TypeAlias = tuple[list[Delivered], Sequence[tuple[Scope, str, Put]], byte
 
 def plain(delta: Delta) -> Plain | None:
     """What ``Packer.changes`` and ``packed`` give for it, to the byte, in a third of the time; None for any other."""
-    deliveries, writes, buffers, outputs, requests, instances, dropped = delta
-    if buffers or outputs or requests or instances or dropped:
+    deliveries, writes, buffers, outputs, requests, instances, dropped, rounds = delta
+    if buffers or outputs or requests or instances or dropped or rounds:
         return None
     numbers: dict[int, int] = {}  # of refs, by identity
     sizes: list[tuple[str, int]] = []

@@ -15,7 +15,9 @@ class LostValue:
     "state 'checkout' in scope 'Logs'"
     """
 
-    kind: Literal["state", "executor", "message", "output", "request", "answer", "event", "graph", "journal"]
+    kind: Literal[
+        "state", "executor", "message", "output", "request", "answer", "event", "graph", "input", "journal"
+    ]
     """``executor`` is what an executor keeps for itself, ``journal`` what the superstep under way did already."""
     blob: str
     """The digest of the blob that is lost, in hexadecimal digits."""
@@ -41,6 +43,7 @@ _WORDS = {
     "answer": "the answer to request {key}",
     "event": "an event of {who}",
     "graph": "the description of its graph",
+    "input": "the input of the run",
     "journal": "what {who} did already in the superstep under way",
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from holdfast.checkpoint.changes import Asked, Delivered, Ref, Renames
+from holdfast.checkpoint.changes import Asked, Delivered, Renames
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.engine.snapshot import BufferKey
 from holdfast.engine.state import Scope
@@ -39,7 +39,7 @@ def renames_of(manifest: Manifest, namer: Namer) -> Renames | None:
             )
     fan_ins = {
         (key.path, key.fan_in): namer.fan_in(key.path, key.fan_in)
-        for key in manifest.buffers
+        for key in (*manifest.buffers, *manifest.rounds)
         if namer.fan_in(key.path, key.fan_in) != key.fan_in
     }
     return Renames(changed, fan_ins) if changed or fan_ins else None
@@ -50,10 +50,10 @@ def _names(manifest: Manifest) -> Iterator[str]:
         yield from _names_of(delivered)
     for asked in manifest.requests.values():
         yield asked.executor_id
-    for key, buffer in manifest.buffers.items():
+    for key, sources in (*manifest.buffers.items(), *manifest.rounds.items()):
         yield key.path
         # Sources stand there as the graph at that path calls them.
-        yield from (key.path + source for source in buffer)
+        yield from (key.path + source for source in sources)
     yield from (executor_id for executor_id, _ in manifest.outputs)
     for scope in manifest.state:
         yield scope.path
@@ -96,11 +96,17 @@ def rename(manifest: Manifest, renames: Renames) -> None:
         Scope(None if scope.owner is None else name(scope.owner), scope.name, name(scope.path)): keys
         for scope, keys in manifest.state.items()
     }
-    buffers: dict[BufferKey, dict[ExecutorId, list[Ref]]] = {}
-    for key, buffer in manifest.buffers.items():
-        path = name(key.path)
-        fan_in = renames.fan_ins.get((key.path, key.fan_in), key.fan_in)
-        buffers[BufferKey(path, fan_in)] = {
-            ExecutorId(name(key.path + source)[len(path) :]): refs for source, refs in buffer.items()
-        }
-    manifest.buffers = buffers
+
+    def joining(key: BufferKey) -> BufferKey:
+        return BufferKey(name(key.path), renames.fan_ins.get((key.path, key.fan_in), key.fan_in))
+
+    def source(key: BufferKey, old: str) -> ExecutorId:
+        return ExecutorId(name(key.path + old)[len(name(key.path)) :])
+
+    manifest.buffers = {
+        joining(key): {source(key, old): refs for old, refs in buffer.items()}
+        for key, buffer in manifest.buffers.items()
+    }
+    manifest.rounds = {
+        joining(key): tuple(source(key, old) for old in sources) for key, sources in manifest.rounds.items()
+    }

@@ -45,6 +45,7 @@ def snapshot_of(manifest: Manifest, superstep: int, encoder: Encoder, source: Bl
         requests=Layered({key: request(asked) for key, asked in manifest.requests.items()}),
         answered=Layered(dict(manifest.answered)),
         instances=Layered(dict(manifest.instances)),
+        rounds=Layered({key: tuple(sources) for key, sources in manifest.rounds.items()}),
     )
 
 

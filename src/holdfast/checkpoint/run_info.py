@@ -34,6 +34,8 @@ class RunInfo:
     """Why it failed."""
     wake_at: Any = None
     """When it goes on by itself, because a sleep or the time of a question is over; None if it does not."""
+    waiting_for: tuple[str, ...] = ()
+    """What a run that is WAITING waits for: ``"answers"``, ``"time"`` (a sleep), ``"messages"`` (of fan-ins)."""
 
 
 async def run_info(store: Store, head: Head, known: dict[str, bool] | None = None) -> RunInfo:
@@ -49,4 +51,5 @@ async def run_info(store: Store, head: Head, known: dict[str, bool] | None = Non
         head.status is RunStatus.RUNNING and not await is_driven(store, head, known),
         head.reason,
         None if head.wake_at is None else moment(head.wake_at),
+        tuple(head.waiting_for.split()),
     )

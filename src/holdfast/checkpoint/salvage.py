@@ -13,6 +13,7 @@ from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.paging import Unreadable, each_record
 from holdfast.checkpoint.problems import briefly
 from holdfast.checkpoint.pruning import keyframe_at
+from holdfast.checkpoint.rebuilding import waiting_at
 from holdfast.checkpoint.record import plain_form, read_header
 from holdfast.checkpoint.store import Blob, Commit, Depth, Expected, Head, Letter, Note, Record, Store
 from holdfast.engine.status import RunStatus
@@ -167,6 +168,7 @@ class Salvage:
             owner="",
             takeovers=0,
             reason="",
+            waiting_for=waiting_at(header),
         )
 
     async def _notes(self) -> Sequence[Note]:

@@ -72,7 +72,7 @@ class StorageStatistics:
     ...     return await storage.statistics()
     >>> found = asyncio.run(main())
     >>> found.total.checkpoints, found.total.blobs, found.by_scope, found.by_run["r1"].held_bytes
-    (2, 1, {'Logs': 60003}, 60003)
+    (2, 1, {'Logs': 60003}, 60012)
     """
 
     total: StorageUsage = field(default_factory=StorageUsage)
@@ -84,7 +84,10 @@ class StorageStatistics:
     by_executor: Mapping[str, int] = field(default_factory=dict)
     """What executors keep for themselves there."""
     by_section: Mapping[str, int] = field(default_factory=dict)
-    """What is held there, by the sections that ``CheckpointDiff`` has: ``state``, ``messages``, ``outputs``, ..."""
+    """What is held there, by the sections that ``CheckpointDiff`` has: ``state``, ``messages``, ``outputs``, ...
+
+    ``input`` is that of the runs, which they keep also when it was delivered.
+    """
     unreadable: tuple[str, ...] = ()
     """Runs of which something cannot be read, so that they are counted in part or not at all; ``verify`` says more."""
 

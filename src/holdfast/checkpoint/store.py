@@ -79,6 +79,8 @@ class Head(NamedTuple):
     """Why the run failed, in a line or two; any str."""
     retention: str = ""
     """Which of its checkpoints are kept, as ``Retention.text`` says it; all if empty."""
+    waiting_for: str = ""
+    """What a run that is WAITING waits for: some of ``answers``, ``time`` and ``messages``, with spaces between."""
 
 
 class Expected(NamedTuple):

@@ -35,6 +35,7 @@ def distance(before: Snapshot, after: Snapshot) -> Delta:
             **{host: after.instances[host] for host in _set(before.instances, after.instances, _equal)},
         },
         tuple(scope for scope in before.state if scope not in after.state),
+        _gone(before.rounds, after.rounds),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.engine.chain import Chain
 from holdfast.engine.message import Delivery, Output, Sent, Unrouted
-from holdfast.engine.snapshot import Buffer, BufferKey, Snapshot
+from holdfast.engine.snapshot import Buffer, BufferKey, Delta, Snapshot, advance
 from holdfast.engine.value import Joined, Value
 from holdfast.errors import ConditionFailed
 from holdfast.graph.edge import Direct, Edge, FanIn, FanOut, MultiSelection, Switch, describe
@@ -110,23 +110,32 @@ class Router:
             self._joins[key] = edge
         buffered.setdefault(source, []).append(value)
 
-    def release(self) -> dict[BufferKey, Buffer | None]:
-        """Deliver what the fan-ins hold whose sources have all sent; what that makes of the buffers."""
-        if not self._buffered:
-            return {}
+    def release(self) -> tuple[dict[BufferKey, Buffer | None], dict[BufferKey, None]]:
+        """Deliver what the fan-ins hold whose sources have all sent.
+
+        Gives what that makes of the buffers, and those of the snapshot's ``rounds`` that are over.
+        """
         changed: dict[BufferKey, Buffer | None] = {}
+        over: dict[BufferKey, None] = {}
+        if not self._buffered:
+            return changed, over
         for key, graph, edge in self._in_graph_order():
             held, new = self._snapshot.buffers.get(key, {}), self._buffered[key]
-            if all(source in held or source in new for source in edge.sources):
-                parts = [v for source in edge.sources for v in (*held.get(source, ()), *new.get(source, ()))]
+            expected = expected_sources(self._snapshot, key, edge)
+            if all(source in held or source in new for source in expected):
+                # One that is not waited for may have sent as well.
+                order = dict.fromkeys((*expected, *edge.sources))
+                parts = [v for source in order for v in (*held.get(source, ()), *new.get(source, ()))]
                 self._deliver(graph, key.path, edge.target, Joined(None, Chain.of(parts)), None)
                 changed[key] = None
+                if key in self._snapshot.rounds:
+                    over[key] = None
             else:
                 grown = {
                     source: held.get(source, Chain.of()).extend(values) for source, values in new.items()
                 }
                 changed[key] = {**held, **grown}
-        return changed
+        return changed, over
 
     def _in_graph_order(self) -> list[tuple[BufferKey, Graph, FanIn]]:
         joins = [(key, self._graph.at(key.path), edge) for key, edge in self._joins.items()]
@@ -138,6 +147,32 @@ def deliver_input(graph: Graph, value: Value) -> Router:
     router = Router(graph, Snapshot())
     router._deliver(graph, "", graph.start, value, None)
     return router
+
+
+def expected_sources(snapshot: Snapshot, key: BufferKey, edge: FanIn) -> tuple[ExecutorId, ...]:
+    """The sources that must have sent before a fan-in delivers: those with which its round began."""
+    sources: tuple[ExecutorId, ...] = snapshot.rounds.get(key, edge.sources)
+    return sources
+
+
+def release_complete(graph: Graph, snapshot: Snapshot) -> tuple[Snapshot, Delta] | None:
+    """Deliver what fan-ins hold that wait for nothing any more, since a source is no longer one; None if none is so.
+
+    Gives the snapshot with that, and what changed.
+    """
+    router = Router(graph, snapshot)
+    for key, held in snapshot.buffers.items():
+        edge = graph.at(key.path).join(key.fan_in)
+        if all(source in held for source in expected_sources(snapshot, key, edge)):
+            router._joins[key] = edge
+            router._buffered[key] = {}
+    buffers, rounds = router.release()
+    if not buffers:
+        return None
+    deliveries = (*snapshot.deliveries, *router.deliveries)
+    delta = Delta(deliveries, buffers=buffers, instances=router.instances, rounds=rounds)
+    after = advance(snapshot, delta)
+    return after._replace(superstep=snapshot.superstep, since_input=snapshot.since_input), delta
 
 
 def _chosen(

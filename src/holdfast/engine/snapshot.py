@@ -31,6 +31,8 @@ class Snapshot(NamedTuple):
     ``superstep`` is the number of the last superstep, 0 before the first. ``since_input`` counts supersteps
     since the last external input. ``deliveries`` says who gets what next, in order. ``instances`` counts for
     each nested workflow how often it was started. ``answered`` holds the ids of requests that were answered.
+    ``rounds`` has the sources that a fan-in waits for where these are not all that it has: its round began in another
+    graph.
     """
 
     superstep: int = 0
@@ -42,6 +44,7 @@ class Snapshot(NamedTuple):
     requests: Layered[RequestId, Request] = Layered()
     answered: Layered[RequestId, bool] = Layered()
     instances: Layered[ExecutorId, int] = Layered()
+    rounds: Layered[BufferKey, tuple[ExecutorId, ...]] = Layered()
 
 
 class Delta(NamedTuple):
@@ -54,12 +57,14 @@ class Delta(NamedTuple):
     requests: tuple[Request, ...] = ()
     instances: Mapping[ExecutorId, int | None] = {}
     dropped: tuple[Scope, ...] = ()
+    rounds: Mapping[BufferKey, None] = {}
+    """The rounds of ``Snapshot.rounds`` that are over."""
 
 
 def advance(snapshot: Snapshot, delta: Delta) -> Snapshot:
     """The snapshot after a superstep that changed ``delta``."""
-    superstep, since_input, _, state, buffers, outputs, requests, answered, instances = snapshot
-    deliveries, writes, buffered, given_out, asked, started, dropped = delta
+    superstep, since_input, _, state, buffers, outputs, requests, answered, instances, rounds = snapshot
+    deliveries, writes, buffered, given_out, asked, started, dropped, over = delta
     if writes:
         state = write(state, writes)
     if dropped:
@@ -72,10 +77,12 @@ def advance(snapshot: Snapshot, delta: Delta) -> Snapshot:
         requests = requests.changed({request.request_id: request for request in asked})
     if started:
         instances = instances.changed({host: count or GONE for host, count in started.items()})
+    if over:
+        rounds = rounds.changed(dict.fromkeys(over, GONE))
     superstep, since_input = superstep + 1, since_input + 1
     return made(
         Snapshot,
-        (superstep, since_input, deliveries, state, buffers, outputs, requests, answered, instances),
+        (superstep, since_input, deliveries, state, buffers, outputs, requests, answered, instances, rounds),
     )
 
 
@@ -83,13 +90,13 @@ def advance_alone(
     snapshot: Snapshot, deliveries: tuple[Delivery, ...], writes: Mapping[Place, Write]
 ) -> Snapshot:
     """The same for a superstep that brought nothing but deliveries and writes, as most do."""
-    superstep, since_input, _, state, buffers, outputs, requests, answered, instances = snapshot
+    superstep, since_input, _, state, buffers, outputs, requests, answered, instances, rounds = snapshot
     if writes:
         state = write(state, writes)
     superstep, since_input = superstep + 1, since_input + 1
     return made(
         Snapshot,
-        (superstep, since_input, deliveries, state, buffers, outputs, requests, answered, instances),
+        (superstep, since_input, deliveries, state, buffers, outputs, requests, answered, instances, rounds),
     )
 
 
@@ -126,4 +133,4 @@ def with_expiries(snapshot: Snapshot, expiries: Mapping[RequestId, Expiry | None
 
 def status_at_rest(snapshot: Snapshot) -> RunStatus:
     """How a run stands that has nothing to deliver."""
-    return RunStatus.WAITING if snapshot.requests.size else RunStatus.COMPLETED
+    return RunStatus.WAITING if snapshot.requests.size or snapshot.buffers.size else RunStatus.COMPLETED

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Literal, TypeAlias
+
+WaitingFor: TypeAlias = Literal["answers", "time", "messages"]
+"""What a run may wait for: answers to its requests, the end of a sleep, messages that a fan-in still needs."""
 
 
 class RunStatus(StrEnum):
@@ -14,7 +18,7 @@ class RunStatus(StrEnum):
 
     RUNNING = "running"
     WAITING = "waiting"
-    """Nothing is left to do before a pending request is answered, or a time has come."""
+    """Nothing is left to do before a pending request is answered, a time has come, or a fan-in gets more messages."""
     COMPLETED = "completed"
     FAILED = "failed"
     CANCELLED = "cancelled"
@@ -26,3 +30,21 @@ class RunStatus(StrEnum):
     def ended(self) -> bool:
         """Whether the run is over: neither running nor waiting."""
         return self not in (RunStatus.RUNNING, RunStatus.WAITING)
+
+
+def waiting_for(requests: object, asleep: object, buffers: object) -> tuple[WaitingFor, ...]:
+    """Name what a run at rest waits for, given its pending requests, its sleep and what its fan-ins hold.
+
+    It waits for messages only where nothing else can bring any.
+
+    >>> waiting_for(["approve?"], None, {}), waiting_for([], None, {"join": ["a"]}), waiting_for([], None, {})
+    (('answers',), ('messages',), ())
+    """
+    found: list[WaitingFor] = []
+    if requests:
+        found.append("answers")
+    if asleep:
+        found.append("time")
+    if buffers and not found:
+        found.append("messages")
+    return tuple(found)

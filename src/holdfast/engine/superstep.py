@@ -8,7 +8,7 @@ from typing import NamedTuple
 from holdfast.engine.limits import Limits
 from holdfast.engine.made import made
 from holdfast.engine.message import Delivery, Output, Request, Sent, Unrouted
-from holdfast.engine.routing import Router, brief, deliver_input
+from holdfast.engine.routing import Router, brief, deliver_input, expected_sources
 from holdfast.engine.snapshot import Buffer, BufferKey, Delta, Snapshot, advance, advance_alone
 from holdfast.engine.state import NO_CHANGES, Changes, Place, Write, combine, combine_alone
 from holdfast.engine.value import Captor, Copier
@@ -39,14 +39,13 @@ class Applied(NamedTuple):
     """What came of a superstep.
 
     ``unrouted`` are the messages that reached nobody, ``finished`` the paths of nested workflows that came to
-    their end, ``waiting`` the fan-ins in them that were still waiting for some of their sources.
+    their end.
     """
 
     snapshot: Snapshot
     delta: Delta
     unrouted: Sequence[Unrouted] = ()
     finished: frozenset[str] = frozenset()
-    waiting: tuple[WaitingJoin, ...] = ()
 
 
 class WaitingJoin(NamedTuple):
@@ -117,17 +116,23 @@ def apply(
         requests += asked
     if requests:
         _check_ids(requests, snapshot)
-    buffers = router.release()
+    buffers, rounds = router.release()
     if len(router.deliveries) > limits.max_deliveries:
         raise _too_many(router.deliveries, snapshot, limits)
     writes = combine(snapshot.state, changed, capture) if changed else {}
     delta = Delta(
-        tuple(router.deliveries), writes, buffers, tuple(router.outputs), tuple(requests), router.instances
+        tuple(router.deliveries),
+        writes,
+        buffers,
+        tuple(router.outputs),
+        tuple(requests),
+        router.instances,
+        rounds=rounds,
     )
     after = advance(snapshot, delta)
     if not graph.nests:
         return Applied(after, delta, router.unrouted)
-    return _without_finished(graph, after, delta, snapshot, outcomes, router.unrouted)
+    return _without_finished(after, delta, snapshot, outcomes, router.unrouted)
 
 
 def _passed_on(graph: Graph, snapshot: Snapshot, outcome: Outcome, capture: Captor) -> Applied | None:
@@ -144,14 +149,15 @@ def _passed_on(graph: Graph, snapshot: Snapshot, outcome: Outcome, capture: Capt
         return None
     deliveries = (made(Delivery, (target.id, value, source, None)),)
     writes = combine_alone(snapshot.state, source, changes, capture) if changes else _NO_WRITES
-    delta = made(Delta, (deliveries, writes, _NO_BUFFERS, (), (), _NO_INSTANCES, ()))
+    delta = made(Delta, (deliveries, writes, _NO_BUFFERS, (), (), _NO_INSTANCES, (), _NO_ROUNDS))
     after = advance_alone(snapshot, deliveries, writes)
-    return made(Applied, (after, delta, (), _NO_PATHS, ()))
+    return made(Applied, (after, delta, (), _NO_PATHS))
 
 
 _NO_WRITES: Mapping[Place, Write] = {}
 _NO_BUFFERS: Mapping[BufferKey, Buffer | None] = {}
 _NO_INSTANCES: Mapping[ExecutorId, int | None] = {}
+_NO_ROUNDS: Mapping[BufferKey, None] = {}
 _NO_PATHS: frozenset[str] = frozenset()
 
 
@@ -177,42 +183,45 @@ def _too_many(deliveries: Sequence[Delivery], snapshot: Snapshot, limits: Limits
 
 
 def _without_finished(
-    graph: Graph,
     after: Snapshot,
     delta: Delta,
     before: Snapshot,
     outcomes: Sequence[Outcome],
     unrouted: Sequence[Unrouted],
 ) -> Applied:
-    """The same, with the state of nested workflows dropped for which nothing is left to do."""
+    """The same, with the state of nested workflows dropped for which nothing is left to do.
+
+    One whose fan-ins hold messages is not over: it waits for more of them, as a run does.
+    """
     worked = {path for outcome in outcomes for path in ancestors(path_of(outcome.executor_id))}
     addresses = [delivery.target for delivery in after.deliveries]
     addresses += [request.executor_id for request in after.requests.values()]
     alive = {path for address in addresses for path in ancestors(path_of(address))}
+    alive |= {path for key in after.buffers for path in ancestors(key.path)}
     finished = frozenset(worked - alive)
     if not finished:
         return Applied(after, delta, unrouted)
-    waiting = waiting_joins(graph, after, finished)
     delta = delta._replace(
         dropped=tuple(scope for scope in after.state if scope.path in finished),
         instances={
             **delta.instances,
             **{host: None for host in after.instances if path_of(host) in finished},
         },
-        buffers={**delta.buffers, **dict.fromkeys((join.key for join in waiting), None)},
+        rounds={**delta.rounds, **{key: None for key in after.rounds if key.path in finished}},
     )
-    return Applied(advance(before, delta), delta, unrouted, finished, waiting)
+    return Applied(advance(before, delta), delta, unrouted, finished)
 
 
-def waiting_joins(graph: Graph, snapshot: Snapshot, paths: frozenset[str]) -> tuple[WaitingJoin, ...]:
-    """The fan-ins at ``paths`` that hold messages and wait for more."""
-
-    def missing(key: BufferKey, buffer: Buffer) -> tuple[ExecutorId, ...]:
-        joins = {edge.buffer_key: edge for edge in graph.at(key.path).fan_ins}
-        return tuple(source for source in joins[key.fan_in].sources if source not in buffer)
-
+def waiting_joins(graph: Graph, snapshot: Snapshot) -> tuple[WaitingJoin, ...]:
+    """The fan-ins that hold messages and wait for more."""
     return tuple(
-        WaitingJoin(key, missing(key, buffer))
+        WaitingJoin(
+            key,
+            tuple(
+                source
+                for source in expected_sources(snapshot, key, graph.at(key.path).join(key.fan_in))
+                if source not in buffer
+            ),
+        )
         for key, buffer in snapshot.buffers.items()
-        if key.path in paths
     )

@@ -88,6 +88,13 @@ class Graph:
         """The fan-ins, in the order in which they were added."""
         return tuple(edge for edge in self.edges if isinstance(edge, FanIn))
 
+    def join(self, buffer_key: str) -> FanIn:
+        """The fan-in whose buffer is called so; raises ``KeyError`` if there is none."""
+        for edge in self.fan_ins:
+            if edge.buffer_key == buffer_key:
+                return edge
+        raise KeyError(buffer_key)
+
     @cached_property
     def located(self) -> dict[ExecutorId, Located]:
         """Where the executors of the outermost graph stand."""

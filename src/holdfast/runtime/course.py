@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from holdfast.engine.snapshot import Snapshot
-from holdfast.engine.status import RunStatus
+from holdfast.engine.status import RunStatus, WaitingFor
 from holdfast.errors import InvalidArgument, StubbornHandler
 from holdfast.ids import RunId
 from holdfast.runtime.event_log import EventLog
@@ -56,6 +56,11 @@ class Course:
     def waits(self) -> bool:
         """Whether the run waits, and nobody is about to leave it, or to go back with it."""
         return self.status is RunStatus.WAITING and self.leaving is None and self.going_back is None
+
+    @property
+    def waiting_for(self) -> tuple[WaitingFor, ...]:
+        """What the run waits for; empty unless it is WAITING."""
+        return self.runner.at.waiting_for if self.status is RunStatus.WAITING else ()
 
     @property
     def sleeps(self) -> bool:
@@ -155,7 +160,7 @@ class Course:
         if self.runner.recorder is not None:
             self.runner.recorder.log.claim.release()
         self.runner.questions.drop()
-        for event in (WorkflowStatusEvent(status), *events):
+        for event in (WorkflowStatusEvent(status, self.waiting_for), *events):
             self.emit(event)
         self.noticed()
         if left or not self.sleeps:

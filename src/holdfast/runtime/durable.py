@@ -11,8 +11,8 @@ from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase
 from holdfast.checkpoint.loading import Loaded
 from holdfast.checkpoint.looking import steadily
 from holdfast.checkpoint.owner import holder_of
-from holdfast.checkpoint.restoring import snapshot_of
-from holdfast.checkpoint.store import Depth, Head
+from holdfast.checkpoint.store import Head
+from holdfast.checkpoint.values import restored
 from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.state import Place, Put, Scope, write
 from holdfast.engine.status import RunStatus
@@ -26,7 +26,7 @@ from holdfast.runtime.event_log import EventLog
 from holdfast.runtime.ownership import free_to_drive
 from holdfast.runtime.run import Run
 from holdfast.runtime.runner import Runner
-from holdfast.runtime.standing import NewGraph, Standing, Standings, at_hand, standing_again
+from holdfast.runtime.standing import NewGraph, Standing, Standings, at_hand
 
 EditKey: TypeAlias = "tuple[str, str] | str | StateKey[Any]"
 Edits: TypeAlias = Mapping[Any, Any]
@@ -53,27 +53,35 @@ class Durable(Standings):
 
     async def has_same_input(self, message: Any, run_id: str) -> bool:
         """Whether there is such a run, with this input; raises ``RunExists`` if its input is another."""
-        head = await self._storage.head_or_none(run_id)
-        if head is None:
-            return False
-        self._check_name(head)
-        given = begin(self._graph, self._name, message, self._limits, self._encoder)
+        given = begin(self._graph, self._name, message, self._limits, self._encoder).deliveries[0].value
 
-        async def look() -> Snapshot | None:
-            if not await self._storage.store.records(head.run_id, 1, 1, Depth.HEADERS):
-                return None  # retention removed it, and with it what could be compared
-            _, first, blobs = await self._storage.load_log(head, self._encoder, self._outside, 1)
-            stored = snapshot_of(first.manifest, 0, self._encoder, blobs)
-            await at_hand([delivery.value for delivery in stored.deliveries])
-            return stored
+        async def look() -> tuple[bool, Value | None]:
+            head = await self._storage.head_or_none(run_id)
+            if head is None:
+                return False, None
+            self._check_name(head)
+            _, loaded, blobs = await self._load_log(head, head.seq)
+            if loaded.manifest.input is None:
+                return True, None
+            stored = restored(loaded.manifest.input, self._encoder, blobs)
+            await at_hand([stored])
+            return True, stored
 
-        stored = await steadily(look)
-        if stored is not None and _messages(given) != _messages(stored):
+        found, stored = await steadily(look)
+        if found and (stored is None or not self._is_same(given, stored)):
             raise RunExists(
                 f"run {run_id!r} is in this storage already, with another input; choose another id, or go on with that "
                 f"run by 'workflow.resume(run_id=...)'"
             )
-        return True
+        return found
+
+    def _is_same(self, given: Any, stored: Any) -> bool:
+        """Whether two values are the same to those who read them: with the classes of now, which may have changed."""
+
+        def read_now(value: Any) -> bytes:
+            return self._encoder.encode(self._encoder.decode(value.data))
+
+        return given.data == stored.data or read_now(given) == read_now(stored)
 
     async def driven_here(self, run_id: str) -> Run | None:
         """The object of this process that drives a run, if there is one."""
@@ -157,7 +165,7 @@ class Durable(Standings):
             return head, loaded, *await self._snapshot(loaded, blobs, allow_graph_change)
 
         head, loaded, snapshot, new = await steadily(look)
-        first = standing_again(Cause.FORK, loaded, snapshot, new)
+        first, snapshot = self._standing_again(Cause.FORK, loaded, snapshot, new)
         if edits:
             writes = {_place(key): Put(self._edited(key, value)) for key, value in edits.items()}
             snapshot = snapshot._replace(state=write(snapshot.state, writes))
@@ -195,7 +203,3 @@ def _place(key: EditKey) -> Place:
         f"edits: {key!r} names no state; write {{('scope', 'key'): value}}, or {{'key': value}} for the default "
         f"shared scope"
     )
-
-
-def _messages(snapshot: Snapshot) -> list[tuple[object, ...]]:
-    return [(d.target, d.source, d.value.data) for d in snapshot.deliveries]  # type: ignore[attr-defined]

@@ -6,7 +6,7 @@ import datetime
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.engine.status import RunStatus
+from holdfast.engine.status import RunStatus, WaitingFor
 from holdfast.errors import HoldfastWarning
 from holdfast.graph.types import TypeForm
 from holdfast.ids import ExecutorId, RequestId, RunId
@@ -70,6 +70,8 @@ class WorkflowStatusEvent(WorkflowEvent):
     """
 
     status: RunStatus
+    waiting_for: tuple[WaitingFor, ...] = ()
+    """What a run that is WAITING waits for: ``"answers"``, ``"time"`` (a sleep), ``"messages"`` (of fan-ins)."""
 
 
 @dataclass(slots=True, repr=False, eq=False)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Any, TypeAlias
 
 from holdfast.checkpoint.journal import Contents
 from holdfast.checkpoint.loading import Blobs, Loaded
@@ -16,27 +16,37 @@ from holdfast.engine.snapshot import BufferKey, Snapshot
 from holdfast.engine.value import NotAtHand, Value
 from holdfast.errors import GraphChanged, UnknownType
 from holdfast.graph.alias import renamed, renamed_buffer, renamed_path
-from holdfast.graph.graph import Graph
+from holdfast.graph.edge import FanIn
+from holdfast.graph.graph import Graph, ancestors, path_of
+from holdfast.ids import ExecutorId
+
+Description: TypeAlias = dict[str, Any]
+"""A graph as ``Graph.description`` says it."""
 
 # More differences than this are counted, not told.
 _LISTED = 20
 _LONGEST_LINE = 400
 
 
-def namer_of(graph: Graph) -> Namer:
-    """How names in checkpoints are translated into those of the graph."""
-    return Namer(
-        lambda address: renamed(graph, address),
-        lambda path: renamed_path(graph, path),
-        lambda path, fan_in: renamed_buffer(graph, path, fan_in),
-    )
+def namer_of(graph: Graph, before: Description | None = None) -> Namer:
+    """How names in checkpoints are translated into those of the graph.
+
+    With the description of the graph ``before``, also those of fan-ins that have other sources now.
+    """
+
+    def fan_in(path: str, was: str) -> str:
+        name, now = renamed_buffer(graph, path, was), renamed_path(graph, path)
+        found = {old.buffer_key: key for key, old in _fan_ins_before(graph, before, now).items()}
+        return found.get(name, name)
+
+    return Namer(lambda address: renamed(graph, address), lambda path: renamed_path(graph, path), fan_in)
 
 
 async def graph_changed(
     graph: Graph, workflow_name: str, loaded: Loaded, encoder: Encoder, blobs: Blobs
 ) -> GraphChanged:
     """The error for a checkpoint that another graph made: it says what is different."""
-    before = await _described(loaded.manifest, encoder, blobs)
+    before = await described_before(loaded.manifest, encoder, blobs)
     fingerprints = f"fingerprint {loaded.manifest.fingerprint[:8]}, now {graph.fingerprint[:8]}"
     if before is None:
         listed = ""
@@ -58,13 +68,14 @@ def _shortened(line: str) -> str:
     return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}..."
 
 
-async def _described(manifest: Manifest, encoder: Encoder, blobs: Blobs) -> dict[str, Any] | None:
+async def described_before(manifest: Manifest, encoder: Encoder, blobs: Blobs) -> Description | None:
+    """The description of the graph that made a checkpoint; None if it is not known."""
     if manifest.graph is None:
         return None
     value = restored(manifest.graph, encoder, blobs)
     while True:
         try:
-            described: dict[str, Any] = json.loads(value.peek())
+            described: Description = json.loads(value.peek())
             return described
         except NotAtHand as absent:
             await absent.fetch()
@@ -92,6 +103,87 @@ def check_homes(graph: Graph, workflow_name: str, snapshot: Snapshot) -> None:
     ]
     homeless += [f"what fan-in {key.fan_in} holds" for key in snapshot.buffers if not _joins(graph, key)]
     _refuse(homeless, workflow_name)
+
+
+def rounds_under_way(
+    graph: Graph, before: Description | None, snapshot: Snapshot
+) -> dict[BufferKey, tuple[ExecutorId, ...]]:
+    """The sources that fan-ins wait for in the round under way, where these are not all that they have now.
+
+    A round expects the sources with which it began. One that the fan-in got since is expected as well if something
+    that the run holds can still reach it; one that it lost is not, unless it has sent.
+    """
+    addresses = [delivery.target for delivery in snapshot.deliveries]
+    addresses += [request.executor_id for request in snapshot.requests.values()]
+    addresses += [ExecutorId(key.path) for key in snapshot.buffers if key.path]
+    paths = {"", *(path for address in addresses for path in ancestors(path_of(address)))}
+    found: dict[BufferKey, tuple[ExecutorId, ...]] = {}
+    for path in sorted(paths):
+        here, olds = graph.at(path), _fan_ins_before(graph, before, path)
+        moving = {_local(path, address) for address in addresses if address.startswith(path)} - {""}
+        for edge in here.fan_ins:
+            key = BufferKey(path, edge.buffer_key)
+            old = olds.get(edge.buffer_key, edge if before is None else None)
+            began: Sequence[ExecutorId] = snapshot.rounds.get(key) or (() if old is None else old.sources)
+            held = snapshot.buffers.get(key, {})
+            others = {join.target for join in here.fan_ins if (path, join.buffer_key) in snapshot.buffers}
+            near = {*held, *_reached(here, moving | (others - {edge.target}), edge)}
+            expected = [source for source in began if source in held or source in edge.sources]
+            expected += [source for source in edge.sources if source not in began and source in near]
+            ordered = tuple(expected) == edge.sources or (not held and {*expected} == {*edge.sources})
+            if not ordered and near.intersection(expected):
+                found[key] = tuple(expected)
+    return found
+
+
+def _local(path: str, address: str) -> ExecutorId:
+    """The executor of the graph at ``path`` that an address is, or lies in."""
+    return ExecutorId(address[len(path) :].partition("/")[0].partition("#")[0])
+
+
+def _reached(graph: Graph, moving: Collection[ExecutorId], without: FanIn) -> set[ExecutorId]:
+    """The executors that have messages, or can get one before a fan-in delivers."""
+    reached: set[ExecutorId] = set()
+    open_ends = list(moving)
+    while open_ends:
+        if (executor_id := open_ends.pop()) not in reached:
+            reached.add(executor_id)
+            for edge in graph.outgoing[executor_id]:
+                open_ends += () if edge is without else edge.targets
+    return reached
+
+
+def _fan_ins_before(graph: Graph, before: Description | None, path: str) -> dict[str, FanIn]:
+    """The fan-ins of the graph before, under the names of now, by the names of what they are in the graph at ``path``.
+
+    One with other sources is known by its target, and by some source that it had. One that is new is not there.
+    """
+    if before is None:
+        return {}
+    # Who goes on with the same graph need not wait for it.
+    from holdfast.graph.reading import read
+
+    here, now = read(before), graph
+    for segment in path.split("/")[:-1]:
+        host = ExecutorId(segment.partition("#")[0])
+        was = {now.aliases.get(ExecutorId(name), name): old for name, old in (here.executors or {}).items()}
+        inside, nested = was.get(host), now.executors[host].nested if host in now.executors else None
+        if inside is None or inside.nested is None or nested is None or inside.nested not in here.workflows:
+            return {}
+        here, now = read(here.workflows[inside.nested], here.workflows), nested
+    names = {str(old): str(new) for old, new in now.aliases.items()}
+    edges = [edge.renamed(names) for edge in here.edges or () if edge.kind == "fan-in"]
+    olds = [FanIn.joining(tuple(map(ExecutorId, e.sources)), ExecutorId(e.targets[0])) for e in edges]
+    same = {edge.buffer_key: edge for edge in now.fan_ins}.keys() & {old.buffer_key for old in olds}
+    found = {old.buffer_key: old for old in olds if old.buffer_key in same}
+    left = [old for old in olds if old.buffer_key not in same]
+    for edge in now.fan_ins:
+        alike = [old for old in left if old.target == edge.target and {*old.sources} & {*edge.sources}]
+        if edge.buffer_key not in same and alike:
+            old = max(alike, key=lambda one: len({*one.sources} & {*edge.sources}))
+            found[edge.buffer_key] = old
+            left.remove(old)
+    return found
 
 
 def check_journal(graph: Graph, workflow_name: str, journal: Contents) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from holdfast.engine.expiries import Expiries
 from holdfast.engine.message import Request
 from holdfast.engine.snapshot import Snapshot
+from holdfast.engine.status import WaitingFor, waiting_for
 
 
 class Position:
@@ -30,7 +31,13 @@ class Position:
     @property
     def finished(self) -> bool:
         """Whether nothing is left to do."""
-        return not self.snapshot.deliveries and not self.snapshot.requests
+        snapshot = self.snapshot
+        return not (snapshot.deliveries or snapshot.requests or snapshot.buffers)
+
+    @property
+    def waiting_for(self) -> tuple[WaitingFor, ...]:
+        """What the run waits for, if it rests here."""
+        return waiting_for(self.snapshot.requests, self.asleep_until, self.snapshot.buffers)
 
     def go_to(self, snapshot: Snapshot) -> None:
         """Stand on a snapshot that did not follow from the one before by what was asked and answered."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from holdfast.engine.status import RunStatus
+from holdfast.engine.status import RunStatus, WaitingFor
 from holdfast.errors import HoldfastWarning, RunEnded
 from holdfast.ids import RequestId, RunId
 from holdfast.runtime.events import PendingRequest
@@ -29,6 +29,8 @@ class RunResult:
     pending_requests: list[PendingRequest] = field(default_factory=list)
     warnings: list[HoldfastWarning] = field(default_factory=list)
     """What the run warned of, the last thousand at most."""
+    waiting_for: tuple[WaitingFor, ...] = ()
+    """What a run that is WAITING waits for: ``"answers"``, ``"time"`` (a sleep), ``"messages"`` (of fan-ins)."""
     _run: Run | None = field(default=None, repr=False, compare=False)
     _pending: Callable[[], list[PendingRequest]] | None = field(
         default=None, init=False, repr=False, compare=False

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from holdfast.engine.snapshot import Snapshot
-from holdfast.engine.status import RunStatus
+from holdfast.engine.status import RunStatus, WaitingFor
 from holdfast.errors import InvalidArgument, RequestAlreadyAnswered, RunEnded, WrongType
 from holdfast.ids import RequestId, RunId
 from holdfast.runtime.course import Course
@@ -71,6 +71,11 @@ class Run:
     def status(self) -> RunStatus:
         """Where the run stands."""
         return self._course.status
+
+    @property
+    def waiting_for(self) -> tuple[WaitingFor, ...]:
+        """What a run that is WAITING waits for: ``"answers"``, ``"time"`` (a sleep), ``"messages"`` (of fan-ins)."""
+        return self._course.waiting_for
 
     @property
     def wake_at(self) -> datetime.datetime | None:
@@ -189,7 +194,7 @@ class Run:
         return runner.questions.take(responses)
 
     async def wait_for_completion(self) -> RunResult:
-        """Wait until the run waits for an answer or is over; raises what it failed with.
+        """Wait until the run waits for answers or messages, or is over; raises what it failed with.
 
         One that waits goes on if an answer was left for it by ``storage.respond``. One that only sleeps is waited for;
         raises ``RunTaken`` if someone else woke it.
@@ -209,7 +214,7 @@ class Run:
         """What came of the run so far."""
         outputs = [output.value.load() for output in self.snapshot.outputs]
         warnings = list(self._course.runner.teller.warnings)
-        result = RunResult(self.run_id, self.status, outputs, [], warnings, self)
+        result = RunResult(self.run_id, self.status, outputs, [], warnings, self.waiting_for, self)
         if not self.status.ended:
             result.ask_later(self._course.runner.questions.pending_now())
         return result

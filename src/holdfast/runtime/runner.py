@@ -198,9 +198,8 @@ class Runner:
             elif time.monotonic() - stretch > LONGEST_STRETCH_SECONDS:
                 await pause()
                 stretch = time.monotonic()
-        if not questions.cancel_asked and not at.snapshot.requests and at.snapshot.buffers:
-            waiting = waiting_joins(self._graph, at.snapshot, frozenset([""]))
-            self.teller.emit(self.teller.warnings_of(waiting))
+        if not questions.cancel_asked and at.waiting_for == ("messages",):
+            self.teller.warn_of_waiting(waiting_joins(self._graph, at.snapshot))
 
     async def _more_came(self, recorder: Recorder) -> bool:
         """Store that the run has nothing to do; whether something came while that was stored."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.checkpoint.bundles import unbundled
@@ -14,22 +14,33 @@ from holdfast.checkpoint.journal import Contents, read_journal
 from holdfast.checkpoint.loading import Blobs, Loaded
 from holdfast.checkpoint.log import RunLog
 from holdfast.checkpoint.making import Outside
+from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.renaming import rename, renames_of
 from holdfast.checkpoint.restoring import snapshot_of
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.storage import CheckpointStorage
 from holdfast.checkpoint.store import Head
 from holdfast.engine.durability import Durability
+from holdfast.engine.layered import Layered
 from holdfast.engine.limits import Limits
-from holdfast.engine.snapshot import Snapshot, status_at_rest
+from holdfast.engine.routing import release_complete
+from holdfast.engine.snapshot import BufferKey, Snapshot, status_at_rest
 from holdfast.engine.state import Scope
 from holdfast.engine.status import RunStatus
 from holdfast.engine.value import NotAtHand, Value, missing_of
 from holdfast.graph.graph import Graph
 from holdfast.graph.state_key import MergeRule, declared_merge
+from holdfast.ids import ExecutorId
 from holdfast.runtime.checkpoints import Beginning
 from holdfast.runtime.environment import Environment
-from holdfast.runtime.graph_change import check_homes, check_journal, graph_changed, namer_of
+from holdfast.runtime.graph_change import (
+    check_homes,
+    check_journal,
+    described_before,
+    graph_changed,
+    namer_of,
+    rounds_under_way,
+)
 from holdfast.runtime.recorder import Recorder
 from holdfast.runtime.runner import Runner
 
@@ -97,10 +108,11 @@ class Standings:
         snapshot, new = await self._snapshot(loaded, blobs, allow_graph_change)
         first: list[Entry] = []
         back = again or loaded.checkpoint_id != head.checkpoint_id
-        finished = not snapshot.deliveries and not snapshot.requests
-        if back or (new.changed and not finished):
+        if back or (new.changed and not is_finished(loaded.manifest)):
             log.stand_on(loaded.checkpoint_id)
-            first = standing_again(Cause.RESTORE if back else Cause.EDIT, loaded, snapshot, new)
+            first, snapshot = self._standing_again(
+                Cause.RESTORE if back else Cause.EDIT, loaded, snapshot, new
+            )
 
         async def journal() -> Contents:
             notes, digests = await unbundled(await self._storage.store.notes(head.run_id), blobs)
@@ -114,6 +126,38 @@ class Standings:
         began = await self._began(head, loaded.info, new.renames) if not back else None
         recorder = self._recorder(log, first, loaded.info, journal, not back, began)
         return Standing(snapshot, recorder, True)
+
+    def _standing_again(
+        self, cause: Cause, loaded: Loaded, snapshot: Snapshot, new: NewGraph
+    ) -> tuple[list[Entry], Snapshot]:
+        """The checkpoints with which a run stands where one stood before: back, with another graph, or as a fork.
+
+        With another graph a fan-in may have lost the source for which it waited: then it delivers.
+        """
+        header = loaded.header
+        again = Entry(
+            header.phase,
+            header.superstep,
+            cause,
+            RunStatus.RUNNING,
+            since_input=0,
+            fingerprint=new.fingerprint,
+            graph=new.description,
+            renames=new.renames,
+            rounds=new.rounds,
+            keyframe=True,
+        )
+        entries = [again]
+        released = release_complete(self._graph, snapshot) if new.changed else None
+        if released is not None:
+            after, delta = released
+            given = Entry(header.phase, header.superstep, Cause.EDIT, RunStatus.RUNNING, snapshot, delta, 0)
+            entries, snapshot = [again, given], after
+        if not snapshot.deliveries:
+            entries[-1] = entries[-1]._replace(status=status_at_rest(snapshot))
+        elif header.phase is Phase.END:
+            entries.append(Entry(Phase.START, header.superstep + 1, Cause.SUPERSTEP, RunStatus.RUNNING))
+        return entries, snapshot
 
     async def _load_log(self, head: Head, seq: int) -> tuple[RunLog, Loaded, Blobs]:
         return await self._storage.load_log(head, self._encoder, self._outside, seq, self._retention)
@@ -144,13 +188,15 @@ class Standings:
         self, loaded: Loaded, blobs: Blobs, allow_graph_change: bool
     ) -> tuple[Snapshot, NewGraph]:
         manifest, header = loaded.manifest, loaded.header
-        new = NewGraph()
+        new, before = NewGraph(), None
         if manifest.fingerprint != self._graph.fingerprint:
             if not allow_graph_change:
                 raise await graph_changed(self._graph, self._name, loaded, self._encoder, blobs)
-            finished = not manifest.deliveries and not manifest.requests
-            renames = None if finished else renames_of(manifest, namer_of(self._graph))
-            new = NewGraph(True, self._graph.fingerprint, self._description(), renames)
+            new = NewGraph(True, self._graph.fingerprint, self._description())
+        if new.changed and not is_finished(manifest):
+            before = await described_before(manifest, self._encoder, blobs)
+            renames = renames_of(manifest, namer_of(self._graph, before))
+            new = new._replace(renames=renames)
             if renames is not None:
                 manifest = (
                     manifest.copy()
@@ -159,8 +205,11 @@ class Standings:
         superstep = header.superstep - (header.phase is Phase.START)
         snapshot = snapshot_of(manifest, superstep, self._encoder, blobs)
         await at_hand(_needed_soon(snapshot))
-        if new.changed and (snapshot.deliveries or snapshot.requests):
+        if new.changed and not is_finished(manifest):
             check_homes(self._graph, self._name, snapshot)
+            rounds = rounds_under_way(self._graph, before, snapshot)
+            new = new._replace(rounds={**dict.fromkeys(snapshot.rounds), **rounds})
+            snapshot = snapshot._replace(rounds=Layered(dict(rounds)))
         return snapshot._replace(since_input=0), new
 
     async def _follows_at_once(self, head: Head, loaded: Loaded) -> bool:
@@ -179,27 +228,12 @@ class NewGraph(NamedTuple):
     fingerprint: str | None = None
     description: Value | None = None
     renames: Renames | None = None
+    rounds: Mapping[BufferKey, Sequence[ExecutorId] | None] = {}
 
 
-def standing_again(cause: Cause, loaded: Loaded, snapshot: Snapshot, new: NewGraph) -> list[Entry]:
-    """The checkpoints with which a run stands where one stood before: back, with another graph, or as a fork."""
-    header = loaded.header
-    moves = bool(snapshot.deliveries)
-    status = RunStatus.RUNNING if moves else status_at_rest(snapshot)
-    back = Entry(
-        header.phase,
-        header.superstep,
-        cause,
-        status,
-        since_input=0,
-        fingerprint=new.fingerprint,
-        graph=new.description,
-        renames=new.renames,
-        keyframe=True,
-    )
-    if header.phase is Phase.END and moves:
-        return [back, Entry(Phase.START, header.superstep + 1, Cause.SUPERSTEP, RunStatus.RUNNING)]
-    return [back]
+def is_finished(manifest: Manifest) -> bool:
+    """Whether nothing is left to do for a run that holds this."""
+    return not (manifest.deliveries or manifest.requests or manifest.buffers)
 
 
 def _needed_soon(snapshot: Snapshot) -> list[Value]:

@@ -62,9 +62,9 @@ class Teller:
         self.warnings.append(warning)
         return WorkflowWarningEvent(warning, executor_id)
 
-    def warnings_of(self, waiting: Sequence[WaitingJoin]) -> list[WorkflowEvent]:
-        """A warning for each fan-in that waits in vain."""
-        return [self.warning(waiting_fan_in(join)) for join in waiting]
+    def warn_of_waiting(self, joins: Sequence[WaitingJoin]) -> None:
+        """Warn of each fan-in for whose messages the run waits."""
+        self.emit([self.warning(waiting_fan_in(join)) for join in joins])
 
     def ends_of(self, finished: Sequence[Finished]) -> list[WorkflowEvent]:
         """The events of turns that are over: those that they added, then how they ended."""
@@ -84,14 +84,12 @@ class Teller:
 
     def conclude(self, applied: Applied, events: list[WorkflowEvent]) -> None:
         """Add to ``events`` what the superstep brought; its completion is the last."""
-        after, delta, unrouted, finished, waiting = applied
+        after, delta, unrouted, _ = applied
         for message in unrouted:
             events.append(self.warning(unrouted_message(self._graph, message), message.source))
         for executor_id, value in delta.outputs:
             events.append(WorkflowOutputEvent(value.load(), executor_id))
         for request in delta.requests:
             events.append(RequestInfoEvent(pending(request)))
-        if finished:
-            events += self.warnings_of(waiting)
         on_their_way = bool(delta.deliveries) or after.buffers.size > 0
         events.append(superstep_completed(on_their_way, after.requests.size > 0, bool(delta.writes)))

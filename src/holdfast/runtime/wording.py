@@ -88,13 +88,13 @@ def unrouted_message(graph: Graph, message: Unrouted) -> UnroutedMessage:
 
 
 def waiting_fan_in(join: WaitingJoin) -> WaitingFanIn:
-    """The warning for a fan-in that never got all its messages."""
+    """The warning for a fan-in that holds messages while nothing is left that could bring the others."""
     key, missing = join
     listed = ", ".join(repr(str(source)) for source in missing)
-    over = f"nested workflow {key.path[:-1]!r}" if key.path else "run"
+    inside = f" of nested workflow {key.path[:-1]!r}" if key.path else ""
     return WaitingFanIn(
-        f"the {over} is over, but fan-in {key.fan_in} holds messages and still waits for {listed}; "
-        f"a fan-in delivers once each of its sources has sent something"
+        f"the run waits for messages: fan-in {key.fan_in}{inside} holds some and still needs one of {listed}, but "
+        f"nothing is left to do that could send it; a fan-in delivers once each of its sources has sent something"
     )
 
 

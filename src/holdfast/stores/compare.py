@@ -72,7 +72,7 @@ def sound(head: Head) -> Head:
         number = getattr(head, name)
         if type(number) is not int or number < 0:
             raise ValueError(f"its {name} is {number!r}")
-    for name in ("run_id", "workflow_name", "family", "owner"):
+    for name in ("run_id", "workflow_name", "family", "owner", "waiting_for"):
         if not isinstance(getattr(head, name), str):
             raise ValueError(f"its {name} is {getattr(head, name)!r}")
     return head

@@ -70,6 +70,7 @@ def head_seal(namespace: str, head: Head, content: int) -> int:
         takeovers,
         reason,
         kept,
+        waits,
     ) = head
     try:
         packed = ormsgpack.packb(
@@ -89,6 +90,7 @@ def head_seal(namespace: str, head: Head, content: int) -> int:
                 takeovers,
                 reason.encode(),
                 kept.encode(),
+                waits.encode(),
                 content,
             )
         )

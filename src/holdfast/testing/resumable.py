@@ -149,7 +149,7 @@ class _Comparison:
         events: list[WorkflowEvent] = []
         while True:
             events += await self._events_of(run)
-            if run.status is not RunStatus.WAITING or self._answer is None:
+            if not run.pending_requests or self._answer is None:
                 break
             await run.respond({request.request_id: self._answer(request) for request in run.pending_requests})
         result = await run.wait_for_completion()

@@ -77,7 +77,11 @@ def _pieces(commit: Commit) -> Iterator[Commit]:
             return
         newest = records[-1]
         head = commit.head._replace(
-            checkpoint_id=newest.checkpoint_id, seq=newest.seq, status=RunStatus.STOPPED, reason=""
+            checkpoint_id=newest.checkpoint_id,
+            seq=newest.seq,
+            status=RunStatus.STOPPED,
+            reason="",
+            waiting_for="",
         )
         yield Commit(head, expected, records)
         expected = Expected(head.checkpoint_id, head.token)

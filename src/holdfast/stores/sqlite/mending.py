@@ -24,7 +24,8 @@ _ROWS = f"SELECT id, namespace, {HEAD_COLUMNS} FROM runs"
 _HEADERS = "SELECT checkpoint, seq, header FROM checkpoints WHERE run = ? ORDER BY seq"
 _SET_NAME = (
     "INSERT INTO runs (id, namespace, run, created, updated, workflow, family, checkpoint, seq, token, status, owner, "
-    "takeovers, reason, retention, content, seal) VALUES (?, ?, ?, ?, 0, '', '', x'', 0, 0, '', '', 0, x'', '', 0, 0)"
+    "takeovers, reason, retention, waiting_for, content, seal) "
+    "VALUES (?, ?, ?, ?, 0, '', '', x'', 0, 0, '', '', 0, x'', '', '', 0, 0)"
 )
 _FAMILIES = "SELECT 1 FROM families WHERE namespace = ? AND family = ?"
 _NAMESPACES = "SELECT namespace FROM families WHERE family = ?"

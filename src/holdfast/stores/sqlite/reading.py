@@ -19,7 +19,7 @@ from holdfast.stores.sqlite.writing import FIND_FAMILY, prefix
 
 HEAD_COLUMNS = (
     "run, workflow, family, checkpoint, seq, token, status, created, updated, owner, wake_at, takeovers, reason, "
-    "retention, content, seal"
+    "retention, waiting_for, content, seal"
 )
 """What ``checked_head`` wants."""
 _HEAD = f"SELECT {HEAD_COLUMNS} FROM runs WHERE namespace = ?"
@@ -99,6 +99,7 @@ def _head(row: tuple[Any, ...]) -> Head:
         takeovers,
         reason,
         retention,
+        waiting_for,
     ) = row
     return Head(
         run,
@@ -115,6 +116,7 @@ def _head(row: tuple[Any, ...]) -> Head:
         takeovers,
         str(reason, "utf-8", "surrogatepass"),
         retention,
+        waiting_for,
     )
 
 

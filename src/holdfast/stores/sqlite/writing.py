@@ -21,12 +21,13 @@ TOGETHER = 512
 """How many commits are written together at most."""
 ADD_RUN = (
     "INSERT INTO runs (namespace, run, created, wake_at, updated, workflow, family, checkpoint, seq, token, status, "
-    "owner, takeovers, reason, retention, content, seal) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "owner, takeovers, reason, retention, waiting_for, content, seal) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 # Not `created` and `wake_at`, which are in indexes: naming a column there is to write one page more.
 MOVE_RUN = (
     "UPDATE runs SET updated = ?, workflow = ?, family = ?, checkpoint = ?, seq = ?, token = ?, status = ?, "
-    "owner = ?, takeovers = ?, reason = ?, retention = ?, content = ?, seal = ? WHERE id = ?"
+    "owner = ?, takeovers = ?, reason = ?, retention = ?, waiting_for = ?, content = ?, seal = ? WHERE id = ?"
 )
 _SET_TIMES = "UPDATE runs SET created = ?, wake_at = ? WHERE id = ?"
 _SET_CONTENT = "UPDATE runs SET content = ?, seal = ? WHERE id = ?"
@@ -210,14 +211,28 @@ OF_RUN = (
 
 def moving(namespace: str, head: Head, content: int) -> tuple[object, ...]:
     """What of a head changes from commit to commit, as ``MOVE_RUN`` wants it."""
-    _, workflow, family, checkpoint_id, seq, token, status, _, updated, owner, _, takeovers, reason, kept = (
-        head
-    )
+    (
+        _,
+        workflow,
+        family,
+        checkpoint,
+        seq,
+        token,
+        status,
+        _,
+        updated,
+        owner,
+        _,
+        takeovers,
+        reason,
+        kept,
+        waits,
+    ) = head
     return (
         updated,
         workflow,
         family,
-        _from_hex(checkpoint_id),
+        _from_hex(checkpoint),
         seq,
         token,
         status._value_,  # what ``value`` gives after two calls
@@ -226,6 +241,7 @@ def moving(namespace: str, head: Head, content: int) -> tuple[object, ...]:
         # The text of an error may hold half a character, say of a file name that is no Unicode.
         bytearray(reason, "utf-8", "surrogatepass"),
         kept,
+        waits,
         content,
         head_seal(namespace, head, content),
     )

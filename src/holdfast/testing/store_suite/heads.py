@@ -46,6 +46,7 @@ class Heads:
             ),
             sample_head("odd", reason="\x00 \x1b \u2028 \udc80 \ud83d", owner="", workflow_name=""),
             sample_head("kept", retention="keep_last:3"),
+            sample_head("waits", status=RunStatus.WAITING, waiting_for="answers time"),
             sample_head("long", retention="r" * 200, reason="why " * 20_000, owner="o" * 2000),
             *(sample_head(f"is-{status.value}", status=status) for status in RunStatus),
         ]
@@ -66,6 +67,8 @@ class Heads:
             {"retention": "latest_only"},
             {"status": RunStatus.FAILED, "reason": "boom"},
             {"retention": ""},
+            {"status": RunStatus.WAITING, "waiting_for": "messages"},
+            {"status": RunStatus.STOPPED, "waiting_for": ""},
             {"status": RunStatus.RUNNING, "token": 9, "updated": 1},
             {"workflow_name": "Renamed", "family": RunId("other"), "created": 7},
             {"checkpoint_id": sample_id("elsewhere"), "seq": 12},

@@ -28,7 +28,9 @@ class Runs:
         assert await names_of_runs(store, RunQuery(newest=True, limit=5, after=RunId("r"))) == []
 
     async def test_runs_are_listed_with_their_whole_heads(self, store: Store) -> None:
-        one = await begin(store, "one", wake_at=3, reason="why", status=RunStatus.WAITING)
+        one = await begin(
+            store, "one", wake_at=3, reason="why", status=RunStatus.WAITING, waiting_for="answers"
+        )
         two = await move_on(store, await begin(store, "two", created=NOON + 1))
         assert list(await store.runs(RunQuery())) == [one, two]
 
