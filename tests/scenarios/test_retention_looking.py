@@ -340,9 +340,9 @@ def _looks_once(patch: pytest.MonkeyPatch) -> None:
 def _reads_a_page_in_parts(patch: pytest.MonkeyPatch) -> None:
     straight = paging.page_of
 
-    async def page_of(store: Store, head: Head, first: int, limit: int | None) -> Page:
-        page = await straight(store, head, first, limit)
-        before = await store.records(head.run_id, 1, first - 1, Depth.CHANGES)
+    async def page_of(store: Store, head: Head, first: int, limit: int | None, depth: Depth) -> Page:
+        page = await straight(store, head, first, limit, depth)
+        before = await store.records(head.run_id, 1, first - 1, depth)
         return Page([*before, *page.records[page.begins :]], len(before))
 
     patch.setattr(browsing, "page_of", page_of)

@@ -293,12 +293,12 @@ async def test_06_checkpoint_information(
     assert capsys.readouterr().out.splitlines() == lines
 
 
-async def test_06_checkpoints_loaded_with_values_show_them(
+async def test_06_checkpoints_listed_with_values_show_them(
     storage: CheckpointStorage, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await two_steps(storage).run("abc")
-    loaded = [await storage.load(listed.checkpoint_id) for listed in await storage.list_checkpoints()]
-    await run_listing("004_06_checkpoint_information", checkpoints=loaded)
+    listed = await storage.list_checkpoints(values=True)
+    await run_listing("004_06_checkpoint_information", checkpoints=listed)
     assert "Shared State: {'original_input': 'abc'}" in capsys.readouterr().out.splitlines()
 
 

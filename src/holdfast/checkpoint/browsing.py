@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.checkpoint.arguments import check_limit, id_of_checkpoint, run_id_of, status_of
-from holdfast.checkpoint.checkpoint import Checkpoint, WithValues, with_values
+from holdfast.checkpoint.changes import Changes
+from holdfast.checkpoint.checkpoint import Checkpoint, WithValues, blobs_of
 from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.keeping import RunKeeping, kept_of
 from holdfast.checkpoint.listing import Listing, Reading
-from holdfast.checkpoint.loading import Blobs, is_whole, load, whole
+from holdfast.checkpoint.loading import Blobs, changes_of, is_whole, keyframe_of, load, whole
 from holdfast.checkpoint.looking import steadily
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.paging import page_of
@@ -66,11 +67,13 @@ class Browsing(RunKeeping):
         after: str | CheckpointInfo | None = None,
         *,
         workflow_id: str | None = None,
+        values: bool = False,
     ) -> list[Checkpoint]:
-        """Checkpoints without values, oldest first; ``after`` is the last one of the page before, or its id.
+        """Checkpoints, oldest first; ``after`` is the last one of the page before, or its id.
 
         ``workflow_id`` is a synonym of ``workflow_name``. A page of one run reads what it shows, not the whole run,
-        unless the run has retention.
+        unless the run has retention. With ``values`` they can be read at once, as of one that ``load`` gives: all
+        records and blobs of the page are read for it, each once.
         """
         check_limit(limit)
         if workflow_id is not None and workflow_name not in (None, workflow_id):
@@ -85,13 +88,18 @@ class Browsing(RunKeeping):
         heads = [head for head in heads if workflow_name in (None, head.workflow_name)]
         cursor = None if after is None else id_of_checkpoint(after)
         if len(heads) == 1:
-            return await self._listed_now(heads[0], cursor, limit)
+            return await self._listed_now(heads[0], cursor, limit, values)
         # What is behind one of them is known when all are in order; without that, none gives more than are wanted.
         most = limit if cursor is None else None
-        return _behind(_merged([await self._listed_now(head, None, most) for head in heads]), cursor)[:limit]
+        listed = [await self._listed_now(head, None, most, values) for head in heads]
+        return _behind(_merged(listed), cursor)[:limit]
 
     async def _listed_now(
-        self, head: Head, after: CheckpointId | None = None, limit: int | None = None
+        self,
+        head: Head,
+        after: CheckpointId | None = None,
+        limit: int | None = None,
+        values: bool = False,
     ) -> list[Checkpoint]:
         """The checkpoints of a run, where it stands now, behind one of them; none if it was removed."""
         known: Head | None = head
@@ -102,7 +110,7 @@ class Browsing(RunKeeping):
             while now is not None:
                 # Which are kept depends on all of them, and on where the run stands: those are cut when all is right.
                 part = (None, None) if now.retention else (after, limit)
-                found = await self._listed(now, *part)
+                found = await self._listed(now, *part, values)
                 latest = now if _stands(now, found) else await self._store.head(head.run_id)
                 if latest is not None and _still_true(found, now, latest, part[1]):
                     return _behind(found, after)[:limit] if now.retention else found
@@ -111,16 +119,22 @@ class Browsing(RunKeeping):
 
         return await steadily(look)
 
-    async def _listed(self, head: Head, after: CheckpointId | None, limit: int | None) -> list[Checkpoint]:
+    async def _listed(
+        self, head: Head, after: CheckpointId | None, limit: int | None, values: bool
+    ) -> list[Checkpoint]:
         blobs = self.blobs(head.family)
         first = 1 if after is None else await self._seq_of(head, after) + 1
-        page = await page_of(self._store, head, first, limit)
+        depth = Depth.ALL if values else Depth.CHANGES
+        page = await page_of(self._store, head, first, limit, depth)
         records = [record if is_whole(record) else await whole(record, blobs) for record in page.records]
         shown = records[page.begins :]
         if head.retention:
             kept = kept_of(head, records)
             shown = [record for record in shown if record.seq in kept]
-        return Listing(records, self._reading(head, blobs)).checkpoints(shown)
+        reading = self._reading(head, blobs)
+        if values:
+            reading = reading._replace(values=await blobs_of(_changes_in(records), blobs))
+        return Listing(records, reading).checkpoints(shown)
 
     async def _seq_of(self, head: Head, checkpoint_id: CheckpointId) -> int:
         found = await self._store.find(checkpoint_id)
@@ -186,9 +200,9 @@ class Browsing(RunKeeping):
             listing = Listing([await whole(record, blobs) for record in records], self._reading(head, blobs))
             return listing.checkpoints([record])[0]
         loaded = await load(self._store, blobs, head, seq, Depth.ALL)
-        await with_values(loaded.manifest, blobs)
+        read = await blobs_of([loaded.manifest.as_changes()], blobs)
         encoder = self.encoder(self.codec_for(head.workflow_name))
-        info, values_of = loaded.info, WithValues(loaded.manifest, encoder, blobs)
+        info, values_of = loaded.info, WithValues(loaded.manifest, encoder, read)
         return Checkpoint(info.checkpoint_id, loaded.header, info.new_bytes, info.tags, values_of)
 
     async def draw_tree(self, run_id: str, ascii: bool = False) -> str:
@@ -233,6 +247,14 @@ class _BlobsOf:
 
     async def read(self, digests: Sequence[Digest]) -> Mapping[Digest, bytes]:
         return await self._storage.still_there(self._checkpoint_id, lambda: self._blobs.read(digests))
+
+
+def _changes_in(records: Iterable[Record]) -> Iterator[Changes]:
+    """All that records and their keyframes say."""
+    for record in records:
+        yield changes_of(record, Depth.CHANGES)
+        if record.keyframe is not None:
+            yield keyframe_of(record, Depth.CHANGES)
 
 
 def _merged(lists: Iterable[Iterable[Checkpoint]]) -> list[Checkpoint]:

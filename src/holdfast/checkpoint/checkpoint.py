@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
-from holdfast.checkpoint.changes import Ref, digests_of
+from holdfast.checkpoint.changes import Changes, Ref, digests_of
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.info import CheckpointInfo, Header
 from holdfast.checkpoint.manifest import Manifest
+from holdfast.checkpoint.named import OfRun, placed_in
 from holdfast.checkpoint.values import BlobSource, Encoder, restored
 from holdfast.checkpoint.views import (
     CheckpointSummary,
@@ -25,8 +26,10 @@ from holdfast.engine.value import NotAtHand, Value
 from holdfast.errors import NotLoaded, UnknownType
 from holdfast.graph.context import DEFAULT_SHARED_SCOPE
 from holdfast.graph.state_key import StateKey
-from holdfast.ids import CheckpointId, ExecutorId
+from holdfast.ids import CheckpointId, Digest, ExecutorId
 
+# What a checkpoint holds and does not show.
+_UNSEEN = ("graph", "input", "event")
 # The private scopes of an executor that hold something of the user's.
 _SHOWN = ("", "state", "fields")
 
@@ -35,8 +38,8 @@ class Material(Protocol):
     """What checkpoints need to show more than their info: manifests, made when first asked for, and values."""
 
     @property
-    def loaded(self) -> bool:
-        """Whether values were read."""
+    def values(self) -> ReadBlobs | None:
+        """The blobs that were read; None if no values were."""
         ...
 
     @property
@@ -57,19 +60,24 @@ class Material(Protocol):
         ...
 
 
+class ReadBlobs(NamedTuple):
+    """Blobs that were read already, so that values can be given at once."""
+
+    content: Mapping[Digest, bytes]
+
+    async def read(self, digests: Sequence[Digest]) -> Mapping[Digest, bytes]:
+        return {digest: self.content[digest] for digest in digests}
+
+
 class WithValues(NamedTuple):
     """The material of one checkpoint of which all was read."""
 
     read: Manifest
     encoder: Encoder
-    blobs: BlobSource
-
-    @property
-    def loaded(self) -> bool:
-        return True
+    values: ReadBlobs
 
     def source(self, _: CheckpointId) -> BlobSource:
-        return self.blobs
+        return self.values
 
     def manifest(self, _: CheckpointId) -> Manifest:
         return self.read
@@ -81,7 +89,8 @@ class WithValues(NamedTuple):
 class Checkpoint(CheckpointInfo):
     """A committed snapshot: all of ``CheckpointInfo``, and the state, messages, requests and outputs.
 
-    One that was listed shows keys, sizes and counts; ``storage.load`` gives one with values.
+    One that was listed shows keys, sizes and counts; ``storage.load`` gives one with values, and
+    ``storage.list_checkpoints(values=True)`` gives all with theirs.
 
     >>> import asyncio
     >>> from holdfast import InMemoryCheckpointStorage, WorkflowBuilder, WorkflowContext, executor
@@ -214,10 +223,14 @@ class Checkpoint(CheckpointInfo):
         return StateView(self._manifest.state.get(scope, {}), self._read, what)
 
     def _read(self, ref: Ref, place: str) -> Any:
-        if not self.material.loaded:
+        values = self.material.values
+        if values is None:
             raise not_loaded(place, ref, self.checkpoint_id)
+        value = self._restored(ref)
+        for absent in value.missing():
+            absent.bring(values.content)  # type: ignore[attr-defined]
         try:
-            return self._restored(ref).load()
+            return value.load()
         except UnknownType as error:
             raise UnknownType(
                 f"{place} of checkpoint {self.checkpoint_id[:12]}...: {error}; the types of workflow "
@@ -259,38 +272,13 @@ class _ExecutorStates(Mapping[str, Any]):
             return Unread(self._by_owner[executor_id]["state"]["state"])
 
 
-async def with_values(manifest: Manifest, source: BlobSource) -> None:
-    """Read all blobs that a manifest names into it."""
-    refs = list(_leaves(manifest))
-    wanted = {digest for ref in refs for digest in digests_of(ref)}
-    if not wanted:
-        return
-    content = await source.read(sorted(wanted))
-    for ref in refs:
-        if ref.digest is not None:
-            ref.data = content[ref.digest]
-
-
-def _leaves(manifest: Manifest) -> Iterator[Ref]:
-    def leaves(ref: Ref) -> Iterator[Ref]:
-        if ref.parts is None:
-            yield ref
-        else:
-            for part in ref.parts:
-                yield from leaves(part.ref)
-
-    for delivered in manifest.deliveries:
-        yield from leaves(delivered.value)
-        if delivered.request is not None:
-            yield from leaves(delivered.request.data)
-    for keys in manifest.state.values():
-        for ref in keys.values():
-            yield from leaves(ref)
-    for buffer in manifest.buffers.values():
-        for refs in buffer.values():
-            for ref in refs:
-                yield from leaves(ref)
-    for _, ref in manifest.outputs:
-        yield from leaves(ref)
-    for asked in manifest.requests.values():
-        yield from leaves(asked.data)
+async def blobs_of(changes: Iterable[Changes], source: BlobSource) -> ReadBlobs:
+    """Read the blobs of all values that people see of checkpoints which these changes make."""
+    wanted = {
+        digest
+        for part in changes
+        for place, ref in placed_in(part)
+        if not isinstance(place, OfRun) or place.kind not in _UNSEEN
+        for digest in digests_of(ref)
+    }
+    return ReadBlobs(await source.read(sorted(wanted)) if wanted else {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from holdfast.checkpoint.checkpoint import Checkpoint
+from holdfast.checkpoint.checkpoint import Checkpoint, ReadBlobs
 from holdfast.checkpoint.loading import fold_one, folded, lineage
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.record import read_header
@@ -15,20 +15,23 @@ from holdfast.ids import CheckpointId
 
 
 class Reading(NamedTuple):
-    """How more is read of a checkpoint that was listed: what decodes, its blobs, and all that it holds."""
+    """How more is read of a checkpoint that was listed: what decodes, its blobs, and all that it holds.
+
+    ``values`` has the blobs of all checkpoints if they were listed with their values.
+    """
 
     encoder: Encoder
     source: Callable[[CheckpointId], BlobSource]
     full: Callable[[Record], Awaitable[Manifest]]
+    values: ReadBlobs | None = None
 
 
 class Listing:
-    """The records of one run, without values. Going through its checkpoints in order folds each record once."""
-
-    loaded = False
+    """The records of one run. Going through its checkpoints in order folds each record once."""
 
     def __init__(self, records: Sequence[Record], reading: Reading) -> None:
         self._reading = reading
+        self._depth = Depth.CHANGES if reading.values is None else Depth.ALL
         self._records = {record.checkpoint_id: record for record in records}
         self._last: tuple[CheckpointId, Manifest] | None = None
 
@@ -40,13 +43,18 @@ class Listing:
         ]
 
     @property
+    def values(self) -> ReadBlobs | None:
+        """The blobs that were read, if values were."""
+        return self._reading.values
+
+    @property
     def encoder(self) -> Encoder:
         """What decodes values."""
         return self._reading.encoder
 
     def source(self, checkpoint_id: CheckpointId) -> BlobSource:
         """Where the blobs of a checkpoint are."""
-        return self._reading.source(checkpoint_id)
+        return self._reading.values or self._reading.source(checkpoint_id)
 
     async def full(self, checkpoint_id: CheckpointId) -> Manifest:
         """The manifest of a checkpoint with the content of small values."""
@@ -63,8 +71,8 @@ class Listing:
             and record.keyframe is None
         ):
             manifest, self._last = self._last[1], None  # half folded if it fails
-            fold_one(manifest, record, Depth.CHANGES)
+            fold_one(manifest, record, self._depth)
         else:
-            manifest = folded(lineage(self._records, checkpoint_id), Depth.CHANGES)
+            manifest = folded(lineage(self._records, checkpoint_id), self._depth)
         self._last = (checkpoint_id, manifest)
         return manifest

@@ -53,7 +53,9 @@ class Page(NamedTuple):
     begins: int
 
 
-async def page_of(store: Store, head: Head, first: int, limit: int | None) -> Page:
+async def page_of(
+    store: Store, head: Head, first: int, limit: int | None, depth: Depth = Depth.CHANGES
+) -> Page:
     """At most ``limit`` records of a run from the seq ``first`` on, with all that is needed to fold them.
 
     They are read at once: of what is read in parts, one may be removed after another that follows from it was read.
@@ -61,7 +63,7 @@ async def page_of(store: Store, head: Head, first: int, limit: int | None) -> Pa
     needed = first
     last = head.seq if limit is None else min(first + limit - 1, head.seq)
     while True:
-        records = await store.records(head.run_id, needed, last, Depth.CHANGES)
+        records = await store.records(head.run_id, needed, last, depth)
         begins = bisect_left(records, first, key=lambda record: record.seq)
         shown = records[begins:][:limit]
         # Before the first there is nothing: then no header has to be read for this.

@@ -249,7 +249,12 @@ class Encoded:
         wanted = {value.ref.digest: None for value in values}
         content = await self._source.read(list(wanted))
         for value in values:
-            value._data = content[value.ref.digest]
+            value.bring(content)
+
+    def bring(self, content: Mapping[Digest, bytes]) -> None:
+        """Take its bytes from blobs that were read."""
+        assert self.ref is not None
+        self._data = content[self.ref.digest]  # type: ignore[index]
 
     def __eq__(self, other: object) -> bool:
         return hasattr(other, "peek") and not differs(self.peek(), other.peek())

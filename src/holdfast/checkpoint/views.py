@@ -221,5 +221,6 @@ def not_loaded(place: str, ref: Ref, checkpoint_id: str) -> NotLoaded:
     """The error for a value that was not read."""
     return NotLoaded(
         f"{place} ({Unread(ref)!r}) was not read: checkpoints are listed without values; "
-        f"use 'checkpoint = await storage.load({checkpoint_id[:12]!r}...)', or 'await checkpoint.read_state(...)'"
+        f"use 'checkpoint = await storage.load({checkpoint_id[:12]!r}...)', or 'await checkpoint.read_state(...)'; "
+        f"'await storage.list_checkpoints(..., values=True)' lists them with values"
     )
