@@ -147,7 +147,7 @@ def _no_look() -> None:
     async def check_owned(self: Recorder) -> None:
         pass
 
-    Recorder.check_owned = check_owned  # type: ignore[method-assign]
+    Recorder.check_owned = check_owned  # type: ignore[assignment, method-assign]
 
 
 def _forget_runs() -> None:
