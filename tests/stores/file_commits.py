@@ -14,7 +14,7 @@ import pytest
 from holdfast.checkpoint.store import Commit, Depth, Expected, Head, Letter, Note, Record
 from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId, RunId
-from holdfast.stores.file import FileStore
+from holdfast.stores.file import FileStore, document
 
 ROOT = Path(__file__).parents[2]
 NOON = 1_750_075_200_000_000
@@ -96,13 +96,13 @@ def failing(number: int) -> Callable[..., None]:
 def recorded_reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the files that are read from now on."""
     names: list[str] = []
-    original = Path.read_bytes
+    original = document.content_of
 
-    def read_bytes(self: Path) -> bytes:
-        names.append(f"{self.parent.name}/{self.name}")
-        return original(self)
+    def content_of(path: Path) -> bytes:
+        names.append(f"{path.parent.name}/{path.name}")
+        return original(path)
 
-    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    monkeypatch.setattr(document, "content_of", content_of)
     return names
 
 

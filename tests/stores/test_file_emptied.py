@@ -15,7 +15,7 @@ from holdfast.checkpoint.store import Commit, Depth, Expected, RunQuery
 from holdfast.engine.status import RunStatus
 from holdfast.errors import HeadMoved, StorageError
 from holdfast.stores.disk import Disk
-from holdfast.stores.file import FileStore, emptying
+from holdfast.stores.file import FileStore, document, emptying
 from holdfast.stores.locks import Locks
 from tests.stores.file_commits import (
     RUN,
@@ -129,14 +129,14 @@ async def test_a_file_that_is_emptied_while_it_is_about_to_be_read(
     await store.commit(stay(RUN, 1, "a"))
     await store.commit(stay(RUN, 1, "b"))
     await other.notes(RUN)
-    original, rest = Path.read_bytes, [2, 3]
+    original, rest = document.content_of, [2, 3]
 
-    def read_bytes(self):
-        while self.name == "00000002-1.json" and rest:
+    def content_of(path):
+        while path.name == "00000002-1.json" and rest:
             asyncio.run(store.commit(step(RUN, rest.pop(0))))
-        return original(self)
+        return original(path)
 
-    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    monkeypatch.setattr(document, "content_of", content_of)
     if reading == "notes":
         assert await other.notes(RUN) == []
     else:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from holdfast.checkpoint.store import Blob
 from holdfast.ids import Digest, RunId
-from holdfast.stores.disk import Disk
+from holdfast.stores.disk import Disk, is_regular, read_regular, refuse_link
 from holdfast.stores.names import safe_name
 from holdfast.stores.sweep_lock import Held, SweepLock
 
@@ -26,21 +26,34 @@ class BlobFiles:
         self._swept = False
         self._lock = SweepLock(root)
 
+    def read(self, family: RunId, digest: Digest, size: int) -> bytes:
+        """The bytes of a blob, of which it has so many; raises ``OSError``, and ``Irregular`` if it has more."""
+        return read_regular(self._family(family) / digest.hex(), size)
+
+    def _family(self, family: RunId) -> Path:
+        """The folder of a family; raises ``OSError`` if it, or one above it, is a link."""
+        folder = self._folder / safe_name(family)
+        for own in (self._root, self._folder, folder):
+            refuse_link(own)
+        return folder
+
     def path(self, family: RunId, digest: Digest) -> Path:
         """Where a blob lies."""
         return self._folder / safe_name(family) / digest.hex()
 
     def write(self, family: RunId, blobs: Sequence[Blob]) -> None:
         """Make blobs durable; one that is there is left as it is. Raises ``OSError``."""
-        folder = self._folder / safe_name(family)
+        folder = self._family(family)
+        refuse_link(self._disk.temp)
         self._disk.make_folder(self._disk.temp)
         self._disk.make_folder(folder)
         if not self._swept:
             self._disk.sweep()
             self._swept = True
-        anew = self._disk.is_unsure(folder)
+        unsure = self._disk.is_unsure(folder)
         for blob in blobs:
-            self._write(folder / blob.digest.hex(), blob.data, anew)
+            path = folder / blob.digest.hex()
+            self._write(path, blob.data, unsure or (os.path.lexists(path) and not is_regular(path)))
         # Also for those that were there: whoever wrote them may have died before this.
         self._disk.sync_names(folder)
 
@@ -67,21 +80,21 @@ class BlobFiles:
         """The blobs of a family, with their sizes."""
         found: dict[Digest, int] = {}
         try:
-            with os.scandir(self._folder / safe_name(family)) as entries:
+            with os.scandir(self._family(family)) as entries:
                 for entry in entries:
-                    if _NAME.fullmatch(entry.name):
-                        found[Digest(bytes.fromhex(entry.name))] = entry.stat().st_size
+                    if _NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                        found[Digest(bytes.fromhex(entry.name))] = entry.stat(follow_symlinks=False).st_size
         except FileNotFoundError:
             pass
         return found
 
     def remove(self, family: RunId, digests: Sequence[Digest]) -> int:
         """Remove blobs that are there, while ``alone``; the bytes that they took."""
-        freed = 0
+        freed, folder = 0, self._family(family)
         for digest in digests:
-            path = self.path(family, digest)
+            path = folder / digest.hex()
             try:
-                size = path.stat().st_size
+                size = path.lstat().st_size
                 path.unlink()
             except FileNotFoundError:
                 continue
@@ -89,6 +102,7 @@ class BlobFiles:
         return freed
 
     def _make_root(self) -> None:
+        refuse_link(self._root)
         # Before the lock puts its files there: a folder that is not empty counts as durable.
         self._disk.make_folder(self._root)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import stat
 import sys
 import threading
 import time
@@ -16,10 +17,70 @@ _FILE_MODE = 0o600
 _FOLDER_MODE = 0o700
 _LEFT_BEHIND = 24 * 3600
 _CHUNK = 1 << 20
+_LONGEST_READ = 1 << 30
 _TEMPORARY = ".tmp"
 UNSURE = ".unsynced"
 """The file that says that a sync of its folder failed."""
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+# A link is not followed, and whoever opens a pipe waits for nobody.
+_CAREFULLY = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
+# What the system says of links, sockets and folders that are opened in this way.
+_IRREGULAR = {errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.EISDIR}
+# No value and no commit is larger, and no memory holds much more.
+_LARGEST = 1 << 33
+
+
+class Irregular(OSError):
+    """Something lies where a regular file belongs: a link, a folder, a pipe, a device, or a file that is too large."""
+
+    def __init__(self, path: str | Path, what: str = "it is no regular file") -> None:
+        super().__init__(errno.EINVAL, what, str(path))
+
+
+def open_regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
+    """Open a file of a store; raises ``Irregular`` where something else lies there."""
+    try:
+        handle = os.open(path, flags | _CAREFULLY, _FILE_MODE)
+    except OSError as error:
+        if error.errno in _IRREGULAR:
+            raise Irregular(path) from error
+        raise
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise Irregular(path)
+    return handle
+
+
+def read_regular(path: str | Path, largest: int = _LARGEST) -> bytes:
+    """The content of a file of a store, as long as the file is now; raises ``Irregular`` if it is longer."""
+    handle = open_regular(path)
+    try:
+        left = os.fstat(handle).st_size
+        if left > largest:
+            raise Irregular(path, f"it has {left} bytes, and none has more than {largest}")
+        pieces = []
+        while left and (piece := os.read(handle, min(left, _LONGEST_READ))):
+            pieces.append(piece)
+            left -= len(piece)
+    finally:
+        os.close(handle)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def is_regular(path: Path) -> bool:
+    """Whether a regular file lies there."""
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def refuse_link(folder: Path) -> None:
+    """Raise ``OSError`` if there is a link in place of a folder: a store removes nothing that lies elsewhere."""
+    if os.path.islink(folder):
+        raise OSError(errno.ELOOP, "a link lies in place of a folder of the store", str(folder))
 
 
 class Disk:
@@ -165,6 +226,7 @@ class Disk:
 
     def make_temp(self) -> None:
         """Make the folder for files that are being written; they need not survive anything."""
+        refuse_link(self.temp)
         self.temp.mkdir(_FOLDER_MODE, exist_ok=True)
 
     def sync_folder(self, folder: Path) -> None:
@@ -190,7 +252,7 @@ class Disk:
             self.sync_folder(folder)
         except OSError:
             with suppress(OSError):
-                os.close(os.open(folder / UNSURE, os.O_CREAT | os.O_WRONLY, _FILE_MODE))
+                os.close(open_regular(folder / UNSURE, os.O_CREAT | os.O_WRONLY))
             raise
 
     def is_unsure(self, folder: Path) -> bool:
@@ -231,11 +293,15 @@ class Disk:
     def sweep(self) -> None:
         """Remove temporary files and folders that a crash left behind: nobody has locked them.
 
-        Where there are no locks, those that are a day old, for nobody can be writing them.
+        Where there are no locks, those that are a day old, for nobody can be writing them. What has another name than
+        such a file is not of this store, and stays.
         """
+        refuse_link(self.temp)
         oldest = time.time() - _LEFT_BEHIND
         with os.scandir(self.temp) as entries:
             for entry in entries:
+                if not entry.name.endswith(_TEMPORARY):
+                    continue
                 try:
                     _sweep(entry, oldest)
                 except OSError:  # another process sweeps too
@@ -293,8 +359,10 @@ def _remove_folder(path: str | Path, ignore_errors: bool = False) -> None:
 
 def _sweep(entry: os.DirEntry[str], oldest: float) -> None:
     """Remove a temporary file or folder, while its lock is held, if nobody else holds that."""
-    lockable = sys.platform != "win32" and entry.name.endswith(_TEMPORARY) and not entry.is_symlink()
-    handle = os.open(entry.path, os.O_RDONLY) if lockable else _NOTHING
+    lockable = sys.platform != "win32" and (
+        entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)
+    )
+    handle = os.open(entry.path, os.O_RDONLY | _CAREFULLY) if lockable else _NOTHING
     unused = _try_lock(handle) if lockable else None
     try:
         if unused is None:
@@ -331,7 +399,7 @@ def _locked(path: Path) -> Iterator[None]:
         return
     import fcntl
 
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, _FILE_MODE)
+    handle = open_regular(path, os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
@@ -348,6 +416,7 @@ _ADVICE = {
     errno.ENOTDIR: "a part of the path is a file, where a folder is needed",
     errno.EEXIST: "a file lies where a folder is needed",
     errno.ENOENT: "a folder was removed or renamed while the store was in use",
+    errno.ELOOP: "remove it and put the folder back; a store follows no links",
     errno.EXDEV: "all folders of a store must be on one file system",
     errno.EIO: "the disk reports an error: check it before going on",
     errno.EMFILE: "this process has too many open files: raise its limit (ulimit -n)",

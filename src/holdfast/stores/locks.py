@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_FILE_MODE = 0o600
+from holdfast.stores.disk import open_regular
+
 _FOLDER_MODE = 0o700
 _PATIENCE = 60.0
 _PAUSE = 0.002
@@ -98,7 +99,7 @@ class Locks:
     def _opened(self, name: str) -> int:
         while True:
             try:
-                return os.open(self._path(name), os.O_RDWR | os.O_CREAT, _FILE_MODE)
+                return open_regular(self._path(name), os.O_RDWR | os.O_CREAT)
             except FileNotFoundError:
                 try:
                     os.mkdir(self._folder, _FOLDER_MODE)
@@ -139,6 +140,6 @@ def _unlock(handle: int | None) -> None:
 def _leads_to(path: str, handle: int) -> bool:
     """Whether the file is still the one that others lock."""
     try:
-        return os.path.samestat(os.stat(path), os.fstat(handle))
+        return os.path.samestat(os.lstat(path), os.fstat(handle))
     except FileNotFoundError:
         return False

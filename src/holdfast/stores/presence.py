@@ -19,11 +19,11 @@ from functools import cached_property
 from pathlib import Path
 
 from holdfast.checkpoint.owner import is_gone, this_process
+from holdfast.stores.disk import open_regular, refuse_link
 
 RENEW_SECONDS = 10.0
 LEASE_SECONDS = 60.0
 
-_FILE_MODE = 0o600
 _FOLDER_MODE = 0o700
 _ENDING = ".lock"
 _CLOCK = "clock"
@@ -81,6 +81,7 @@ class Presence:
 
     @cached_property
     def _folder(self) -> Path:
+        refuse_link(self._given)
         return Path(os.path.realpath(self._given))
 
     @property
@@ -130,7 +131,7 @@ class _OwnFile:
         while True:
             self._folder.mkdir(_FOLDER_MODE, exist_ok=True)
             try:
-                handle = os.open(self._path, os.O_RDWR | os.O_CREAT, _FILE_MODE)
+                handle = open_regular(self._path, os.O_RDWR | os.O_CREAT)
             except FileNotFoundError:  # the last one that left has just removed the folder
                 handle = -1
             if handle >= 0:
@@ -304,7 +305,7 @@ def _lives(here: _Process, folder: Path, path: Path, process: str) -> bool:
     """Whether the file of another process is held; one that is not is removed."""
     while True:
         try:
-            handle = os.open(path, os.O_RDWR)
+            handle = open_regular(path, os.O_RDWR)
         except FileNotFoundError:
             return False
         try:
@@ -339,7 +340,7 @@ def _now(here: _Process, folder: Path) -> float:
     if own is not None and own.is_open:
         return own.touch()
     path = folder / _CLOCK
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, _FILE_MODE)
+    handle = open_regular(path, os.O_RDWR | os.O_CREAT)
     try:
         return _touch(handle, path)
     finally:
@@ -355,7 +356,7 @@ def _touch(handle: int, path: Path) -> float:
 def _is_at(handle: int, path: Path) -> bool:
     """Whether the open file still bears this name."""
     try:
-        return os.path.samestat(os.fstat(handle), os.stat(path))
+        return os.path.samestat(os.fstat(handle), os.lstat(path))
     except FileNotFoundError:
         return False
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from holdfast.checkpoint.store import Blob, Marked
 from holdfast.ids import Digest, RunId
-from holdfast.stores.disk import Disk
+from holdfast.stores.disk import Disk, Irregular, is_regular, read_regular, refuse_link
 from holdfast.stores.locks import Locks
 from holdfast.stores.names import safe_name
 
@@ -57,8 +57,11 @@ class Blobs:
 
     def _bring_again(self, family: RunId, digest: Digest, mark: int) -> bool:
         """Let a blob be seen to be brought; false if it is not there."""
+        place = self._family(family) / digest.hex()
+        if not is_regular(place):
+            return False
         try:
-            _touch(self._folder / safe_name(family) / digest.hex(), mark)
+            _touch(place, mark)
         except FileNotFoundError:
             return False
         return True
@@ -75,8 +78,14 @@ class Blobs:
         ):
             yield handle
 
-    def _add(self, family: RunId, blobs: Sequence[Blob], mark: int) -> None:
+    def _family(self, family: RunId) -> Path:
+        """The folder of a family; raises ``OSError`` if it is a link."""
         folder = self._folder / safe_name(family)
+        refuse_link(folder)
+        return folder
+
+    def _add(self, family: RunId, blobs: Sequence[Blob], mark: int) -> None:
+        folder = self._family(family)
         self._disk.make_folder(folder)
         unsure = self._disk.is_unsure(folder)
         for blob in blobs:
@@ -87,11 +96,13 @@ class Blobs:
     def _put(self, place: Path, data: bytes, mark: int, unsure: bool) -> None:
         """Make sure that a blob is there, and seen to be brought; one that is there is left as it is.
 
-        But not where a sync failed: there it is written anew, for the name that is there may not be on the disk.
+        But not where a sync failed: there it is written anew, for the name that is there may not be on the disk. Nor is
+        what is no regular file.
         """
-        if unsure:
+        regular = is_regular(place)
+        if unsure or (not regular and os.path.lexists(place)):
             self._disk.replace(self._disk.write(data), place)
-        elif not place.exists():
+        elif not regular:
             temp = self._disk.write(data)
             try:
                 self._disk.publish(temp, place)
@@ -103,12 +114,12 @@ class Blobs:
 
     def read(self, family: RunId, digests: Sequence[Digest]) -> dict[Digest, bytes]:
         """Those of the blobs that are there."""
-        folder = self._folder / safe_name(family)
+        folder = self._family(family)
         found = {}
         for digest in digests:
             try:
-                found[digest] = (folder / digest.hex()).read_bytes()
-            except FileNotFoundError:
+                found[digest] = read_regular(folder / digest.hex())
+            except (FileNotFoundError, Irregular):
                 pass
         return found
 
@@ -127,11 +138,11 @@ class Blobs:
 
     def _files(self, family: RunId) -> dict[Digest, os.stat_result]:
         try:
-            with os.scandir(self._folder / safe_name(family)) as entries:
+            with os.scandir(self._family(family)) as entries:
                 return {
-                    Digest(bytes.fromhex(entry.name)): entry.stat()
+                    Digest(bytes.fromhex(entry.name)): entry.stat(follow_symlinks=False)
                     for entry in entries
-                    if _is_digest(entry.name)
+                    if _is_digest(entry.name) and entry.is_file(follow_symlinks=False)
                 }
         except FileNotFoundError:
             return {}
@@ -141,9 +152,9 @@ class Blobs:
         freed = 0
         with self._alone(family) as handle:
             for digest in digests if handle is not None else ():
-                path = self._folder / safe_name(family) / digest.hex()
+                path = self._family(family) / digest.hex()
                 try:
-                    status = os.stat(path)
+                    status = os.lstat(path)
                     if status.st_mtime_ns < mark * _SECOND:
                         os.unlink(path)
                         freed += status.st_size
@@ -158,7 +169,7 @@ def _touch(place: Path, mark: int) -> None:
         brought = max(int(time.time()), mark)
         os.utime(place, (brought, brought))
     else:
-        os.stat(place)
+        os.lstat(place)
 
 
 def _lock_name(family: RunId) -> str:

@@ -18,6 +18,7 @@ from holdfast.checkpoint.store import Commit, Depth, Head, Letter, Note, Record
 from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import RunId
+from holdfast.stores.disk import Irregular, read_regular
 from holdfast.stores.file.items import (
     is_sound_keyed,
     keyed_document,
@@ -174,6 +175,14 @@ def salvaged(file: CommitFile, head: Head, before: Outline | None) -> bytes:
             shown["base"] = before.base.text
     shown["content"] = content % MODULUS
     return laid_out({**shown, "seal": document_seal(shown)})
+
+
+def content_of(path: Path) -> bytes:
+    """The content of a commit file; raises ``CheckpointCorrupt`` where something else lies there."""
+    try:
+        return read_regular(path)
+    except Irregular as error:
+        raise damaged(path, str(error.strerror)) from error
 
 
 def parsed(path: Path, content: bytes) -> CommitFile:

@@ -24,7 +24,7 @@ def empty_rounds(folder: Path, place: Place, disk: Disk, spared: Collection[Plac
 def empty(path: Path, disk: Disk) -> None:
     """Put an empty file in its place, so that whoever reads it, or made a hard link to it, keeps what was in it."""
     try:
-        if os.stat(path).st_size:
+        if os.lstat(path).st_size:
             disk.replace(disk.new_file(), path)
     except OSError:  # it may as well stay
         pass

@@ -26,12 +26,12 @@ from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointCorrupt, StorageError
 from holdfast.ids import CheckpointId, RunId
 from holdfast.stores.compare import check_expected
-from holdfast.stores.disk import Disk
+from holdfast.stores.disk import Disk, open_regular
 from holdfast.stores.file import marker
 from holdfast.stores.file.blobs import Blobs
 from holdfast.stores.file.copying import copy_store
 from holdfast.stores.file.hints import Hints
-from holdfast.stores.file.row import Misplaced
+from holdfast.stores.file.place import Misplaced
 from holdfast.stores.file.run_folder import RunFolder
 from holdfast.stores.file.tools import Tools
 from holdfast.stores.file.waking import AT_ONCE, DRIVEN, Sign, Waking, sign_of
@@ -71,7 +71,9 @@ class Folders:
         with self._lock:
             if self._info is not None:
                 return self._info
-            self._info = marker.open_store(self._root, self.disk)
+            info = marker.open_store(self._root, self.disk)
+            marker.refuse_links(self._root, self._runs.parent)
+            self._info = info
         self._finish_mending()
         return self._info
 
@@ -113,9 +115,10 @@ class Folders:
         check_expected(run_id, expected, folder.head())
         self._removing.mkdir(0o700, exist_ok=True)
         note = self._removing / f"{self._prefix}{folder.path.name}"
-        note.touch(0o600)
+        os.close(open_regular(note, os.O_CREAT | os.O_WRONLY))
         folder.remove_run(run_id, expected)
-        note.touch(0o600)  # again: who saw it before the run was gone took it for done
+        # Again: who saw it before the run was gone took it for done.
+        os.close(open_regular(note, os.O_CREAT | os.O_WRONLY))
         self._finish_removing(note)
 
     def _finish_removing(self, note: Path) -> None:

@@ -20,7 +20,7 @@ from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import CheckpointId, RunId
 from holdfast.stores.file import document
 from holdfast.stores.file.parts import quoted
-from holdfast.stores.file.place import Place
+from holdfast.stores.file.place import Place, is_commit_name
 from holdfast.stores.names import safe_name
 
 # ext4 gives a link of more bytes a block of its own.
@@ -122,8 +122,8 @@ class Hints:
         ``there`` tells whether it was not removed.
         """
         link = self._link(checkpoint_id)
-        target = _target(link)
-        hinted = None if target is None else _look(checkpoint_id, link.parent / target)
+        target = self._leads_to(link)
+        hinted = None if target is None else _look(checkpoint_id, target)
         if hinted is not None and there(*hinted):
             return hinted
         damage: CheckpointCorrupt | None = None
@@ -139,6 +139,15 @@ class Hints:
         if damage is not None:
             raise damage
         return None
+
+    def _leads_to(self, link: Path) -> Path | None:
+        """The commit file that a hint speaks of; None where it says something else, which is not followed."""
+        way = (_target(link) or "").split("/")
+        if way[:2] == ["..", self._short(link).parent.name] and len(way) == 4:
+            way = [*(_target(self._folder / "runs" / way[2]) or "").split("/"), way[3]]
+        if len(way) != 5 or way[:2] != ["..", ".."] or ".." in way[2:] or not is_commit_name(way[4]):
+            return None
+        return self._folder.parent.joinpath(*way[2:])
 
     def _link(self, checkpoint_id: CheckpointId) -> Path:
         name = safe_name(checkpoint_id)
@@ -176,7 +185,7 @@ def _target(link: Path) -> str | None:
 
 def _look(checkpoint_id: CheckpointId, file: Path) -> tuple[RunId, int] | None:
     try:
-        content = file.read_bytes()
+        content = document.content_of(file)
     except FileNotFoundError:
         return None
     if quoted(checkpoint_id) not in content:

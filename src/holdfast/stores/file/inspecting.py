@@ -9,8 +9,8 @@ from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import RunId
 from holdfast.stores.file import document
 from holdfast.stores.file.hints import Hints
-from holdfast.stores.file.place import Place, names_in
-from holdfast.stores.file.row import Misplaced, Row, View
+from holdfast.stores.file.place import Misplaced, Names, Place, names_in
+from holdfast.stores.file.row import Row, View
 from holdfast.stores.names import safe_name
 from holdfast.stores.seals import MODULUS
 
@@ -54,7 +54,7 @@ def inspect(row: Row, hints: Hints) -> Iterator[Damage]:
 def _sum_of(view: View, place: Place) -> int:
     """The sum of the seals in a file; raises ``CheckpointCorrupt``."""
     path = view.paths[place]
-    data = path.read_bytes()
+    data = document.content_of(path)
     if not data and view.emptied(place):
         return 0
     file = document.parsed(path, data).trusted()
@@ -65,11 +65,14 @@ def _sum_of(view: View, place: Place) -> int:
 
 def run_of(row: Row) -> RunId | None:
     """The run to which a folder belongs, from any file of it that can be read, or from its name."""
-    names = names_in(row.path)
+    try:
+        names = names_in(row.path)
+    except Misplaced:
+        names = Names([], [])
     paths = [row.path / place.name for place in reversed(names.row)]
     for path in [*paths, *(row.path / place.kept_name for place in names.kept)]:
         try:
-            return document.parsed(path, path.read_bytes()).trusted().head.run_id
+            return document.parsed(path, document.content_of(path)).trusted().head.run_id
         except (CheckpointCorrupt, FileNotFoundError):
             continue
     return RunId(row.path.name) if safe_name(row.path.name) == row.path.name else None

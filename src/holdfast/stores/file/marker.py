@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.checkpoint.store import FEATURES, FORMAT_MAJOR, FORMAT_MINOR, StoreInfo
 from holdfast.errors import StorageError
-from holdfast.stores.disk import UNSURE, Disk
+from holdfast.stores.disk import UNSURE, Disk, Irregular, read_regular, refuse_link
 from holdfast.stores.file.layout import laid_out
 
 NAME = "store.json"
@@ -20,6 +20,9 @@ LOCKS = "locks"
 REMOVING = "removing"
 MENDING = "mending"
 DAMAGED = "damaged"
+_FOLDERS = (TEMP, OWNERS, LOCKS, REMOVING, MENDING, DAMAGED, "namespaces")
+_OF_NAMESPACE = ("runs", "blobs", "ids", "waking")
+_LARGEST = 1 << 20
 # What may lie in a directory that becomes a store: what another process is making there, or a fresh volume has.
 _HARMLESS = {NAME, TEMP, UNSURE, ".lock", "lost+found"}
 
@@ -46,12 +49,25 @@ _ABOUT = [
 def open_store(root: Path, disk: Disk) -> StoreInfo:
     """Read the marker, or make the directory a store if it is empty; raises ``StorageError``, or ``OSError``."""
     marker = root / NAME
-    if not marker.exists():
+    if not os.path.lexists(marker):
         _refuse_foreign(root)
         _make(marker, disk)
     elif disk.is_unsure(root):
         _make_anew(marker, disk)
     return _checked(marker, _read(marker))
+
+
+def refuse_links(root: Path, base: Path) -> None:
+    """Raise ``OSError`` if a folder of the store, or of a namespace that lies in ``base``, is a link."""
+    for folder in [*(root / name for name in _FOLDERS), base, *(base / name for name in _OF_NAMESPACE)]:
+        if folder != root:
+            refuse_link(folder)
+    try:
+        with os.scandir(base / "ids") as entries:
+            for entry in entries:
+                refuse_link(Path(entry.path))
+    except FileNotFoundError:
+        pass
 
 
 def _refuse_foreign(root: Path) -> None:
@@ -86,7 +102,7 @@ def _make(marker: Path, disk: Disk) -> None:
 def _make_anew(marker: Path, disk: Disk) -> None:
     """Write the marker once more, after a sync that failed: its name may not be on the disk."""
     disk.make_temp()
-    disk.replace(disk.write(marker.read_bytes()), marker)
+    disk.replace(disk.write(read_regular(marker, _LARGEST)), marker)
     disk.sync_names(marker.parent)
     (marker.parent / UNSURE).unlink(missing_ok=True)
 
@@ -102,14 +118,14 @@ def _make_root(root: Path, disk: Disk) -> None:
 
 def _read(marker: Path) -> StoreInfo:
     try:
-        document: dict[str, Any] = json.loads(marker.read_bytes())
+        document: dict[str, Any] = json.loads(read_regular(marker, _LARGEST))
         info = StoreInfo(
             str(document["store_id"]),
             int(document["major"]),
             int(document["minor"]),
             frozenset(map(str, document["features"])),
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, Irregular) as error:
         raise StorageError(
             f"{marker} is damaged: {type(error).__name__}: {error}. Put back a copy from a backup; "
             f"the runs beside it are not touched"

@@ -75,7 +75,7 @@ class Mending:
         assert newest is not None
         path = self._row.path / newest.name
         left = [place for place in self._row.known.unsettled if place not in lost]
-        self._disk.replace(self._disk.write(document.relisted(path, path.read_bytes(), left)), path)
+        self._disk.replace(self._disk.write(document.relisted(path, document.content_of(path), left)), path)
         self._disk.sync_folder(self._row.path)
         self._row.forget()
         names = ", ".join(place.name for place in lost)
@@ -87,7 +87,7 @@ class Mending:
 
     def _salvaged(self, path: Path, run_id: RunId | None, earlier: list[Place]) -> bytes:
         """The file with a head that was made anew; raises ``CheckpointCorrupt`` if no record in it can be read."""
-        file = document.parsed(path, path.read_bytes())
+        file = document.parsed(path, document.content_of(path))
         found = [(record, header) for record in file.records if (header := _header(file, record)) is not None]
         if not found or found[-1][1].run_id != run_id:
             raise CheckpointCorrupt(f"{path} holds no checkpoint of run {run_id!r} that can be read")

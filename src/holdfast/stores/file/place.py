@@ -9,8 +9,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from holdfast.errors import StorageError
+
 _NAME = re.compile(r"(\d{8,})-(\d+)(\.kept)?\.json")
 _LIFE = 10**12
+
+
+class Misplaced(StorageError):
+    """The folder of a run holds one that belongs into another, or is a link to one."""
 
 
 class Place(NamedTuple):
@@ -89,8 +95,15 @@ class Names(NamedTuple):
     """Those of which only records are left."""
 
 
+def is_commit_name(name: str) -> bool:
+    """Whether a file of this name in the folder of a run would be a commit file."""
+    return _NAME.fullmatch(name) is not None
+
+
 def names_in(folder: Path) -> Names:
-    """The commit files in a folder; none if it is not there."""
+    """The commit files in a folder; none if it is not there. Raises ``Misplaced`` if it is a link."""
+    if os.path.islink(folder):
+        raise Misplaced(f"{folder} is a link: a store follows none; put the folder in its place")
     try:
         names = os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):

@@ -10,16 +10,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.checkpoint.store import Note
-from holdfast.errors import CheckpointCorrupt, StorageError
+from holdfast.errors import CheckpointCorrupt
 from holdfast.stores.file import document
 from holdfast.stores.file.edits import Overlay
-from holdfast.stores.file.place import Names, Place, full, listed, names_in
+from holdfast.stores.file.place import Misplaced, Names, Place, full, listed, names_in
 from holdfast.stores.file.standing import Standing
 from holdfast.stores.names import safe_name
-
-
-class Misplaced(StorageError):
-    """The folder holds a run that belongs into another one."""
 
 
 class View(NamedTuple):
@@ -143,7 +139,7 @@ class Row:
     def file(self, place: Place) -> document.CommitFile | None:
         """What stands in a commit file; None if it was emptied and is followed by a round."""
         path = self.path / place.name
-        content = path.read_bytes()
+        content = document.content_of(path)
         if not content and os.path.lexists(self.path / place.next_round.name):
             return None
         return document.parsed(path, content).trusted()
@@ -151,7 +147,7 @@ class Row:
     def whole(self, place: Place) -> document.CommitFile:
         """What stands in a commit file that must not be empty."""
         path = self.path / place.name
-        return document.parsed(path, path.read_bytes()).trusted()
+        return document.parsed(path, document.content_of(path)).trusted()
 
     def names(self) -> Names:
         """The files of this life of the run, up to the newest that is known."""
@@ -193,7 +189,7 @@ class Row:
     def _edits(self, place: Place, base: Place | None) -> dict[str, Any]:
         """What a file changes in earlier ones; nothing if it was freed or emptied: then that was carried out."""
         try:
-            content = (self.path / place.name).read_bytes()
+            content = document.content_of(self.path / place.name)
         except FileNotFoundError:
             content = b""
         if not content and base is not None and place < base:
@@ -274,7 +270,7 @@ class Row:
 def _looks_of(path: Path) -> tuple[int, int, int] | None:
     """What tells a file from others that have had its name; None if it is not there."""
     try:
-        status = os.stat(path)
+        status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
     return status.st_ino, status.st_mtime_ns, status.st_size

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -223,7 +222,7 @@ class RunFolder:
         view, overlay = self._row.view(), Overlay([edits])
         change = 0
         for place in {one for first, last in overlay.ranges for one in covering(view.places, first, last)}:
-            content = view.paths[place].read_bytes()
+            content = document.content_of(view.paths[place])
             if content:
                 records = view.overlay.applied(document.parsed(view.paths[place], content).records)
                 change += total(overlay.applied(records)) - total(records)
@@ -284,7 +283,7 @@ class RunFolder:
         """Put the folder into its place that a process left on its way, unless that died before it took the other."""
         with self._lock, self._forgetting(), self._alone(patience=0.0):
             if self.path.exists():
-                shutil.rmtree(mending)
+                self._tools.disk.remove(mending)
             else:
                 os.rename(mending, self.path)
                 self._tools.disk.sync_folder(self.path.parent)
@@ -316,7 +315,7 @@ def _read(view: View, first: int, last: int, depth: Depth) -> list[Record]:
     found: dict[int, Record] = {}
     for place in covering(view.places, first, last):
         path = view.paths[place]
-        content = path.read_bytes()
+        content = document.content_of(path)
         if not content and view.emptied(place):
             continue
         file = document.parsed(path, content)

@@ -97,7 +97,7 @@ class Tidying:
         losing, dead = [], set()
         for place in affected:
             path = view.paths[place]
-            content = path.read_bytes()
+            content = document.content_of(path)
             if not content:
                 continue
             records = document.parsed(path, content).records
@@ -113,7 +113,7 @@ class Tidying:
             elif not left and place < floor:
                 dead.add(place)
             else:
-                self._replace(path, document.rewritten(path, path.read_bytes(), left))
+                self._replace(path, document.rewritten(path, document.content_of(path), left))
             kept = {record["seq"] for record in left}
             self._hints.remove(
                 CheckpointId(record["checkpoint_id"]) for record in records if record["seq"] not in kept
@@ -155,11 +155,11 @@ class Tidying:
                 os.unlink(path)
 
     def _has_content(self, place: Place) -> bool:
-        return os.stat(self._folder / place.name).st_size > 0
+        return os.lstat(self._folder / place.name).st_size > 0
 
     def _keep(self, path: Path, kept: Path) -> None:
         os.rename(path, kept)
-        for record in document.parsed(kept, kept.read_bytes()).records:
+        for record in document.parsed(kept, document.content_of(kept)).records:
             self._hints.add(CheckpointId(record["checkpoint_id"]), kept)
 
     def clear(self) -> None:
@@ -203,7 +203,7 @@ class Tidying:
     def _forget_hints(self, paths: Iterable[Path]) -> None:
         for path in paths:
             try:
-                records = document.parsed(path, path.read_bytes()).records
+                records = document.parsed(path, document.content_of(path)).records
             except (OSError, HoldfastError):
                 continue
             self._hints.remove(CheckpointId(record["checkpoint_id"]) for record in records)

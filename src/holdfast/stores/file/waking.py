@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from holdfast.checkpoint.store import Head
 from holdfast.engine.status import RunStatus
-from holdfast.stores.disk import Disk
+from holdfast.stores.disk import Disk, open_regular
 
 _DIGITS = 20
 AT_ONCE = 0
@@ -60,12 +60,12 @@ class Waking:
         """
         path = self._folder / sign.name
         try:
-            os.utime(path)
+            os.utime(path, follow_symlinks=os.utime not in os.supports_follow_symlinks)
             return
         except FileNotFoundError:
             pass
         self._disk.make_folder(self._folder)
-        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+        os.close(open_regular(path, os.O_CREAT | os.O_WRONLY))
         if sign.time != DRIVEN:
             try:
                 self._disk.sync_folder(self._folder)
@@ -83,7 +83,7 @@ class Waking:
     def remove_if_old(self, sign: Sign) -> bool:
         """Take away a sign that is wrong, unless the commit that it belongs to may be on its way; whether it did."""
         try:
-            if time.time() - os.stat(self._folder / sign.name).st_mtime <= _OLD_SECONDS:
+            if time.time() - os.lstat(self._folder / sign.name).st_mtime <= _OLD_SECONDS:
                 return False
         except FileNotFoundError:
             return False

@@ -18,7 +18,7 @@ from typing import NamedTuple, TypeAlias
 from holdfast.errors import CheckpointCorrupt, StorageError
 from holdfast.ids import Digest, RunId
 from holdfast.stores.blob_files import BlobFiles
-from holdfast.stores.disk import Disk
+from holdfast.stores.disk import Disk, Irregular, is_regular, open_regular, refuse_link
 from holdfast.stores.locks import Locks
 from holdfast.stores.sqlite.failures import patiently, storage_error
 from holdfast.stores.sqlite.handle import Handle, Place
@@ -114,6 +114,8 @@ class _Copy:
 
     def make(self) -> None:
         """Make it; where it fails, nothing new stays."""
+        refuse_link(self._folder)
+        refuse_link(self._disk.temp)
         began_here = not self._folder.exists()
         self._disk.make_folder(self._folder)
         locks = Locks(self._folder)
@@ -219,6 +221,8 @@ class _Copy:
         for one in big:
             place = one.path(self._target)
             if place.parent not in folders:
+                refuse_link(place.parent.parent)
+                refuse_link(place.parent)
                 self._disk.make_folder(place.parent)
                 folders.add(place.parent)
             self._copy_one(one, place)
@@ -226,7 +230,7 @@ class _Copy:
             self._disk.sync_folder(folder)
 
     def _copy_one(self, one: Big, place: Path) -> None:
-        if place.exists() and place.stat().st_size == one.size:  # from a backup that was interrupted
+        if is_regular(place) and place.stat().st_size == one.size:  # from a backup that was interrupted
             self._done += one.size
             return
         temp = self._disk.write_all(self._content(one))
@@ -239,11 +243,13 @@ class _Copy:
 
     def _content(self, one: Big) -> Iterator[bytes]:
         try:
-            with open(one.path(self._source.path), "rb") as file:
+            with open(open_regular(one.path(self._source.path)), "rb") as file:
                 while data := file.read(_CHUNK):
                     yield data
                     self._done += len(data)
                     self._tell(self._done)
+        except Irregular as error:
+            raise self._damaged(one, f"is not what was stored: {error.strerror}") from error
         except FileNotFoundError:
             self._check_removed(one)
             raise _Removed from None

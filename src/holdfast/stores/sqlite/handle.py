@@ -188,6 +188,8 @@ def _make_file(path: Path) -> bool:
         raise StorageError(
             f"{str(path)!r} is a folder, not a file; name a file for the store in it or beside it"
         )
+    if not stat.S_ISREG(found.st_mode):
+        raise StorageError(f"{str(path)!r} is no regular file; name a file for the store beside it")
     if not os.access(path, os.R_OK | os.W_OK):
         raise StorageError(
             f"{str(path)!r} cannot be read and written by this user; give it access to the file and its folder, "

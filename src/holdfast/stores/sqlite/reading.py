@@ -13,6 +13,7 @@ from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.blob_files import BlobFiles
 from holdfast.stores.compare import sound
+from holdfast.stores.disk import Irregular
 from holdfast.stores.seals import head_seal, record_seal
 from holdfast.stores.sqlite.mail import has_table
 from holdfast.stores.sqlite.writing import FIND_FAMILY, prefix
@@ -276,7 +277,12 @@ def known_blobs(
 def _from_file(files: BlobFiles, family: RunId, digest: Digest, size: int) -> bytes:
     path = files.path(family, digest)
     try:
-        data = path.read_bytes()
+        data = files.read(family, digest, size)
+    except Irregular as error:
+        raise CheckpointCorrupt(
+            f"the file {str(path)!r} of a large value of run {family!r} is not what was stored: {error.strerror}. "
+            "Restore it from a backup"
+        ) from error
     except FileNotFoundError as error:
         raise CheckpointCorrupt(
             f"the file {str(path)!r} of a large value of run {family!r} is missing. A database and its '-blobs' folder "
