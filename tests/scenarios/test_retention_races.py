@@ -18,7 +18,7 @@ from holdfast import (
     executor,
 )
 from holdfast.checkpoint import pruning
-from holdfast.checkpoint.journal import digests_in
+from holdfast.checkpoint.journal import sizes_in_note
 from holdfast.checkpoint.loading import Blobs
 from holdfast.checkpoint.store import Commit, Depth, Head, Letter, Store
 from holdfast.ids import Digest, RunId
@@ -223,7 +223,7 @@ def _reads_the_journal_last(patch: pytest.MonkeyPatch) -> None:
         for record in await store.records(head.run_id, 1, latest.seq, Depth.ALL):
             named |= await pruning._digests_in(store, record, blobs)
         for note in await store.notes(head.run_id):
-            named |= digests_in(note)
+            named |= sizes_in_note(note).keys()
         return pruning._Named(named, 0)
 
     patch.setattr(pruning, "_named_by", named_by)

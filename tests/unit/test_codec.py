@@ -739,6 +739,6 @@ def test_an_interrupt_is_not_swallowed(codec: Codec, method: str, monkeypatch: p
 
 
 def test_bytes_with_something_behind_them_are_no_encoding(codec: Codec) -> None:
-    for value in (1, [1, 2], {"a": 1}, (1,), Point(1)):
+    for value in (1, [1, 2], {"a": 1}, (1,), Point(1), "a" * (1 << 20), bytes(1 << 20), (bytes(1 << 20),)):
         with pytest.raises(CheckpointCorrupt, match=r"state: .*more than one value"):
             codec.decode(codec.encode(value) + b"\xc0", "state")

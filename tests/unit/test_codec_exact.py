@@ -4,6 +4,7 @@ import collections
 import contextlib
 import datetime as dt
 import enum
+import functools
 import math
 import struct
 from dataclasses import dataclass
@@ -66,13 +67,19 @@ def exact(value: Any) -> Any:
     return name, repr(value)
 
 
-def _held(value: Any) -> Any:
-    slots = {
+@functools.cache
+def _slots(kind: Any) -> dict[str, Any]:
+    return {
         name: found
-        for base in type(value).__mro__
+        for base in kind.__mro__
         for name, found in vars(base).items()
         if isinstance(found, MemberDescriptorType) and name[:2] != "__" and base.__module__ != "builtins"
     }
+
+
+def _held(value: Any) -> Any:
+    kind: Any = type(value)
+    slots = _slots(kind)
     held = {**vars(value)} if type(value).__dictoffset__ else {}
     held.pop("__orig_class__", None)
     for name, slot in slots.items():

@@ -1,5 +1,6 @@
 """Bytes that nobody encoded: they are refused, and nothing else happens."""
 
+import collections
 import enum
 import os
 import struct
@@ -14,7 +15,7 @@ import pydantic
 import pytest
 from ormsgpack import Ext, packb
 
-from holdfast.checkpoint.codec import Codec, wire
+from holdfast.checkpoint.codec import Codec, standard, wire
 from holdfast.checkpoint.codec.nesting import nesting
 from holdfast.checkpoint.codec.registry import TypeRegistry
 from holdfast.errors import CheckpointCorrupt, NotCheckpointable, UnknownType
@@ -152,6 +153,95 @@ def test_a_cut_anywhere_is_noticed(codec: Codec) -> None:
     for end in range(len(data)):
         with pytest.raises(CheckpointCorrupt):
             codec.decode(data[:end])
+
+
+# -- time and memory ---------------------------------------------------------------------------------
+
+
+def alike(count: int) -> list[int]:
+    """Ints of one hash: Python takes them modulo 2^61 - 1."""
+    return [number * (2**61 - 1) for number in range(1, count + 1)]
+
+
+def of_ints(code: int, *around: Any) -> bytes:
+    """An extension over many ints of one hash."""
+    ints = [Ext(wire.BIG_INT, number.to_bytes(16, "big")) for number in alike(3_000)]
+    return ext(
+        code, packb([*around, ints, [0] * len(ints)] if code not in (wire.SET, wire.FROZENSET) else ints)
+    )
+
+
+KEYED: dict[str, bytes] = {
+    "set": of_ints(wire.SET),
+    "frozenset": of_ints(wire.FROZENSET),
+    "dict": of_ints(wire.DICT),
+    "OrderedDict": of_ints(wire.ORDERED_DICT),
+    "Counter": of_ints(wire.COUNTER),
+    "defaultdict": of_ints(wire.DEFAULT_DICT, None),
+}
+
+
+@pytest.mark.parametrize("data", [pytest.param(data, id=name) for name, data in KEYED.items()])
+def test_keys_that_were_made_to_collide_are_refused_before_anything_is_built(
+    codec: Codec, data: bytes
+) -> None:
+    with pytest.raises(CheckpointCorrupt, match=r"more than 256 .* have the same hash$"):
+        codec.decode(data)
+
+
+def test_a_type_of_values_that_collide_is_refused(codec: Codec) -> None:
+    ints = [Ext(wire.BIG_INT, number.to_bytes(16, "big")) for number in alike(300)]
+    with pytest.raises(CheckpointCorrupt, match="have the same hash"):
+        codec.decode_form(packb(["literal", *ints]))
+
+
+COLLIDING: dict[str, Any] = {
+    "set": set,
+    "frozenset": frozenset,
+    "dict": dict.fromkeys,
+    "OrderedDict": lambda keys: collections.OrderedDict.fromkeys(keys),
+    "Counter": collections.Counter,
+    "defaultdict": lambda keys: collections.defaultdict(int, dict.fromkeys(keys)),
+}
+
+
+@pytest.mark.parametrize("name", COLLIDING)
+def test_what_could_not_be_read_for_its_keys_is_not_written(codec: Codec, name: str) -> None:
+    most = COLLIDING[name](alike(wire.MAX_ALIKE))
+    assert codec.decode(codec.encode(most)) == most
+    with pytest.raises(NotCheckpointable) as refused:
+        codec.encode([COLLIDING[name](alike(wire.MAX_ALIKE + 1))], "message")
+    assert str(refused.value) == (
+        f"message[0]: {name} with more than 256 keys of the same hash is not checkpointable; use a list, or keys "
+        f"whose hashes differ"
+    )
+
+
+def test_keys_that_collide_now_and_then_are_kept(codec: Codec) -> None:
+    bits = {1 << number for number in range(5_000)}  # 61 hashes, each 82 times
+    assert codec.decode(codec.encode(bits)) == bits
+
+
+def test_running_out_of_memory_is_no_damage(codec: Codec, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: bytes) -> Any:
+        raise MemoryError
+
+    data = codec.encode([2**70])
+    monkeypatch.setitem(standard.FROM_BYTES, wire.BIG_INT, full)
+    with pytest.raises(MemoryError):
+        codec.decode(data)
+
+
+SHAPES: dict[str, bytes] = {
+    "many dimensions": ext(wire.ARRAY, ["<f8", "C", [2**63] * 100_000, b""]),
+    "many items without size": ext(wire.ARRAY, ["|V0", "C", [2**62], b""]),
+}
+
+
+@pytest.mark.parametrize("data", [pytest.param(data, id=name) for name, data in SHAPES.items()])
+def test_an_array_is_not_larger_than_its_bytes(codec: Codec, data: bytes) -> None:
+    with pytest.raises(CheckpointCorrupt, match=r"a numpy array"):
+        codec.decode(data)
 
 
 # -- the stack ---------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from holdfast.checkpoint.record import corrupt, read_header
 from holdfast.checkpoint.run_info import RunInfo, run_info
 from holdfast.checkpoint.store import Depth, Head, Record, RunQuery
 from holdfast.checkpoint.tree import drawn
+from holdfast.checkpoint.values import Wanted
 from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointCorrupt, CheckpointNotFound, InvalidArgument
 from holdfast.ids import CheckpointId, Digest
@@ -245,8 +246,8 @@ class _BlobsOf:
     def __init__(self, storage: Browsing, checkpoint_id: CheckpointId, blobs: Blobs) -> None:
         self._storage, self._checkpoint_id, self._blobs = storage, checkpoint_id, blobs
 
-    async def read(self, digests: Sequence[Digest]) -> Mapping[Digest, bytes]:
-        return await self._storage.still_there(self._checkpoint_id, lambda: self._blobs.read(digests))
+    async def read(self, wanted: Wanted) -> Mapping[Digest, bytes]:
+        return await self._storage.still_there(self._checkpoint_id, lambda: self._blobs.read(wanted))
 
 
 def _changes_in(records: Iterable[Record]) -> Iterator[Changes]:

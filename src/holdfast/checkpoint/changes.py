@@ -149,6 +149,18 @@ NOTHING = Changes()
 """Nothing changed: the start of a superstep that follows at once."""
 
 
+def sizes_in(refs: Iterable[Ref]) -> dict[Digest, int]:
+    """The blobs that hold the content of values, with the sizes that they must have."""
+    waiting, found = list(refs), {}
+    while waiting:
+        ref = waiting.pop()
+        if ref.digest is not None:
+            found[ref.digest] = ref.size
+        elif ref.parts is not None:
+            waiting += [part.ref for part in ref.parts]
+    return found
+
+
 def digests_of(ref: Ref) -> Iterable[Digest]:
     """The blobs that hold the content of a value."""
     if ref.parts is not None:

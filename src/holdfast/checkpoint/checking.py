@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
 from holdfast.checkpoint import slices
 from holdfast.checkpoint.bundles import unbundled
-from holdfast.checkpoint.changes import Changes, Part, Ref, digests_of
+from holdfast.checkpoint.changes import Changes, Part, Ref, sizes_in
 from holdfast.checkpoint.info import Header
-from holdfast.checkpoint.journal import digests_in, done_by
+from holdfast.checkpoint.journal import done_by, sizes_in_note
 from holdfast.checkpoint.loading import WHAT_NOW, Blobs, changes_of, fold_one, keyframe_of, load, whole
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.named import OfRun, Place, lost_at, placed_in
@@ -52,7 +52,7 @@ class RunCheck:
         self._blobs = blobs
         self._report = report
         self._known: dict[CheckpointId, _Known] = {}
-        self._checked: set[Digest] = set()
+        self._checked: set[tuple[Digest, int]] = set()
         self._bad: dict[Digest, str] = {}
         """The blobs that cannot be read, and why."""
         self._last: tuple[CheckpointId, Manifest] | None = None
@@ -143,11 +143,11 @@ class RunCheck:
         problems: list[_Said] = []
         for note in (await unbundled(notes, self._blobs)).notes:
             try:
-                digests = digests_in(note)
+                sizes = sizes_in_note(note)
             except Exception as error:
                 problems.append(_Said(f"the note {note.key} in its journal cannot be read: {error!r}"))
             else:
-                await self._check_named([(OfRun("journal", *done_by(note)), digests)], problems)
+                await self._check_named([(OfRun("journal", *done_by(note)), sizes)], problems)
         for problem in problems:
             self.wrong(self._head.checkpoint_id, problem.what, self._head.seq, problem.value)
 
@@ -170,7 +170,7 @@ class RunCheck:
             data = part.ref.data
             if data is None:
                 assert part.ref.digest is not None
-                data = (await self._blobs.read([part.ref.digest]))[part.ref.digest]
+                data = (await self._blobs.read({part.ref.digest: part.ref.size}))[part.ref.digest]
             pieces.append(slices.listed([data]) if part.is_item else data)
         return [
             slices.joined(list(group)) if cut else b"".join(group)
@@ -212,18 +212,18 @@ class RunCheck:
         return (await load(self._store, self._blobs, self._head, seq, Depth.ALL)).manifest
 
     async def _check_blobs(self, changes: Changes, problems: list[_Said]) -> None:
-        await self._check_named(_digests_in(changes), problems)
+        await self._check_named(_sizes_in(changes), problems)
 
     async def _check_named(
-        self, named: Sequence[tuple[Place, Iterable[Digest]]], problems: list[_Said]
+        self, named: Sequence[tuple[Place, Mapping[Digest, int]]], problems: list[_Said]
     ) -> None:
-        for _, digests in named:
-            for digest in digests:
-                if digest in self._checked:
+        for _, sizes in named:
+            for digest, size in sizes.items():
+                if (digest, size) in self._checked:
                     continue
-                self._checked.add(digest)
+                self._checked.add((digest, size))
                 try:
-                    await self._blobs.read([digest])
+                    await self._blobs.read({digest: size})
                     self._report.blobs += 1
                 except HoldfastError as error:
                     self._bad[digest] = plainly(error)
@@ -240,7 +240,7 @@ class RunCheck:
     def _check_held(self, manifest: Manifest, problems: list[_Said]) -> None:
         """What was brought earlier and is damaged is missing here, too."""
         if self._bad:
-            self._tell_lost(_digests_in(manifest.as_changes()), problems)
+            self._tell_lost(_sizes_in(manifest.as_changes()), problems)
 
     def head(self) -> None:
         """Check that the run stands on the newest of its checkpoints."""
@@ -260,10 +260,9 @@ def plainly(error: HoldfastError) -> str:
     return str(error).partition(f"; {WHAT_NOW}")[0]
 
 
-def _digests_in(changes: Changes) -> list[tuple[Place, list[Digest]]]:
-    """The blobs that changes name, by the places of the values that need them."""
-    found = [(place, list(digests_of(ref))) for place, ref in placed_in(changes)]
-    return [(place, digests) for place, digests in found if digests]
+def _sizes_in(changes: Changes) -> list[tuple[Place, Mapping[Digest, int]]]:
+    """The blobs that changes name, with their sizes, by the places of the values that need them."""
+    return [(place, sizes) for place, ref in placed_in(changes) if (sizes := sizes_in([ref]))]
 
 
 def _may_lack_parent(record: Record, header: Header) -> bool:

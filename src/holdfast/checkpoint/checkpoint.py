@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
-from holdfast.checkpoint.changes import Changes, Ref, digests_of
+from holdfast.checkpoint.changes import Changes, Ref, sizes_in
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.info import CheckpointInfo, Header
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.named import OfRun, placed_in
-from holdfast.checkpoint.values import BlobSource, Encoder, restored
+from holdfast.checkpoint.values import BlobSource, Encoder, Wanted, restored
 from holdfast.checkpoint.views import (
     CheckpointSummary,
     ListView,
@@ -65,8 +65,8 @@ class ReadBlobs(NamedTuple):
 
     content: Mapping[Digest, bytes]
 
-    async def read(self, digests: Sequence[Digest]) -> Mapping[Digest, bytes]:
-        return {digest: self.content[digest] for digest in digests}
+    async def read(self, wanted: Wanted) -> Mapping[Digest, bytes]:
+        return {digest: self.content[digest] for digest in wanted}
 
 
 class WithValues(NamedTuple):
@@ -274,11 +274,10 @@ class _ExecutorStates(Mapping[str, Any]):
 
 async def blobs_of(changes: Iterable[Changes], source: BlobSource) -> ReadBlobs:
     """Read the blobs of all values that people see of checkpoints which these changes make."""
-    wanted = {
-        digest
+    wanted = sizes_in(
+        ref
         for part in changes
         for place, ref in placed_in(part)
         if not isinstance(place, OfRun) or place.kind not in _UNSEEN
-        for digest in digests_of(ref)
-    }
-    return ReadBlobs(await source.read(sorted(wanted)) if wanted else {})
+    )
+    return ReadBlobs(await source.read(wanted) if wanted else {})

@@ -33,6 +33,9 @@ from holdfast.ids import Digest, ExecutorId, RequestId
 PUT, GROW, DROP = 0, 1, 2
 """The kinds of writes."""
 
+# Parts of parts lie no deeper: following them must not exhaust the stack.
+_DEEPEST = 200
+
 Document: TypeAlias = Mapping[str, Any]
 
 
@@ -102,6 +105,7 @@ def unpacked(changes: bytes, values: bytes | None) -> Changes:
 def refs_of(entries: Sequence[Sequence[Any]], content: list[bytes] | None) -> list[Ref]:
     """The values of a table; without ``content`` small ones have none."""
     refs: list[Ref] = []
+    grown: dict[int, tuple[int, int]] = {}
     inline = iter(content) if content is not None else None
     for entry in entries:
         # Told apart by their lengths, for a thousand tables are read at once.
@@ -111,8 +115,23 @@ def refs_of(entries: Sequence[Sequence[Any]], content: list[bytes] | None) -> li
             refs.append(Ref(entry[0], entry[1], Digest(entry[2])))
         else:
             parts = [Part(bool(item), refs[number]) for item, number in entry[3]]
-            refs.append(Ref(entry[0], entry[1], parts=parts))
+            ref = Ref(entry[0], entry[1], parts=parts)
+            grown[id(ref)] = _expanse(parts, grown, len(entries))
+            refs.append(ref)
     return refs
+
+
+def _expanse(parts: Sequence[Part], grown: Mapping[int, tuple[int, int]], most: int) -> tuple[int, int]:
+    """How many values without parts a value consists of, and how deep they lie; ``ValueError`` if that cannot be.
+
+    Each entry of a table stands in a value once. If it could stand there twice, a few entries that name each other
+    would make a value without end.
+    """
+    inner = [grown.get(id(part.ref), (1, 0)) for part in parts]
+    leaves, depth = sum(count for count, _ in inner), 1 + max([depth for _, depth in inner], default=0)
+    if leaves > most or depth > _DEEPEST:
+        raise ValueError(f"a value has {leaves:,} parts, {depth} deep, in a table of {most:,} entries")
+    return leaves, depth
 
 
 # Each part of the changes, to and from its document. ``add`` gives the number of a value, ``refs`` the value.

@@ -14,11 +14,12 @@ import ormsgpack
 from holdfast.checkpoint.bundles import unbundled
 from holdfast.checkpoint.export_file import ExportReader
 from holdfast.checkpoint.export_frames import DIGEST
-from holdfast.checkpoint.journal import digests_in
+from holdfast.checkpoint.journal import sizes_in_note
 from holdfast.checkpoint.loading import Blobs, whole
 from holdfast.checkpoint.record import corrupt, elsewhere, plain_form, read_header, unsealed
 from holdfast.checkpoint.steps import Steps, finished
 from holdfast.checkpoint.store import Depth, Head, Letter, Note, Record, Store
+from holdfast.checkpoint.values import Wanted
 from holdfast.checkpoint.verify import verified
 from holdfast.errors import CheckpointCorrupt, HoldfastError
 from holdfast.ids import CheckpointId, Digest, RunId
@@ -52,7 +53,7 @@ async def named_by_notes(notes: Sequence[Note], blobs: Blobs) -> list[Digest]:
     named = list(found.digests)
     for note in found.notes:
         try:
-            named += [_digest(digest) for digest in digests_in(note)]
+            named += [_digest(digest) for digest in sizes_in_note(note)]
         except Exception as error:
             raise CheckpointCorrupt(
                 f"the note {note.key} of its journal cannot be read: {error!r}"
@@ -153,10 +154,11 @@ class _Content(Blobs):
         self._steps = steps
         self._told: set[Digest] = set()
 
-    async def read(self, digests: Sequence[Digest]) -> Mapping[Digest, bytes]:
+    async def read(self, wanted: Wanted) -> Mapping[Digest, bytes]:
         content = {}
-        for digest in digests:
-            content[digest] = await finished(partial(self._export.plain, digest))
+        sizes = wanted if isinstance(wanted, Mapping) else {}
+        for digest in wanted:
+            content[digest] = await finished(partial(self._export.plain, digest, sizes.get(digest)))
             if digest not in self._told:
                 self._told.add(digest)
                 self._steps.done(1)

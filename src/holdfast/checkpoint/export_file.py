@@ -132,9 +132,9 @@ class ExportReader:
             self._guarded(self._read_end)
         return self._arrived() - before
 
-    def plain(self, digest: Digest) -> bytes:
-        """The content of a blob that was read before."""
-        return self._guarded(lambda: Plain(self._slice(digest)).whole())
+    def plain(self, digest: Digest, size: int | None = None) -> bytes:
+        """The content of a blob that was read before; ``size`` is what is said of it elsewhere."""
+        return self._guarded(lambda: Plain(self._slice(digest)).whole(size))
 
     def stored(self, digest: Digest) -> bytes:
         """A blob in its stored form, checked once more: time has passed since the file was read."""

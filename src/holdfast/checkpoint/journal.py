@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import ormsgpack
 
-from holdfast.checkpoint.changes import Ref, digests_of
+from holdfast.checkpoint.changes import Ref, sizes_in
 from holdfast.checkpoint.document import Table, refs_of
 from holdfast.checkpoint.log import Draft
 from holdfast.checkpoint.naming import Names
@@ -139,11 +139,10 @@ def _pack_change(change: Change, rule: MergeRule | None, add: Callable[[Value], 
             return [_DROP]
 
 
-def digests_in(note: Note) -> set[Digest]:
-    """The blobs that a note names; raises whatever broken data raises."""
+def sizes_in_note(note: Note) -> dict[Digest, int]:
+    """The blobs that a note names, with their sizes; raises whatever broken data raises."""
     document = ormsgpack.unpackb(plain_form(note.data))
-    refs = refs_of(document["values"], document["content"])
-    return {digest for ref in refs for digest in digests_of(ref)}
+    return sizes_in(refs_of(document["values"], document["content"]))
 
 
 def done_by(note: Note) -> tuple[str | None, str | None]:
@@ -166,7 +165,7 @@ def read_journal(
         try:
             document = ormsgpack.unpackb(plain_form(note.data))
             refs = refs_of(document["values"], document["content"])
-            digests.update(digest for ref in refs for digest in digests_of(ref))
+            digests.update(sizes_in(refs))
             reader = _Reader(refs, encoder, source, merge_for, rename)
             if "once" in document:
                 executor_id = reader.address(document["once"])

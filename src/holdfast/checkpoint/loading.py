@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from io import BytesIO
 from typing import NamedTuple, TypeAlias
 
 from holdfast.checkpoint.changes import Changes
@@ -13,6 +14,7 @@ from holdfast.checkpoint.info import CheckpointInfo, Header
 from holdfast.checkpoint.making import Replay
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.record import (
+    COMPRESSED,
     ELSEWHERE,
     corrupt,
     digest_of,
@@ -25,12 +27,16 @@ from holdfast.checkpoint.record import (
     unsealed,
 )
 from holdfast.checkpoint.store import Depth, Head, Record, Store
+from holdfast.checkpoint.streaming import Plain, Slice
 from holdfast.checkpoint.threads import reading_threads
+from holdfast.checkpoint.values import Wanted
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import CheckpointId, Digest, RunId
 
 # Blobs of more than this are unpacked and checked in a thread.
 _HEAVY = 1 << 20
+# Of a blob whose size nothing tells, more than this is taken into memory only if it has the right name.
+_LARGE = 64 << 20
 
 
 class Blobs:
@@ -41,31 +47,39 @@ class Blobs:
         self._family = family
         self._counters = counters
 
-    async def read(self, digests: Sequence[Digest]) -> Mapping[Digest, bytes]:
+    async def read(self, wanted: Wanted) -> Mapping[Digest, bytes]:
         """The plain content of all these blobs."""
-        found = await self._store.blobs(self._family, digests)
+        found = await self._store.blobs(self._family, list(wanted))
         self._counters.blobs_read += len(found)
         heavy = sum(map(len, found.values())) > _HEAVY
         return (
-            await reading_threads.call(lambda: _checked(digests, found))
-            if heavy
-            else _checked(digests, found)
+            await reading_threads.call(lambda: _checked(wanted, found)) if heavy else _checked(wanted, found)
         )
 
 
-def _checked(digests: Iterable[Digest], found: Mapping[Digest, bytes]) -> dict[Digest, bytes]:
+def _checked(wanted: Wanted, found: Mapping[Digest, bytes]) -> dict[Digest, bytes]:
+    sizes = wanted if isinstance(wanted, Mapping) else {}
     checked: dict[Digest, bytes] = {}
-    for digest in digests:
+    for digest in wanted:
         if digest not in found:
             raise CheckpointCorrupt(f"blob {digest.hex()} is missing; {WHAT_NOW}")
         try:
-            data = plain_form(found[digest])
+            data = _plain(found[digest], digest, sizes.get(digest))
         except ValueError as error:
             raise CheckpointCorrupt(f"blob {digest.hex()} cannot be read: {error}; {WHAT_NOW}") from error
-        if digest_of(data) != digest:
+        if data is None or digest_of(data) != digest:
             raise CheckpointCorrupt(f"blob {digest.hex()} has other content than its name says; {WHAT_NOW}")
         checked[digest] = data
     return checked
+
+
+def _plain(stored: bytes, digest: Digest, size: int | None) -> bytes | None:
+    """The content of a blob; None if it is large and not what its name says, which is told without holding it."""
+    if size is None and stored.startswith(COMPRESSED):
+        slowly = Plain(Slice(BytesIO(stored), len(stored)))
+        if slowly.size > _LARGE and slowly.digest() != digest:
+            return None
+    return plain_form(stored, size)
 
 
 WHAT_NOW = (

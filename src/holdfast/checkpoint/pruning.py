@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from holdfast.checkpoint.changes import Changes, digests_of
 from holdfast.checkpoint.document import packed
-from holdfast.checkpoint.journal import digests_in
+from holdfast.checkpoint.journal import sizes_in_note
 from holdfast.checkpoint.loading import Blobs, changes_of, keyframe_of, load, whole
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.named import refs_in
@@ -228,7 +228,7 @@ async def _named_by(store: Store, head: Head, blobs: Blobs, but: Collection[int]
                     named |= await _digests_in(store, record, blobs)
         read = head.seq
         for note in await store.notes(head.run_id):
-            named |= digests_in(note)
+            named |= sizes_in_note(note).keys()
         latest = await store.head(head.run_id)
         if latest is None or latest.checkpoint_id == head.checkpoint_id:
             break

@@ -144,22 +144,42 @@ def stored_form(data: bytes) -> bytes:
     return RAW + data if data else b""
 
 
-def plain_form(stored: bytes) -> bytes:
-    """The data behind a stored form; raises ``ValueError`` if it is none. What lies elsewhere must be fetched first."""
+def plain_form(stored: bytes, size: int | None = None) -> bytes:
+    """The data behind a stored form; raises ``ValueError`` if it is none. What lies elsewhere must be fetched first.
+
+    ``size`` is what is said of the data elsewhere: anything else is refused before it is unpacked.
+    """
     if not stored:
         return b""
     form, rest = stored[:1], stored[1:]
     if form == RAW:
+        if size is not None and len(rest) != size:
+            raise ValueError(f"it has {len(rest)} bytes, though it should have {size}")
         return rest
     if form != COMPRESSED:
         raise ValueError(f"byte 0 is {form.hex()}, which is no form that can be read")
+    claimed = claimed_size(rest, len(rest))
+    if size is not None and claimed != size:
+        raise ValueError(f"a compressed frame claims {claimed} bytes, though it should have {size}")
     try:
-        size = zstandard.frame_content_size(rest)
-        if not 0 <= size <= LARGEST:
-            raise ValueError(f"a compressed frame claims {size} bytes")
-        return zstandard.ZstdDecompressor().decompress(rest, max_output_size=LARGEST)
+        return zstandard.ZstdDecompressor().decompress(rest, max_output_size=claimed)
     except zstandard.ZstdError as error:
         raise ValueError(f"a compressed frame is broken: {error}") from error
+
+
+def claimed_size(begin: bytes, length: int) -> int:
+    """The size of what a compressed frame holds, by its begin; raises ``ValueError`` if it cannot be true.
+
+    ``length`` is that of the whole frame. Nothing is unpacked, and no memory taken, for what a frame merely claims.
+    """
+    try:
+        claimed = int(zstandard.frame_content_size(begin))
+    except zstandard.ZstdError as error:
+        raise ValueError(f"a compressed frame is broken: {error}") from error
+    # Each block takes four bytes at least, and holds no more than 128 KiB.
+    if not 0 <= claimed <= min(LARGEST, (length // 4 + 1) << 17):
+        raise ValueError(f"a compressed frame of {length} bytes claims {claimed}")
+    return claimed
 
 
 def plain_size(stored: bytes) -> int:

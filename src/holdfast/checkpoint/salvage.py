@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from holdfast.checkpoint.bundles import unbundled
 from holdfast.checkpoint.info import Header
-from holdfast.checkpoint.journal import digests_in
+from holdfast.checkpoint.journal import sizes_in_note
 from holdfast.checkpoint.loading import Blobs, changes_of, fold_one, folded, keyframe_of, lineage, whole
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.paging import Unreadable, each_record
@@ -16,6 +16,7 @@ from holdfast.checkpoint.pruning import keyframe_at
 from holdfast.checkpoint.rebuilding import waiting_at
 from holdfast.checkpoint.record import plain_form, read_header
 from holdfast.checkpoint.store import Blob, Commit, Depth, Expected, Head, Letter, Note, Record, Store
+from holdfast.checkpoint.values import Wanted
 from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointCorrupt, HoldfastError
 from holdfast.ids import CheckpointId, Digest, RunId
@@ -181,7 +182,7 @@ class Salvage:
         for note in notes:
             try:
                 for inner in (await unbundled([note], self._blobs)).notes:
-                    await self._blobs.read(sorted(digests_in(inner)))
+                    await self._blobs.read(sizes_in_note(inner))
                 good.append(note)
             except Exception as error:
                 self.steps.append(Step(None, f"the note {note.key} is dropped: {briefly(error)}", _NOTED))
@@ -231,9 +232,12 @@ class PlannedBlobs(Blobs):
         self._blobs = blobs
         self._brought = {blob.digest: blob for blob in commit.blobs}
 
-    async def read(self, digests: Sequence[Digest]) -> Mapping[Digest, bytes]:
+    async def read(self, wanted: Wanted) -> Mapping[Digest, bytes]:
         """The plain content of all these blobs."""
         here = {
-            digest: plain_form(self._brought[digest].data) for digest in digests if digest in self._brought
+            digest: plain_form(self._brought[digest].data) for digest in wanted if digest in self._brought
         }
-        return {**await self._blobs.read([digest for digest in digests if digest not in here]), **here}
+        rest: Wanted = [digest for digest in wanted if digest not in here]
+        if isinstance(wanted, Mapping):
+            rest = {digest: wanted[digest] for digest in rest}
+        return {**await self._blobs.read(rest), **here}

@@ -8,7 +8,7 @@ from typing import BinaryIO, cast
 import zstandard
 from blake3 import blake3
 
-from holdfast.checkpoint.record import COMPRESSED, LARGEST, RAW
+from holdfast.checkpoint.record import COMPRESSED, RAW, claimed_size
 from holdfast.ids import Digest
 
 CHUNK = 1 << 20
@@ -57,12 +57,7 @@ class Plain:
             raise ValueError(f"byte 0 is {form.hex()}, which is no form that can be read")
 
     def _unpack(self) -> None:
-        try:
-            self.size = zstandard.frame_content_size(self._stored.peek(_FRAME_HEADER))
-        except zstandard.ZstdError as error:
-            raise ValueError(f"a compressed frame is broken: {error}") from error
-        if not 0 <= self.size <= LARGEST:
-            raise ValueError(f"a compressed frame claims {self.size} bytes")
+        self.size = claimed_size(self._stored.peek(_FRAME_HEADER), self._stored.left)
         file = cast(BinaryIO, self._stored)  # nothing but read is asked of it
         source = zstandard.ZstdDecompressor().stream_reader(file, read_size=CHUNK, closefd=False)
         self._read = source.read
@@ -74,8 +69,10 @@ class Plain:
         except zstandard.ZstdError as error:
             raise ValueError(f"a compressed frame is broken: {error}") from error
 
-    def whole(self) -> bytes:
-        """All of it."""
+    def whole(self, size: int | None = None) -> bytes:
+        """All of it, unless it has another size than is said of it elsewhere."""
+        if size is not None and size != self.size:
+            raise ValueError(f"it has {self.size} bytes, though it should have {size}")
         data = self.read(self.size)
         if len(data) != self.size or self.read(1):
             raise ValueError("a compressed frame holds another number of bytes than it claims")

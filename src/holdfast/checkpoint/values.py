@@ -39,10 +39,14 @@ _BUILTIN: Mapping[str, type] = {
 _LABELS = {kind: kind.__qualname__ for kind in _BUILTIN.values()}
 
 
+Wanted: TypeAlias = Sequence[Digest] | Mapping[Digest, int]
+"""Blobs that are to be read; with the size that each must have, where something names it."""
+
+
 class BlobSource(Protocol):
     """Where blobs come from."""
 
-    async def read(self, digests: Sequence[Digest]) -> Mapping[Digest, bytes]:
+    async def read(self, wanted: Wanted) -> Mapping[Digest, bytes]:
         """The plain content of all these blobs; raises ``CheckpointCorrupt`` for one that is missing or broken."""
         ...
 
@@ -246,8 +250,7 @@ class Encoded:
     async def fetch(self, values: Sequence[Any]) -> None:
         """Bring these values, all of the same run, into memory."""
         assert self._source is not None
-        wanted = {value.ref.digest: None for value in values}
-        content = await self._source.read(list(wanted))
+        content = await self._source.read({value.ref.digest: value.ref.size for value in values})
         for value in values:
             value.bring(content)
 

@@ -18,6 +18,7 @@ from typing import Any, Literal, Never, Union, get_args
 from holdfast.checkpoint.codec.failures import STANDARD
 from holdfast.checkpoint.codec.refused import Malformed, Refused, TooDeep, Unknown
 from holdfast.checkpoint.codec.registry import TypeRegistry
+from holdfast.checkpoint.codec.standard import too_many_alike
 from holdfast.graph.types import TypeForm, args_of, members, origin_of, type_name
 
 _BUILTINS = (
@@ -115,6 +116,8 @@ def form_of(data: Any, registry: TypeRegistry) -> TypeForm:
     if kind == "class" and len(rest) == 1:
         return _class(rest[0], registry)
     if kind == "literal" and rest:
+        if too_many_alike(rest):
+            raise Malformed("too many values of a Literal have the same hash")
         return Literal[tuple(rest)]
     if kind == "union" and rest:
         return Union[tuple(form_of(part, registry) for part in rest)]  # noqa: UP007

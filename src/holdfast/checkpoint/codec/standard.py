@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from typing import Any, TypeAlias
 
@@ -23,6 +23,10 @@ _FACTORIES: dict[str | None, Any] = {
     **{kind.__name__: kind for kind in (bool, bytes, dict, float, frozenset, int, list, set, str, tuple)},
 }
 _FACTORY_NAMES = {factory: name for name, factory in _FACTORIES.items()}
+
+
+_SEEDED = frozenset({str, bytes})  # nobody knows their hashes before a process runs
+_MODULUS = sys.hash_info.modulus  # of the hashes of ints: smaller ones are their own
 
 
 # -- apart -----------------------------------------------------------------------------------------
@@ -39,9 +43,15 @@ def _keyed(code: int) -> Callable[[Any], Taken]:
                 f"{type(value).__name__} with attributes of its own ({', '.join(map(str, vars(value)))}) is not "
                 f"checkpointable; keep them beside it, in a dataclass"
             )
-        return code, [list(value), list(value.values())]
+        return code, _keys_and_values(value)
 
     return taken
+
+
+def _keys_and_values(value: dict[Any, Any]) -> list[Any]:
+    if too_many_alike(value):
+        raise Refused(alike(type(value).__name__))
+    return [list(value), list(value.values())]
 
 
 def _defaultdict(value: defaultdict[Any, Any]) -> Taken:
@@ -52,7 +62,7 @@ def _defaultdict(value: defaultdict[Any, Any]) -> Taken:
             "defaultdict with such a factory is not checkpointable; use a dict, or one of the factories "
             + ", ".join(str(known) for known in _FACTORIES)
         ) from None
-    return wire.DEFAULT_DICT, [name, list(value), list(value.values())]
+    return wire.DEFAULT_DICT, [name, *_keys_and_values(value)]
 
 
 def _is_offset(zone: tzinfo | None) -> bool:
@@ -200,11 +210,33 @@ def _path_of(data: Any) -> Any:
     return getattr(pathlib, kind)(text)
 
 
+def too_many_alike(keys: Collection[Any]) -> bool:
+    """Whether more than ``wire.MAX_ALIKE`` keys have one hash: a dict takes the square of their number in time."""
+    if len(keys) <= wire.MAX_ALIKE:
+        return False
+    kinds = {*map(type, keys)}
+    if kinds <= _SEEDED or (kinds == {int} and min(keys) > -_MODULUS and max(keys) < _MODULUS):
+        return False  # as most are
+    if len(keys) - len({*map(hash, keys)}) < wire.MAX_ALIKE:
+        return False
+    return max(Counter(map(hash, keys)).values()) > wire.MAX_ALIKE
+
+
+def alike(kind: str) -> str:
+    """Why a dict or set with such keys cannot be kept."""
+    return (
+        f"{kind} with more than {wire.MAX_ALIKE} keys of the same hash is not checkpointable; use a list, or keys "
+        f"whose hashes differ"
+    )
+
+
 def dict_of(data: Any) -> dict[Any, Any]:
     """The dict of a list of keys and a list of values."""
     keys, values = data
     if type(keys) is not list or type(values) is not list:
         raise Malformed("a dict is not two lists")
+    if too_many_alike(keys):
+        raise Malformed(f"more than {wire.MAX_ALIKE} keys of a dict have the same hash")
     made = dict(zip(keys, values, strict=True))
     if len(made) != len(keys):
         raise Malformed("a dict has the same key twice")
@@ -233,7 +265,9 @@ def set_of(kind: type[set[Any]] | type[frozenset[Any]]) -> Callable[[Any], Any]:
     """How a set is made of the list of its items."""
 
     def built(data: Any) -> Any:
-        made = kind(items_of(data))
+        if too_many_alike(items_of(data)):
+            raise Malformed(f"more than {wire.MAX_ALIKE} items of a set have the same hash")
+        made = kind(data)
         if len(made) != len(data):
             raise Malformed("a set has the same item twice")
         return made

@@ -29,6 +29,16 @@ _END = int.from_bytes(os.urandom(8), "big") | 1 << 63
 _END_BYTES = packb(_END)
 
 
+_LARGE = 1 << 20
+_HEADERS = {0xC6: 5, 0xDB: 5, 0xC9: 6}  # of bytes, texts and extensions that are large
+
+
+def _extent(data: bytes) -> int:
+    """How long the encoding of a large text, bytes or extension is, by its header; 0 for anything else."""
+    header = _HEADERS.get(data[0], 0)
+    return header and header + int.from_bytes(data[1:5], "big")
+
+
 class Codec:
     """Turns values into bytes and back, exactly; ``holdfast.checkpoint.codec.wire`` describes the bytes.
 
@@ -90,6 +100,8 @@ class Codec:
         """
         reader = Reader(self.types, self._shapes, data)
         try:
+            if len(data) > _LARGE and _extent(data) == len(data):  # without another copy of it
+                return unpackb(data, ext_hook=reader.extension)
             # Between marks, because the native reader does not mind what comes behind a value.
             value, end = unpackb(b"\x92" + data + _END_BYTES, ext_hook=reader.extension)
             if end == _END and type(end) is int:
@@ -99,7 +111,9 @@ class Codec:
             reason = reader.failure or error
         if isinstance(reason, Unknown):
             raise UnknownType(f"{place}: {reason}") from reason.__cause__
-        if not isinstance(reason, Exception):  # an interrupt
+        if not isinstance(reason, Exception) or isinstance(
+            reason, MemoryError
+        ):  # an interrupt, or no fault of the data
             raise reason
         raise CheckpointCorrupt(f"{place}: the bytes are no encoding of a value: {reason}") from reason
 

@@ -121,6 +121,9 @@ MAX_EXTENSIONS = 100
 MAX_NESTING = 4096
 """Each array or map around a value costs a reader some 600 bytes of its stack."""
 
+MAX_ALIKE = 256
+"""So many keys of a dict, or items of a set, may have one hash: the others are compared with each of them."""
+
 # Nothing that has a type of its own may pass as something else.
 NATIVE = (
     ormsgpack.OPT_PASSTHROUGH_BIG_INT

@@ -14,7 +14,7 @@ from holdfast.checkpoint.codec.refusals import refusal
 from holdfast.checkpoint.codec.refused import Refused, TooDeep
 from holdfast.checkpoint.codec.registry import TypeRegistry
 from holdfast.checkpoint.codec.shapes import Shape, kind_of, shape_of
-from holdfast.checkpoint.codec.standard import Taken, lazy_taken
+from holdfast.checkpoint.codec.standard import Taken, alike, lazy_taken, too_many_alike
 
 Takers: TypeAlias = dict[type, Callable[[Any], Taken]]
 
@@ -106,6 +106,8 @@ class Writer:
         return take
 
     def _sorted(self, items: Any) -> bytes:
+        if too_many_alike(items):
+            raise Refused(alike(type(items).__name__))
         if _SCALARS.issuperset(map(type, items)):
             try:
                 return array(sorted([packb(item, None, wire.NATIVE) for item in items]))
@@ -123,6 +125,8 @@ class Writer:
         if kind is dict:
             if all(type(key) is str and _is_text(key) for key in value):
                 return mapping([packb(key) + self.pack(part) for key, part in value.items()])
+            if too_many_alike(value):
+                raise Refused(alike("dict"))
             return _extended(wire.DICT, self.pack([list(value), list(value.values())]))
         if kind is str:
             return _extended(wire.SURROGATES, value.encode("utf-8", "surrogatepass"))

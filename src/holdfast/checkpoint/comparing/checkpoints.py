@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from holdfast.checkpoint.codec import Codec
-from holdfast.checkpoint.comparing.contents import content_of, digests_in, pieces_of
+from holdfast.checkpoint.comparing.contents import content_of, pieces_of, sizes_of
 from holdfast.checkpoint.comparing.pairs import pairs_of
 from holdfast.checkpoint.comparing.parts import Codecs
 from holdfast.checkpoint.comparing.planning import Job, batches, planned
@@ -62,14 +62,14 @@ def _told(
 
 async def _read(old: Side, new: Side, batch: Sequence[Job]) -> dict[Digest, bytes]:
     """The blobs that are needed, each once: those of one name have the same content in every family."""
-    before = {digest for job in batch for digest in job.old_digests}
-    after = {digest for job in batch for digest in job.new_digests} - before
+    before = {digest: size for job in batch for digest, size in job.old_sizes.items()}
+    after = {digest: size for job in batch for digest, size in job.new_sizes.items() if digest not in before}
     if old.family == new.family:
-        before, after = before | after, set()
+        before, after = before | after, {}
     content: dict[Digest, bytes] = {}
-    for side, digests in ((old, before), (new, after)):
-        if digests:
-            content.update(await side.blobs.read(sorted(digests)))
+    for side, sizes in ((old, before), (new, after)):
+        if sizes:
+            content.update(await side.blobs.read(sizes))
     return content
 
 
@@ -92,8 +92,8 @@ async def _described(side: Side) -> Any:
     if ref is None:
         return None
     parts = pieces_of(ref)
-    digests = digests_in(parts)
-    content = await side.blobs.read(digests) if digests else {}
+    sizes = sizes_of(parts)
+    content = await side.blobs.read(sizes) if sizes else {}
     try:
         return json.loads(side.codec.decode(content_of(ref.label, parts, content)))
     except ValueError:

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from holdfast.checkpoint import slices
-from holdfast.checkpoint.changes import Part, Ref, digests_of
+from holdfast.checkpoint.changes import Part, Ref, sizes_in
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.record import digest_of
 from holdfast.errors import CheckpointCorrupt
@@ -102,9 +102,9 @@ def name_of(ref: Ref) -> bytes:
     return digest_of(ref.data)
 
 
-def digests_in(parts: Sequence[Part]) -> list[Digest]:
-    """The blobs that hold the content of pieces."""
-    return [digest for part in parts for digest in digests_of(part.ref)]
+def sizes_of(parts: Sequence[Part]) -> dict[Digest, int]:
+    """The blobs that hold the content of pieces, with their sizes."""
+    return sizes_in(part.ref for part in parts)
 
 
 def content_of(label: str, parts: Sequence[Part], content: Mapping[Digest, bytes]) -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from holdfast.checkpoint.changes import Part
-from holdfast.checkpoint.comparing.contents import Verdict, digests_in, pieces, pieces_of
+from holdfast.checkpoint.comparing.contents import Verdict, pieces, pieces_of, sizes_of
 from holdfast.checkpoint.comparing.pairs import Pair
 from holdfast.checkpoint.comparing.parts import WHOLE
 from holdfast.ids import Digest
@@ -34,14 +34,14 @@ class Job(NamedTuple):
         return sum(part.ref.size for part in [*self.old, *self.new]) if self.readable else 0
 
     @property
-    def old_digests(self) -> list[Digest]:
-        """The blobs to read of the first checkpoint."""
-        return digests_in(self.old) if self.readable else []
+    def old_sizes(self) -> dict[Digest, int]:
+        """The blobs to read of the first checkpoint, with their sizes."""
+        return sizes_of(self.old) if self.readable else {}
 
     @property
-    def new_digests(self) -> list[Digest]:
-        """The blobs to read of the second checkpoint."""
-        return digests_in(self.new) if self.readable else []
+    def new_sizes(self) -> dict[Digest, int]:
+        """The blobs to read of the second checkpoint, with their sizes."""
+        return sizes_of(self.new) if self.readable else {}
 
 
 def planned(pair: Pair) -> Job | None:
