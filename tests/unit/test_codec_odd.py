@@ -5,7 +5,7 @@ import collections
 import enum
 import pathlib
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, is_dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -25,6 +25,9 @@ from holdfast import (
 )
 from holdfast.checkpoint.codec import Codec, writer
 from holdfast.checkpoint.codec.registry import TypeRegistry, checkpointable
+from holdfast.checkpoint.counters import Counters
+from holdfast.checkpoint.values import Encoder
+from holdfast.engine.copying import copied
 from holdfast.errors import NotCheckpointable, UnknownType
 from tests.unit.test_codec_exact import exact
 
@@ -316,6 +319,18 @@ def test_what_an_instance_does_not_hold_it_does_not_hold_again(cls: Any, held: d
     back = codec.decode(data)
     assert exact(back) == before
     assert codec.encode(back) == data
+    kept = Encoder(codec, 1 << 20, Counters())([value, [value]], "value")
+    for _ in range(4):  # the first is decoded, later ones may be copied
+        assert exact(kept.load()) == exact([value, [value]])
+    if is_dataclass(value):  # others copy themselves
+        assert exact(copied(value, "value")) == before
+
+
+def test_what_is_read_again_is_the_same(codec: Codec) -> None:
+    for value in (Root([1, 2]), HidingRoot([1, 2]), Stock([5]), changed(Choosy(2), even=[3])):
+        kept = Encoder(codec, 1 << 20, Counters())([value], "value")
+        for _ in range(4):
+            assert codec.encode(kept.load()) == codec.encode([value])
 
 
 DTYPES = st.sampled_from(

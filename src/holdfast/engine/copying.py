@@ -7,7 +7,7 @@ import datetime
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from functools import cached_property, lru_cache, partial
-from types import ModuleType
+from types import BuiltinFunctionType, MemberDescriptorType, ModuleType
 from typing import Any, TypeAlias
 
 from holdfast.errors import NotCheckpointable
@@ -36,7 +36,7 @@ def is_immutable(value: object) -> bool:
     if kind is frozenset or (isinstance(value, tuple) and (kind is tuple or hasattr(kind, "_fields"))):
         return all(is_immutable(part) for part in value)  # type: ignore[attr-defined]
     if _is_frozen(kind):
-        return all(is_immutable(part) for _, part in _attributes(value))
+        return all(map(is_immutable, _attributes(value).values()))
     return False
 
 
@@ -73,7 +73,7 @@ def _size(value: object, enough: int, measure: Callable[[Any, int], int]) -> int
             if isinstance(part, dict):
                 waiting += part.values()
         elif not isinstance(part, type):
-            waiting += [attribute for _, attribute in _attributes(part)]
+            waiting += _attributes(part).values()
     return size
 
 
@@ -111,8 +111,11 @@ def _copied(value: Any) -> Any:
         return kind([_copied(part) for part in value])
     if _is_record(kind):
         twin = object.__new__(kind)
-        for name, part in _attributes(value):
-            object.__setattr__(twin, name, _copied(part))
+        slots = slots_of(kind)
+        for name, part in _dict_of(value).items():
+            twin.__dict__[name] = _copied(part)
+        for name, part in held_in(slots, value).items():
+            slots[name].__set__(twin, _copied(part))
         return twin
     if isinstance(value, BaseException):
         return _copied_error(value)
@@ -231,10 +234,11 @@ class _Making:
     def _of_instance(self, value: Any) -> Maker:
         self.instances += 1
         new = partial(object.__new__, type(value))
-        held = getattr(value, "__dict__", None)
-        copy = None if held is None else _filled(held.copy, self.placed(held.items()))
-        slots = {name: part for name, part in _attributes(value) if held is None or name not in held}
-        copy_slots = _filled(slots.copy, self.placed(slots.items())) if slots else None
+        held = _dict_of(value)
+        copy = _filled(held.copy, self.placed(held.items())) if held else None
+        slots = slots_of(type(value))
+        in_slots = held_in(slots, value)
+        copy_slots = _filled(in_slots.copy, self.placed(in_slots.items())) if in_slots else None
 
         def make() -> Any:
             twin = new()
@@ -242,7 +246,7 @@ class _Making:
                 object.__setattr__(twin, "__dict__", copy())
             if copy_slots is not None:
                 for name, part in copy_slots().items():
-                    object.__setattr__(twin, name, part)
+                    slots[name].__set__(twin, part)
             return twin
 
         return make
@@ -281,7 +285,7 @@ def _record(kind: Any) -> bool:
     return (
         hasattr(kind, "__dataclass_fields__")
         and not hasattr(kind, "__deepcopy__")
-        and all(base is object or base.__flags__ & _HEAP_TYPE for base in kind.__mro__)
+        and solid_base(kind) is object
     )
 
 
@@ -300,21 +304,53 @@ _is_record: Callable[[Any], bool] = lru_cache(maxsize=1024)(_record)
 _is_frozen: Callable[[Any], bool] = lru_cache(maxsize=1024)(_frozen)
 
 
-_HEAP_TYPE = (
-    1 << 9
-)  # Py_TPFLAGS_HEAPTYPE: defined in Python, so that instances have no content of their own in C
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: classes that Python code defines have it, and some of those in C
 
 
-def _attributes(value: object) -> Iterator[tuple[str, Any]]:
+def solid_base(cls: type) -> type:
+    """The class in C that gives instances their content: ``object`` where there is none but attributes."""
+    for base in cls.__mro__:
+        made_by = base.__new__
+        if not base.__flags__ & _HEAP_TYPE or (
+            isinstance(made_by, BuiltinFunctionType) and made_by.__self__ is base
+        ):
+            return base
+    raise AssertionError("object is a base of everything")
+
+
+def _slots(cls: type) -> dict[str, Any]:
+    """The slots of a class and its bases by name: what reads and sets each, whatever else the class calls so."""
+    return {
+        name: found
+        for base in reversed(cls.__mro__)
+        if base.__flags__ & _HEAP_TYPE
+        for name, found in vars(base).items()
+        if isinstance(found, MemberDescriptorType)
+    }
+
+
+slots_of: Callable[[Any], dict[str, Any]] = lru_cache(maxsize=1024)(_slots)
+
+
+def held_in(slots: dict[str, Any], value: Any) -> dict[str, Any]:
+    """What an instance holds in its slots, those that are not set left out."""
+    held = {}
+    for name, slot in slots.items():
+        try:
+            held[name] = slot.__get__(value)
+        except AttributeError:
+            continue
+    return held
+
+
+def _attributes(value: object) -> dict[str, Any]:
     """The attributes that an instance holds, in ``__dict__`` and in slots."""
-    yield from getattr(value, "__dict__", {}).items()
-    for base in type(value).__mro__:
-        slots = base.__dict__.get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            private = name.startswith("__") and not name.endswith("__")
-            spelt = f"_{base.__name__.lstrip('_')}{name}" if private else name  # as the compiler spells it
-            if spelt not in ("__dict__", "__weakref__") and hasattr(value, spelt):
-                yield spelt, getattr(value, spelt)
+    return {**_dict_of(value), **held_in(slots_of(type(value)), value)}
+
+
+def _dict_of(value: Any) -> dict[str, Any]:
+    """The ``__dict__`` of an instance, none if its class has no place for one, whatever else is called so."""
+    return value.__dict__ if type(value).__dictoffset__ else {}
 
 
 def _children(value: Any, place: str) -> Iterator[tuple[str, Any]]:
@@ -326,7 +362,7 @@ def _children(value: Any, place: str) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, set | frozenset):
         yield from ((f"{place}{{...}}", part) for part in value)
     elif not isinstance(value, type | ModuleType):
-        yield from ((f"{place}.{name}", part) for name, part in _attributes(value))
+        yield from ((f"{place}.{name}", part) for name, part in _attributes(value).items())
 
 
 def _culprit(value: object, place: str) -> tuple[str, object]:
@@ -381,7 +417,7 @@ def _paired(left: Any, right: Any) -> list[tuple[Any, Any]] | None:
         except Exception:  # of keys that cannot be compared
             return _UNTOLD
     if hasattr(kind, "__dataclass_fields__") or (_is_plain(kind) and hasattr(left, "__dict__")):
-        mine, theirs = dict(_attributes(left)), dict(_attributes(right))
+        mine, theirs = _attributes(left), _attributes(right)
         return _paired(mine, theirs)
     if _is_plain(kind):
         return _UNTOLD

@@ -8,7 +8,8 @@ from typing import Any
 
 from holdfast.checkpoint.codec.reach import is_foundation
 from holdfast.checkpoint.codec.registry import TypeRegistry
-from holdfast.checkpoint.codec.shapes import PlainShape, kind_of, solid_base
+from holdfast.checkpoint.codec.shapes import PlainShape, kind_of
+from holdfast.engine.copying import solid_base
 
 _PLAIN = (bool, int, float, complex, str, bytes, bytearray, list, tuple, set, frozenset, dict)
 

@@ -7,15 +7,14 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from enum import Enum, Flag
-from types import BuiltinFunctionType, MemberDescriptorType
 from typing import Any, ClassVar
 
 from holdfast.checkpoint.codec import wire
 from holdfast.checkpoint.codec.evolution import Evolution
 from holdfast.checkpoint.codec.refused import Malformed, Refused, Unknown
 from holdfast.checkpoint.codec.registry import mark_of
+from holdfast.engine.copying import held_in, slots_of, solid_base
 
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: classes that Python code defines have it, and some of those in C
 _NONE: dict[str, Any] = {}
 _UNKEPT = frozenset({"__orig_class__"})  # which type arguments a generic class was called with
 
@@ -388,28 +387,6 @@ class EnumShape(Shape):
         yield from ()
 
 
-def slots_of(cls: type) -> dict[str, Any]:
-    """The slots of a class and its bases by name: what reads and sets each, whatever else the class calls so."""
-    return {
-        name: found
-        for base in reversed(cls.__mro__)
-        if base.__flags__ & _HEAP_TYPE
-        for name, found in vars(base).items()
-        if isinstance(found, MemberDescriptorType)
-    }
-
-
-def held_in(slots: dict[str, Any], value: Any) -> dict[str, Any]:
-    """What an instance holds in its slots, those that are not set left out."""
-    held = {}
-    for name, slot in slots.items():
-        try:
-            held[name] = slot.__get__(value)
-        except AttributeError:
-            continue
-    return held
-
-
 def shape_of(cls: type, name: str) -> Shape:
     """How instances of an allowed class are stored; ``Refused`` for a class whose instances cannot be."""
     kind = kind_of(cls)
@@ -452,14 +429,3 @@ def _is_of(cls: type, module: str, name: str) -> bool:
     """Whether a class derives from one of a library, which must be there already if so."""
     base = getattr(sys.modules.get(module), name, None)
     return isinstance(base, type) and issubclass(cls, base)
-
-
-def solid_base(cls: type) -> type:
-    """The class in C that gives instances their content: ``object`` where there is none but attributes."""
-    for base in cls.__mro__:
-        made_by = base.__new__
-        if not base.__flags__ & _HEAP_TYPE or (
-            isinstance(made_by, BuiltinFunctionType) and made_by.__self__ is base
-        ):
-            return base
-    raise AssertionError("object is a base of everything")
