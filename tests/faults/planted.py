@@ -14,8 +14,8 @@ from holdfast.checkpoint.store import Commit, Expected, Head, Left, Letter, Note
 from holdfast.errors import HeadMoved
 from holdfast.ids import RunId
 from holdfast.runtime import durable
+from holdfast.runtime.commits import Commits
 from holdfast.runtime.context import TurnContext
-from holdfast.runtime.recorder import Recorder
 from tests.support.durable import Wrapped, storage_at
 
 
@@ -144,10 +144,10 @@ def _other_keys() -> None:
 def _no_look() -> None:
     """Let an effect happen without looking who drives the run by now."""
 
-    async def check_owned(self: Recorder) -> None:
+    async def check_owned(self: Commits) -> None:
         pass
 
-    Recorder.check_owned = check_owned  # type: ignore[assignment, method-assign]
+    Commits.check_owned = check_owned  # type: ignore[method-assign]
 
 
 def _forget_runs() -> None:

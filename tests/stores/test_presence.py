@@ -62,7 +62,7 @@ def test_a_process_lives_from_joining_to_leaving(folder: Path, here: Presence) -
         name = program.hear()
         assert here.lives(name)
         assert here.lives(name)  # to look does no harm
-        assert [file.read_text() for file in files_in(folder)] == [name + "\n"]
+        assert [file.read_text().splitlines()[0] for file in files_in(folder)] == [name]
         assert program.ask("leave") == "left"
         assert not here.lives(name)
         assert not folder.exists()
@@ -98,10 +98,54 @@ def test_one_that_stands_still_for_long_is_not_waited_for(
         until(lambda: here.lives(name))
 
 
+def test_a_step_of_the_clock_makes_nobody_look_gone(
+    folder: Path, here: Presence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running("stay", folder) as program:
+        name = program.hear()
+        program.stop()
+        (file,) = files_in(folder)
+        now = file.stat().st_mtime
+        for step in (
+            -1_000_000,
+            -90,
+            90,
+            1_000_000,
+        ):  # seconds by which the clock was set since it was renewed
+            os.utime(file, (now, now - step))
+            assert here.lives(name)
+        monkeypatch.setattr(presence, "LEASE_SECONDS", 0.1)
+        until(lambda: not here.lives(name))
+
+
+def test_a_file_without_a_time_of_this_machine_has_that_of_its_file_system(
+    folder: Path, here: Presence
+) -> None:
+    machine = owner.this_machine()
+    with running("stay", folder) as program:
+        name = program.hear()
+        program.stop()
+        (file,) = files_in(folder)
+        for time_of_machine in (
+            "",
+            "\n\n",
+            f"\n{machine} \n",
+            f"\n{machine} x\n",
+            f"\n{machine} 9e99\n",
+            "\xff",
+        ):
+            file.write_text(time_of_machine, "latin-1")
+            assert here.lives(name)
+            then = file.stat().st_mtime - presence.LEASE_SECONDS - 1
+            os.utime(file, (then, then))
+            assert not here.lives(name)
+
+
 @pytest.mark.parametrize("joined", [True, False])
-def test_the_lease_is_measured_by_the_clock_of_the_file_system(
+def test_the_lease_of_other_machines_is_measured_by_the_clock_of_the_file_system(
     folder: Path, here: Presence, joined: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(presence, "this_machine", lambda: "elsewhere")
     with running("stay", folder) as program:
         name = program.hear()
         program.stop()
@@ -391,4 +435,5 @@ def test_who_looks_while_the_last_one_leaves_finds_nobody(
             return genuine(process, asked)
 
         monkeypatch.setattr(presence, "_now", leave_first)
+        monkeypatch.setattr(presence, "this_machine", lambda: "elsewhere")
         assert not here.lives(name)

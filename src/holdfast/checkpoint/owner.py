@@ -123,6 +123,11 @@ def _named(pid: int) -> str:
     return f"{_host()}:{pid}:{_began(pid)}"
 
 
+def this_machine() -> str:
+    """The name of this machine since it started: all of its processes and containers have one monotonic clock."""
+    return _host().partition("/")[0]
+
+
 def is_gone(owner: str) -> bool:
     """Whether the process certainly lives no longer; of one on another host that cannot be told."""
     host, _, rest = owner.rpartition(":")[0].rpartition(":")

@@ -1,9 +1,12 @@
 """Which processes use a store now: each holds a locked file in a folder that all of them see.
 
 The kernel drops the lock when its process dies, however that happens, also on another host that mounts the folder.
-A process that stands still keeps its lock, so the file is also touched every ``RENEW_SECONDS``: one that was not
+A process that stands still keeps its lock, so the file is also renewed every ``RENEW_SECONDS``: one that was not
 for ``LEASE_SECONDS`` belongs to nobody who could be waited for. Where there are no locks of that kind, the table of
 processes says who is gone, as far as it can.
+
+How long ago that was is told by the clock that nobody sets: when a file is renewed its process writes into it what that
+clock says, and on which machine. Of those on other machines the times of files tell, as their file system has them.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ import time
 from functools import cached_property
 from pathlib import Path
 
-from holdfast.checkpoint.owner import is_gone, this_process
+from holdfast.checkpoint.owner import is_gone, this_machine, this_process
 from holdfast.stores.disk import open_regular, refuse_link
 
 RENEW_SECONDS = 10.0
@@ -27,6 +30,7 @@ LEASE_SECONDS = 60.0
 _FOLDER_MODE = 0o700
 _ENDING = ".lock"
 _CLOCK = "clock"
+_STAMP_BYTES = 4_096
 # Others look at a lock by taking it, for an instant.
 _PATIENCE_SECONDS = 10.0
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
@@ -148,7 +152,7 @@ class _OwnFile:
             if _try_lock(handle) is False or not _is_at(handle, self._path):
                 return False
             os.ftruncate(handle, 0)
-            os.write(handle, this_process().encode("utf-8", "surrogateescape") + b"\n")
+            _write_stamp(handle)
         except BaseException:
             os.close(handle)
             raise
@@ -162,6 +166,7 @@ class _OwnFile:
         if self._handle < 0 or _try_lock(self._handle) is False or not _is_at(self._handle, self._path):
             self.forget()
             self._handle = self._take()
+        _write_stamp(self._handle)
         self.touch()
 
     @property
@@ -316,7 +321,7 @@ def _lives(here: _Process, folder: Path, path: Path, process: str) -> bool:
                 _unlink(path)  # under the lock, so that nobody joins with it meanwhile
                 return False
             try:
-                return _now(here, folder) - os.fstat(handle).st_mtime <= LEASE_SECONDS
+                return _age(here, folder, handle) <= LEASE_SECONDS
             except FileNotFoundError:  # the last one that left has just removed the folder
                 continue
         finally:
@@ -332,6 +337,27 @@ def _sweep(here: _Process, folder: Path) -> None:
                 _lives(here, folder, folder / name, "")
     except OSError:  # of no consequence: they are noticed when somebody asks
         pass
+
+
+def _write_stamp(handle: int) -> None:
+    """Write who this is, and what the clock of this machine says that runs on evenly; always so many bytes."""
+    text = f"{this_process()}\n{this_machine()} {time.monotonic():020.6f}\n"
+    os.lseek(handle, 0, os.SEEK_SET)
+    os.write(handle, text.encode("utf-8", "surrogateescape"))
+
+
+def _age(here: _Process, folder: Path, handle: int) -> float:
+    """How many seconds ago a file was renewed."""
+    stamp = os.read(handle, _STAMP_BYTES).decode("utf-8", "surrogateescape").split("\n")
+    machine, _, renewed = (stamp[1] if len(stamp) > 1 else "").rpartition(" ")
+    if machine == this_machine():
+        try:
+            age = time.monotonic() - float(renewed)
+        except ValueError:
+            age = -1.0
+        if age >= 0:  # else it was not this clock
+            return age
+    return _now(here, folder) - os.fstat(handle).st_mtime
 
 
 def _now(here: _Process, folder: Path) -> float:
