@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from copy import copy
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -111,7 +112,8 @@ class Host:
         self._crowded = False
         """Whether others were faster with a run: they look for the same ones."""
         self.problems: dict[str, Exception] = {}
-        """Why runs could not be woken, by run id; the last thousand."""
+        """Why runs could not be woken, what they failed with then, or what they last warned of, by run id; the last
+        thousand."""
 
     @property
     def active(self) -> list[str]:
@@ -233,9 +235,11 @@ class Host:
     async def _wake(self, workflow: Workflow, head: Head) -> None:
         loop_time = asyncio.get_running_loop().time()
         early = head.wake_at is None or in_microseconds(self._now()) < head.wake_at
+        known: Sequence[Warning] = ()
         try:
             run = held_here(self._storage.store, head)
             if run is not None:  # someone in this event loop holds it, and is to see what it does
+                known = run.warnings
                 await run.go_on()
             else:
                 run = await self._resumed(workflow, head)
@@ -244,9 +248,11 @@ class Host:
             return
         except Exception as error:
             self._tried[head.run_id] = _Tried(head.checkpoint_id, head.wake_at, loop_time + _BACKOFF_SECONDS)
+            _logger.warning("run %s cannot be woken: %s", head.run_id, error)
             self._note(head.run_id, error)
             return
         self.problems.pop(head.run_id, None)
+        self._tell_of(run, known)
         latest, wakes = run.latest_checkpoint, run.asleep_until
         if early and wakes is not None and latest is not None and latest.checkpoint_id == head.checkpoint_id:
             # It has letters, but they cannot be taken before it is awake.
@@ -264,8 +270,19 @@ class Host:
         await run.driven()
         return run
 
+    def _tell_of(self, run: Run, known: Sequence[Warning]) -> None:
+        """Log and note what a run failed with, and what it warned of but for what was ``known`` before."""
+        for warning in run.warnings:
+            if not any(warning is other for other in known):
+                _logger.warning("run %s warns: %s: %s", run.run_id, type(warning).__name__, warning)
+                self._note(run.run_id, warning)
+        if isinstance(run.failure, RunTaken | HeadMoved):
+            _logger.info("run %s was taken over by someone else", run.run_id)
+        elif isinstance(run.failure, Exception):
+            _logger.error("run %s failed: %s", run.run_id, run.failure, exc_info=run.failure)
+            self._note(run.run_id, _without_traceback(run.failure))
+
     def _note(self, run_id: str, error: Exception) -> None:
-        _logger.warning("run %s cannot be woken: %s", run_id, error)
         self.problems.pop(run_id, None)
         self.problems[run_id] = error
         while len(self.problems) > _PROBLEMS_KEPT:
@@ -279,6 +296,17 @@ class Host:
             task.cancel()
         if self._active:
             await asyncio.wait(self._active.values())
+
+
+def _without_traceback(error: Exception) -> Exception:
+    """An error and its causes, without all that was used where it happened, which would be held as long as they are."""
+    try:
+        kept = copy(error)
+    except Exception:  # it is of a class of the user's
+        return error
+    if isinstance(error.__cause__, Exception):
+        kept.__cause__ = _without_traceback(error.__cause__)
+    return kept
 
 
 def _by_name(workflows: Sequence[Workflow]) -> dict[str, Workflow]:

@@ -15,6 +15,7 @@ import pytest
 from holdfast import (
     CheckpointStorage,
     Executor,
+    ExecutorFailed,
     GraphChanged,
     Host,
     InMemoryCheckpointStorage,
@@ -23,6 +24,7 @@ from holdfast import (
     RunStatus,
     RunTaken,
     StorageError,
+    UnroutedMessage,
     Workflow,
     WorkflowBuilder,
     WorkflowContext,
@@ -188,98 +190,71 @@ async def test_a_run_that_sleeps_again_is_woken_again(place: Place, time: Virtua
     assert await status(place.storage) is RunStatus.COMPLETED
 
 
-async def test_a_run_that_fails_has_failed(time: VirtualTime, storage: CheckpointStorage) -> None:
+@pytest.mark.parametrize("held", [False, True])
+async def test_what_a_run_fails_with_is_told(
+    time: VirtualTime, storage: CheckpointStorage, caplog: pytest.LogCaptureFixture, held: bool
+) -> None:
     @executor(id="bad")
     async def bad(hours: float, ctx: WorkflowContext[None, str]) -> str:
         await ctx.sleep(hours * HOUR)
-        raise ConnectionError
+        raise ConnectionError("nobody answers")
 
     workflow = WorkflowBuilder(name="Bad").set_start_executor(bad).build()
+    if held:
+        run = await workflow.start(1.0, run_id="r", storage=storage)
+        await until(lambda: _is(run, RunStatus.WAITING))
+        time._timers.clear()  # so that it does not wake by itself
+    else:
+        await left(workflow, storage)
+    await time.advance(HOUR)
+    host = Host(storage, workflow)
+    with caplog.at_level(logging.WARNING, "holdfast.host"):
+        assert (await soon(host.wake_due()), await soon(host.wake_due())) == (1, 0)
+    info = await info_of_run(storage, "r")
+    assert info.status is RunStatus.FAILED
+    assert "ConnectionError" in info.reason
+    assert caplog.text.count("ConnectionError: nobody answers") >= 1
+    assert "run r failed" in caplog.text
+    (problem,) = host.problems.values()
+    assert isinstance(problem, ExecutorFailed)
+    assert problem.executor_id == "bad"
+    assert isinstance(problem.__cause__, ConnectionError)
+    assert (
+        problem.__traceback__ is problem.__cause__.__traceback__ is None
+    )  # they would hold all that the run held
+
+
+async def _is(run: Run, status: RunStatus) -> bool:
+    return run.status is status
+
+
+async def test_what_a_run_warns_of_is_told(
+    time: VirtualTime, storage: CheckpointStorage, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Careless(Executor):
+        @handler
+        async def work(self, hours: float, ctx: WorkflowContext[str]) -> None:
+            await ctx.sleep(hours * HOUR)
+            await ctx.send_message("to nobody", target_id="other")
+
+    @executor(id="other")
+    async def other(text: str) -> None: ...
+
+    careless = Careless(id="careless")
+    workflow = (
+        WorkflowBuilder(name="Careless")
+        .set_start_executor(careless)
+        .add_edge(careless, other, condition=lambda text: False)
+        .build()
+    )
     await left(workflow, storage)
     await time.advance(HOUR)
     host = Host(storage, workflow)
-    assert (await host.wake_due(), await host.wake_due()) == (1, 0)
-    info = await info_of_run(storage, "r")
-    assert (info.status, host.problems) == (RunStatus.FAILED, {})
-    assert "ConnectionError" in info.reason
-
-
-async def test_who_wants_to_know_is_told_of_each_run_before_it_goes_on(
-    time: VirtualTime, storage: CheckpointStorage
-) -> None:
-    for number in range(3):
-        await left(sleeping(), storage, f"r{number}")
-    await time.advance(HOUR)
-    seen: list[tuple[str, list[str]]] = []
-    watching: list[asyncio.Task[list[Any]]] = []
-
-    async def watch(run: Run) -> list[Any]:
-        return [event async for event in run.watch_stream()]
-
-    def woken(run: Run) -> None:
-        seen.append((run.run_id, list(ran)))
-        watching.append(asyncio.ensure_future(watch(run)))
-
-    assert await Host(storage, sleeping(), concurrency=1, woken=woken).wake_due() == 3
-    assert seen == [(f"r{number}", [f"r{known}" for known in range(number)]) for number in range(3)]
-    for events in await soon(asyncio.gather(*watching)):
-        assert type(events[-1]).__name__ == "WorkflowCompletedEvent"
-
-
-# -- one of several --------------------------------------------------------------------------------
-
-
-async def test_each_run_is_woken_by_one_of_several_hosts(place: Place, time: VirtualTime) -> None:
-    for number in range(12):
-        await left(sleeping(), place.storage, f"r{number:02}", 1 + number % 3 / 10)
-    storages = [
-        CheckpointStorage(place.storage.store)
-        if place.kind == "memory"
-        else storage_at(place.kind, place.folder)
-        for _ in range(3)
-    ]
-    woken: list[str] = []
-    hosts = [Host(one, sleeping(), woken=lambda run: woken.append(run.run_id)) for one in storages]
-    for _ in range(3):
-        await time.advance(HOUR / 2)
-        await soon(asyncio.gather(*(host.wake_due() for host in hosts)))
-    assert Counter(ran) == {f"r{number:02}": 1 for number in range(12)}
-    assert [run.status for run in await place.storage.list_runs()] == [RunStatus.COMPLETED] * 12
-    assert [host.problems for host in hosts] == [{}, {}, {}]
-    for one in storages:
-        if place.kind != "memory":
-            await one.close()
-
-
-async def test_no_more_go_on_at_the_same_time_than_was_said(
-    time: VirtualTime, storage: CheckpointStorage
-) -> None:
-    at_work, most = 0, 0
-
-    @executor(id="busy")
-    async def busy(hours: float, ctx: WorkflowContext[None, str]) -> str:
-        nonlocal at_work, most
-        await ctx.sleep(hours * HOUR)
-        at_work += 1
-        most = max(most, at_work)
-        await asyncio.sleep(0.001)
-        at_work -= 1
-        return "done"
-
-    workflow = WorkflowBuilder(name="Busy").set_start_executor(busy).build()
-    for number in range(9):
-        await left(workflow, storage, f"r{number}")
-    await time.advance(HOUR)
-    assert await Host(storage, workflow, concurrency=2).wake_due() == 9
-    assert most == 2
-
-
-async def test_the_longest_overdue_is_woken_first(time: VirtualTime, storage: CheckpointStorage) -> None:
-    for number in (3, 1, 2, 5, 4):
-        await left(sleeping(), storage, f"r{number}", float(number))
-    await time.advance(10 * HOUR)
-    assert await Host(storage, sleeping(), concurrency=1).wake_due() == 5
-    assert ran == ["r1", "r2", "r3", "r4", "r5"]
+    with caplog.at_level(logging.WARNING, "holdfast.host"):
+        assert await soon(host.wake_due()) == 1
+    assert await status(storage) is RunStatus.COMPLETED
+    assert "run r warns: UnroutedMessage: " in caplog.text
+    assert isinstance(host.problems["r"], UnroutedMessage)
 
 
 # -- runs that cannot be woken ---------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.status import RunStatus, WaitingFor
-from holdfast.errors import InvalidArgument, RequestAlreadyAnswered, RunEnded, WrongType
+from holdfast.errors import HoldfastWarning, InvalidArgument, RequestAlreadyAnswered, RunEnded, WrongType
 from holdfast.ids import RequestId, RunId
 from holdfast.runtime.course import Course
 from holdfast.runtime.event_log import EventLog
@@ -76,6 +76,16 @@ class Run:
     def waiting_for(self) -> tuple[WaitingFor, ...]:
         """What a run that is WAITING waits for: ``"answers"``, ``"time"`` (a sleep), ``"messages"`` (of fan-ins)."""
         return self._course.waiting_for
+
+    @property
+    def failure(self) -> BaseException | None:
+        """What the run failed with, as ``wait_for_completion`` raises it; None if it did not fail."""
+        return self._course.error
+
+    @property
+    def warnings(self) -> list[HoldfastWarning]:
+        """What the run warned of since it was started or resumed, the last of it."""
+        return list(self._course.runner.teller.warnings)
 
     @property
     def wake_at(self) -> datetime.datetime | None:
@@ -213,8 +223,7 @@ class Run:
     def result(self) -> RunResult:
         """What came of the run so far."""
         outputs = [output.value.load() for output in self.snapshot.outputs]
-        warnings = list(self._course.runner.teller.warnings)
-        result = RunResult(self.run_id, self.status, outputs, [], warnings, self.waiting_for, self)
+        result = RunResult(self.run_id, self.status, outputs, [], self.warnings, self.waiting_for, self)
         if not self.status.ended:
             result.ask_later(self._course.runner.questions.pending_now())
         return result
