@@ -180,9 +180,12 @@ class Workflow:
         checkpoint_id: str | CheckpointInfo,
         checkpoint_storage: CheckpointStorage | None = None,
         responses: Answers | None = None,
+        *,
+        take_over: bool = False,
     ) -> RunResult:
-        """Resume and run to the end."""
-        return await _completed(await self._resumed(checkpoint_id, responses, checkpoint_storage))
+        """Resume and run to the end; ``take_over`` is as for ``resume``."""
+        run = await self._resumed(checkpoint_id, responses, checkpoint_storage, take_over=take_over)
+        return await _completed(run)
 
     def run_stream(
         self, message: Any, run_id: str | None = None, storage: CheckpointStorage | None = None
@@ -195,11 +198,18 @@ class Workflow:
         checkpoint_id: str | CheckpointInfo,
         checkpoint_storage: CheckpointStorage | None = None,
         responses: Answers | None = None,
+        *,
+        take_over: bool = False,
     ) -> RunStream:
-        """Resume and yield events as they happen; leaving the stream stops the run."""
+        """Resume and yield events as they happen; leaving the stream stops the run.
+
+        ``take_over`` is as for ``resume``.
+        """
         from holdfast.runtime.streams import RunStream
 
-        return RunStream(None, lambda: self._resumed(checkpoint_id, responses, checkpoint_storage))
+        return RunStream(
+            None, lambda: self._resumed(checkpoint_id, responses, checkpoint_storage, take_over=take_over)
+        )
 
     def run_sync(
         self, message: Any, run_id: str | None = None, storage: CheckpointStorage | None = None

@@ -30,6 +30,7 @@ from holdfast import (
     Workflow,
     WorkflowBuilder,
     WorkflowContext,
+    WorkflowOutputEvent,
     executor,
     handler,
     response_handler,
@@ -338,6 +339,34 @@ async def test_a_loser_that_is_left_changes_nothing(place: Place, scene: Scene, 
     assert await head_of(place.storage, "mine") == before
     scene.go_on.set()
     assert (await soon(winner.wait_for_completion())).outputs == ["x123"]
+
+
+@pytest.mark.parametrize("how", ["resume", "run_from_checkpoint", "run_stream_from_checkpoint"])
+async def test_checkpoint_of_a_run_that_still_moves(place: Place, scene: Scene, how: str) -> None:
+    """Who wants an earlier checkpoint is told how to take the run over there, and can."""
+    run = await scene.driven(place.storage)
+    first, workflow = run.checkpoints[0], scene.build()
+
+    async def outputs(**options: Any) -> list[Any]:
+        if how == "resume":
+            resumed = await workflow.resume(first, storage=place.storage, **options)
+            return (await resumed.wait_for_completion()).outputs
+        if how == "run_from_checkpoint":
+            return (await workflow.run_from_checkpoint(first, place.storage, **options)).outputs
+        stream = workflow.run_stream_from_checkpoint(first, place.storage, **options)
+        return [event.data async for event in stream if isinstance(event, WorkflowOutputEvent)]
+
+    with pytest.raises(RunTaken, match=r"'workflow.resume\(checkpoint, take_over=True\)'"):
+        await soon(outputs())
+    taking = asyncio.ensure_future(outputs(take_over=True))
+    scene.entered.clear()
+    await soon(scene.entered.wait())
+    scene.go_on.set()
+    assert await soon(taking) == ["x123"]
+    with pytest.raises(RunTaken):
+        await soon(run.wait_for_completion())
+    assert scene.calls.count("first") == 2, "it went back to the beginning"
+    assert (await place.storage.verify()).ok
 
 
 async def test_a_loser_whose_handler_fails_does_not_fail_the_run(place: Place, scene: Scene) -> None:

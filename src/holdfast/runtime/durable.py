@@ -108,7 +108,8 @@ class Durable(Standings):
                 head, seq = await self._storage.find(id_of_checkpoint(checkpoint))
             self._check_name(head)
             at_head = seq == head.seq and checkpoint is None
-            head = await free_to_drive(self._storage.store, head, take_over)
+            resumed = "run_id=..." if checkpoint is None else "checkpoint"
+            head = await free_to_drive(self._storage.store, head, take_over, resumed)
             seq = head.seq if at_head else seq
             return head.run_id, await self._standing(head, seq, allow_graph_change)
 
@@ -123,7 +124,7 @@ class Durable(Standings):
 
     async def runner_at(self, checkpoint: str | CheckpointInfo, run_id: RunId, log: EventLog) -> Runner:
         """What drives a run from another checkpoint of it on."""
-        await free_to_drive(self._storage.store, await self._storage.head(run_id), False)
+        await free_to_drive(self._storage.store, await self._storage.head(run_id), False, "checkpoint")
         standing = await self._own(checkpoint, run_id)
         return self._runner(run_id, standing.snapshot, self._encoder, log, standing.recorder, True)
 

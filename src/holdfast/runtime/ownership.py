@@ -12,10 +12,11 @@ MOST_TAKEOVERS = 5
 """So many processes may die with a run, one after the other, none of them reaching its next checkpoint."""
 
 
-async def free_to_drive(store: Store, head: Head, take_over: bool) -> Head:
+async def free_to_drive(store: Store, head: Head, take_over: bool, resumed: str = "run_id=...") -> Head:
     """Where the run stands when nobody drives it, or when ``take_over`` says that this does not matter.
 
-    Raises ``RunTaken`` if another goes on with the run, ``RunPoisoned`` if all who tried died.
+    Raises ``RunTaken`` if another goes on with the run, ``RunPoisoned`` if all who tried died. ``resumed`` is how
+    ``resume`` is told what is wanted, for the error.
     """
     if head.status is not RunStatus.RUNNING or take_over:
         return head
@@ -24,7 +25,7 @@ async def free_to_drive(store: Store, head: Head, take_over: bool) -> Head:
     if await is_driven(store, head):
         raise RunTaken(
             f"run {head.run_id} is driven by {_shown(head.owner)}; wait until it is over, leave answers for it with "
-            f"'storage.respond', or take it away from there with 'workflow.resume(run_id=..., take_over=True)'"
+            f"'storage.respond', or take it away from there with 'workflow.resume({resumed}, take_over=True)'"
         )
     if head.takeovers >= MOST_TAKEOVERS:
         await _poison(store, head)
