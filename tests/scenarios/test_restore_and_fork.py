@@ -101,6 +101,25 @@ async def test_restore_in_place_of_a_run_that_is_over(storage: CheckpointStorage
     assert (await storage.verify()).ok
 
 
+async def test_checkpoints_that_were_seen_stay_in_order_after_a_restore(storage: CheckpointStorage) -> None:
+    run = await counting().start(1, storage=storage)
+    await outputs_of(run)
+    for place in (3, 0, -1):
+        before = run.checkpoints
+        await run.restore_checkpoint(before[place])
+        await outputs_of(run)
+        assert run.checkpoints[: len(before)] == before
+        assert run.checkpoints == await storage.list_checkpoints(run_id=run.run_id)
+        assert run.latest_checkpoint == run.checkpoints[-1] == await storage.get_latest(run_id=run.run_id)
+    all_of_them = run.checkpoints
+    resumed = await counting().resume(all_of_them[6], storage=storage)
+    await outputs_of(resumed)
+    await resumed.restore_checkpoint(all_of_them[2])  # one that this object has not seen
+    await outputs_of(resumed)
+    there = await storage.list_checkpoints(run_id=run.run_id)
+    assert resumed.checkpoints == [all_of_them[2], all_of_them[6], *there[len(all_of_them) :]]
+
+
 async def test_events_after_a_restore_are_those_from_there_on(storage: CheckpointStorage) -> None:
     run = await counting().start(1, storage=storage)
     await run.wait_for_completion()

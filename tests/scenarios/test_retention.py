@@ -9,6 +9,7 @@ import pytest
 from holdfast import (
     CheckpointInfo,
     CheckpointNotFound,
+    CheckpointSavedEvent,
     CheckpointStorage,
     Executor,
     ExecutorFailed,
@@ -19,6 +20,7 @@ from holdfast import (
     RunNotFound,
     RunStatus,
     RunTaken,
+    SuperStepCompletedEvent,
     Workflow,
     WorkflowBuilder,
     WorkflowContext,
@@ -30,7 +32,7 @@ from holdfast import (
 )
 from holdfast.engine.limits import Limits
 from holdfast.runtime.environment import Environment
-from tests.support.durable import ON_DISK, Place, outputs_of
+from tests.support.durable import ON_DISK, Place, outputs_of, watched
 from tests.support.retained import (
     BIG,
     BLOB,
@@ -60,8 +62,9 @@ async def run_of(
 ) -> list[CheckpointInfo]:
     """A run that counted down; gives the checkpoints that it was told of."""
     run = await (workflow or counting()).start(steps, run_id=run_id, storage=storage)
-    assert (await soon(run.wait_for_completion())).outputs == counted(steps)
-    return list(run.checkpoints)
+    told = [event.checkpoint for event in await watched(run) if isinstance(event, CheckpointSavedEvent)]
+    assert run.result().outputs == counted(steps)
+    return told
 
 
 async def is_gone(storage: CheckpointStorage, checkpoint: CheckpointInfo) -> None:
@@ -218,7 +221,7 @@ async def test_what_is_not_kept_is_removed_behind_keyframes(storage: CheckpointS
             most_records = max(most_records, len(await stored_seqs(storage, "r")))
             most_blobs = max(most_blobs, len(await blob_sizes(storage, "r")))
         assert (await run.wait_for_completion()).outputs == counted(30)
-    assert len(run.checkpoints) == 60
+    assert [made.seq for made in run.checkpoints] == [60]
     assert most_records < 40
     assert most_blobs < 24
     await assert_sound(storage)
@@ -594,6 +597,20 @@ def timed(clock: Clock, retention: Retention | None) -> Workflow:
         environment=Environment(now=clock),
         retention=retention,
     )
+
+
+@pytest.mark.parametrize("retention", [LATEST, Retention.keep_last(2), Retention.full_history()], ids=repr)
+async def test_run_shows_the_checkpoints_that_are_kept_and_holds_few_others(retention: Retention) -> None:
+    storage = InMemoryCheckpointStorage()
+    run = await counting(retention).start(200, run_id="r", storage=storage)
+    held = 0
+    async for event in run.watch_stream():
+        if isinstance(event, SuperStepCompletedEvent):
+            recorder = run._course.runner.recorder
+            assert recorder is not None
+            held = max(held, len(recorder._seen))
+    assert [made.seq for made in run.checkpoints] == [made.seq for made in await listed(storage, "r")]
+    assert held >= 398 if retention.keeps_all else held <= 66
 
 
 async def test_old_checkpoints_are_not_kept(storage: CheckpointStorage) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
@@ -10,6 +12,7 @@ from holdfast.checkpoint.entry import Entry
 from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase
 from holdfast.checkpoint.journal import Told, result_draft
 from holdfast.checkpoint.log import Draft, RunLog
+from holdfast.checkpoint.retention import Retention
 from holdfast.engine.distance import distance
 from holdfast.engine.snapshot import Delta, Snapshot
 from holdfast.engine.status import RunStatus
@@ -18,6 +21,8 @@ from holdfast.runtime.correspondence import Correspondence
 from holdfast.runtime.events import WorkflowEvent
 from holdfast.runtime.usual import checkpoint_saved
 
+# Fewer checkpoints than this are held, whether they are kept or not.
+_SEEN_AT_LEAST = 64
 # Under which name the journal has where the superstep began, if that is not the checkpoint it belongs to. No executor
 # has an empty id.
 BEGAN: Final = (ExecutorId(""), "began")
@@ -47,7 +52,10 @@ class Checkpoints(Correspondence):
 
     def __init__(self, log: RunLog, head: CheckpointInfo | None, began: Beginning | None) -> None:
         super().__init__(log)
-        self.checkpoints: list[CheckpointInfo] = [head] if head is not None else []
+        self._seen: list[CheckpointInfo] = [head] if head is not None else []
+        self._retention = Retention.of_text(log.head.retention)
+        self._most: float = math.inf if self._retention.keeps_all else _SEEN_AT_LEAST
+        """More than so many are not held before those go that are not kept."""
         self.started: CheckpointInfo | None = head if head is not None and head.phase is Phase.START else None
         """The checkpoint at the start of the superstep that comes next or is under way."""
         self.tell: Callable[[Sequence[WorkflowEvent]], None] = lambda events: None
@@ -58,6 +66,38 @@ class Checkpoints(Correspondence):
         """The checkpoint by which supersteps are named that begin where nothing is durable."""
         self._uncommitted: Uncommitted | None = None
         self._catching_up: asyncio.Task[None] | None = None
+
+    @property
+    def checkpoints(self) -> list[CheckpointInfo]:
+        """The checkpoints that this object has seen, oldest first, as far as the run keeps them."""
+        self._drop_unkept()
+        return list(self._seen)
+
+    @property
+    def latest(self) -> CheckpointInfo | None:
+        """The newest of them."""
+        return self._seen[-1] if self._seen else None
+
+    def follow(self, before: Checkpoints) -> None:
+        """Go on with what the object has seen that drove the run until now."""
+        own, self._seen, self._most = self._seen, before._seen, before._most
+        for info in own:
+            place = bisect_left(self._seen, info.seq, key=lambda seen: seen.seq)
+            if self._seen[place : place + 1] != [info]:
+                self._seen.insert(place, info)
+
+    def _see(self, made: Sequence[CheckpointInfo]) -> None:
+        self._seen += made
+        if len(self._seen) > self._most:
+            self._drop_unkept()
+
+    def _drop_unkept(self) -> None:
+        """Let go of those that the run does not keep: nobody can go back to them."""
+        if self._most < math.inf and self._seen:
+            newest = self._seen[-1]
+            kept = self._retention.kept(self._seen, newest.checkpoint_id, newest.timestamp)
+            self._seen[:] = [info for info in self._seen if info.seq in kept]
+            self._most = max(_SEEN_AT_LEAST, 2 * len(self._seen))
 
     def news(self, most: int | None = None) -> list[WorkflowEvent]:
         """The events for checkpoints that were made and not told yet."""
@@ -89,7 +129,7 @@ class Checkpoints(Correspondence):
         if self._under_way:
             await self._idle()
         made = await self._shielded(self.log.append(entries, taken, drafts))
-        self.checkpoints += made
+        self._see(made)
         self._news += made
         self._made(made)
         return made
@@ -111,13 +151,15 @@ class Checkpoints(Correspondence):
         except BaseException as error:
             self._failure = self._meaning(error)
             raise
-        self.checkpoints += made
+        self._see(made)
         self._news += made
         return made
 
     def _went_on(self, made: Sequence[CheckpointInfo]) -> Sequence[CheckpointInfo]:
         """A superstep was committed with the start of the next."""
-        self.checkpoints += made
+        self._seen += made
+        if len(self._seen) > self._most:
+            self._drop_unkept()
         self._news += made
         self.started = made[1]
         self._origin = self.log.head.checkpoint_id

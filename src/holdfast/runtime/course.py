@@ -128,6 +128,7 @@ class Course:
         before, self.runner = self.runner, runner
         if runner.recorder is not None and before.recorder is not None:
             runner.recorder.log.claim.holder = before.recorder.log.claim.holder
+            runner.recorder.follow(before.recorder)
 
     # Out of it.
 

@@ -187,7 +187,7 @@ class Recorder(Checkpoints):
         if responses:
             entries.append(_answers(after, responses))
         if at_leisure and self.durability == "async":
-            made = await self._in_background(entries, taken, self.checkpoints.extend)
+            made = await self._in_background(entries, taken, self._see)
             self._news += made
             self._made(made)
             return made

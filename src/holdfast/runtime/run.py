@@ -101,18 +101,20 @@ class Run:
 
     @property
     def checkpoints(self) -> list[CheckpointInfo]:
-        """The checkpoints that the run made since it was started or resumed, oldest first; none without storage.
+        """The checkpoints that this object has seen, oldest first, on all branches; none without storage.
 
-        That of a resumed run begins with the checkpoint from which it goes on.
+        Those that the run made since it was started, or resumed: then the list begins with the one from which it goes
+        on. Going back to an earlier one takes none from it. Where the run has retention, those are left out that it
+        does not keep.
         """
         recorder = self._course.runner.recorder
-        return list(recorder.checkpoints) if recorder is not None else []
+        return recorder.checkpoints if recorder is not None else []
 
     @property
     def latest_checkpoint(self) -> CheckpointInfo | None:
         """The checkpoint that the run stands on; None without storage."""
         recorder = self._course.runner.recorder
-        return recorder.checkpoints[-1] if recorder is not None and recorder.checkpoints else None
+        return recorder.latest if recorder is not None else None
 
     @property
     def snapshot(self) -> Snapshot:
