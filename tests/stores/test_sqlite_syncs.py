@@ -278,3 +278,24 @@ async def test_what_a_killed_process_left_unsynced_is_synced_before_it_is_read(
     assert await after.head(RunId("r")) == seen
     for one in (after, store, killed):
         await one.close()
+
+
+async def test_nothing_is_told_before_the_name_of_a_new_log_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite syncs the folder of a new log with its first commit, and passes over an error of that."""
+    fsync, failing = os.fsync, [True]
+
+    def synced(file: int) -> None:
+        if failing and os.path.samestat(os.fstat(file), tmp_path.stat()):
+            failing.pop()
+            raise OSError(errno.EIO, "Input/output error", str(tmp_path))
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    store = SqliteStore(tmp_path / "runs.db")
+    with pytest.raises(StorageError, match=r"opening .*runs.db' failed: the disk or file system"):
+        await store.commit(first_commit("r"))
+    await store.commit(first_commit("r"))
+    assert await store.head(RunId("r")) is not None
+    await store.close()

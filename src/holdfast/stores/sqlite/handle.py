@@ -121,6 +121,8 @@ class Handle:
             patiently(lambda: schema.create(connection), place.busy_seconds)
         info = patiently(lambda: schema.read_info(connection, place.path), place.busy_seconds)
         _switch_to_wal(connection, place)
+        if not self._reads_only:
+            _sync_name_of_log(connection, place)
         if place.secured != self._epoch or place.mark.exists():
             _secure(connection, place)
             place.secured = self._epoch
@@ -238,6 +240,24 @@ def _switch_to_wal(connection: sqlite3.Connection, place: Place) -> None:
         raise StorageError(
             f"{str(place.path)!r} lies on a file system that cannot do SQLite's write-ahead log; use a local disk"
         )
+
+
+def _sync_name_of_log(connection: sqlite3.Connection, place: Place) -> None:
+    """Make durable that there is a log, before its first commit.
+
+    SQLite syncs the folder together with the first commit, too, but passes over an error of that.
+    """
+    folder = place.path.parent
+    # SQLite makes the log when it first reads.
+    patiently(lambda: connection.execute("PRAGMA schema_version").fetchone(), place.busy_seconds)
+    try:
+        if place.log.stat().st_size == 0:
+            Disk(folder).sync_folder(folder)
+    except (FileNotFoundError, PermissionError):
+        pass  # who may not read the folder cannot sync it
+    except OSError:
+        place.distrust()
+        raise
 
 
 def _sync_log(place: Place) -> None:
