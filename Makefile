@@ -1,4 +1,4 @@
-# A fresh clone needs make and a Python >= 3.11; every target makes .venv itself.
+# A fresh clone needs make and a Python >= 3.11; every target makes .venv itself. Tests also need Linux and a C compiler.
 #
 #   PYTHON=python3.13 make test     chooses the interpreter (while .venv does not exist yet)
 #   make bench ARGS="--help"        ARGS goes to the program behind the target
@@ -38,7 +38,7 @@ check: $(DEV) ## formatting, lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-faults: $(DEV) ## kill, stop and race processes on each store, a thousand times and more (a short form is in make test)
+faults: $(DEV) ## kill, stop and race processes, fail their calls, cut the power, thousands of times (a short form is in make test)
 	$(BIN)/python -m tests.faults.sigkill --store sqlite --kills 1000 $(ARGS)
 	$(BIN)/python -m tests.faults.sigkill --store file --kills 1000 $(ARGS)
 	set -e; for store in sqlite file late; do \
@@ -62,6 +62,9 @@ faults: $(DEV) ## kill, stop and race processes on each store, a thousand times 
 	  $(BIN)/python -m tests.faults.cancels --store $$store; \
 	  $(BIN)/python -m tests.faults.retention --store $$store --kills 200 killed-writers killed-sweeps beside-writers; \
 	  $(BIN)/python -m tests.faults.retention --store $$store --kills 100 --steps 10000 room; \
+	  $(BIN)/python -m tests.faults.power_loss --store $$store; \
+	  $(BIN)/python -m tests.faults.errors --store $$store --count 1000; \
+	  $(BIN)/python -m tests.faults.call_kills --store $$store --count 1000; \
 	done
 
 bench: $(DEV) ## measure beside peers and limits; ARGS=--quick for a rough answer

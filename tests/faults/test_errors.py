@@ -1,0 +1,29 @@
+"""A system call that fails may end a run, but nothing that is acknowledged then is missing on the disk.
+
+``HOLDFAST_ERRORS`` sets how many fail; by hand: ``python -m tests.faults.errors --store file --only "sync "``.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.support.durable import ON_DISK
+from tests.support.fault_processes import play
+
+ERRORS = int(os.environ.get("HOLDFAST_ERRORS", "5"))
+
+
+@pytest.mark.parametrize("group", ["sync ", ""])
+@pytest.mark.parametrize("store", ON_DISK)
+def test_any_system_call_may_fail(store: str, group: str, tmp_path: Path) -> None:
+    code, said = play(tmp_path, "errors", "--store", store, "--only", group, "--count", ERRORS)
+    assert code == 0, said
+
+
+@pytest.mark.parametrize("store", ON_DISK)
+def test_planted_store_that_swallows_errors(store: str, tmp_path: Path) -> None:
+    arguments = ["--store", store, "--planted", "swallows-errors", "--only", "sync EIO twice", "--count", 20]
+    code, said = play(tmp_path, "errors", *arguments)
+    assert code == 1, said
+    assert "after a power cut" in said
