@@ -1,5 +1,7 @@
 """Whoever looks at a run, goes back in it or forks it while checkpoints are removed sees no damage, and does none."""
 
+import contextlib
+import tempfile
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from holdfast import (
     InvalidArgument,
     Retention,
     Run,
+    RunNotFound,
+    RunTaken,
     VerifyReport,
 )
 from holdfast.checkpoint import browsing, paging, transfer, upkeep
@@ -309,6 +313,75 @@ async def test_a_checkpoint_is_deleted_though_its_run_is_taken_back() -> None:
     assert done == refused == nth > 4
 
 
+async def export(storage: CheckpointStorage, world: World) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        await storage.export_run("r", Path(folder) / "exported")
+
+
+async def fork(storage: CheckpointStorage, world: World) -> Any:
+    run = await counting(None, world.size).fork(world.made[4], run_id="fork", storage=storage)
+    return (await run.wait_for_completion()).outputs
+
+
+async def verify_alone(storage: CheckpointStorage, world: World) -> None:
+    report = await storage.verify(run_id="r")
+    assert report.ok, report.problems
+
+
+async def repair(storage: CheckpointStorage, world: World) -> None:
+    report = await storage.repair()
+    assert (report.ok, report.repairs) == (True, []), report
+
+
+OF_GONE: dict[str, Look] = {
+    **{name: look for name, look in LOOKS.items() if name not in ("list and read", "keys of the latest")},
+    **BY_ID,
+    "verify the run": verify_alone,
+    "repair": repair,
+    "prune": lambda storage, world: storage.prune(LATEST),
+    "prune the run": lambda storage, world: storage.prune(LATEST, run_id="r"),
+    "delete": lambda storage, world: storage.delete(world.made[3]),
+    "export": export,
+    "fork": fork,
+}
+
+
+REMOVING = ["verify", "repair", "prune", "delete"]
+
+
+@pytest.mark.parametrize(
+    ("name", "then"),
+    [
+        *((name, "it is gone") for name in OF_GONE),
+        *((name, "another has its id") for name in REMOVING),
+        *((name, "it is pruned") for name in REMOVING),
+    ],
+)
+async def test_who_looks_at_a_run_that_is_deleted_sees_no_damage(name: str, then: str) -> None:
+    """Whatever was read of it before."""
+    nth = 0
+    while True:
+        nth += 1
+        world = World(SIZES[0])
+        await world.begin(None)
+
+        async def happen(world: World = world) -> None:
+            if then == "it is pruned":
+                await world.prune()
+                return
+            await world.storage.delete_run("r")
+            if then == "another has its id":
+                await counting(None, SIZES[0]).run(6, run_id="r", storage=world.storage)
+
+        storage, meanwhile = world.watched(nth, happen)
+        with contextlib.suppress(RunNotFound, CheckpointNotFound, RunTaken):
+            await OF_GONE[name](storage, world)
+        await assert_sound(world.storage)
+        if meanwhile.calls < nth:
+            break
+    assert nth > 2
+
+
 async def test_damage_is_told_though_it_may_be_a_removal() -> None:
     world = World(6_000)
     await world.begin(None)
@@ -349,7 +422,7 @@ def _reads_a_page_in_parts(patch: pytest.MonkeyPatch) -> None:
 
 
 def _verifies_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(verify_module, "_LOOKS", 1)
+    patch.setattr(verify_module, "LOOKS", 1)
 
 
 def _needs_nothing(patch: pytest.MonkeyPatch) -> None:

@@ -1,19 +1,26 @@
 """FileStore: what others do at the worst moment."""
 
+import contextlib
 import errno
 import os
+import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.store import Commit, Depth, Expected, Head
+from holdfast.checkpoint.store import Commit, Depth, Expected, Head, Keyframe, Letter, Removal
+from holdfast.errors import HeadMoved
 from holdfast.ids import RunId
 from holdfast.stores.disk import Disk
-from holdfast.stores.file import mending, run_folder
+from holdfast.stores.file import document, mending, run_folder, tidying
 from holdfast.stores.file.folders import Folders
 from holdfast.testing.store_suite.arrivals import SEQS, arriving
 from holdfast.testing.store_suite.removal import place_of
 from holdfast.testing.store_suite.samples import first_commit
+from tests.stores.file_commits import standing, stay, step
 
 RUN = RunId("r")
 
@@ -155,3 +162,105 @@ def test_a_note_of_a_removal_that_another_took_for_done_is_there_again(
     other(tmp_path).commit(first_commit("yet another"))
     assert os.listdir(tmp_path / "removing") == []
     assert not (tmp_path / "runs" / "r").exists()
+
+
+# -- whatever happens between two reads ------------------------------------------------------------
+
+LAST = 4
+
+
+def begin(folder: Path) -> None:
+    """A store with a run that has notes, and a tag that nobody carried out."""
+    folders = other(folder)
+    for seq in range(1, LAST + 1):
+        folders.commit(step(RUN, seq))
+    folders.commit(stay(RUN, LAST, "a"))
+    with folders._tools.locks.alone("r.tidy"):
+        folders.tag(RUN, LAST - 1, ["gold"], ())
+
+
+def prune(folders: Folders, last: int = LAST) -> None:
+    """Remove all records but the tagged one and the last."""
+    gone = tuple(seq for seq in range(1, last) if seq != LAST - 1)
+    folders.remove(Removal(RUN, standing(RUN, last), gone, ((last, Keyframe(b"\x00\x90", b"", cut=True)),)))
+
+
+def move_on_and_prune(folders: Folders) -> None:
+    for seq in (LAST + 1, LAST + 2):
+        folders.commit(step(RUN, seq))
+    prune(folders, LAST + 2)
+
+
+def delete(folders: Folders) -> None:
+    folders.remove_run(RUN, standing(RUN, LAST))
+
+
+def begin_anew(folders: Folders) -> None:
+    delete(folders)
+    folders.commit(step(RUN, 1))
+
+
+def inspect(folders: Folders) -> None:
+    assert folders.inspect() == []
+
+
+def list_records(folders: Folders) -> None:
+    found = seqs_of(folders)
+    assert found == sorted(set(found))
+
+
+LOOKS: dict[str, Callable[[Folders], object]] = {
+    "inspect": inspect,
+    "records": list_records,
+    "notes": lambda folders: folders.run(RUN).notes(),
+    "find": lambda folders: folders.find(step(RUN, 2).head.checkpoint_id),
+    "leave": lambda folders: folders.leave(RUN, 0, [Letter("k", b"x")]),
+    "tag": lambda folders: folders.tag(RUN, 2, ["silver"], ()),
+    "remove": prune,
+    "copy": lambda folders: inspect(other(folders.copied())),
+}
+
+
+class Between:
+    """Lets something happen before the nth look at a folder, a link or a commit file."""
+
+    def __init__(self, nth: int, happen: Callable[[], object], patch: pytest.MonkeyPatch) -> None:
+        self.nth, self.looks = nth, 0
+        self._happen, self._happening = happen, False
+        for owner, name in ((document, "content_of"), (os, "listdir"), (os, "readlink"), (os, "scandir")):
+            patch.setattr(owner, name, self._noticing(getattr(owner, name)))
+
+    def _noticing(self, genuine: Callable[..., Any]) -> Callable[..., Any]:
+        def look(*arguments: Any) -> Any:
+            if not self._happening:
+                self.looks += 1
+                if self.looks == self.nth:
+                    self._happening = True
+                    self._happen()
+                    self._happening = False
+            return genuine(*arguments)
+
+        return look
+
+
+@pytest.mark.parametrize("happen", [prune, move_on_and_prune, delete, begin_anew])
+@pytest.mark.parametrize("look", LOOKS)
+def test_what_happens_between_two_reads_is_no_damage(
+    tmp_path: Path, look: str, happen: Callable[[Folders], None]
+) -> None:
+    """Nothing is said of damage, and nothing raised but that the run moved on."""
+    begin(tmp_path / "begun")
+    nth = 0
+    while True:
+        nth += 1
+        shutil.copytree(tmp_path / "begun", tmp_path / str(nth), symlinks=True)
+        looking, meanwhile = other(tmp_path / str(nth)), other(tmp_path / str(nth))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tidying, "_PATIENCE", 0.0)
+            between = Between(nth, partial(happen, meanwhile), patch)
+            with contextlib.suppress(HeadMoved):
+                LOOKS[look](looking)
+        assert other(tmp_path / str(nth)).inspect() == []
+        if between.looks < nth:
+            break
+    assert nth > 2

@@ -195,6 +195,24 @@ def test_one_that_left_may_join_again(folder: Path, here: Presence, other: Progr
         assert other.ask(this_process()) == "False"
 
 
+def test_one_that_joins_while_the_last_other_leaves(
+    folder: Path, here: Presence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder is there when it is to be made, and gone a moment later."""
+    genuine, made = os.mkdir, []
+
+    def mkdir(path: str | Path, mode: int = 0o777) -> None:
+        made.append(path)
+        if len(made) == 1:
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+        genuine(path, mode)
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    here.join()
+    assert made == [folder, folder]
+    assert here.lives(this_process())
+
+
 def test_each_folder_is_joined_for_itself_and_one_thread_renews_all(
     tmp_path: Path, threads: Callable[[], int]
 ) -> None:

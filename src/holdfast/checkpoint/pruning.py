@@ -11,6 +11,7 @@ from holdfast.checkpoint.changes import Changes, digests_of
 from holdfast.checkpoint.document import packed
 from holdfast.checkpoint.journal import sizes_in_note
 from holdfast.checkpoint.loading import Blobs, changes_of, keyframe_of, load, whole
+from holdfast.checkpoint.looking import steadily
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.named import refs_in
 from holdfast.checkpoint.record import LARGEST_PART, blob_of, elsewhere, info_of, sealed, stored_form
@@ -319,13 +320,19 @@ async def pruned(
 async def _prune_moving(
     store: Store, blobs: Blobs, head: Head, retention: Retention, now: datetime, dry_run: bool
 ) -> tuple[frozenset[int], Freed]:
-    """Prune a run that may move meanwhile; gives also the seqs of what went."""
+    """Prune a run that may move meanwhile, or be removed; gives also the seqs of what went."""
+    newest: Head | None = head
+
+    async def look() -> tuple[frozenset[int], Freed]:
+        nonlocal newest
+        known, newest = newest or await store.head(head.run_id), None
+        if known is None:
+            return frozenset(), Freed()
+        gone = await superfluous(store, known, retention, now)
+        return gone, await remove_records(store, blobs, known, gone, dry_run)
+
     while True:
         try:
-            gone = await superfluous(store, head, retention, now)
-            return gone, await remove_records(store, blobs, head, gone, dry_run)
+            return await steadily(look)
         except HeadMoved:
-            moved = await store.head(head.run_id)
-            if moved is None:
-                return frozenset(), Freed()
-            head = moved
+            continue

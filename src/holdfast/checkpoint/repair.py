@@ -14,7 +14,7 @@ from holdfast.checkpoint.problems import Problem, briefly
 from holdfast.checkpoint.salvage import Planned, PlannedBlobs, Salvage, Step
 from holdfast.checkpoint.steps import Progress, Steps
 from holdfast.checkpoint.store import Damage, Head, RunQuery, Store
-from holdfast.checkpoint.verify import heads_of, verified, verify_store
+from holdfast.checkpoint.verify import LOOKS, heads_of, verified, verify_store
 from holdfast.errors import HeadMoved, HoldfastError, RunNotFound, StorageError
 from holdfast.ids import RunId
 
@@ -154,9 +154,11 @@ async def _repair_run(
     store: Store, blobs: Blobs, head: Head, told: list[Damage], report: RepairReport
 ) -> None:
     """Save what can be saved of a run, if anything is wrong with it; all at once."""
-    found = await verified(store, [head], lambda _: blobs)
-    if found.ok and not told:
+    found = await verified(store, [head], lambda _: blobs, looks=LOOKS)
+    latest = None if found.ok and not told else await store.head(head.run_id)
+    if latest is None:  # nothing is wrong, or it was removed meanwhile
         return
+    head = latest
     if await is_driven(store, head):
         report.driven.append(head.run_id)
         return

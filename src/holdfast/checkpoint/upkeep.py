@@ -23,7 +23,7 @@ from holdfast.checkpoint.pruning import PruneReport, pruned, remove_records, swe
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.run_info import RunInfo, run_info
 from holdfast.checkpoint.steps import Progress
-from holdfast.checkpoint.store import Depth, Expected, RunQuery
+from holdfast.checkpoint.store import Depth, Expected, Head, RunQuery
 from holdfast.checkpoint.transfer import export_run, import_run
 from holdfast.checkpoint.verify import verify_store
 from holdfast.errors import HeadMoved, InvalidArgument, RunTaken
@@ -115,7 +115,8 @@ class Upkeep(RunKeeping):
     async def delete(self, checkpoint_id: str | CheckpointInfo) -> None:
         """Remove one checkpoint; those that follow it stay. The one on which its run stands cannot be removed."""
         wanted = id_of_checkpoint(checkpoint_id)
-        while True:
+
+        async def look() -> Head:
             head, seq = await self.find(wanted)
             if seq == head.seq:
                 raise InvalidArgument(
@@ -126,14 +127,16 @@ class Upkeep(RunKeeping):
             records = await self._store.records(head.run_id, seq, seq, Depth.HEADERS)
             if records and records[0].tags:
                 await self._store.tag(head.run_id, seq, ())
+            await remove_records(self._store, blobs, head, {seq})
+            return head
+
+        while True:
             try:
-                await remove_records(self._store, blobs, head, {seq})
+                head = await steadily(look)
                 break
-            except (
-                HeadMoved
-            ):  # the run was taken back meanwhile, perhaps to this checkpoint; or someone tagged it
+            except HeadMoved:  # it was taken back meanwhile, perhaps to this checkpoint; or someone tagged it
                 continue
-        await sweep(self._store, head.family, blobs)
+        await sweep(self._store, head.family, self.blobs(head.family))
 
     async def delete_run(self, run_id: str) -> None:
         """Remove a run with all its checkpoints; forks of it stay. One that is driven raises ``RunTaken``."""

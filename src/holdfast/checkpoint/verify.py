@@ -12,8 +12,8 @@ from holdfast.checkpoint.store import Head, RunQuery, Store
 from holdfast.errors import CheckpointCorrupt, HoldfastError, RunNotFound
 from holdfast.ids import RunId
 
-# How often a run is looked at before what is found wrong with it is believed.
-_LOOKS = 3
+LOOKS = 3
+"""How often a run is looked at before what is found wrong with it is believed."""
 
 
 async def verify_store(
@@ -23,7 +23,7 @@ async def verify_store(
     report = VerifyReport()
     try:
         heads = await store.runs(RunQuery()) if run_id is None else await heads_of(store, run_id)
-        report = await verified(store, heads, blobs_of, progress, _LOOKS)
+        report = await verified(store, heads, blobs_of, progress, LOOKS)
     except RunNotFound:
         raise
     except HoldfastError as error:
@@ -64,7 +64,7 @@ async def verified(
 ) -> VerifyReport:
     """Check runs: every id, every chain of parents, every keyframe and every blob.
 
-    With several ``looks``, what is wrong with a run is what is found wrong each time: it may move on meanwhile.
+    With several ``looks``, what is wrong with a run is what is found wrong each time: it may move on meanwhile, or go.
     """
     report = VerifyReport()
     steps = Steps(progress)
@@ -72,10 +72,16 @@ async def verified(
     for head in heads:
         of_run = await _verified_run(store, head, blobs_of(head.family), steps)
         for _ in range(looks - 1):
-            latest = None if of_run.ok else await _newest(store, head)
-            if latest is None:
+            if of_run.ok:
                 break
-            again = await _verified_run(store, latest, blobs_of(head.family), Steps(None))
+            try:
+                latest = await store.head(head.run_id)
+            except CheckpointCorrupt:  # told by ``inspect``
+                break
+            if latest is None:  # it was removed meanwhile, and so was what seemed to be missing
+                of_run = VerifyReport()
+                break
+            again = await _verified_run(store, latest, blobs_of(latest.family), Steps(None))
             again.problems = [problem for problem in again.problems if problem in of_run.problems]
             of_run = again
         report.runs += of_run.runs
@@ -83,13 +89,6 @@ async def verified(
         report.blobs += of_run.blobs
         report.problems += of_run.problems
     return report
-
-
-async def _newest(store: Store, head: Head) -> Head | None:
-    try:
-        return await store.head(head.run_id)
-    except CheckpointCorrupt:  # told by ``inspect``
-        return None
 
 
 async def _verified_run(store: Store, head: Head, blobs: Blobs, steps: Steps) -> VerifyReport:

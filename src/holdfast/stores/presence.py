@@ -18,6 +18,7 @@ import os
 import sys
 import threading
 import time
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -133,7 +134,8 @@ class _OwnFile:
     def _take(self) -> int:
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while True:
-            self._folder.mkdir(_FOLDER_MODE, exist_ok=True)
+            with suppress(FileExistsError):  # who removes it right now is no matter: it is tried again
+                os.mkdir(self._folder, _FOLDER_MODE)
             try:
                 handle = open_regular(self._path, os.O_RDWR | os.O_CREAT)
             except FileNotFoundError:  # the last one that left has just removed the folder

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
 from contextlib import suppress
 from pathlib import Path
 
 from holdfast.stores.disk import Irregular, read_regular
 from holdfast.stores.file import marker
+
+# How often the folder of a run is copied anew because files in it came or went meanwhile.
+_MOST_TRIES = 20
 
 
 def copy_store(root: Path, copy: Path, base: Path) -> None:
@@ -17,17 +19,65 @@ def copy_store(root: Path, copy: Path, base: Path) -> None:
     Files of a store are never changed, only replaced, so links to them stay as they are. What leads to commits is
     copied first: it may lead to fewer than there are, but not to more.
     """
-    _link(str(root / marker.NAME), str(copy / marker.NAME))
-    for name in ("ids", "runs"):
-        if (root / base / name).is_dir():
-            shutil.copytree(root / base / name, copy / base / name, symlinks=True, copy_function=_link)
+    _link(root / marker.NAME, copy / marker.NAME)
+    (copy / base).mkdir(parents=True, exist_ok=True)
+    _copy(root / base / "ids", copy / base / "ids")
+    runs = copy / base / "runs"
+    with suppress(FileNotFoundError):
+        names = os.listdir(root / base / "runs")
+        runs.mkdir()
+        for name in names:
+            _copy_run(root / base / "runs" / name, runs / name)
+    _drop_changed(root / base / "ids" / "newest", copy / base / "ids" / "newest")
 
 
-def _link(source: str, target: str) -> None:
+def _drop_changed(source: Path, target: Path) -> None:
+    """Remove copied links that say something else by now: the run may have been removed before it was copied."""
+    for name in _names_in(target):
+        try:
+            changed = os.readlink(source / name) != os.readlink(target / name)
+        except OSError:
+            changed = True
+        if changed:
+            os.unlink(target / name)
+
+
+def _copy_run(source: Path, target: Path) -> None:
+    """Copy the folder of a run as it is at one moment; if others never leave it alone, as it was about then."""
+    for _ in range(_MOST_TRIES):
+        before = _names_in(source)
+        _copy(source, target)
+        if _names_in(source) == before:
+            return
+        for name in _names_in(target):
+            os.unlink(target / name)
+
+
+def _names_in(folder: Path) -> set[str]:
+    try:
+        return set(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy a file, a link, or a folder with all that is in it; what goes meanwhile is left out."""
+    with suppress(FileNotFoundError):
+        if source.is_symlink():
+            os.symlink(os.readlink(source), target)
+        elif source.is_dir():
+            target.mkdir(exist_ok=True)
+            for name in os.listdir(source):
+                _copy(source / name, target / name)
+        else:
+            _link(source, target)
+
+
+def _link(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except FileNotFoundError:  # nobody needs it any more
         pass
     except OSError:  # there are no hard links here
         with suppress(Irregular):  # whoever reads the copy finds that it is missing
-            Path(target).write_bytes(read_regular(source))
+            target.write_bytes(read_regular(source))

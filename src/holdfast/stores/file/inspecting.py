@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from holdfast.checkpoint.store import Damage
@@ -14,9 +15,34 @@ from holdfast.stores.file.row import Row, View
 from holdfast.stores.names import safe_name
 from holdfast.stores.seals import MODULUS
 
+# How often a run is looked at that others change meanwhile.
+_MOST_LOOKS = 20
 
-def inspect(row: Row, hints: Hints) -> Iterator[Damage]:
-    """Read all files of a run, and say what is wrong with them; the lock of the row is held."""
+
+def inspect(row: Row, hints: Hints) -> list[Damage]:
+    """Read all files of a run, and say what is wrong with them; the lock of the row is held.
+
+    Where files or hints came or went while they were read, what seems to be wrong need not be: it is looked at again.
+    """
+    found: list[Damage] = []
+    for _ in range(_MOST_LOOKS):
+        before = _stamp(row, hints)
+        found = list(_inspected(row, hints))
+        if not found or _stamp(row, hints) == before:
+            break
+    return found
+
+
+def _stamp(row: Row, hints: Hints) -> tuple[list[str], Place | None]:
+    """What changes when others move a run on, remove something of it, or remove it."""
+    try:
+        names = sorted(os.listdir(row.path))
+    except (FileNotFoundError, NotADirectoryError):
+        names = []
+    return names, hints.how_far(row.path)
+
+
+def _inspected(row: Row, hints: Hints) -> Iterator[Damage]:
     run_id = run_of(row)
     try:
         row.forget()

@@ -245,7 +245,7 @@ class RunFolder:
     def inspect(self) -> list[Damage]:
         """What is wrong with the files."""
         with self._lock:
-            return list(inspect(self._row, self._tools.hints))
+            return inspect(self._row, self._tools.hints)
 
     def mend(self, damaged: Path) -> list[Mended]:
         """Let the newest file be one that can be read; those that cannot go to ``damaged``."""
