@@ -21,7 +21,7 @@ from holdfast import (
     RunTaken,
     VerifyReport,
 )
-from holdfast.checkpoint import browsing, paging, transfer, upkeep
+from holdfast.checkpoint import browsing, paging, pruning, transfer, upkeep
 from holdfast.checkpoint import storage as storage_module
 from holdfast.checkpoint import verify as verify_module
 from holdfast.checkpoint.paging import Page
@@ -406,7 +406,7 @@ def _looks_once(patch: pytest.MonkeyPatch) -> None:
     async def once(look: Callable[[], Awaitable[Any]]) -> Any:
         return await look()
 
-    for module in (storage_module, browsing, upkeep, durable, transfer):
+    for module in (storage_module, browsing, upkeep, durable, transfer, pruning):
         patch.setattr(module, "steadily", once)
 
 
@@ -457,12 +457,33 @@ def _removes_what_has_tags(patch: pytest.MonkeyPatch) -> None:
             lambda _: test_a_page_has_what_it_follows_from_though_that_is_removed(SIZES[0]),
         ),
         (_verifies_once, lambda _: test_who_looks_at_a_run_that_moves_on_sees_it("verify", SIZES[0])),
+        (
+            _verifies_once,
+            lambda _: test_who_looks_at_a_run_that_is_deleted_sees_no_damage("verify", "it is gone"),
+        ),
+        (
+            _looks_once,
+            lambda _: test_who_looks_at_a_run_that_is_deleted_sees_no_damage("prune", "another has its id"),
+        ),
         (_needs_nothing, lambda _: test_who_goes_back_to_a_checkpoint_that_goes("resume", SIZES[0])),
         (_needs_nothing, lambda _: test_who_goes_back_to_a_checkpoint_that_goes("fork", SIZES[0])),
         (_needs_nothing, test_a_run_that_is_imported_while_its_family_is_swept_is_whole),
         (_removes_what_has_tags, lambda _: test_a_tag_that_is_set_while_others_prune_keeps_its_checkpoint()),
     ],
-    ids=["get_latest", "resume", "load", "export", "page", "verify", "restore", "fork", "import", "tag"],
+    ids=[
+        "get_latest",
+        "resume",
+        "load",
+        "export",
+        "page",
+        "verify",
+        "gone",
+        "prune",
+        "restore",
+        "fork",
+        "import",
+        "tag",
+    ],
 )
 async def test_a_planted_bug_is_found(
     bug: Callable[[pytest.MonkeyPatch], None], test: Callable[[Path], Awaitable[None]], tmp_path: Path

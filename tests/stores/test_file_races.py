@@ -15,7 +15,7 @@ from holdfast.checkpoint.store import Commit, Depth, Expected, Head, Keyframe, L
 from holdfast.errors import HeadMoved
 from holdfast.ids import RunId
 from holdfast.stores.disk import Disk
-from holdfast.stores.file import document, mending, run_folder, tidying
+from holdfast.stores.file import document, inspecting, mending, run_folder, tidying
 from holdfast.stores.file.folders import Folders
 from holdfast.testing.store_suite.arrivals import SEQS, arriving
 from holdfast.testing.store_suite.removal import place_of
@@ -264,3 +264,9 @@ def test_what_happens_between_two_reads_is_no_damage(
         if between.looks < nth:
             break
     assert nth > 2
+
+
+def test_one_who_looks_once_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspecting, "_MOST_LOOKS", 1)
+    with pytest.raises(AssertionError):
+        test_what_happens_between_two_reads_is_no_damage(tmp_path, "inspect", delete)
