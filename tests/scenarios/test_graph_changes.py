@@ -27,11 +27,14 @@ from holdfast import (
     WorkflowBuilder,
     WorkflowContext,
     WorkflowExecutor,
+    checkpointable,
     executor,
     handler,
     response_handler,
 )
 from holdfast.checkpoint.store import Commit, Depth, Expected
+from holdfast.graph import description
+from holdfast.graph.types import type_name
 from holdfast.ids import RunId
 from tests.support.durable import (
     ON_DISK,
@@ -1217,6 +1220,75 @@ async def test_keys_of_effects_over_crashes_deploys_restores_and_forks(place: Pl
         assert keys[before] not in keys[:before]
     broken.clear()
     assert (await changed(build(step("c")), storage)).result().outputs == ["xac"]
+
+
+# -- classes under other names ---------------------------------------------------------------------
+
+
+def ordering(cls: Any) -> Workflow:
+    class Order(Executor):
+        @handler(input=cls, output=cls)
+        async def ask(self, cart: Any, ctx: WorkflowContext[Any]) -> None:
+            await ctx.queue_state_update("cart", cart, scope_name="S")
+            await ctx.request_info(cart, bool)
+
+        @response_handler(request=cls, input=bool, workflow_output=cls)
+        async def pay(self, cart: Any, agreed: bool, ctx: WorkflowContext[Any, Any]) -> None:
+            assert await ctx.read_state("cart", scope_name="S") == cart
+            await ctx.yield_output(cart)
+
+    return WorkflowBuilder(name="Order").set_start_executor(Order).build()
+
+
+@pytest.mark.usefixtures("own_marks")
+@pytest.mark.parametrize("marked", [False, True])
+async def test_a_class_is_renamed_under_its_stored_name(place: Place, marked: bool) -> None:
+    @dataclass
+    class Cart:
+        items: int
+
+    if marked:
+        checkpointable(name="Cart")(Cart)
+    else:
+        Cart.__qualname__ = "Cart"  # as if it stood in a module
+    run = await ordering(Cart).start(Cart(3), run_id="mine", storage=place.storage)
+    await soon(run.wait_for_completion())
+    storage = await place.reopened()
+
+    @checkpointable(name="Cart")
+    @dataclass
+    class Basket:
+        items: int
+
+    waiting = await ordering(Basket).resume(run_id="mine", storage=storage)
+    (request,) = waiting.pending_requests
+    result = await soon(waiting.result().respond({request.request_id: True}))
+    assert result.outputs == [Basket(3)]
+
+
+@pytest.mark.usefixtures("own_marks")
+async def test_a_run_that_was_stored_with_the_names_of_classes_goes_on(
+    storage: CheckpointStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As all were before fingerprints knew the names of stored data."""
+
+    @checkpointable(name="Cart")
+    @dataclass
+    class Basket:
+        items: int
+
+    def nesting() -> Workflow:
+        inner = WorkflowExecutor(ordering(Basket), id="inner")
+        return WorkflowBuilder(name="Outer").set_start_executor(inner).build()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(description, "stored_type_name", type_name)
+        run = await nesting().start(Basket(3), run_id="mine", storage=storage)
+        await soon(run.wait_for_completion())
+    now = nesting()
+    assert now.fingerprint != (await storage.load(run.checkpoints[-1])).fingerprint
+    waiting = await now.resume(run_id="mine", storage=storage)
+    assert (await soon(waiting.wait_for_completion())).status is RunStatus.WAITING
 
 
 async def test_effect_of_a_renamed_executor_that_is_repeated_has_the_same_key(

@@ -1,10 +1,11 @@
 """The fingerprint: the same for what a refactoring changes, another for what a stored run depends on."""
 
+import enum
 import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Optional
+from typing import Any, Literal, Optional
 
 import pytest
 
@@ -16,6 +17,7 @@ from holdfast import (
     WorkflowBuilder,
     WorkflowContext,
     WorkflowExecutor,
+    checkpointable,
     executor,
     handler,
     response_handler,
@@ -174,6 +176,61 @@ def test_a_description_belongs_to_its_reader() -> None:
     graph.description["workflows"].clear()
     assert len(graph.description["executors"]) == 4
     assert len(graph.description["workflows"]) == 2
+
+
+# -- classes that were renamed ---------------------------------------------------------------------
+
+
+class Colour(enum.Enum):
+    RED = 1
+
+
+def nesting(cls: Any) -> Workflow:
+    """A class in every place where a type can be named, in a nested workflow and outside."""
+
+    class Asks(Executor):
+        @handler(input=cls | None, output=dict[str, list[cls]], workflow_output=Literal["a"] | cls)
+        async def work(self, message: Any, ctx: WorkflowContext[Any, Any]) -> None: ...
+
+        @response_handler(request=str, input=list[cls])
+        async def answered(self, request: Any, response: Any, ctx: WorkflowContext[Any, Any]) -> None: ...
+
+    inner = WorkflowBuilder(name="Inner").set_start_executor(Asks).build()
+    return WorkflowBuilder(name="Outer").set_start_executor(WorkflowExecutor(inner, id="inner")).build()
+
+
+@pytest.mark.usefixtures("own_marks")
+def test_a_class_is_called_as_stored_data_calls_it() -> None:
+    @dataclass
+    class Cart:
+        items: int
+
+    before = nesting(Cart)
+    assert nesting(checkpointable(Cart)).fingerprint == before.fingerprint
+
+    @checkpointable(name="Cart")
+    @dataclass
+    class Basket:
+        items: int
+
+    @dataclass
+    class Bag:
+        items: int
+
+    assert nesting(Basket).fingerprint == before.fingerprint
+    assert nesting(Basket).graph.description == before.graph.description
+    assert nesting(Bag).fingerprint != before.fingerprint
+
+
+@pytest.mark.usefixtures("own_marks")
+def test_a_literal_of_an_enum_is_called_as_stored_data_calls_it() -> None:
+    before = sample(accepts=Literal[Colour.RED]).fingerprint
+
+    @checkpointable(name="Colour")
+    class Shade(enum.Enum):
+        RED = 1
+
+    assert sample(accepts=Literal[Shade.RED]).fingerprint == before
 
 
 # -- what changes the fingerprint ------------------------------------------------------------------

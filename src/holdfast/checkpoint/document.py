@@ -122,7 +122,7 @@ def refs_of(entries: Sequence[Sequence[Any]], content: list[bytes] | None) -> li
 
 
 def _expanse(parts: Sequence[Part], grown: Mapping[int, tuple[int, int]], most: int) -> tuple[int, int]:
-    """How many values without parts a value consists of, and how deep they lie; ``ValueError`` if that cannot be.
+    """Count the values without parts in a value, and their depth; raise ``ValueError`` if there cannot be so many.
 
     Each entry of a table stands in a value once. If it could stand there twice, a few entries that name each other
     would make a value without end.

@@ -74,7 +74,7 @@ def _checked(wanted: Wanted, found: Mapping[Digest, bytes]) -> dict[Digest, byte
 
 
 def _plain(stored: bytes, digest: Digest, size: int | None) -> bytes | None:
-    """The content of a blob; None if it is large and not what its name says, which is told without holding it."""
+    """Unpack a blob; None for a large one with another digest, which is found out without holding it in memory."""
     if size is None and stored.startswith(COMPRESSED):
         slowly = Plain(Slice(BytesIO(stored), len(stored)))
         if slowly.size > _LARGE and slowly.digest() != digest:

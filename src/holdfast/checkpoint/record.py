@@ -168,7 +168,7 @@ def plain_form(stored: bytes, size: int | None = None) -> bytes:
 
 
 def claimed_size(begin: bytes, length: int) -> int:
-    """The size of what a compressed frame holds, by its begin; raises ``ValueError`` if it cannot be true.
+    """Read from the begin of a compressed frame how much it holds; raise ``ValueError`` if that cannot be true.
 
     ``length`` is that of the whole frame. Nothing is unpacked, and no memory taken, for what a frame merely claims.
     """

@@ -48,7 +48,7 @@ def size_in_bytes(text: str | bytes | bytearray, enough: int) -> int:
 
 
 def is_larger(value: object, limit: int) -> bool:
-    """Whether ``value`` has more than ``limit`` bytes of text, in UTF-8, and elements."""
+    """Tell whether ``value`` has more than ``limit`` bytes of text, in UTF-8, and elements."""
     # Most have few even if each character took four bytes; only of the others they are counted.
     return _size(value, limit, _most_bytes) > limit and _size(value, limit, size_in_bytes) > limit
 
@@ -333,7 +333,7 @@ slots_of: Callable[[Any], dict[str, Any]] = lru_cache(maxsize=1024)(_slots)
 
 
 def held_in(slots: dict[str, Any], value: Any) -> dict[str, Any]:
-    """What an instance holds in its slots, those that are not set left out."""
+    """Read the slots of an instance; those that are not set are left out."""
     held = {}
     for name, slot in slots.items():
         try:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.graph.edge import Direct, Edge, FanIn, FanOut, MultiSelection, Switch
-from holdfast.graph.types import TypeForm, type_name
+from holdfast.graph.types import TypeForm, stored_type_name, type_name
 
 if TYPE_CHECKING:
     from holdfast.graph.graph import Graph
@@ -52,11 +53,27 @@ def description_text(graph: Graph) -> str:
 
 def fingerprint_of(graph: Graph) -> str:
     """The digest of the graph's description, with those it nests as their own digests."""
+    return _digest(graph.own_description)
+
+
+def fingerprint_by_classes(graph: Graph) -> str:
+    """The fingerprint that graphs had when types were called as their classes are, whatever stored data called them."""
+
+    def described(spec: ExecutorSpec) -> dict[str, Any]:
+        description = _executor(spec, type_name)
+        if spec.nested is not None:
+            description["nested"] = fingerprint_by_classes(spec.nested)
+        return description
+
+    return _digest({**graph.own_description, "executors": [*map(described, graph.executors.values())]})
+
+
+def _digest(description: dict[str, Any]) -> str:
     # Imported here because most programs never ask.
     import hashlib
     import json
 
-    text = json.dumps(graph.own_description, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    text = json.dumps(description, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -64,7 +81,7 @@ def own_description(graph: Graph) -> dict[str, Any]:
     """What enters the fingerprint: any change here makes stored runs strangers to their workflows."""
     return {
         "start": graph.start,
-        "executors": [_executor(spec) for spec in graph.executors.values()],
+        "executors": [_executor(spec, stored_type_name) for spec in graph.executors.values()],
         "edges": [_edge(edge) for edge in graph.edges],
     }
 
@@ -76,25 +93,20 @@ def _collect(graph: Graph, found: dict[str, Any]) -> None:
             _collect(spec.nested, found)
 
 
-def _executor(spec: ExecutorSpec) -> dict[str, Any]:
+def _executor(spec: ExecutorSpec, name: Callable[[TypeForm], str]) -> dict[str, Any]:
     description: dict[str, Any] = {
         "id": spec.id,
-        "accepts": _names(spec.accepts),
-        "sends": _names(spec.sends()),
-        "yields": _names(spec.yields()),
+        "accepts": sorted(map(name, spec.accepts)),
+        "sends": sorted(map(name, spec.sends())),
+        "yields": sorted(map(name, spec.yields())),
     }
     if spec.answerers:
         description["answers"] = sorted(
-            [type_name(handler.signed.request), type_name(handler.signed.accepts)]
-            for handler in spec.answerers
+            [name(handler.signed.request), name(handler.signed.accepts)] for handler in spec.answerers
         )
     if spec.nested is not None:
         description["nested"] = spec.nested.fingerprint
     return description
-
-
-def _names(forms: tuple[TypeForm, ...]) -> list[str]:
-    return sorted(type_name(form) for form in forms)
 
 
 def _edge(edge: Edge) -> list[Any]:

@@ -7,7 +7,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from holdfast.graph.description import described, description_text, fingerprint_of, own_description
+from holdfast.graph.description import (
+    described,
+    description_text,
+    fingerprint_by_classes,
+    fingerprint_of,
+    own_description,
+)
 from holdfast.graph.edge import Direct, Edge, FanIn
 from holdfast.graph.spec import ExecutorSpec
 from holdfast.graph.state_key import MergeRule
@@ -164,6 +170,10 @@ class Graph:
         Names of lambdas, bytecode, modules and the Python version do not enter it.
         """
         return fingerprint_of(self)
+
+    def recognises(self, fingerprint: str) -> bool:
+        """Tell whether a run with this fingerprint belongs to this graph, also by the names that types had before."""
+        return fingerprint == self.fingerprint or fingerprint == fingerprint_by_classes(self)
 
     @cached_property
     def own_description(self) -> dict[str, Any]:

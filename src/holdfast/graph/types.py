@@ -29,6 +29,22 @@ def type_name(form: TypeForm) -> str:
     return rendered(form, exact=False)
 
 
+MARK = "__holdfast_mark__"
+"""The attribute in which a class has what ``@checkpointable`` says of it, among that its ``name``."""
+
+
+def stored_type_name(form: TypeForm) -> str:
+    """As ``type_name``, with each class as stored data calls it: so it stays the same if the class is renamed.
+
+    >>> from holdfast import checkpointable
+    >>> @checkpointable(name="Cart")
+    ... class Basket: ...
+    >>> stored_type_name(list[Basket]), type_name(list[Basket])
+    ('list[Cart]', 'list[Basket]')
+    """
+    return rendered(form, exact=False, stored=True)
+
+
 def members(form: TypeForm) -> tuple[TypeForm, ...]:
     """Flatten a union into its distinct members, with wrappers removed; anything else is its one member.
 
@@ -162,32 +178,35 @@ def is_unpacked(form: TypeForm) -> bool:
 # -- names ---------------------------------------------------------------------------------------
 
 
-def rendered(form: TypeForm, exact: bool, seen: tuple[TypeForm, ...] = ()) -> str:
-    """Write a form for people or, `exact`, as a key that is equal when no value can tell two forms apart."""
+def rendered(form: TypeForm, exact: bool, seen: tuple[TypeForm, ...] = (), *, stored: bool = False) -> str:
+    """Write a form for people or, `exact`, as a key that is equal when no value can tell two forms apart.
+
+    ``stored`` calls classes by the names that they have in stored data.
+    """
     if type(form) is type:
-        return _render_member(form, exact, seen)
+        return _render_member(form, exact, seen, stored)
     if isinstance(form, list):  # the parameters of a Callable
-        return f"[{', '.join(rendered(part, exact, seen) for part in form)}]"
+        return f"[{', '.join(rendered(part, exact, seen, stored=stored) for part in form)}]"
     if _is_alias(form):
         if form in seen:  # a recursive alias: its name is its end
             return _simple_name(form)
         seen = (*seen, form)
-    return " | ".join(_none_last({_render_member(member, exact, seen) for member in members(form)}))
+    return " | ".join(_none_last({_render_member(member, exact, seen, stored) for member in members(form)}))
 
 
-def _render_member(form: TypeForm, exact: bool, seen: tuple[TypeForm, ...]) -> str:
+def _render_member(form: TypeForm, exact: bool, seen: tuple[TypeForm, ...], stored: bool) -> str:
     """Write one union member."""
     origin, args = origin_of(form), args_of(form)
     if origin is Literal:
-        return f"Literal[{', '.join(_none_last({_value_name(value) for value in get_args(form)}))}]"
-    name = _simple_name(origin)
+        return f"Literal[{', '.join(_none_last({_value_name(value, stored) for value in get_args(form)}))}]"
+    name = _simple_name(origin, stored)
     if exact and isinstance(origin, type):
         origin = object if origin is Any else origin
         name = f"{name if origin is not object else ''}@{id(origin)}"
         args = args if sees_elements(origin) else None
     if args is None:
         return name
-    return f"{name}[{', '.join(rendered(arg, exact, seen) for arg in args) or '()'}]"
+    return f"{name}[{', '.join(rendered(arg, exact, seen, stored=stored) for arg in args) or '()'}]"
 
 
 def _none_last(names: set[str]) -> list[str]:
@@ -195,8 +214,10 @@ def _none_last(names: set[str]) -> list[str]:
     return sorted(names, key=lambda name: (name == "None", name))
 
 
-def _simple_name(form: TypeForm) -> str:
+def _simple_name(form: TypeForm, stored: bool = False) -> str:
     """Give the name of a class or special form, without its module and enclosing function."""
+    if stored and isinstance(form, type) and (mark := vars(form).get(MARK)) is not None:
+        return str(mark.name).rpartition("<locals>.")[2]
     if form is NoneType:
         return "None"
     if form is Ellipsis:
@@ -209,8 +230,8 @@ def _simple_name(form: TypeForm) -> str:
     return type(form).__name__
 
 
-def _value_name(value: object) -> str:
+def _value_name(value: object, stored: bool) -> str:
     """Write a literal's value; an enum member by its name, since its repr differs between versions."""
     if hasattr(type(value), "__members__"):
-        return f"{_simple_name(type(value))}.{getattr(value, 'name', '')}"
+        return f"{_simple_name(type(value), stored)}.{getattr(value, 'name', '')}"
     return repr(value)

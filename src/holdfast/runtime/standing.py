@@ -189,7 +189,7 @@ class Standings:
     ) -> tuple[Snapshot, NewGraph]:
         manifest, header = loaded.manifest, loaded.header
         new, before = NewGraph(), None
-        if manifest.fingerprint != self._graph.fingerprint:
+        if not self._graph.recognises(manifest.fingerprint):
             if not allow_graph_change:
                 raise await graph_changed(self._graph, self._name, loaded, self._encoder, blobs)
             new = NewGraph(True, self._graph.fingerprint, self._description())

@@ -52,7 +52,7 @@ def attributes_of(error: BaseException) -> dict[str, Any]:
 
 
 def _says_all(group: BaseExceptionGroup[Any]) -> bool:
-    """Whether the arguments of a group are what its base was made with; others can be given to a class of its own."""
+    """Tell whether the arguments of a group are its message and exceptions; a class of its own can take others."""
     args = _ARGS.__get__(group)
     if len(args) != 2 or args[0] is not group.message or not isinstance(args[1], list | tuple):
         return False

@@ -10,14 +10,12 @@ from typing import Any, NamedTuple, TypeVar, overload
 from holdfast.checkpoint.codec.declared import declared_forms
 from holdfast.checkpoint.codec.reach import classes_in, field_forms, is_foundation
 from holdfast.errors import GraphError, InvalidArgument
-from holdfast.graph.types import TypeForm
+from holdfast.graph.types import MARK, TypeForm
 
 __all__ = ["Mark", "TypeRegistry", "checkpointable", "declared_forms", "mark_of"]
 
 C = TypeVar("C", bound=type)
 Upgrade = Callable[[int, dict[str, Any]], dict[str, Any]]
-
-_MARK = "__holdfast_mark__"
 
 
 class Mark(NamedTuple):
@@ -65,7 +63,7 @@ def checkpointable(
             raise InvalidArgument(f"@checkpointable is for classes, not for {marked!r}")
         given = Mark(marked.__qualname__ if name is None else name, version, upgrade)
         _check_mark(given, marked)
-        setattr(marked, _MARK, given)
+        setattr(marked, MARK, given)
         _decorated[given.name] = weakref.ref(marked)
         return marked
 
@@ -84,7 +82,7 @@ def _check_mark(mark: Mark, cls: type) -> None:
 
 def mark_of(cls: type) -> Mark | None:
     """What ``@checkpointable`` says of this very class, not of its bases."""
-    found: Mark | None = vars(cls).get(_MARK)
+    found: Mark | None = vars(cls).get(MARK)
     return found
 
 

@@ -266,7 +266,7 @@ class StructShape(RecordShape):
         return value
 
     def _made_in_spite(self, fields: dict[str, Any]) -> Any:
-        """An instance whatever ``__post_init__`` thinks of it: it may hold what it was not made with."""
+        """Make an instance even if ``__post_init__`` raises: it may hold now what it could not be made with."""
         try:
             return self.cls(**fields)
         except Exception:

@@ -211,7 +211,7 @@ def _path_of(data: Any) -> Any:
 
 
 def too_many_alike(keys: Collection[Any]) -> bool:
-    """Whether more than ``wire.MAX_ALIKE`` keys have one hash: a dict takes the square of their number in time."""
+    """Tell whether more than ``wire.MAX_ALIKE`` keys have one hash: a dict needs quadratic time for them."""
     if len(keys) <= wire.MAX_ALIKE:
         return False
     kinds = {*map(type, keys)}
@@ -223,7 +223,7 @@ def too_many_alike(keys: Collection[Any]) -> bool:
 
 
 def alike(kind: str) -> str:
-    """Why a dict or set with such keys cannot be kept."""
+    """Say why a dict or set with such keys cannot be kept."""
     return (
         f"{kind} with more than {wire.MAX_ALIKE} keys of the same hash is not checkpointable; use a list, or keys "
         f"whose hashes differ"

@@ -34,7 +34,7 @@ _HEADERS = {0xC6: 5, 0xDB: 5, 0xC9: 6}  # of bytes, texts and extensions that ar
 
 
 def _extent(data: bytes) -> int:
-    """How long the encoding of a large text, bytes or extension is, by its header; 0 for anything else."""
+    """Read the length of an encoded large text, bytes or extension from its header; 0 for anything else."""
     header = _HEADERS.get(data[0], 0)
     return header and header + int.from_bytes(data[1:5], "big")
 
