@@ -68,7 +68,7 @@ Other codes are reserved: 11 to 15 for builtins, 28 to 31 for the standard libra
 
 Type annotations are plain data in this format, see ``holdfast.checkpoint.codec.forms``.
 
-Equal values of equal types have equal bytes, in every process. Extensions inside extensions go at most
+The same value has the same bytes in every process. Extensions inside extensions go at most
 ``MAX_EXTENSIONS`` deep, and ``MAX_NESTING`` arrays, maps and extensions lie around any value at most.
 """
 
