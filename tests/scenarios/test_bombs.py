@@ -16,10 +16,16 @@ from holdfast import (
     Workflow,
     WorkflowBuilder,
     WorkflowContext,
+    checkpointable,
     handler,
 )
 from holdfast.checkpoint import document, loading
+from holdfast.checkpoint.changes import Part, Ref
+from holdfast.checkpoint.checkpoint import ReadBlobs
+from holdfast.checkpoint.codec import Codec
+from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.record import COMPRESSED, RAW, plain_form, stored_form
+from holdfast.checkpoint.values import Encoder, restored
 from holdfast.ids import Digest
 from tests.support.small_limits import small_limits
 
@@ -191,6 +197,32 @@ def test_a_value_does_not_grow_without_end(entries: list[list[Any]]) -> None:
     changes = {"outputs": [["a", len(entries) - 1]], "values": entries}
     with pytest.raises(ValueError, match=r"a value has .* parts, .* deep, in a table of"):
         document.unpacked(ormsgpack.packb(changes), ormsgpack.packb([b"\xa1a"]))
+
+
+@checkpointable
+class Called:
+    def __init__(self) -> None:
+        raise AssertionError("what is stored calls a class")
+
+    def join(self, _: Any) -> None: ...
+
+
+TEXT, LIST = Ref("str", 2, None, b"\xa1a"), Ref("list", 2, None, b"\x91\x01")
+MISFITS = {
+    "class": Ref("Called", 4, parts=[Part(False, TEXT)]),
+    "dict": Ref("dict", 4, parts=[Part(False, TEXT)]),
+    "text in a list": Ref("list", 4, parts=[Part(False, LIST), Part(False, TEXT)]),
+    "list in a text": Ref("str", 4, parts=[Part(False, TEXT), Part(False, LIST)]),
+    "item of a text": Ref("str", 4, parts=[Part(True, TEXT)]),
+    "bytes that say they are text": Ref("str", 4, parts=[Part(False, Ref("str", 3, None, b"\xc4\x01a"))]),
+}
+
+
+@pytest.mark.parametrize("ref", [pytest.param(ref, id=name) for name, ref in MISFITS.items()])
+def test_parts_that_do_not_fit_are_refused(ref: Ref) -> None:
+    encoder = Encoder(Codec(), 1 << 20, Counters())
+    with pytest.raises(CheckpointCorrupt, match=r"'await storage.verify\(\)' lists what is affected"):
+        restored(ref, encoder, ReadBlobs({})).load()
 
 
 def test_values_that_share_parts_are_read() -> None:

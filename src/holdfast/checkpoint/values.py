@@ -11,9 +11,10 @@ from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.codec.shapes import ModelShape, ObjectShape, PlainShape, kind_of
 from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.record import LARGEST
+from holdfast.checkpoint.slices import SEQUENCES
 from holdfast.engine.copying import ListMaker, Maker, differs, is_immutable, maker_of, size_in_bytes
 from holdfast.engine.value import Fetchable, NotAtHand, Value, missing_of, read_all
-from holdfast.errors import LimitExceeded
+from holdfast.errors import CheckpointCorrupt, LimitExceeded
 from holdfast.graph.types import TypeForm
 from holdfast.ids import Digest
 
@@ -303,8 +304,15 @@ class Pieces:
 
     def _assembled(self, own: bool) -> Any:
         pieces = read_all([part for _, part in self.pieces], lambda part: part.load() if own else part.peek())
-        if self._type is not list:
-            return self._type().join(pieces)
+        kind = self._type
+        for (is_item, _), piece in zip(self.pieces, pieces, strict=True):
+            if kind is not list if is_item else type(piece) is not kind:
+                raise CheckpointCorrupt(
+                    f"a {kind.__name__} has a {type(piece).__name__} as one of its {len(pieces)} parts; "
+                    f"'await storage.verify()' lists what is affected"
+                )
+        if kind is not list:
+            return kind().join(pieces)
         items: list[Any] = []
         for (is_item, _), piece in zip(self.pieces, pieces, strict=True):
             if is_item:
@@ -337,5 +345,10 @@ def restored(ref: Ref, encoder: Encoder, source: BlobSource) -> Value:
     if ref.parts is None:
         kind = class_of(ref.label, encoder.codec)
         return Encoded(encoder, kind, data=ref.data, ref=ref, source=source)
+    if ref.label not in SEQUENCES:  # and never a class of the user's, which would have to be called
+        raise CheckpointCorrupt(
+            f"a {ref.label} is stored in {len(ref.parts)} parts, as only {', '.join(SEQUENCES)} are; "
+            f"'await storage.verify()' lists what is affected"
+        )
     parts = [(part.is_item, restored(part.ref, encoder, source)) for part in ref.parts]
-    return Pieces(class_of(ref.label, encoder.codec), parts, ref.copy())  # that of a manifest may grow
+    return Pieces(_BUILTIN[ref.label], parts, ref.copy())  # that of a manifest may grow
