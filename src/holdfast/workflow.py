@@ -143,10 +143,12 @@ class Workflow:
         Give a checkpoint, its id, or ``run_id``. The run goes on from there in place; what followed an earlier
         checkpoint stays readable. ``responses`` answer pending requests. A run that another process drives raises
         ``RunTaken``; with ``take_over`` it is taken away from there, and what that process does no longer counts.
+        A run that has nothing to do is COMPLETED or WAITING when this returns.
         """
         run = await self._resumed(checkpoint, responses, storage, allow_graph_change, run_id, take_over)
         await run.open()
         run.begin()
+        await run.rest_if_idle()
         return run
 
     async def fork(
@@ -167,6 +169,7 @@ class Workflow:
         run = await durable.forked_run(checkpoint, edits or {}, new_id, allow_graph_change)
         await run.open()
         run.begin()
+        await run.rest_if_idle()
         return run
 
     async def run(

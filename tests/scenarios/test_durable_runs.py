@@ -277,6 +277,64 @@ async def test_attach_to_a_finished_run_gives_its_outputs_again(place: Place) ->
     assert await everything(place.storage, "mine") == before
 
 
+class Standstill(Executor):
+    """Ends, asks or sleeps, as its input says."""
+
+    @handler
+    async def work(self, what: str, ctx: WorkflowContext[None, str]) -> str | None:
+        if what == "asks":
+            await ctx.request_info("q", response_type=str, request_id="q")
+            return None
+        if what == "sleeps":
+            await ctx.sleep(3_600)
+        return what
+
+    @response_handler
+    async def answered(self, question: str, answer: str, ctx: WorkflowContext[None, str]) -> str:
+        return answer
+
+
+STANDSTILLS = {"ends": RunStatus.COMPLETED, "asks": RunStatus.WAITING, "sleeps": RunStatus.WAITING}
+
+
+WAYS = ["attach", "resume", "resume from a checkpoint", "fork", "restore"]
+# A fork of a run that sleeps, or going back with it, means to do things anew: then it moves.
+STOOD = [(what, way) for what in STANDSTILLS for way in (WAYS if what != "sleeps" else WAYS[:3])]
+
+
+@pytest.mark.parametrize(("what", "way"), STOOD)
+async def test_a_run_with_nothing_to_do_stands_as_its_storage_says_at_once(
+    place: Place, what: str, way: str
+) -> None:
+    storage = place.storage
+    workflow = WorkflowBuilder(name="Standstill").set_start_executor(Standstill.bind(id="work")).build()
+    first = await workflow.start(what, run_id="mine", storage=storage)
+    await soon(first.driven())
+    latest = first.latest_checkpoint
+    assert latest is not None
+    if way == "attach":
+        run = await workflow.start(what, run_id="mine", storage=storage, if_exists="attach")
+    elif way == "resume":
+        run = await workflow.resume(run_id="mine", storage=storage)
+    elif way == "resume from a checkpoint":
+        run = await workflow.resume(latest, storage=storage)
+    elif way == "fork":
+        run = await workflow.fork(latest, storage=storage)
+    else:
+        await first.restore_checkpoint(latest)
+        run = first
+    seen = run.status, run.result().status, [request.request_id for request in run.pending_requests]
+    expected = STANDSTILLS[what]
+    assert seen == (expected, expected, ["q"] if what == "asks" else [])
+    assert (run.wake_at is not None) == (what == "sleeps")
+    assert (await head_of(storage, run.run_id)).status is expected
+    if what == "asks":
+        await run.send_response("q", "yes")
+        assert (await soon(run.wait_for_completion())).outputs == ["yes"]
+    else:
+        await run.close()
+
+
 async def test_attach_with_another_input_is_refused(place: Place) -> None:
     await soon(counting().run(2, run_id="mine", storage=place.storage))
     before = await everything(place.storage, "mine")

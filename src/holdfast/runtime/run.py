@@ -141,6 +141,12 @@ class Run:
         if self._course.task is None and self.status is RunStatus.RUNNING:
             self._course.move()
 
+    async def rest_if_idle(self) -> None:
+        """Wait until a run rests that begins with nothing to do, so that its status is what the storage says."""
+        course = self._course
+        if course.task is not None and not course.runner.has_work:
+            await asyncio.wait([course.task])
+
     @property
     def pending_requests(self) -> list[PendingRequest]:
         """The requests that wait for an answer; none once the run is over."""
@@ -260,6 +266,7 @@ class Run:
         finally:
             course.going_back.set_result(None)
             course.going_back = None
+        await self.rest_if_idle()
 
     async def cancel(self, grace: float = GRACE_SECONDS) -> None:
         """End the run as CANCELLED; what its current superstep did reaches nobody, unless the run is resumed.

@@ -148,6 +148,21 @@ class Runner:
                 started = None if self.recorder is None else self.recorder.started
                 raise not_restored(placed, error, self._run_id, self.teller.superstep, started) from error
 
+    @property
+    def has_work(self) -> bool:
+        """Whether anything is delivered when it is driven; else the run comes to rest at once, and calls no handler."""
+        at, steps = self.at, self._steps
+        if self.questions.answered:
+            return True
+        if at.first_expiry is not None and at.first_expiry <= in_microseconds(self.environment.now()):
+            return True
+        if not steps.asleep:
+            return bool(at.snapshot.deliveries)
+        return any(
+            turn.executor_id not in steps.asleep and turn.executor_id not in steps.done
+            for turn in plan(self._graph, at.snapshot)
+        )
+
     # While it moves.
 
     async def drive(self) -> None:
