@@ -1,17 +1,24 @@
 """What one thing costs does not depend on how many others there are. No clocks: what is done is counted."""
 
+import asyncio
 import datetime
+import sqlite3
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
 from statistics import median
 from typing import Any
 
 import pytest
 
 from holdfast import (
+    CheckpointNotFound,
     CheckpointStorage,
     Executor,
     InMemoryCheckpointStorage,
     RequestExpired,
+    Retention,
     Run,
+    SqliteCheckpointStorage,
     UnknownRequest,
     Workflow,
     WorkflowBuilder,
@@ -19,6 +26,10 @@ from holdfast import (
     handler,
     response_handler,
 )
+from holdfast.checkpoint.store import Depth, Head, Record, RunQuery, Store
+from holdfast.ids import RunId
+from holdfast.stores.sqlite import handle
+from tests.support.durable import Wrapped
 from tests.support.runs import soon
 from tests.support.steps import steps_of
 
@@ -128,3 +139,161 @@ async def test_answers_from_outside_follow_a_run_that_moves_and_goes_back() -> N
     result = await soon(run.wait_for_completion())
     assert [request.request_id for request in result.pending_requests] == ["ask1", "ask2", "ask3", "ask4"]
     await run.close()
+
+
+# -- one of many runs ------------------------------------------------------------------------------
+
+
+class Count(Executor):
+    """Counts down."""
+
+    @handler
+    async def count(self, left: int, ctx: WorkflowContext[int, int]) -> None:
+        if left:
+            await ctx.send_message(left - 1)
+
+
+COUNT = WorkflowBuilder(name="Count").set_start_executor(Count).add_edge(Count, Count).build()
+ASKING = asking(Ask)
+
+Look = Callable[[CheckpointStorage], Awaitable[Sequence[Any]]]
+
+
+async def first_page(storage: CheckpointStorage) -> Sequence[Any]:
+    return [made.checkpoint_id for made in await storage.list_checkpoints(limit=10)]
+
+
+async def second_page(storage: CheckpointStorage) -> Sequence[Any]:
+    after = (await storage.list_checkpoints("Count", limit=10))[-1]
+    return [made.checkpoint_id for made in await storage.list_checkpoints("Count", limit=10, after=after)]
+
+
+async def verified_run(storage: CheckpointStorage) -> Sequence[Any]:
+    report = await storage.verify(run_id="run3")
+    assert (report.ok, report.runs) == (True, 1)
+    return [report.checkpoints]
+
+
+async def interrupted_runs(storage: CheckpointStorage) -> Sequence[Any]:
+    return [run.run_id for run in await storage.list_runs(interrupted=True)]
+
+
+async def waiting_runs(storage: CheckpointStorage) -> Sequence[Any]:
+    return [run.run_id for run in await storage.list_runs(status="waiting")]
+
+
+async def tree(storage: CheckpointStorage) -> Sequence[Any]:
+    return (await storage.draw_tree("fork")).splitlines()
+
+
+async def fill(storage: CheckpointStorage, runs: int) -> None:
+    """So many runs that are over, one that waits, one that is interrupted, and a fork of one."""
+    for number in range(0, runs, 4):
+        await asyncio.gather(*(COUNT.run(4, f"run{number + one}", storage=storage) for one in range(4)))
+    forked = (await storage.list_checkpoints(run_id="run5"))[3]
+    await (await COUNT.fork(forked, run_id="fork", storage=storage)).wait_for_completion()
+    await ASKING.run(1, "asks", storage=storage)
+    left = await COUNT.start(4, run_id="left", storage=storage)
+    await left.abandon()
+
+
+@pytest.fixture
+def database_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many steps the virtual machines of all databases take."""
+    count = [0]
+    connect = handle._connect
+
+    def step() -> None:
+        count[0] += 1
+
+    def counting(place: Any) -> sqlite3.Connection:
+        connection = connect(place)
+        connection.set_progress_handler(step, 1)
+        return connection
+
+    monkeypatch.setattr(handle, "_connect", counting)
+    return count
+
+
+LOOKS = [first_page, second_page, verified_run, interrupted_runs, waiting_runs, tree]
+
+
+async def test_looking_at_some_runs_of_a_database_costs_the_same_among_any_number(
+    database_steps: list[int], tmp_path: Path
+) -> None:
+    costs: list[dict[str, int]] = []
+    for runs in (20, 200):
+        async with SqliteCheckpointStorage(tmp_path / f"{runs}.db") as storage:
+            await fill(storage, runs)
+        costs.append({})
+        async with SqliteCheckpointStorage(tmp_path / f"{runs}.db") as storage:
+            await storage.open()
+            for look in LOOKS:
+                before = database_steps[0]
+                found = await look(storage)
+                costs[-1][look.__name__] = database_steps[0] - before
+                assert found, look
+            assert await interrupted_runs(storage) == ["left"]
+            assert await waiting_runs(storage) == ["asks"]
+    for name, cost in costs[0].items():
+        assert costs[1][name] <= cost * 1.2 + 50, name
+
+
+class Given(Wrapped):
+    """A store that knows how many heads and records it gave."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.given = 0
+
+    async def runs(self, query: RunQuery) -> Sequence[Head]:
+        found = await self.inner.runs(query)
+        self.given += len(found)
+        return found
+
+    async def records(self, run_id: RunId, first: int, last: int, depth: Depth) -> Sequence[Record]:
+        found = await self.inner.records(run_id, first, last, depth)
+        self.given += len(found)
+        return found
+
+
+async def test_looking_at_some_runs_asks_no_store_for_others() -> None:
+    costs: list[dict[str, int]] = []
+    for runs in (20, 200):
+        whole = InMemoryCheckpointStorage()
+        await fill(whole, runs)
+        costs.append({})
+        for look in LOOKS:
+            store = Given(whole.store)
+            await look(CheckpointStorage(store))
+            costs[-1][look.__name__] = store.given
+    for name, given in costs[0].items():
+        assert costs[1][name] <= given * 1.2, name
+
+
+async def test_pages_over_many_runs_are_the_whole_list() -> None:
+    """Runs that overlap, one of which began long ago and moves on, and one that keeps only its last checkpoints."""
+    storage = InMemoryCheckpointStorage()
+    slow = await ASKING.start(3, run_id="slow", storage=storage)
+    for number in range(12):
+        await asyncio.gather(*(COUNT.run(3, f"{number}-{one}", storage=storage) for one in range(3)))
+        if number in (4, 8):
+            await slow.respond({f"ask{number // 4}": "yes"})
+            await soon(slow.wait_for_completion())
+    kept = WorkflowBuilder(name="Kept").set_start_executor(Count).add_edge(Count, Count)
+    await kept.with_retention(Retention.keep_last(3)).build().run(6, "kept", storage=storage)
+    await storage.delete((await storage.list_checkpoints(run_id="5-1"))[3].checkpoint_id)
+    await slow.close()
+    whole = [made.checkpoint_id for made in await storage.list_checkpoints()]
+    assert whole == [
+        made.checkpoint_id
+        for made in sorted(await storage.list_checkpoints(), key=lambda made: (made.timestamp, made.seq))
+    ]
+    for size in (1, 7, 50):
+        pages: list[str] = []
+        while page := await storage.list_checkpoints(limit=size, after=pages[-1] if pages else None):
+            assert len(page) <= size
+            pages += [made.checkpoint_id for made in page]
+        assert pages == whole
+    with pytest.raises(CheckpointNotFound, match="no such checkpoint among those that are listed"):
+        await storage.list_checkpoints("Kept", after=whole[0])

@@ -47,8 +47,13 @@ class ReplacesWithoutBlobs(MemoryStore):
 
 
 class ComplainsOfTags(MemoryStore):
-    async def inspect(self) -> Sequence[Damage]:
+    async def inspect(self, run_id: RunId | None = None) -> Sequence[Damage]:
         return [Damage(made.run_id, "tags") for made in self._records.values() if made.tags]
+
+
+class ComplainsOfARunThatIsGone(MemoryStore):
+    async def inspect(self, run_id: RunId | None = None) -> Sequence[Damage]:
+        return [Damage(run_id, "gone")] if run_id is not None and run_id not in self._heads else []
 
 
 class MendsWhatIsWhole(MemoryStore):
@@ -81,5 +86,6 @@ BUGS = [
     (ReplacesWhateverIsThere, "test_a_run_that_moved_is_not_replaced"),
     (ReplacesWithoutBlobs, "test_what_a_repair_brings_is_there"),
     (ComplainsOfTags, "test_nothing_is_wrong_with_a_sound_store"),
+    (ComplainsOfARunThatIsGone, "test_nothing_is_wrong_with_a_sound_store"),
     (MendsWhatIsWhole, "test_nothing_is_wrong_with_a_sound_store"),
 ]

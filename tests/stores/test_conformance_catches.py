@@ -547,6 +547,7 @@ class Listing(MemoryStore):
             query.workflow_name in (None, head.workflow_name)
             and query.family in (None, head.family)
             and (query.statuses is None or head.status in query.statuses)
+            and (query.since is None or head.updated >= query.since)
         )
 
     def behind(self, head: Head, after: Head, query: RunQuery) -> bool:
@@ -662,6 +663,11 @@ class NeedsTheRunBefore(Listing):
 class IgnoresFamilies(MemoryStore):
     async def runs(self, query: RunQuery) -> Sequence[Head]:
         return await super().runs(query._replace(family=None))
+
+
+class IgnoresWhenRunsMoved(MemoryStore):
+    async def runs(self, query: RunQuery) -> Sequence[Head]:
+        return await super().runs(query._replace(since=None))
 
 
 class LimitsBeforeItLooksAtFamilies(MemoryStore):
@@ -789,6 +795,7 @@ BUGS: list[tuple[type[MemoryStore], str]] = [
     (TakesNoStatusForAny, "test_runs_are_filtered_by_status"),
     (IgnoresStatuses, "test_runs_are_filtered_by_status"),
     (IgnoresFamilies, "test_runs_are_filtered_by_family"),
+    (IgnoresWhenRunsMoved, "test_runs_are_filtered_by_when_they_moved_last"),
     (LimitsBeforeItLooksAtFamilies, "test_runs_are_filtered_by_family"),
     (ForgetsTheRetention, "test_every_field_of_a_head_comes_back"),
     (KeepsTheFirstRetention, "test_every_field_of_a_head_can_change"),

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.store import Commit, Depth, Letter
+from holdfast.checkpoint.store import Commit, Depth, Letter, RunQuery
+from holdfast.engine.status import RunStatus
 from holdfast.errors import HeadMoved, StorageError
 from holdfast.ids import RunId
 from holdfast.stores.sqlite import SqliteStore, handle
@@ -35,6 +36,48 @@ def path(tmp_path: Path) -> Path:
 async def store(path: Path) -> AsyncIterator[SqliteStore]:
     store = SqliteStore(path)
     yield store
+    await store.close()
+
+
+async def test_page_is_full_though_a_run_is_left_out(path: Path, store: SqliteStore) -> None:
+    """One whose row is damaged is not listed; what comes behind it is."""
+    for name in "abcdef":
+        await begin(store, name)
+    execute(path, "UPDATE runs SET seq = 99 WHERE run IN ('b', 'c')")
+    for newest in (False, True):
+        found = [head.run_id for head in await store.runs(RunQuery(limit=2, newest=newest))]
+        assert found == ["a", "d"]
+    assert [head.run_id for head in await store.runs(RunQuery(limit=2, after=RunId("d")))] == ["e", "f"]
+    assert await store.runs(RunQuery(limit=0)) == []
+
+
+async def test_indexes_of_later_days_come_when_somebody_writes(path: Path, store: SqliteStore) -> None:
+    """Until then the same is found without them, and nothing is said to be damaged."""
+
+    async def found() -> list[list[str]]:
+        queries = (
+            RunQuery(family=RunId("a")),
+            RunQuery(statuses=frozenset([RunStatus.FAILED])),
+            RunQuery(statuses=frozenset([RunStatus.COMPLETED])),
+            RunQuery(statuses=frozenset([RunStatus.COMPLETED, RunStatus.FAILED])),
+        )
+        return [[head.run_id for head in await store.runs(query)] for query in queries]
+
+    head = await begin(store, "a")
+    await begin(store, "fork", family=RunId("a"), status=RunStatus.FAILED)
+    await begin(store, "c", status=RunStatus.COMPLETED)
+    expected = [["a", "fork"], ["fork"], ["c"], ["c", "fork"]]
+    assert await found() == expected
+    await store.close()
+    names = ("runs_by_status", "forks_by_family")
+    execute(path, *(f"DROP INDEX {name}" for name in names))
+    store = SqliteStore(path)
+    assert await found() == expected
+    assert await store.inspect() == []
+    await move_on(store, head, status=RunStatus.FAILED)
+    assert await found() == [["a", "fork"], ["a", "fork"], ["c"], ["a", "c", "fork"]]
+    assert {name for (name,) in execute(path, "SELECT name FROM sqlite_master")}.issuperset(names)
+    assert await store.inspect() == []
     await store.close()
 
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from heapq import merge
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from holdfast.checkpoint.arguments import check_limit, id_of_checkpoint, run_id_of, status_of
 from holdfast.checkpoint.changes import Changes
 from holdfast.checkpoint.checkpoint import Checkpoint, WithValues, blobs_of
-from holdfast.checkpoint.info import CheckpointInfo
+from holdfast.checkpoint.info import CheckpointInfo, microseconds, moment
 from holdfast.checkpoint.keeping import RunKeeping, kept_of
 from holdfast.checkpoint.listing import Listing, Reading
 from holdfast.checkpoint.loading import Blobs, changes_of, is_whole, keyframe_of, load, whole
 from holdfast.checkpoint.looking import steadily
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.paging import page_of
-from holdfast.checkpoint.record import corrupt, read_header
+from holdfast.checkpoint.record import corrupt, info_of, read_header
 from holdfast.checkpoint.run_info import RunInfo, run_info
 from holdfast.checkpoint.store import Depth, Head, Record, RunQuery
 from holdfast.checkpoint.tree import drawn
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.difference import CheckpointDiff
 
 T = TypeVar("T")
+
+_MOST_HEADS = 1_000
+"""How many runs are asked for at a time."""
 
 
 class Browsing(RunKeeping):
@@ -46,6 +50,8 @@ class Browsing(RunKeeping):
         """The runs, oldest first; ``after`` is the run id of the last one of the page before."""
         check_limit(limit)
         statuses = None if status is None else frozenset([status_of(status)])
+        if interrupted:  # so are only those that say that they are running: no other has to be looked at
+            statuses = (statuses or frozenset(RunStatus)) & {RunStatus.RUNNING}
         found: list[RunInfo] = []
         known: dict[str, bool] = {}
         cursor = None if after is None else (await self.head(after)).run_id
@@ -82,18 +88,87 @@ class Browsing(RunKeeping):
                 f"workflow_name={workflow_name!r} and workflow_id={workflow_id!r} mean the same; give one of them"
             )
         workflow_name = workflow_name or workflow_id
-        if run_id is not None:
-            heads = [await self.head(run_id)]
-        else:
-            heads = list(await self._store.runs(RunQuery(workflow_name)))
-        heads = [head for head in heads if workflow_name in (None, head.workflow_name)]
         cursor = None if after is None else id_of_checkpoint(after)
-        if len(heads) == 1:
-            return await self._listed_now(heads[0], cursor, limit, values)
-        # What is behind one of them is known when all are in order; without that, none gives more than are wanted.
-        most = limit if cursor is None else None
-        listed = [await self._listed_now(head, None, most, values) for head in heads]
-        return _behind(_merged(listed), cursor)[:limit]
+        if run_id is None:
+            return await self._listed_of_runs(workflow_name, cursor, limit, values)
+        head = await self.head(run_id)
+        if workflow_name not in (None, head.workflow_name):
+            return _behind([], cursor)
+        return await self._listed_now(head, cursor, limit, values)
+
+    async def _listed_of_runs(
+        self, workflow_name: str | None, after: CheckpointId | None, limit: int | None, values: bool
+    ) -> list[Checkpoint]:
+        """The checkpoints of several runs, oldest first; runs that began later than a whole page are not read."""
+        begin = None if after is None else await self._place_of(workflow_name, after)
+        found: list[Sequence[Checkpoint]] = []
+        async for head in self._heads(workflow_name, begin, limit):
+            is_full = bool(found) and len(found[0]) == limit
+            if is_full and found[0][-1].timestamp < moment(head.created):
+                break
+            found.append(await self._listed_behind(head, begin, limit, values))
+            if limit is not None:
+                found = [_merged(found)[:limit]]
+        return _merged(found)
+
+    async def _heads(
+        self, workflow_name: str | None, begin: _Place | None, limit: int | None
+    ) -> AsyncIterator[Head]:
+        """The runs, oldest first, that may have checkpoints behind a place; as many at a time as may be needed."""
+        since = None if begin is None else microseconds(begin.timestamp)
+        query = RunQuery(workflow_name, limit=None if limit is None else limit + 1, since=since)
+        seen: set[str] = set()  # where the last of a page is removed, the next begins anew
+        while page := await self._store.runs(query):
+            for head in page:
+                if head.run_id not in seen:
+                    yield head
+            if query.limit is None or len(page) < query.limit:
+                return
+            seen.update(head.run_id for head in page)
+            query = query._replace(after=page[-1].run_id, limit=min(2 * query.limit, _MOST_HEADS))
+
+    async def _place_of(self, workflow_name: str | None, checkpoint_id: CheckpointId) -> _Place:
+        """Where a checkpoint stands among those of all runs."""
+        found = await self._store.find(checkpoint_id)
+        head = None if found is None else await self._store.head(found[0])
+        if found is None or head is None or workflow_name not in (None, head.workflow_name):
+            raise _not_listed(checkpoint_id)
+        if not await self._keeps(head, found[1]):
+            raise _not_listed(checkpoint_id)
+        return _Place.of(await self.info(head, found[1]), head)
+
+    async def _listed_behind(
+        self, head: Head, begin: _Place | None, limit: int | None, values: bool
+    ) -> Sequence[Checkpoint]:
+        """The checkpoints of a run behind a place among those of all runs."""
+        if begin is None or moment(head.created) > begin.timestamp:
+            return await self._listed_now(head, None, limit, values)
+        if not head.retention:
+            try:
+                last = await self._last_before(head, begin)
+                after = None if last is None else last.checkpoint_id
+                return await self._listed_now(head, after, limit, values)
+            except CheckpointNotFound:  # it was removed since, or its run
+                pass
+        found = await self._listed_now(head, values=values)
+        return [made for made in found if _Place.of(made, head) > begin][:limit]
+
+    async def _last_before(self, head: Head, begin: _Place) -> CheckpointInfo | None:
+        """The last checkpoint of a run that is not behind a place; reads as many as halving takes."""
+        last: CheckpointInfo | None = None
+        low, high = 1, head.seq
+        while low <= high:
+            middle = (low + high) // 2
+            records = await self._store.records(head.run_id, middle, middle, Depth.HEADERS)
+            if not records:  # one was removed, and perhaps many: all that are left are read
+                rest = map(info_of, await self._store.records(head.run_id, low, high, Depth.HEADERS))
+                return max((one for one in rest if _Place.of(one, head) <= begin), key=_seq_of, default=last)
+            made = info_of(records[0])
+            if _Place.of(made, head) > begin:
+                high = middle - 1
+            else:
+                last, low = made, middle + 1
+        return last
 
     async def _listed_now(
         self,
@@ -212,8 +287,7 @@ class Browsing(RunKeeping):
         Where nothing but supersteps happened, many checkpoints are one line. ``ascii`` draws without box characters.
         """
         asked = await self.head(run_id)
-        runs = await self._store.runs(RunQuery(asked.workflow_name))
-        heads = [head for head in runs if head.family == asked.family]
+        heads = await self._store.runs(RunQuery(asked.workflow_name, family=asked.family))
         checkpoints = [made for head in heads for made in await self._listed_now(head)]
         return drawn(checkpoints, {head.checkpoint_id: head.status for head in heads}, ascii)
 
@@ -258,8 +332,27 @@ def _changes_in(records: Iterable[Record]) -> Iterator[Changes]:
             yield keyframe_of(record, Depth.CHANGES)
 
 
-def _merged(lists: Iterable[Iterable[Checkpoint]]) -> list[Checkpoint]:
-    """The checkpoints of several runs, oldest first."""
+class _Place(NamedTuple):
+    """Where a checkpoint stands in a list of those of all runs."""
+
+    timestamp: datetime
+    seq: int
+    created: int
+    run_id: str
+
+    @classmethod
+    def of(cls, made: CheckpointInfo, head: Head) -> _Place:
+        return cls(made.timestamp, made.seq, head.created, head.run_id)
+
+
+def _seq_of(made: CheckpointInfo) -> int:
+    return made.seq
+
+
+def _merged(lists: Sequence[Sequence[Checkpoint]]) -> list[Checkpoint]:
+    """The checkpoints of several runs, oldest first; of equals, those of the run that comes first."""
+    if len(lists) == 1:
+        return list(lists[0])
     return list(merge(*lists, key=lambda checkpoint: (checkpoint.timestamp, checkpoint.seq)))
 
 

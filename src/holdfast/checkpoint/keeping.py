@@ -76,7 +76,8 @@ class RunKeeping:
         now = outside.now()
         head = Head(run_id, workflow_name, run_id, CheckpointId(""), 0, 0, RunStatus.RUNNING, now, now)
         head = self._with_retention(head, retention)
-        return RunLog(self._store, encoder, outside, head, tidying=self._tidying(outside))
+        # No checkpoint is older than its run, also where the clock goes back meanwhile: lists rely on it.
+        return RunLog(self._store, encoder, outside, head, last_time=now - 1, tidying=self._tidying(outside))
 
     def _with_retention(self, head: Head, retention: Retention | None) -> Head:
         chosen = retention or self.retention
@@ -121,7 +122,7 @@ class RunKeeping:
             outside,
             head,
             loaded.manifest,
-            last_time=loaded.header.time,
+            last_time=max(loaded.header.time, now - 1),
             tidying=self._tidying(outside),
         )
         log.stand_on(loaded.checkpoint_id)

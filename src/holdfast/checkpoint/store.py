@@ -182,6 +182,8 @@ class RunQuery(NamedTuple):
     """Begin behind this run in the order asked for; a run that is gone begins where it would have been, or anew."""
     newest: bool = False
     family: RunId | None = None
+    since: int | None = None
+    """Only runs whose ``updated`` is not earlier than this."""
 
 
 class Damage(NamedTuple):
@@ -295,10 +297,11 @@ class Store(Protocol):
         """The runs whose head cannot be read; ``runs`` leaves them out, ``head`` raises ``CheckpointCorrupt``."""
         ...
 
-    async def inspect(self) -> Sequence[Damage]:
+    async def inspect(self, run_id: RunId | None = None) -> Sequence[Damage]:
         """What is wrong with how the runs are kept, beyond what reading them shows: with heads, notes, letters.
 
-        Has all that ``damaged`` has. Reads everything but blobs, and raises nothing for what it finds.
+        Has all that ``damaged`` has. Reads everything but blobs, and raises nothing for what it finds. With ``run_id``
+        it looks at what belongs to that run, and reads nothing of others as long as its head can be found.
         """
         ...
 

@@ -29,7 +29,7 @@ async def verify_store(
     except HoldfastError as error:
         report.problems.append(Problem(None, None, str(error)))
     try:
-        damages = await store.inspect()
+        damages = await store.inspect(run_id)
     except HoldfastError as error:
         told = Problem(None, None, str(error))
         report.problems += [told] if told not in report.problems else []
@@ -48,7 +48,7 @@ async def heads_of(store: Store, run_id: RunId) -> list[Head]:
         head = await store.head(run_id)
     except CheckpointCorrupt:  # told by ``inspect``
         return []
-    if head is None and not any(damage.run_id == run_id for damage in await store.inspect()):
+    if head is None and not any(damage.run_id == run_id for damage in await store.inspect(run_id)):
         raise RunNotFound(
             f"there is no run {run_id!r} in this storage; 'await storage.list_runs()' lists those that are there"
         )

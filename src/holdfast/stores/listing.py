@@ -50,4 +50,5 @@ def _matches(head: Head, query: RunQuery) -> bool:
         (query.workflow_name is None or head.workflow_name == query.workflow_name)
         and (query.statuses is None or head.status in query.statuses)
         and (query.family is None or head.family == query.family)
+        and (query.since is None or head.updated >= query.since)
     )

@@ -130,7 +130,7 @@ class MemoryStore:
         self._check_open()
         return ()
 
-    async def inspect(self) -> Sequence[Damage]:
+    async def inspect(self, run_id: RunId | None = None) -> Sequence[Damage]:
         return await self.damaged()
 
     async def mend(self, run_id: RunId | None) -> Sequence[Mended]:

@@ -293,8 +293,10 @@ class Folders:
                 found.append(Damage(folder.run_id(), str(error)))
         return found
 
-    def inspect(self) -> list[Damage]:
-        """What is wrong with the files of all runs, also of those that are gone."""
+    def inspect(self, run_id: RunId | None) -> list[Damage]:
+        """What is wrong with the files of a run, or of all, also of those that are gone."""
+        if run_id is not None:
+            return self.run(run_id).inspect()
         folders = {folder.path.name: folder for folder in self._run_folders()}
         for name in self._hints.runs():
             folders.setdefault(name, self._folder(name))

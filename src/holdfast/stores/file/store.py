@@ -100,8 +100,8 @@ class FileStore:
     async def damaged(self) -> Sequence[Damage]:
         return await self._do("list its runs", lambda: self._folders.damaged())
 
-    async def inspect(self) -> Sequence[Damage]:
-        return await self._do("inspect it", lambda: self._folders.inspect())
+    async def inspect(self, run_id: RunId | None = None) -> Sequence[Damage]:
+        return await self._do("inspect it", lambda: self._folders.inspect(run_id))
 
     async def mend(self, run_id: RunId | None) -> Sequence[Mended]:
         return await self._do("repair it", lambda: self._folders.mend(run_id))

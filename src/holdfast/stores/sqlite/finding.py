@@ -9,8 +9,11 @@ from typing import TypeAlias
 from holdfast.ids import RunId
 from holdfast.stores.compare import Place
 
-Standing: TypeAlias = tuple[int, Place, int, int, int | None, int]
-"""A run: its number, where it stands, its content, created, wake_at, and whether it has notes or letters that wait."""
+Indexed: TypeAlias = tuple[int, int | None, str, str]
+"""What of a run is in indexes: created, wake_at, status and family."""
+
+Standing: TypeAlias = tuple[int, Place, int, Indexed, int]
+"""A run: its number, where it stands, its content, what is indexed, and whether it has notes or letters that wait."""
 
 NOTES, LETTERS = 1, 2
 """Bits of the last field of those that have some."""
@@ -53,8 +56,10 @@ def find_runs(connection: sqlite3.Connection, namespace: str, run_ids: list[RunI
     count = 1 << (len(run_ids) - 1).bit_length()
     names = (namespace, *run_ids, *run_ids[:1] * (count - len(run_ids)))
     return {
-        run_id: (run, (checkpoint.hex(), token), *rest)
-        for run_id, run, checkpoint, token, *rest in connection.execute(_find_statement(count), names)
+        run_id: (run, (checkpoint.hex(), token), content, tuple(indexed), has)
+        for run_id, run, checkpoint, token, content, has, *indexed in connection.execute(
+            _find_statement(count), names
+        )
     }
 
 
@@ -62,8 +67,8 @@ def find_runs(connection: sqlite3.Connection, namespace: str, run_ids: list[RunI
 def _find_statement(count: int) -> str:
     # Whether it has notes, and whether letters wait, is asked here: statements of their own take three times as long.
     return (
-        "SELECT run, id, checkpoint, token, content, created, wake_at, "
+        "SELECT run, id, checkpoint, token, content, "
         f"EXISTS (SELECT 1 FROM notes WHERE run = runs.id) * {NOTES} + "
-        f"EXISTS (SELECT 1 FROM letters WHERE run = runs.id AND data IS NOT NULL) * {LETTERS} "
-        f"FROM runs WHERE namespace = ? AND run IN ({', '.join('?' * count)})"
+        f"EXISTS (SELECT 1 FROM letters WHERE run = runs.id AND data IS NOT NULL) * {LETTERS}, "
+        f"created, wake_at, status, family FROM runs WHERE namespace = ? AND run IN ({', '.join('?' * count)})"
     )

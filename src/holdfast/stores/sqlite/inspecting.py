@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from holdfast.checkpoint.record import read_header
 from holdfast.checkpoint.store import Damage, Record
@@ -16,7 +16,7 @@ from holdfast.stores.sqlite import mail
 from holdfast.stores.sqlite.failures import storage_error
 from holdfast.stores.sqlite.handle import Handle, Place
 from holdfast.stores.sqlite.reading import HEAD_COLUMNS, checked_head
-from holdfast.stores.sqlite.schema import MAIL_TABLES, TABLES
+from holdfast.stores.sqlite.schema import ADDED_LATER, MAIL_TABLES, RUN_INDEXES, TABLES
 
 _MOST_TOLD = 20
 _NO_ROWS = "SELECT 1 FROM runs LIMIT 1"
@@ -34,8 +34,8 @@ _NO_RUN = (
 _HEADERS = "SELECT checkpoint, seq, header FROM checkpoints WHERE run = ? ORDER BY seq"
 
 
-def inspect(place: Place, namespace: str) -> list[Damage]:
-    """All that is wrong with what belongs to a namespace, and with what may belong to it."""
+def inspect(place: Place, namespace: str, run_id: RunId | None = None) -> list[Damage]:
+    """All that is wrong with what belongs to a namespace, and with what may belong to it; or to a run that is there."""
     handle = Handle(place, reads_only=True)
     found: list[Damage] = []
     try:
@@ -43,7 +43,10 @@ def inspect(place: Place, namespace: str) -> list[Damage]:
             connection = handle.connection()
             connection.execute("BEGIN")  # what others write meanwhile is not seen
             try:
-                for check in (_pages, _definitions, _rows, _without_run):
+                checks: list[_Check] = [_pages, _definitions, _rows, _without_run]
+                if run_id is not None and mail.find_run(connection, namespace, run_id) is not None:
+                    checks = [_definitions, partial(_run, run_id=run_id)]
+                for check in checks:
                     found += _told(partial(check, connection, namespace), place)
                 if place.was_empty and connection.execute(_NO_ROWS).fetchone() is None:
                     found.append(Damage(None, _EMPTIED.format(str(place.path))))
@@ -54,6 +57,9 @@ def inspect(place: Place, namespace: str) -> list[Damage]:
     finally:
         handle.close()
     return found
+
+
+_Check: TypeAlias = Callable[[sqlite3.Connection, str], Iterable[Damage]]
 
 
 def _told(check: Callable[[], Iterable[Damage]], place: Place) -> list[Damage]:
@@ -76,10 +82,11 @@ def _pages(connection: sqlite3.Connection, namespace: str) -> Iterator[Damage]:
 def _definitions(connection: sqlite3.Connection, namespace: str) -> Iterator[Damage]:
     """Whether the tables are those that were made: another type of a column changes what is read."""
     there = {_words(sql) for (sql,) in connection.execute("SELECT sql FROM sqlite_master WHERE sql NOT NULL")}
-    made = [_words(statement) for statement in (*TABLES, *MAIL_TABLES) if statement.startswith("CREATE")]
+    made = [_words(statement) for statement in (*TABLES, *ADDED_LATER) if statement.startswith("CREATE")]
     for statement in made:
-        optional = statement.split()[2] in _OPTIONAL
-        if statement not in there and not (optional and not mail.has_table(connection, "letters")):
+        name = statement.split()[2]
+        optional = name in _INDEXES or (name in _OPTIONAL and not mail.has_table(connection, "letters"))
+        if statement not in there and not optional:
             yield Damage(None, f"the database is damaged: it lacks what was made by: {statement}")
 
 
@@ -88,6 +95,7 @@ def _words(statement: Any) -> str:
 
 
 _OPTIONAL = frozenset(_words(statement).split()[2] for statement in MAIL_TABLES)
+_INDEXES = frozenset(_words(statement).split()[2] for statement in RUN_INDEXES)
 
 
 def _rows(connection: sqlite3.Connection, namespace: str) -> Iterator[Damage]:
@@ -108,6 +116,19 @@ def _rows(connection: sqlite3.Connection, namespace: str) -> Iterator[Damage]:
                 yield Damage(None, f"the row of run {row[0]!r} is damaged")
             else:
                 yield from _content_told(connection, number, RunId(row[0]), row[-2])
+
+
+def _run(connection: sqlite3.Connection, namespace: str, run_id: RunId) -> Iterator[Damage]:
+    """Whether a run stands where it was left, and has all that it had; reads nothing of others."""
+    for number, _, *row in connection.execute(
+        _ROWS + " WHERE namespace = ? AND run = ?", (namespace, run_id)
+    ):
+        try:
+            checked_head(namespace, tuple(row))
+        except CheckpointCorrupt as error:
+            yield Damage(run_id, str(error))
+        else:
+            yield from _content_told(connection, number, run_id, row[-2])
 
 
 def _content_told(connection: sqlite3.Connection, number: int, run_id: RunId, content: int) -> list[Damage]:

@@ -146,11 +146,11 @@ class SqliteStore:
 
     # What few processes do is imported by those who do it: a process that only lists begins sooner.
 
-    async def inspect(self) -> Sequence[Damage]:
+    async def inspect(self, run_id: RunId | None = None) -> Sequence[Damage]:
         from holdfast.stores.sqlite.inspecting import inspect
 
         await self.open()
-        return await upkeep_threads.call(partial(inspect, self._current().place, self.namespace))
+        return await upkeep_threads.call(partial(inspect, self._current().place, self.namespace, run_id))
 
     async def mend(self, run_id: RunId | None) -> Sequence[Mended]:
         from holdfast.stores.sqlite.mending import mend

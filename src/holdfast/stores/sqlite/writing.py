@@ -20,16 +20,17 @@ from holdfast.stores.sqlite.finding import LETTERS, NOTES, Standing, find_runs
 TOGETHER = 512
 """How many commits are written together at most."""
 ADD_RUN = (
-    "INSERT INTO runs (namespace, run, created, wake_at, updated, workflow, family, checkpoint, seq, token, status, "
+    "INSERT INTO runs (namespace, run, created, wake_at, status, family, updated, workflow, checkpoint, seq, token, "
     "owner, takeovers, reason, retention, waiting_for, content, seal) "
     "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
-# Not `created` and `wake_at`, which are in indexes: naming a column there is to write one page more.
+# Not what is in indexes: naming a column there is to write one page more.
 MOVE_RUN = (
-    "UPDATE runs SET updated = ?, workflow = ?, family = ?, checkpoint = ?, seq = ?, token = ?, status = ?, "
+    "UPDATE runs SET updated = ?, workflow = ?, checkpoint = ?, seq = ?, token = ?, "
     "owner = ?, takeovers = ?, reason = ?, retention = ?, waiting_for = ?, content = ?, seal = ? WHERE id = ?"
 )
-_SET_TIMES = "UPDATE runs SET created = ?, wake_at = ? WHERE id = ?"
+_SET_INDEXED = "UPDATE runs SET created = ?, wake_at = ?, status = ?, family = ? WHERE id = ?"
+_SET_STATUS = "UPDATE runs SET wake_at = ?, status = ? WHERE id = ?"
 _SET_CONTENT = "UPDATE runs SET content = ?, seal = ? WHERE id = ?"
 ADD_CHECKPOINT = (
     "INSERT INTO checkpoints (run, seq, find, checkpoint, new_bytes, seal, header, changes, small_values) "
@@ -107,11 +108,12 @@ def write_commits(
         content %= MODULUS
         moves.append((*moving(namespace, head, content), run))
         written.append(mail.waiting_letters(connection, run) if left else letters)
-        if notes or taken or left or (found is not None and found[5]):
+        if notes or taken or left or (found is not None and found[4]):
             known.pop(head.run_id, None)
         else:
             place = head.checkpoint_id, head.token
-            known[head.run_id] = run, place, content, head.created, head.wake_at, 0
+            indexed = head.created, head.wake_at, head.status._value_, head.family
+            known[head.run_id] = run, place, content, indexed, 0
     _add_rows(connection, rows)
     connection.executemany(MOVE_RUN, moves)
     return written
@@ -129,14 +131,20 @@ def _enter(
         if commit.needs:
             _bring_needed(connection, namespace, commit)
         return add_run(connection, namespace, commit.head), 0, []
-    run, place, content, created, wake_at, has = found
+    run, place, content, before, has = found
     check_head(commit, place)
     letters = mail.waiting_letters(connection, run) if has & LETTERS else []
     if commit.needs:
         _bring_needed(connection, namespace, commit)
     head = commit.head
-    if created != head.created or wake_at != head.wake_at:
-        connection.execute(_SET_TIMES, (head.created, head.wake_at, run))
+    if before != (indexed := (head.created, head.wake_at, head.status._value_, head.family)):
+        if (before[0], before[3]) == (
+            head.created,
+            head.family,
+        ):  # as they are for ever, unless a run is another
+            connection.execute(_SET_STATUS, (*indexed[1:3], run))
+        else:
+            connection.execute(_SET_INDEXED, (*indexed, run))
     if has & NOTES and place[0] != head.checkpoint_id:
         content += mail.clear_notes(connection, run)
     return run, content, letters
@@ -165,7 +173,8 @@ def _add_content(connection: sqlite3.Connection, run: int, commit: Commit, rows:
 
 def add_run(connection: sqlite3.Connection, namespace: str, head: Head) -> int:
     """A row for a run that has none; ``move_run`` completes it."""
-    row = (namespace, head.run_id, head.created, head.wake_at, *moving(namespace, head, 0))
+    indexed = head.created, head.wake_at, head.status._value_, head.family
+    row = (namespace, head.run_id, *indexed, *moving(namespace, head, 0))
     run = connection.execute(ADD_RUN, row).lastrowid
     assert run is not None
     return run
@@ -173,7 +182,7 @@ def add_run(connection: sqlite3.Connection, namespace: str, head: Head) -> int:
 
 def move_run(connection: sqlite3.Connection, namespace: str, run: int, head: Head, content: int) -> None:
     """Let a run stand here, whatever its row said; ``content`` is the sum of the seals of its rows."""
-    connection.execute(_SET_TIMES, (head.created, head.wake_at, run))
+    connection.execute(_SET_INDEXED, (head.created, head.wake_at, head.status._value_, head.family, run))
     connection.execute(MOVE_RUN, (*moving(namespace, head, content % MODULUS), run))
 
 
@@ -211,31 +220,13 @@ OF_RUN = (
 
 def moving(namespace: str, head: Head, content: int) -> tuple[object, ...]:
     """What of a head changes from commit to commit, as ``MOVE_RUN`` wants it."""
-    (
-        _,
-        workflow,
-        family,
-        checkpoint,
-        seq,
-        token,
-        status,
-        _,
-        updated,
-        owner,
-        _,
-        takeovers,
-        reason,
-        kept,
-        waits,
-    ) = head
+    _, workflow, _, checkpoint, seq, token, _, _, updated, owner, _, takeovers, reason, kept, waits = head
     return (
         updated,
         workflow,
-        family,
         _from_hex(checkpoint),
         seq,
         token,
-        status._value_,  # what ``value`` gives after two calls
         owner,
         takeovers,
         # The text of an error may hold half a character, say of a file name that is no Unicode.

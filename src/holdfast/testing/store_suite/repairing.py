@@ -104,6 +104,8 @@ class Repairing:
         assert gone is not None
         await store.remove_run(RunId("gone"), place_of(gone))
         assert list(await store.inspect()) == []
+        for name in ("r", "gone", "never"):
+            assert list(await store.inspect(RunId(name))) == []
         assert all(record.sound for record in await store.records(RunId("r"), *ANYTHING, Depth.ALL))
         before = await all_of(store, "r")
         for run_id in (None, RunId("r"), RunId("nobody")):

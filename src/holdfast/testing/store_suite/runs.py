@@ -71,6 +71,14 @@ class Runs:
         assert await names_of_runs(store, RunQuery(statuses=frozenset({RunStatus.COMPLETED}))) == ["r"]
         assert await names_of_runs(store, RunQuery(workflow_name="Flow")) == []
 
+    async def test_runs_are_filtered_by_when_they_moved_last(self, store: Store) -> None:
+        for run, updated in (("a", NOON + 5), ("b", NOON + 9), ("c", NOON + 7), ("d", NOON + 7)):
+            await begin(store, run, created=NOON, updated=updated)
+        assert await names_of_runs(store, RunQuery(since=NOON)) == ["a", "b", "c", "d"]
+        assert await names_of_runs(store, RunQuery(since=NOON + 7)) == ["b", "c", "d"]
+        assert await names_of_runs(store, RunQuery(since=NOON + 10)) == []
+        assert await pages(store, RunQuery(since=NOON + 7, limit=1)) == ["b", "c", "d"]
+
     async def test_runs_are_filtered_by_family(self, store: Store) -> None:
         for run, family in (("a", "a"), ("b", "a"), ("c", "c"), ("d", "A"), ("e", "gone"), ("f", "a")):
             await begin(store, run, family=RunId(family))
