@@ -23,6 +23,7 @@ from holdfast import (
     Workflow,
     WorkflowBuilder,
     WorkflowContext,
+    WorkflowExecutor,
     handler,
     response_handler,
 )
@@ -61,8 +62,12 @@ class AskInTime(Ask):
         raise AssertionError(expired)
 
 
-def asking(kind: type[Ask]) -> Workflow:
-    return WorkflowBuilder(name="Asking").set_start_executor(kind).build()
+def asking(kind: type[Ask], nested: bool = False) -> Workflow:
+    """One that asks in a nested workflow asks with the path of that."""
+    asks = WorkflowBuilder(name="Asking").set_start_executor(kind).build()
+    if not nested:
+        return asks
+    return WorkflowBuilder(name="Outer").set_start_executor(WorkflowExecutor(asks, id="sub")).build()
 
 
 async def answer_run(run: Run, storage: CheckpointStorage | None, number: int) -> None:
@@ -80,6 +85,22 @@ async def answer_both(run: Run, storage: CheckpointStorage | None, number: int) 
     """Each is used up before the next is left, so that the run moves on in between."""
     await answer_storage(run, storage, number)
     await run.wait_for_completion()
+
+
+async def test_answer_to_a_nested_workflow_costs_the_same_among_any_number_of_requests() -> None:
+    costs = []
+    for count in (FEW, MANY):
+        run = await asking(Ask, nested=True).start(count)
+        first = await soon(run.wait_for_completion())
+        waiting = [request.request_id for request in first.pending_requests]
+
+        async def answer(request_id: str, run: Run = run) -> None:
+            await run.respond({request_id: "yes"})
+            await run.wait_for_completion()
+
+        costs.append(median([(await steps_of(answer(waiting[number])))[0] for number in range(1, 6)]))
+        await run.close()
+    assert costs[1] <= costs[0] * 1.2
 
 
 @pytest.mark.parametrize("kind", [Ask, AskInTime])

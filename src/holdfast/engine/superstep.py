@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from holdfast.engine.limits import Limits
@@ -193,14 +194,17 @@ def _without_finished(
 
     One whose fan-ins hold messages is not over: it waits for more of them, as a run does.
     """
-    worked = {path for outcome in outcomes for path in ancestors(path_of(outcome.executor_id))}
-    addresses = [delivery.target for delivery in after.deliveries]
-    addresses += [request.executor_id for request in after.requests.values()]
-    alive = {path for address in addresses for path in ancestors(path_of(address))}
-    alive |= {path for key in after.buffers for path in ancestors(key.path)}
-    finished = frozenset(worked - alive)
-    if not finished:
+    over = {path for outcome in outcomes for path in ancestors(path_of(outcome.executor_id))}
+    alive = chain(
+        (path_of(delivery.target) for delivery in after.deliveries),
+        (key.path for key in after.buffers),
+        (path_of(request.executor_id) for request in after.requests.values()),
+    )
+    while over and (path := next(alive, None)) is not None:  # there may be many more than it takes
+        over.difference_update(ancestors(path))
+    if not over:
         return Applied(after, delta, unrouted)
+    finished = frozenset(over)
     delta = delta._replace(
         dropped=tuple(scope for scope in after.state if scope.path in finished),
         instances={
