@@ -1,5 +1,8 @@
 """Fan-ins that hold some messages and need others: what a round expects after a deploy, and runs that wait for it."""
 
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +15,9 @@ from holdfast import (
     Host,
     InMemoryCheckpointStorage,
     RequestInfoExecutor,
+    Retention,
     RunStatus,
+    SqliteCheckpointStorage,
     WaitingFanIn,
     Workflow,
     WorkflowBuilder,
@@ -140,16 +145,22 @@ async def once_more(parts: list[str], ctx: WorkflowContext[int, str]) -> None:
         await ctx.send_message(1)
 
 
-def looping(*checks: Any) -> Workflow:
+def looping(*checks: Any, durability: Any = "sync") -> Workflow:
     builder = WorkflowBuilder(name="Order").set_start_executor(Twice)
     builder.add_fan_out_edges(Twice, list(checks)).add_fan_in_edges(list(checks), once_more)
-    return builder.add_edge(once_more, Twice).build()
+    return builder.add_edge(once_more, Twice).with_durability(durability).build()
 
 
-async def test_next_round_expects_all_sources(place: Place) -> None:
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+async def test_next_round_expects_all_sources(place: Place, durability: Any) -> None:
     await failing_at("fraud", looping(*steps("price", "fraud")), place.storage)
-    result = await resumed(looping(*steps("tax", "price", "fraud")), await place.reopened())
+    storage = await place.reopened()
+    result = await resumed(looping(*steps("tax", "price", "fraud"), durability=durability), storage)
     assert result.outputs == ["A price, A fraud", "B1 tax, B1 price, B1 fraud"]
+    latest = (await storage.list_checkpoints(run_id="mine"))[-1]
+    assert (await storage.verify()).ok
+    await storage.prune(Retention.latest_only())
+    assert list((await storage.load(latest)).outputs) == result.outputs
 
 
 def staged(*checks: str, slow: str, **more: Any) -> Workflow:
@@ -273,7 +284,8 @@ async def test_run_that_rests_on_a_fan_in_waits_for_messages(place: Place) -> No
     assert (info.status, info.waiting_for, info.wake_at) == (RunStatus.WAITING, ("messages",), None)
     assert [run.run_id for run in await storage.list_runs(status="waiting")] == ["mine"]
     latest = (await storage.list_checkpoints(run_id="mine"))[-1]
-    assert latest.status is RunStatus.WAITING
+    assert (latest.status, latest.waiting_for) == (RunStatus.WAITING, ("messages",))
+    assert "head, waiting for messages" in await storage.draw_tree("mine")
 
 
 async def test_without_storage_it_waits_as_well() -> None:
@@ -353,7 +365,21 @@ async def test_sleep_is_waiting_for_time(storage: CheckpointStorage) -> None:
     await run.close()
 
 
-async def test_repaired_and_imported_runs_say_what_they_wait_for(place: Place, tmp_path: Any) -> None:
+async def test_repaired_run_says_what_it_waits_for(tmp_path: Path) -> None:
+    async with SqliteCheckpointStorage(tmp_path / "runs.db") as storage:
+        await stuck().run("A", run_id="mine", storage=storage)
+        ask = RequestInfoExecutor(id="ask", response_type=str)
+        await shipping(check("price"), ask).run("A", run_id="asks", storage=storage)
+    with closing(sqlite3.connect(tmp_path / "runs.db")) as connection, connection:
+        connection.execute("UPDATE runs SET waiting_for = 'time'")
+    async with SqliteCheckpointStorage(tmp_path / "runs.db") as storage:
+        assert len((await storage.verify()).problems) == 2
+        await storage.repair()
+        found = {run.run_id: run.waiting_for for run in await storage.list_runs(status="waiting")}
+    assert found == {"mine": ("messages",), "asks": ("answers",)}
+
+
+async def test_imported_run_says_what_it_waits_for(place: Place, tmp_path: Path) -> None:
     await stuck().run("A", run_id="mine", storage=place.storage)
     await place.storage.export_run("mine", tmp_path / "mine.export")
     other = InMemoryCheckpointStorage()

@@ -11,7 +11,7 @@ import ormsgpack
 
 from holdfast.checkpoint.store import FORMAT_MAJOR
 from holdfast.engine.made import made
-from holdfast.engine.status import RunStatus
+from holdfast.engine.status import RunStatus, WaitingFor, waiting_for
 from holdfast.ids import CheckpointId, RunId
 
 if TYPE_CHECKING:
@@ -131,6 +131,13 @@ def unpacked_header(data: bytes) -> Header:
     )
 
 
+def waiting_at(header: Header) -> tuple[WaitingFor, ...]:
+    """What a run waits for at a checkpoint; it sleeps within a superstep, so that no checkpoint is about that."""
+    if header.status is not RunStatus.WAITING:
+        return ()
+    return waiting_for(header.request_count, None, True)
+
+
 class CheckpointInfo:
     """What is known of a checkpoint without reading any value.
 
@@ -232,6 +239,11 @@ class CheckpointInfo:
     def request_count(self) -> int:
         """How many requests wait for an answer."""
         return self._said.request_count
+
+    @property
+    def waiting_for(self) -> tuple[WaitingFor, ...]:
+        """What the run waits for that is WAITING there: ``"answers"``, or ``"messages"`` that a fan-in needs."""
+        return waiting_at(self._said)
 
     @property
     def tags(self) -> tuple[str, ...]:

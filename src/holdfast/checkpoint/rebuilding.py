@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from holdfast.checkpoint.info import Header
+from holdfast.checkpoint.info import Header, waiting_at
 from holdfast.checkpoint.store import Head
-from holdfast.engine.status import RunStatus, waiting_for
+from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId, RunId
 
 
@@ -30,15 +30,8 @@ def rebuilt_head(
         status,
         created,
         max(now, header.time + 1),
-        waiting_for=waiting_at(header),
+        waiting_for=" ".join(waiting_at(header)),
     )
-
-
-def waiting_at(header: Header) -> str:
-    """What a run waits for that stands on a checkpoint, as ``Head.waiting_for`` says it."""
-    if header.status is not RunStatus.WAITING:
-        return ""
-    return " ".join(waiting_for(header.request_count, None, True))
 
 
 WHAT_IS_LOST = (

@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from holdfast.checkpoint.bundles import unbundled
-from holdfast.checkpoint.info import Header
+from holdfast.checkpoint.info import Header, waiting_at
 from holdfast.checkpoint.journal import sizes_in_note
 from holdfast.checkpoint.loading import Blobs, changes_of, fold_one, folded, keyframe_of, lineage, whole
 from holdfast.checkpoint.manifest import Manifest
 from holdfast.checkpoint.paging import Unreadable, each_record
 from holdfast.checkpoint.problems import briefly
 from holdfast.checkpoint.pruning import keyframe_at
-from holdfast.checkpoint.rebuilding import waiting_at
 from holdfast.checkpoint.record import plain_form, read_header
 from holdfast.checkpoint.store import Blob, Commit, Depth, Expected, Head, Letter, Note, Record, Store
 from holdfast.checkpoint.values import Wanted
@@ -169,7 +168,7 @@ class Salvage:
             owner="",
             takeovers=0,
             reason="",
-            waiting_for=waiting_at(header),
+            waiting_for=" ".join(waiting_at(header)),
         )
 
     async def _notes(self) -> Sequence[Note]:

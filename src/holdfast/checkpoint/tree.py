@@ -271,10 +271,12 @@ class _Drawing:
     def _remarks(self, made: CheckpointInfo) -> str:
         """All that is not usual about a checkpoint."""
         words: list[str] = [] if made.cause is Cause.SUPERSTEP else [made.cause]
+        status = self._heads.get(made.checkpoint_id, made.status)
         if made.checkpoint_id in self._heads:
-            words += ["head", self._heads[made.checkpoint_id]]
-        elif made.status is not RunStatus.RUNNING:
-            words.append(made.status)
+            words.append("head")
+        if made.checkpoint_id in self._heads or status is not RunStatus.RUNNING:
+            waits = status is RunStatus.WAITING and made.waiting_for == ("messages",)
+            words.append("waiting for messages" if waits else status)
         words += [f"tagged {_in_line(tag)}" for tag in made.tags]
         return "".join(f", {word}" for word in words)
 
