@@ -168,7 +168,7 @@ def _wake_twice() -> None:
         genuine(self, workflow, head)
         genuine(self, workflow, head)
 
-    async def free(store: Store, head: Head, take_over: bool) -> Head:
+    async def free(store: Store, head: Head, take_over: bool, resumed: str = "") -> Head:
         return head
 
     Host._begin = begin  # type: ignore[method-assign]

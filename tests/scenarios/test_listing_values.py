@@ -16,12 +16,13 @@ from holdfast import (
     executor,
 )
 from holdfast.checkpoint import loading
+from holdfast.checkpoint.folding import take_in
 from tests.support.durable import Place
 from tests.support.runs import soon
 
 
 @executor
-async def grow(left: int, ctx: WorkflowContext[int, str]) -> None:
+async def grow(left: int, ctx: WorkflowContext[int | str, str]) -> None:
     """Writes small and large values, lists that grow, and passes large messages."""
     await ctx.set_shared_state("left", left)
     await ctx.set_shared_state("big", f"{left} " * 5_000)
@@ -68,8 +69,8 @@ async def test_listed_values_are_those_that_are_loaded(place: Place, retention: 
         {"run_id": "two", "limit": 3},
         {"workflow_id": "Grow", "limit": 5},
     ):
-        listed = await storage.list_checkpoints(**options, values=True)  # type: ignore[arg-type]
-        plain = await storage.list_checkpoints(**options)  # type: ignore[arg-type]
+        listed = await storage.list_checkpoints(**options, values=True)
+        plain = await storage.list_checkpoints(**options)
         assert [made.info for made in listed] == [made.info for made in plain]
         loaded = [await storage.load(made) for made in plain]
         assert [seen(made) for made in listed] == [seen(made) for made in loaded]
@@ -102,7 +103,7 @@ async def test_without_values_nothing_is_read_that_is_not_asked_for() -> None:
 async def test_each_record_and_blob_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     storage = InMemoryCheckpointStorage()
     await soon(growing().run(120, storage=storage))
-    folds, fold = 0, loading.take_in
+    folds, fold = 0, take_in
 
     def counted(*given: Any) -> None:
         nonlocal folds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Sequence
 from typing import Any, TypeAlias
 
@@ -20,6 +21,9 @@ from holdfast.graph.edge import FanIn
 from holdfast.graph.graph import Graph, ancestors, path_of
 from holdfast.ids import ExecutorId
 
+# That of an instance of a nested workflow, in a path: all have the same graph.
+_NUMBER = re.compile(r"#\d+")
+
 Description: TypeAlias = dict[str, Any]
 """A graph as ``Graph.description`` says it."""
 
@@ -28,16 +32,16 @@ _LISTED = 20
 _LONGEST_LINE = 400
 
 
-def namer_of(graph: Graph, before: Description | None = None) -> Namer:
+def namer_of(graph: Graph, before: FanInsBefore | None = None) -> Namer:
     """How names in checkpoints are translated into those of the graph.
 
-    With the description of the graph ``before``, also those of fan-ins that have other sources now.
+    With the fan-ins of the graph ``before``, also the names of those that have other sources now.
     """
 
     def fan_in(path: str, was: str) -> str:
-        name, now = renamed_buffer(graph, path, was), renamed_path(graph, path)
-        found = {old.buffer_key: key for key, old in _fan_ins_before(graph, before, now).items()}
-        return found.get(name, name)
+        name = renamed_buffer(graph, path, was)
+        found = {} if before is None else before.at(renamed_path(graph, path))
+        return next((key for key, old in found.items() if old.buffer_key == name), name)
 
     return Namer(lambda address: renamed(graph, address), lambda path: renamed_path(graph, path), fan_in)
 
@@ -106,7 +110,7 @@ def check_homes(graph: Graph, workflow_name: str, snapshot: Snapshot) -> None:
 
 
 def rounds_under_way(
-    graph: Graph, before: Description | None, snapshot: Snapshot
+    graph: Graph, before: FanInsBefore, snapshot: Snapshot
 ) -> dict[BufferKey, tuple[ExecutorId, ...]]:
     """The sources that fan-ins wait for in the round under way, where these are not all that they have now.
 
@@ -116,18 +120,21 @@ def rounds_under_way(
     addresses = [delivery.target for delivery in snapshot.deliveries]
     addresses += [request.executor_id for request in snapshot.requests.values()]
     addresses += [ExecutorId(key.path) for key in snapshot.buffers if key.path]
-    paths = {"", *(path for address in addresses for path in ancestors(path_of(address)))}
+    moving_at: dict[str, set[ExecutorId]] = {"": set()}
+    for address in addresses:
+        for path in ("", *ancestors(path_of(address))):
+            moving_at.setdefault(path, set()).add(_local(path, address))
     found: dict[BufferKey, tuple[ExecutorId, ...]] = {}
-    for path in sorted(paths):
-        here, olds = graph.at(path), _fan_ins_before(graph, before, path)
-        moving = {_local(path, address) for address in addresses if address.startswith(path)} - {""}
+    for path, moving in moving_at.items():
+        here, olds = graph.at(path), before.at(path)
+        holding = [join for join in here.fan_ins if (path, join.buffer_key) in snapshot.buffers]
         for edge in here.fan_ins:
             key = BufferKey(path, edge.buffer_key)
-            old = olds.get(edge.buffer_key, edge if before is None else None)
+            old = olds.get(edge.buffer_key)
             began: Sequence[ExecutorId] = snapshot.rounds.get(key) or (() if old is None else old.sources)
             held = snapshot.buffers.get(key, {})
-            others = {join.target for join in here.fan_ins if (path, join.buffer_key) in snapshot.buffers}
-            near = {*held, *_reached(here, moving | (others - {edge.target}), edge)}
+            others = {join.target for join in holding if join is not edge}
+            near = {*held, *_reached(here, moving | others, edge)}
             expected = [source for source in began if source in held or source in edge.sources]
             expected += [source for source in edge.sources if source not in began and source in near]
             ordered = tuple(expected) == edge.sources or (not held and {*expected} == {*edge.sources})
@@ -144,7 +151,7 @@ def _local(path: str, address: str) -> ExecutorId:
 def _reached(graph: Graph, moving: Collection[ExecutorId], without: FanIn) -> set[ExecutorId]:
     """The executors that have messages, or can get one before a fan-in delivers."""
     reached: set[ExecutorId] = set()
-    open_ends = list(moving)
+    open_ends = [executor_id for executor_id in moving if executor_id]
     while open_ends:
         if (executor_id := open_ends.pop()) not in reached:
             reached.add(executor_id)
@@ -153,13 +160,35 @@ def _reached(graph: Graph, moving: Collection[ExecutorId], without: FanIn) -> se
     return reached
 
 
-def _fan_ins_before(graph: Graph, before: Description | None, path: str) -> dict[str, FanIn]:
-    """The fan-ins of the graph before, under the names of now, by the names of what they are in the graph at ``path``.
+class FanInsBefore:
+    """The fan-ins of the graph that a run was in before, under the names of now."""
 
-    One with other sources is known by its target, and by some source that it had. One that is new is not there.
-    """
-    if before is None:
-        return {}
+    def __init__(self, graph: Graph, before: Description | None) -> None:
+        self._graph = graph
+        self._before = before
+        self._known: dict[str, dict[str, FanIn]] = {}
+
+    def at(self, path: str) -> dict[str, FanIn]:
+        """Those in the graph at ``path``, by the names of what they are there now.
+
+        One with other sources is known by its target, and by some source that it had. One that is new is not there. All
+        are the same if nothing is known of the graph before.
+        """
+        place = _NUMBER.sub("#", path)
+        if place not in self._known:
+            self._known[place] = self._found(path)
+        return self._known[place]
+
+    def _found(self, path: str) -> dict[str, FanIn]:
+        if self._before is not None:
+            return _fan_ins_at(self._graph, self._before, path)
+        try:
+            return {edge.buffer_key: edge for edge in self._graph.at(path).fan_ins}
+        except KeyError:  # there is no such graph now
+            return {}
+
+
+def _fan_ins_at(graph: Graph, before: Description, path: str) -> dict[str, FanIn]:
     # Who goes on with the same graph need not wait for it.
     from holdfast.graph.reading import read
 

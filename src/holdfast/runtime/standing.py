@@ -34,6 +34,7 @@ from holdfast.ids import ExecutorId
 from holdfast.runtime.checkpoints import Beginning
 from holdfast.runtime.environment import Environment
 from holdfast.runtime.graph_change import (
+    FanInsBefore,
     check_homes,
     check_journal,
     described_before,
@@ -188,13 +189,14 @@ class Standings:
         self, loaded: Loaded, blobs: Blobs, allow_graph_change: bool
     ) -> tuple[Snapshot, NewGraph]:
         manifest, header = loaded.manifest, loaded.header
-        new, before = NewGraph(), None
+        new, before = NewGraph(), FanInsBefore(self._graph, None)
         if not self._graph.recognises(manifest.fingerprint):
             if not allow_graph_change:
                 raise await graph_changed(self._graph, self._name, loaded, self._encoder, blobs)
             new = NewGraph(True, self._graph.fingerprint, self._description())
         if new.changed and not is_finished(manifest):
-            before = await described_before(manifest, self._encoder, blobs)
+            described = await described_before(manifest, self._encoder, blobs)
+            before = FanInsBefore(self._graph, described)
             renames = renames_of(manifest, namer_of(self._graph, before))
             new = new._replace(renames=renames)
             if renames is not None:
