@@ -12,12 +12,12 @@ import pytest
 from tests.support.durable import ON_DISK
 from tests.support.fault_processes import play
 
-KILLS = int(os.environ.get("HOLDFAST_KILLS", "16"))
+KILLS = int(os.environ.get("HOLDFAST_KILLS", "14"))
 
 
 @pytest.mark.parametrize("store", ON_DISK)
-def test_any_system_call_may_be_the_last(store: str, tmp_path: Path) -> None:
-    code, said = play(tmp_path, "call_kills", "--store", store, "--count", KILLS)
+def test_any_system_call_may_be_the_last(store: str, quick_path: Path) -> None:
+    code, said = play(quick_path, "call_kills", "--store", store, "--count", KILLS)
     assert code == 0, said
     happened = re.search(r"(\d+) of \d+ faults happened", said)
     assert happened is not None, said
@@ -28,7 +28,7 @@ def test_any_system_call_may_be_the_last(store: str, tmp_path: Path) -> None:
     ("store", "planted", "act"),
     [("sqlite", "no-transactions", "restore, "), ("file", "writes-in-place", "tag, ")],
 )
-def test_a_planted_bug_is_found(store: str, planted: str, act: str, tmp_path: Path) -> None:
-    code, said = play(tmp_path, "call_kills", "--store", store, "--planted", planted, "--only", act)
+def test_a_planted_bug_is_found(store: str, planted: str, act: str, quick_path: Path) -> None:
+    code, said = play(quick_path, "call_kills", "--store", store, "--planted", planted, "--only", act)
     assert code == 1, said
     assert f"WRONG: {act}" in said

@@ -11,19 +11,19 @@ import pytest
 from tests.support.durable import ON_DISK
 from tests.support.fault_processes import play
 
-ERRORS = int(os.environ.get("HOLDFAST_ERRORS", "5"))
+ERRORS = int(os.environ.get("HOLDFAST_ERRORS", "4"))
 
 
 @pytest.mark.parametrize("group", ["sync ", ""])
 @pytest.mark.parametrize("store", ON_DISK)
-def test_any_system_call_may_fail(store: str, group: str, tmp_path: Path) -> None:
-    code, said = play(tmp_path, "errors", "--store", store, "--only", group, "--count", ERRORS)
+def test_any_system_call_may_fail(store: str, group: str, quick_path: Path) -> None:
+    code, said = play(quick_path, "errors", "--store", store, "--only", group, "--count", ERRORS)
     assert code == 0, said
 
 
 @pytest.mark.parametrize("store", ON_DISK)
-def test_planted_store_that_swallows_errors(store: str, tmp_path: Path) -> None:
+def test_planted_store_that_swallows_errors(store: str, quick_path: Path) -> None:
     arguments = ["--store", store, "--planted", "swallows-errors", "--only", "sync EIO twice", "--count", 20]
-    code, said = play(tmp_path, "errors", *arguments)
+    code, said = play(quick_path, "errors", *arguments)
     assert code == 1, said
     assert "after a power cut" in said

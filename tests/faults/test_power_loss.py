@@ -16,8 +16,8 @@ CUTS = int(os.environ.get("HOLDFAST_CUTS", "12"))
 
 
 @pytest.mark.parametrize("store", ON_DISK)
-def test_power_may_be_cut_at_any_moment(store: str, tmp_path: Path) -> None:
-    code, said = play(tmp_path, "power_loss", "--store", store, "--count", CUTS)
+def test_power_may_be_cut_at_any_moment(store: str, quick_path: Path) -> None:
+    code, said = play(quick_path, "power_loss", "--store", store, "--count", CUTS)
     assert code == 0, said
     assert f" {CUTS} of " in said
 
@@ -31,8 +31,8 @@ def test_power_may_be_cut_at_any_moment(store: str, tmp_path: Path) -> None:
         ("file", "names-first", "verify says|is damaged"),
     ],
 )
-def test_a_planted_bug_is_found(store: str, planted: str, how: str, tmp_path: Path) -> None:
+def test_a_planted_bug_is_found(store: str, planted: str, how: str, quick_path: Path) -> None:
     arguments = ["--store", store, "--planted", planted, "--count", 40, "--only", "what is sure"]
-    code, said = play(tmp_path, "power_loss", *arguments)
+    code, said = play(quick_path, "power_loss", *arguments)
     assert code == 1, said
     assert re.search(f"WRONG: .*({how})", said), said

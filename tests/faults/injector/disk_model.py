@@ -71,8 +71,7 @@ class FileNode:
 
     def _touch(self, first: int, end: int) -> None:
         for number in range(first // _SECTOR, -(-end // _SECTOR)):
-            content = bytes(self.seen[number * _SECTOR : (number + 1) * _SECTOR])
-            self.sectors.setdefault(number, []).append(content)
+            self.sectors.setdefault(number, []).append(self._sector(number))
         self.sizes.append(len(self.seen))
 
     @property
@@ -82,10 +81,8 @@ class FileNode:
 
     def sync(self, failed: bool) -> None:
         """Let the disk hold what processes see; if that fails, it is not tried again."""
-        if not failed:
-            self.disk = self._with(
-                {number: bytes(self._sector(number)) for number in self.sectors}, len(self.seen)
-            )
+        if not failed and self.is_dirty:
+            self.disk = self._with({number: self._sector(number) for number in self.sectors}, len(self.seen))
         self.sectors.clear()
         self.sizes.clear()
 
@@ -95,8 +92,8 @@ class FileNode:
             return self.disk
         return self._with(luck.choose(self.sectors), luck.size([len(self.disk), *self.sizes]))
 
-    def _sector(self, number: int) -> bytearray:
-        return self.seen[number * _SECTOR : (number + 1) * _SECTOR]
+    def _sector(self, number: int) -> bytes:
+        return bytes(self.seen[number * _SECTOR : (number + 1) * _SECTOR])
 
     def _with(self, sectors: dict[int, bytes], size: int) -> bytes:
         content = bytearray(self.disk)
@@ -139,7 +136,7 @@ class FolderNode:
 
     def sync(self, failed: bool) -> None:
         """Let the disk hold the names that processes see; after a failure only if another one changes."""
-        if not failed and self.changes:
+        if not failed and self.is_dirty:
             self.disk = dict(self.seen)
         self.changes.clear()
 
