@@ -201,7 +201,7 @@ def begin_anew(folders: Folders) -> None:
 
 
 def inspect(folders: Folders) -> None:
-    assert folders.inspect() == []
+    assert folders.inspect(None) == []
 
 
 def list_records(folders: Folders) -> None:
@@ -260,7 +260,7 @@ def test_what_happens_between_two_reads_is_no_damage(
             between = Between(nth, partial(happen, meanwhile), patch)
             with contextlib.suppress(HeadMoved):
                 LOOKS[look](looking)
-        assert other(tmp_path / str(nth)).inspect() == []
+        assert other(tmp_path / str(nth)).inspect(None) == []
         if between.looks < nth:
             break
     assert nth > 2
