@@ -14,14 +14,20 @@ from pathlib import Path
 from unittest.mock import patch
 
 from holdfast.stores.disk import Disk
-from tests.support.corruption import DAMAGES, tried
+from tests.support.corruption import DAMAGES, foreign, tried
 from tests.support.corruption_bugs import PLANTED, planted
 from tests.support.corruption_world import fill, look, opened
 from tests.support.durable import ON_DISK
 
 
 async def campaign(
-    kind: str, folder: Path, seeds: Sequence[int], only: str = "", bug: str = "", repair_every: int = 1
+    kind: str,
+    folder: Path,
+    seeds: Sequence[int],
+    only: str = "",
+    bug: str = "",
+    repair_every: int = 1,
+    reads: int = 1,
 ) -> list[str]:
     """What went wrong, for each seed with which anything did; says how many were noticed."""
     original = folder / "original"
@@ -31,14 +37,16 @@ async def campaign(
             await fill(storage)
         baseline = await look(storage)
         assert (await storage.verify()).problems == []
-    wrong: list[str] = []
+        wrong: list[str] = []
+        if not bug:
+            wrong += [complaint async for complaint in foreign(storage, baseline, folder, baseline)]
     noticed = 0
     for number, seed in enumerate(seeds):
         if number and number % 100 == 0:
             print(f"{kind}: {number} of {len(seeds)}, {len(wrong)} wrong", flush=True)
         with planted(bug):
             how, was_noticed, complaints = await tried(
-                kind, original, baseline, seed, folder / "copy", only, seed % repair_every == 0
+                kind, original, baseline, seed, folder / "copy", only, seed % repair_every == 0, reads
             )
         noticed += was_noticed
         wrong += [f"seed {seed}, {how}: {complaint}" for complaint in complaints[:3]]
@@ -60,12 +68,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--repair-every", type=int, default=4, help="of how many damages one is repaired, too"
     )
+    parser.add_argument(
+        "--reads", type=int, default=10, help="how many runs are read in all ways after each damage"
+    )
     parser.add_argument("--planted", choices=["", *PLANTED], default="")
     given = parser.parse_args(arguments)
     seeds = range(given.seed, given.seed + given.count)
     with tempfile.TemporaryDirectory() as folder:
         wrong = asyncio.run(
-            campaign(given.store, Path(folder), seeds, given.only, given.planted, given.repair_every)
+            campaign(
+                given.store,
+                Path(folder),
+                seeds,
+                given.only,
+                given.planted,
+                given.repair_every,
+                given.reads,
+            )
         )
     for complaint in wrong:
         print(f"WRONG: {complaint}")

@@ -3,12 +3,17 @@
 By hand, for longer: ``python -m tests.faults.corruption --store file --count 500``.
 """
 
+import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from tests.faults.corruption import campaign
+from tests.stores.sqlite_programs import execute
+from tests.support.corruption import foreign
 from tests.support.corruption_bugs import PLANTED
+from tests.support.corruption_world import fill, look, opened
 
 COUNT = {"sqlite": 24, "file": 8}
 
@@ -21,4 +26,50 @@ async def test_every_corruption_is_noticed_or_cannot_be_seen(kind: str, tmp_path
 @pytest.mark.parametrize("bug", PLANTED)
 async def test_a_planted_bug_is_found(bug: str, tmp_path: Path) -> None:
     kind, only, _ = PLANTED[bug]
-    assert await campaign(kind, tmp_path, range(150), only, bug) != []
+    reads = 1 if only == "blob type" else 0
+    assert await campaign(kind, tmp_path, range(150), only, bug, reads=reads) != []
+
+
+_NO_TEXT = "CAST(x'4352ff80' AS TEXT)"
+ODD_DATABASES = {
+    "a definition that is no text": [
+        "PRAGMA writable_schema = ON",
+        f"UPDATE sqlite_master SET name = {_NO_TEXT}, sql = {_NO_TEXT} WHERE name = 'tags_by_checkpoint'",
+    ],
+    "headers that are no text": [f"UPDATE checkpoints SET header = {_NO_TEXT}"],
+    "blobs that are numbers": ["UPDATE blobs SET data = 5 WHERE data IS NOT NULL"],
+    "sizes that are words": ["UPDATE blobs SET size = 'much'"],
+    "families that are bytes": ["UPDATE families SET family = CAST(family AS BLOB)"],
+    "numbers of checkpoints that are words": ["UPDATE checkpoints SET seq = 'number ' || id"],
+    "features that are numbers": ["UPDATE meta SET value = '[1, \"x\"]' WHERE key = 'features'"],
+}
+"""What was found to raise errors of SQLite or of Python from calls of a storage."""
+
+
+async def test_calls_on_odd_storages_raise_errors_of_ours(tmp_path: Path) -> None:
+    seen = {}
+    for kind in COUNT:
+        (tmp_path / kind).mkdir()
+        async with opened(kind, tmp_path / kind) as storage:
+            await fill(storage)
+            seen[kind] = await look(storage)
+            assert [one async for one in foreign(storage, seen[kind], tmp_path, ["bundled"])] == []
+
+    async def judge(kind: str, folder: Path) -> list[str]:
+        storage = opened(kind, folder)
+        found = [one async for one in foreign(storage, seen[kind], folder, ["grown"])]
+        await storage.close()
+        return found
+
+    for number, (what, statements) in enumerate(ODD_DATABASES.items()):
+        folder = tmp_path / f"odd{number}"
+        shutil.copytree(tmp_path / "sqlite", folder)
+        execute(folder / "runs.db", *statements)
+        assert (what, await judge("sqlite", folder)) == (what, [])
+
+    for file in (tmp_path / "file" / "runs" / "runs" / "grown").glob("*.json"):
+        said = json.loads(file.read_bytes() or b"{}")
+        for record in said.get("records", ()):
+            record["checkpoint_id"] = "x" + record["checkpoint_id"][1:]
+        file.write_text(json.dumps(said))
+    assert await judge("file", tmp_path / "file") == []

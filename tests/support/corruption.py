@@ -5,7 +5,7 @@ import os
 import random
 import shutil
 import sqlite3
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from holdfast import CheckpointNotFound, CheckpointStorage, HoldfastError, VerifyReport
+from holdfast import CheckpointNotFound, CheckpointStorage, HoldfastError, Retention, VerifyReport
 from holdfast.checkpoint.store import RunQuery
 from holdfast.stores.disk import Disk
+from holdfast.stores.sqlite import SqliteStore
 from tests.support.corruption_world import Seen, head_of, inbox_of, journal_of, loaded, opened
 
 # -- damage ----------------------------------------------------------------------------------------
@@ -88,6 +89,40 @@ def damage_row(chance: random.Random, folder: Path, tables: Sequence[str] = TABL
     raise AssertionError("nothing could be changed")
 
 
+_ODD = (None, 0, -1, 2**63 - 1, 1.5, float("inf"), "", "x", "1", b"", b"\xff", bytes(32))
+
+
+def damage_type(chance: random.Random, folder: Path, tables: Sequence[str] = (*TABLES, "meta")) -> str:
+    """Let a column hold what no column of the kind holds: another type, or text that is not UTF-8."""
+    with closing(sqlite3.connect(folder / "runs.db", isolation_level=None)) as connection:
+        for _ in range(100):
+            table = chance.choice(tables)
+            key = "key" if table == "meta" else "rowid"
+            row = chance.choice([row for (row,) in connection.execute(f"SELECT {key} FROM {table}")])
+            column = chance.choice(
+                [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")]
+            )
+            new = "CAST(x'612fff80' AS TEXT)" if chance.random() < 0.3 else "?"
+            value = [chance.choice(_ODD)] if new == "?" else []
+            try:
+                connection.execute(f"UPDATE {table} SET {column} = {new} WHERE {key} = ?", (*value, row))
+            except sqlite3.Error:
+                continue
+            return f"{column} of row {row} of {table} became {new} {value}"
+    raise AssertionError("nothing could be changed")
+
+
+def damage_schema(chance: random.Random, folder: Path) -> str:
+    """Let the definition of a table or index be another text, or none: SQLite complains about it with its bytes."""
+    with closing(sqlite3.connect(folder / "runs.db", isolation_level=None)) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        name = chance.choice([name for (name,) in connection.execute("SELECT name FROM sqlite_master")])
+        column = chance.choice(["name", "sql", "tbl_name"])
+        new = chance.choice([b"CR\xff\x80", b"", b"CREATE TABLE x (y)"])
+        connection.execute(f"UPDATE sqlite_master SET {column} = CAST(? AS TEXT) WHERE name = ?", (new, name))
+    return f"{column} of {name} became {new!r}"
+
+
 def _files(folder: Path) -> list[Path]:
     return sorted(
         path
@@ -158,6 +193,24 @@ def damage_find(chance: random.Random, folder: Path) -> str:
     return f"find of row {row} of checkpoints"
 
 
+def damage_json(chance: random.Random, folder: Path) -> str:
+    """Let something in a commit file, at any depth, be of another type or another text; it stays JSON."""
+    path = chance.choice([path for path in _files(folder) if path.suffix == ".json"])
+    said = json.loads(path.read_bytes() or b"{}")
+    places = [(said, key) for key in said]
+    for within, key in places:  # grows while it is walked through
+        inner = within[key]
+        keys = inner if isinstance(inner, dict) else range(len(inner)) if isinstance(inner, list) else ()
+        places += [(inner, one) for one in keys]
+    if not places:
+        return f"nothing stands in {path.relative_to(folder)}"
+    within, key = chance.choice(places)
+    odd: list[Any] = [None, -1, 2**70, 1.5, "x", "zz" * 32, "\udc80", [], {}, [within[key]]]
+    within[key] = chance.choice(odd)
+    path.write_text(json.dumps(said))
+    return f"{key!r} in {path.relative_to(folder)} became {within[key]!r:.50}"
+
+
 def damage_head(chance: random.Random, folder: Path) -> str:
     """Let the newest file of a run say something else of where it stands, in JSON that can be read."""
     run = chance.choice(sorted(path for path in (folder / "runs" / "runs").iterdir()))
@@ -186,6 +239,9 @@ Damaging = Callable[[random.Random, Path], str]
 DAMAGES: dict[str, dict[str, tuple[int, Damaging]]] = {
     "sqlite": {
         "row": (6, damage_row),
+        "type": (3, damage_type),
+        "blob type": (1, partial(damage_type, tables=("blobs",))),
+        "schema": (1, damage_schema),
         "page": (3, damage_page),
         "blob": (1, damage_blob),
         "find": (1, damage_find),
@@ -197,6 +253,7 @@ DAMAGES: dict[str, dict[str, tuple[int, Damaging]]] = {
         "commit": (7, damage_commit),
         "blob": (3, damage_blob),
         "head": (1, damage_head),
+        "json": (4, damage_json),
         "link": (1, damage_link),
     },
 }
@@ -308,6 +365,56 @@ async def mended(storage: CheckpointStorage, baseline: dict[str, Seen]) -> Async
         yield f"it repairs again: {again}"
 
 
+Calls = Iterator[tuple[str, Callable[[], Awaitable[object]]]]
+
+
+def _calls(storage: CheckpointStorage, folder: Path) -> Calls:
+    """All that reads a storage as a whole."""
+    yield "list_runs", storage.list_runs
+    yield "list_runs(interrupted)", partial(storage.list_runs, interrupted=True)
+    yield "list_checkpoints", storage.list_checkpoints
+    yield "get_latest", storage.get_latest
+    yield "statistics", partial(storage.statistics, measure_blobs=True)
+    yield "repair(dry_run)", partial(storage.repair, dry_run=True)
+    if isinstance(storage.store, SqliteStore):
+        yield "backup", partial(storage.store.backup, folder / "copy.db")
+
+
+def _calls_of(storage: CheckpointStorage, folder: Path, run_id: str, seen: Seen) -> Calls:
+    """All that reads one run; what prunes it reads it, too."""
+    newest, oldest = seen.listed[-1], seen.listed[0]
+    yield "list_checkpoints", partial(storage.list_checkpoints, run_id=run_id)
+    yield "get_latest", partial(storage.get_latest, run_id=run_id)
+    yield "draw_tree", partial(storage.draw_tree, run_id)
+    yield "verify", partial(storage.verify, run_id)
+    yield "export_run", partial(storage.export_run, run_id, folder / f"{run_id}.run")
+    yield "load", partial(loaded, storage, newest)
+    yield "load(values=False)", partial(_loaded_later, storage, newest)
+    yield "diff", partial(storage.diff, oldest, newest)
+    yield "prune(dry_run)", partial(storage.prune, Retention.latest_only(), run_id=run_id, dry_run=True)
+
+
+async def _loaded_later(storage: CheckpointStorage, checkpoint_id: str) -> None:
+    made = await storage.load(checkpoint_id, values=False)
+    await made.read_state("lines", scope_name="S")
+
+
+async def foreign(
+    storage: CheckpointStorage, baseline: dict[str, Seen], folder: Path, run_ids: Collection[str]
+) -> AsyncIterator[str]:
+    """The calls that raise what is no error of ours, in a storage that may be damaged in any way."""
+    calls = [("storage", *call) for call in _calls(storage, folder)]
+    for run_id in run_ids:
+        calls += [(run_id, *call) for call in _calls_of(storage, folder, run_id, baseline[run_id])]
+    for of, name, call in calls:
+        try:
+            await call()
+        except HoldfastError:
+            pass
+        except Exception as error:
+            yield f"{name} of {of} raises {error!r}"
+
+
 async def tried(
     kind: str,
     original: Path,
@@ -316,8 +423,12 @@ async def tried(
     work: Path,
     only: str = "",
     repairs: bool = True,
+    reads: int = 1,
 ) -> tuple[str, bool, list[str]]:
-    """Damage a copy of a storage: how, whether it was noticed, and what is wrong with the report or with a repair."""
+    """Damage a copy of a storage: how, whether it was noticed, and what is wrong with the report or with a repair.
+
+    So many runs are read in all ways that there are, and the storage if there are any.
+    """
     shutil.rmtree(work, ignore_errors=True)
     shutil.copytree(original, work, symlinks=True)
     how = damage(kind, work, seed, only)
@@ -326,6 +437,9 @@ async def tried(
         with patch.object(Disk, "_sync", lambda *_: None):  # nothing here is about power cuts
             told = Told(await storage.verify())
             wrong = await complaints(storage, baseline, told)
+            if reads:
+                read = random.Random(seed).sample(sorted(baseline), min(reads, len(baseline)))
+                wrong += [complaint async for complaint in foreign(storage, baseline, work, read)]
             if repairs and told.problems and not wrong:
                 wrong = [complaint async for complaint in mended(storage, baseline)]
     except Exception as error:

@@ -78,6 +78,7 @@ PLANTED: dict[str, tuple[str, str, Patches]] = {
     ),
     "does-not-inspect-files": ("file", "commit", [(file_inspecting, "_sum_of", lambda *_: 0)]),
     "promises-nothing": ("sqlite", "row", [(repair.RepairReport, "as_dry_run", _nothing_to_do)]),
+    "trusts-the-types-of-columns": ("sqlite", "blob type", [(reading, "_from_row", lambda _, data: data)]),
     "repairs-without-keyframes": ("sqlite", "keyframe", [(salvage.Salvage, "_keep", _forgetful)]),
 }
 """By name: the kind of store and of damage with which each shows, and what it puts in place of what."""

@@ -144,8 +144,10 @@ class RunCheck:
         for note in (await unbundled(notes, self._blobs)).notes:
             try:
                 sizes = sizes_in_note(note)
-            except Exception as error:
-                problems.append(_Said(f"the note {note.key} in its journal cannot be read: {error!r}"))
+            except CheckpointCorrupt as error:
+                problems.append(
+                    _Said(f"the note {note.key} in its journal cannot be read: {error.__cause__!r}")
+                )
             else:
                 await self._check_named([(OfRun("journal", *done_by(note)), sizes)], problems)
         for problem in problems:

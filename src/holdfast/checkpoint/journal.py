@@ -140,9 +140,14 @@ def _pack_change(change: Change, rule: MergeRule | None, add: Callable[[Value], 
 
 
 def sizes_in_note(note: Note) -> dict[Digest, int]:
-    """The blobs that a note names, with their sizes; raises whatever broken data raises."""
-    document = ormsgpack.unpackb(plain_form(note.data))
-    return sizes_in(refs_of(document["values"], document["content"]))
+    """The blobs that a note names, which is no bundle, with their sizes; raises ``CheckpointCorrupt``."""
+    try:
+        document = ormsgpack.unpackb(plain_form(note.data))
+        return sizes_in(refs_of(document["values"], document["content"]))
+    except Exception as error:
+        raise CheckpointCorrupt(
+            f"the note {note.key} in the journal of a run cannot be read: {error!r}"
+        ) from error
 
 
 def done_by(note: Note) -> tuple[str | None, str | None]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from holdfast.checkpoint.bundles import unbundled
 from holdfast.checkpoint.changes import Changes, digests_of
 from holdfast.checkpoint.document import packed
 from holdfast.checkpoint.journal import sizes_in_note
@@ -228,15 +229,27 @@ async def _named_by(store: Store, head: Head, blobs: Blobs, but: Collection[int]
                 if record.seq not in but:
                     named |= await _digests_in(store, record, blobs)
         read = head.seq
-        for note in await store.notes(head.run_id):
-            named |= sizes_in_note(note).keys()
+        unreadable: CheckpointCorrupt | None = None
+        try:
+            named |= await _named_by_journal(store, head.run_id, blobs)
+        except CheckpointCorrupt as error:
+            unreadable = error  # or the run went on, and what lay in a blob is gone
         latest = await store.head(head.run_id)
         if latest is None or latest.checkpoint_id == head.checkpoint_id:
+            if unreadable is not None and latest is not None:
+                raise unreadable
             break
         head = latest
     if but:  # what stays would get keyframes that name what those before it brought
         named |= await _named_by_keyframes(store, head, blobs, but)
     return _Named(named, records)
+
+
+async def _named_by_journal(store: Store, run_id: RunId, blobs: Blobs) -> set[Digest]:
+    notes, named = await unbundled(await store.notes(run_id), blobs)
+    for note in notes:
+        named |= sizes_in_note(note).keys()
+    return named
 
 
 async def _named_by_keyframes(store: Store, head: Head, blobs: Blobs, but: Container[int]) -> set[Digest]:

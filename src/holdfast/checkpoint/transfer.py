@@ -112,7 +112,13 @@ async def _write(store: Store, moment: _Moment, file: NewFile, steps: Steps) -> 
     blobs = Blobs(store, head.family, Counters())
 
     async def write(work: Callable[[], T]) -> T:
-        return await finished(partial(file.doing, work))
+        try:
+            return await finished(partial(file.doing, work))
+        except (ValueError, TypeError) as error:
+            raise CheckpointCorrupt(
+                f"run {head.run_id!r} holds what no run holds ({error}); nothing was exported: "
+                f"'await storage.verify({head.run_id!r})' lists what is affected"
+            ) from error
 
     writer = await write(partial(ExportWriter, file.file, head, features))
     named: dict[Digest, None] = {}

@@ -15,7 +15,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from holdfast.errors import CheckpointCorrupt, StorageError
+from holdfast.checkpoint.steps import Stopped
+from holdfast.errors import CheckpointCorrupt, HoldfastError, StorageError
 from holdfast.ids import Digest, RunId
 from holdfast.stores.blob_files import BlobFiles
 from holdfast.stores.disk import Disk, Irregular, is_regular, open_regular, refuse_link
@@ -67,7 +68,9 @@ def back_up(source: Place, target: Path, report: Report) -> None:
     try:
         _check_free(target)
         _Copy(handle, source, target, report).make()
-    except (sqlite3.Error, OSError) as error:
+    except (HoldfastError, Stopped):
+        raise
+    except Exception as error:
         doing = f"backing up {str(source.path)!r} to"
         raise storage_error(error, target, doing, source.busy_seconds) from error
     finally:
@@ -80,7 +83,9 @@ def copy_database(source: Place, target: Path) -> None:
     try:
         with closing(sqlite3.connect(target)) as copy, handle.gate:
             handle.connection().backup(copy)
-    except (sqlite3.Error, OSError) as error:
+    except HoldfastError:
+        raise
+    except Exception as error:
         doing = f"copying {str(source.path)!r} to"
         raise storage_error(error, target, doing, source.busy_seconds) from error
     finally:

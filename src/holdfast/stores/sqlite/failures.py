@@ -34,6 +34,8 @@ def primary_code(error: BaseException) -> int:
     """The primary result code of SQLite, also for an error of the file system; 0 where there is none."""
     if isinstance(error, OSError):
         return _CODES_OF_ERRNO.get(error.errno or 0, 0)
+    if isinstance(error, UnicodeDecodeError):  # SQLite's own words quote a damaged definition
+        return CORRUPT
     return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
 
 
@@ -49,6 +51,16 @@ def patiently(call: Callable[[], Result], seconds: float) -> Result:
                 raise
         time.sleep(pause)
         pause = min(pause * 2, 0.05)
+
+
+def any_text(stored: bytes) -> str:
+    """Text as SQLite has it, for a connection that has to read damaged rows, too: what is no UTF-8 is another text."""
+    return stored.decode("utf-8", "replace")
+
+
+def is_undecodable(error: sqlite3.Error) -> bool:
+    """Whether a row holds text that is no UTF-8; there is no code for that."""
+    return str(error).startswith("Could not decode to UTF-8")
 
 
 def storage_error(

@@ -109,7 +109,11 @@ class Handle:
             except BaseException:
                 connection.close()
                 raise
-        except (sqlite3.Error, OSError) as error:
+        except StorageError:
+            raise
+        except (
+            Exception
+        ) as error:  # SQLite says in words that are no text what is wrong with a damaged schema
             raise storage_error(error, place.path, "opening", place.busy_seconds) from error
         self._connection = connection
         place.identity = place.identity or _identity(place.path)

@@ -13,7 +13,7 @@ from holdfast.errors import CheckpointCorrupt, HoldfastError
 from holdfast.ids import CheckpointId, RunId
 from holdfast.stores.seals import MODULUS, keyed_seal
 from holdfast.stores.sqlite import mail
-from holdfast.stores.sqlite.failures import storage_error
+from holdfast.stores.sqlite.failures import any_text, storage_error
 from holdfast.stores.sqlite.handle import Handle, Place
 from holdfast.stores.sqlite.reading import HEAD_COLUMNS, checked_head
 from holdfast.stores.sqlite.schema import ADDED_LATER, MAIL_TABLES, RUN_INDEXES, TABLES
@@ -41,6 +41,7 @@ def inspect(place: Place, namespace: str, run_id: RunId | None = None) -> list[D
     try:
         with handle.gate:
             connection = handle.connection()
+            connection.text_factory = any_text
             connection.execute("BEGIN")  # what others write meanwhile is not seen
             try:
                 checks: list[_Check] = [_pages, _definitions, _rows, _without_run]
@@ -52,8 +53,8 @@ def inspect(place: Place, namespace: str, run_id: RunId | None = None) -> list[D
                     found.append(Damage(None, _EMPTIED.format(str(place.path))))
             finally:
                 connection.execute("ROLLBACK")
-    except HoldfastError as error:
-        found.append(Damage(None, str(error)))
+    except Exception as error:
+        found.append(Damage(None, str(storage_error(error, place.path, "inspecting", place.busy_seconds))))
     finally:
         handle.close()
     return found

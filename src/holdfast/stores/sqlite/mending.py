@@ -15,6 +15,7 @@ from holdfast.errors import CheckpointCorrupt, HoldfastError
 from holdfast.ids import CheckpointId, RunId
 from holdfast.stores.seals import MODULUS
 from holdfast.stores.sqlite import mail
+from holdfast.stores.sqlite.failures import any_text
 from holdfast.stores.sqlite.inspecting import KEYED, is_keyed, numbers_without_run
 from holdfast.stores.sqlite.reading import HEAD_COLUMNS, checked_head
 from holdfast.stores.sqlite.writer import Refused
@@ -34,6 +35,14 @@ _FAMILY_OF_PARENT = "SELECT family FROM runs WHERE id = (SELECT run FROM checkpo
 
 def mend(connection: sqlite3.Connection, namespace: str, run_id: RunId | None) -> list[Mended]:
     """Make rows of runs that can be read and remove notes and letters that cannot, in the transaction that is open."""
+    connection.text_factory = any_text
+    try:
+        return _mended(connection, namespace, run_id)
+    finally:
+        connection.text_factory = str
+
+
+def _mended(connection: sqlite3.Connection, namespace: str, run_id: RunId | None) -> list[Mended]:
     done = list(_reindexed(connection))
     done += _returned(connection, namespace, run_id)
     for number, its_namespace, *row in connection.execute(_ROWS).fetchall():

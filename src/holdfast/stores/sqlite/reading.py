@@ -199,10 +199,13 @@ def find_checkpoint(
         return None
     if checkpoint.hex() != checkpoint_id:  # another way to write it, which is not its id
         return None
-    row: tuple[RunId, int] | None = connection.execute(
-        _FIND, (prefix(checkpoint), checkpoint, namespace)
-    ).fetchone()
-    return row
+    row = connection.execute(_FIND, (prefix(checkpoint), checkpoint, namespace)).fetchone()
+    if row is None:
+        return None
+    run_id, seq = row
+    if not isinstance(run_id, str) or not isinstance(seq, int):
+        raise CheckpointCorrupt(f"the row of checkpoint {checkpoint_id} is damaged: it is no record")
+    return RunId(run_id), seq
 
 
 def read_records(
@@ -252,7 +255,8 @@ def _record(run_id: RunId, row: tuple[Any, ...], tags: tuple[str, ...]) -> Recor
     checkpoint, seq, header, new_bytes, changes, key_changes, cut, values, key_values, _ = row
     keyframe = None if cut is None else Keyframe(key_changes, key_values, bool(cut))
     parts = (checkpoint, header, changes, values, *((key_changes, key_values) if keyframe else ()))
-    if not all(isinstance(part, bytes) for part in parts) or not isinstance(new_bytes, int):
+    numbers = isinstance(new_bytes, int) and isinstance(seq, int)
+    if not numbers or not all(isinstance(part, bytes) for part in parts):
         raise CheckpointCorrupt(
             f"the row of checkpoint {seq!r} of run {run_id!r} is damaged: it is no record"
         )
@@ -272,7 +276,9 @@ def read_blobs(
         blob = connection.execute(_BLOB, (row[0], prefix(digest), digest)).fetchone()
         if blob is not None:
             size, data = blob
-            found[digest] = data if data is not None else _from_file(files, family, digest, size)
+            found[digest] = (
+                _from_file(files, family, digest, size) if data is None else _from_row(digest, data)
+            )
     return found
 
 
@@ -286,6 +292,14 @@ def known_blobs(
     return {
         digest for digest in digests if connection.execute(_BLOB, (row[0], prefix(digest), digest)).fetchone()
     }
+
+
+def _from_row(digest: Digest, data: Any) -> bytes:
+    if not isinstance(data, bytes):
+        raise CheckpointCorrupt(
+            f"the row of blob {digest.hex()} is damaged: it holds no bytes. Restore the database from a backup"
+        )
+    return data
 
 
 def _from_file(files: BlobFiles, family: RunId, digest: Digest, size: int) -> bytes:

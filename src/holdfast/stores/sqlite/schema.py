@@ -150,9 +150,9 @@ def read_info(connection: sqlite3.Connection, path: Path) -> StoreInfo:
             f"{str(path)!r} bears the mark of a Holdfast store, but what it says of itself (table 'meta') is "
             f"missing or unreadable: {error!r}; nothing was changed. Restore it from a backup"
         ) from error
-    if unknown := sorted(info.features - FEATURES):
+    if unknown := sorted(info.features - FEATURES, key=str):
         raise StorageError(
-            f"{str(path)!r} needs what this version of Holdfast does not know: {', '.join(unknown)}; "
+            f"{str(path)!r} needs what this version of Holdfast does not know: {', '.join(map(str, unknown))}; "
             "nothing was changed. Use a newer version of Holdfast"
         )
     return info

@@ -12,7 +12,7 @@ from holdfast.errors import StorageError
 from holdfast.stores.blob_files import BlobFiles
 from holdfast.stores.presence import Presence
 from holdfast.stores.sqlite import forking
-from holdfast.stores.sqlite.failures import patiently, storage_error
+from holdfast.stores.sqlite.failures import any_text, is_undecodable, patiently, storage_error
 from holdfast.stores.sqlite.handle import Handle, Place
 from holdfast.stores.sqlite.lane import Call, Lane, settle
 from holdfast.stores.sqlite.writer import Task, Writer
@@ -83,6 +83,12 @@ class Session:
 
     def _answer(self, query: Query) -> Any:
         connection = self.reader.connection()
+        try:
+            return patiently(lambda: query(connection), self.place.busy_seconds)
+        except sqlite3.OperationalError as error:
+            if not is_undecodable(error):
+                raise
+        connection.text_factory = any_text  # what it makes of the damage is told as damage
         return patiently(lambda: query(connection), self.place.busy_seconds)
 
     def _do_jobs(self, calls: list[Call[Job]]) -> None:

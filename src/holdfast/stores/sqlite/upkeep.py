@@ -126,7 +126,9 @@ def mark(connection: sqlite3.Connection, namespace: str, family: RunId) -> Marke
     (marks,) = connection.execute(_MARKS).fetchone()
     row = connection.execute(FIND_FAMILY, (namespace, family)).fetchone()
     blobs = [] if row is None else connection.execute(_BLOBS, row).fetchall()
-    return Marked(marks, {Digest(digest): size for digest, size in blobs})
+    # A row that is damaged is named by no record: nobody asks for it, and it stays.
+    sizes = {Digest(digest): mail.number(size) for digest, size in blobs if isinstance(digest, bytes)}
+    return Marked(marks, sizes)
 
 
 def discard(
@@ -148,7 +150,7 @@ def discard(
         if found is not None and (files or not found[2]):
             number, size, is_file = found
             connection.execute(_DISCARD, (number,))
-            freed += 0 if is_file else size
+            freed += 0 if is_file else mail.number(size)
     return freed
 
 

@@ -117,7 +117,7 @@ class Writer:
     def _write(self, calls: list[Call[Task]]) -> None:
         try:
             connection = self._begin(calls, self._place.busy_seconds)
-        except (sqlite3.Error, StorageError) as error:
+        except Exception as error:
             self._fail(calls, error, "writing to")
             return
         try:
