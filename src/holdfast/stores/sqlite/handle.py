@@ -296,6 +296,7 @@ def _secure(connection: sqlite3.Connection, place: Place) -> None:
             pass  # not there, or a block that stays bad
         connection.execute("ROLLBACK")
         patiently(lambda: _begin_log_anew(connection), place.busy_seconds)
+        _sync_name_of_log(connection, place)
         patiently(lambda: connection.execute("BEGIN IMMEDIATE"), place.busy_seconds)
         # Before the COMMIT: later it might be the mark of another, whose sync failed since.
         place.mark.unlink(missing_ok=True)
