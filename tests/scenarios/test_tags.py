@@ -100,15 +100,17 @@ class Tagged:
         return made[index % len(made)]
 
     async def look(self) -> None:
-        """See that nothing is missing for one who comes anew."""
+        """See that one who comes anew can list the checkpoints, and finds all tags and where the run stands."""
         storage = self.another()
-        await assert_sound(storage)
-        made = [
-            one
-            for run in await storage.list_runs()
-            for one in await storage.list_checkpoints(run_id=run.run_id)
-        ]
+        made = await storage.list_checkpoints()
         assert {one.checkpoint_id: one.tags for one in made if one.tags} == self._tags
+        latest = await storage.get_latest(run_id=self._run_id)
+        assert latest is not None
+        await storage.load(latest)
+
+    async def look_closely(self) -> None:
+        """See that nothing is missing of any run, and that there is nothing to be repaired."""
+        await assert_sound(storage := self.another())
         assert (await storage.repair(dry_run=True)).repairs == []
 
     async def close_run(self) -> None:
@@ -146,6 +148,7 @@ async def test_a_tag_takes_nothing_from_a_run(tagged: Tagged, doing: str) -> Non
     for name in doing.split():
         await getattr(tagged, name)()
         await tagged.look()
+    await tagged.look_closely()
 
 
 async def test_tags_between_whatever_is_done_to_a_run(tagged: Tagged) -> None:
@@ -159,3 +162,4 @@ async def test_tags_between_whatever_is_done_to_a_run(tagged: Tagged) -> None:
         index = () if name in ("step", "take_over") else (chance.randrange(1000),)
         await getattr(tagged, name)(*index)
         await tagged.look()
+    await tagged.look_closely()
