@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from holdfast.checkpoint.driving import is_driven
+from holdfast.checkpoint.owner import process_of, this_process
 from holdfast.checkpoint.store import RunQuery
 from holdfast.engine.status import RunStatus
 from holdfast.errors import HeadMoved, HoldfastError, InvalidArgument, RunEnded, RunTaken, WrongType
@@ -21,13 +23,17 @@ from holdfast.runtime.waking import held_here
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.storage import CheckpointStorage
-    from holdfast.checkpoint.store import Head
+    from holdfast.checkpoint.store import Head, Store
     from holdfast.workflow import Workflow
 
 _logger = logging.getLogger("holdfast.host")
 
 # How often runs are looked for whose process died.
 _RESCUE_SECONDS = 10.0
+# How many heads of runs under way are read in a second on the average, as long as no process that drives them dies;
+# and how long all of them are left unread at most.
+_HEADS_A_SECOND = 200
+_LONGEST_SECONDS = 60.0
 # How long a run is left alone that could not be woken.
 _BACKOFF_SECONDS = 60.0
 _PROBLEMS_KEPT = 1_000
@@ -49,6 +55,57 @@ class _Tried(NamedTuple):
         if self.again is not None:
             return loop_time < self.again
         return self.wake_at is None or now < self.wake_at
+
+
+class _Rescue:
+    """Finds runs whose process died.
+
+    To read all runs that are under way each time would cost more the more there are, though processes seldom die. So
+    the processes are remembered that drive runs, which are few, and asked for; all runs are read when one of them is
+    gone, and else seldom: for processes that began and died since, and for runs that were dropped in this one.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._look_at = self._read_at = _AT_ONCE
+        self._drivers: set[str] = set()
+        self._found: dict[str, deque[Head]] = {}
+
+    def look_at_all(self) -> None:
+        """Read all runs that are under way with the next look."""
+        self._look_at = self._read_at = _AT_ONCE
+
+    async def look(self, names: Iterable[str], loop_time: float) -> None:
+        """Look for runs of these workflows, if it is time to; but not while there are some that were not begun."""
+        if loop_time < self._look_at or any(self._found.values()):
+            return
+        if loop_time < self._read_at and all([await self._store.lives(driver) for driver in self._drivers]):
+            self._look_at = loop_time + _RESCUE_SECONDS
+            return
+        count, drivers, known = 0, set(), dict[str, bool]()
+        for name in names:
+            running = await self._store.runs(RunQuery(name, frozenset([RunStatus.RUNNING])))
+            count += len(running)
+            found = self._found[name] = deque()
+            for head in running:
+                if not await is_driven(self._store, head, known):
+                    found.append(head)
+                elif (process := process_of(head.owner)) != this_process():
+                    drivers.add(process)
+        self._drivers = drivers
+        self._look_at = loop_time + _RESCUE_SECONDS
+        self._read_at = loop_time + min(max(count / _HEADS_A_SECOND, _RESCUE_SECONDS), _LONGEST_SECONDS)
+
+    async def next(self, name: str) -> Head | None:
+        """A run of a workflow that was found and still stands there, each once; None if there is no more."""
+        found = self._found.get(name)
+        while found:
+            head = found.popleft()
+            if (
+                await self._store.head(head.run_id) == head
+            ):  # else someone else went on with it, or cancelled it
+                return head
+        return None
 
 
 class Host:
@@ -108,7 +165,7 @@ class Host:
         self._runs: dict[str, Run] = {}
         self._tried: dict[str, _Tried] = {}
         self._serving: asyncio.Task[None] | None = None
-        self._rescue_at = _AT_ONCE
+        self._rescue = _Rescue(storage.store)
         self._crowded = False
         """Whether others were faster with a run: they look for the same ones."""
         self.problems: dict[str, Exception] = {}
@@ -125,7 +182,8 @@ class Host:
 
         For programs that are started now and then, and for tests; ``async with`` and ``serve`` do this all the time.
         """
-        woken, self._rescue_at = 0, _AT_ONCE
+        woken = 0
+        self._rescue.look_at_all()
         while started := await self._look():
             woken += started
             while self._active:
@@ -173,14 +231,11 @@ class Host:
         started = 0
         loop_time = asyncio.get_running_loop().time()
         self._forget_tried(loop_time)
-        rescues = loop_time >= self._rescue_at
-        all_rescued = True
-        known: dict[str, bool] = {}
         crowded, self._crowded = self._crowded, False
+        await self._rescue.look(self._workflows, loop_time)
         for name, workflow in self._workflows.items():
             room = self._concurrency - len(self._active)
             if room <= 0:
-                all_rescued = False
                 break
             # Also as many as are known and would be passed over.
             most = (_CHOICE * room if crowded else room) + len(self._active) + len(self._tried)
@@ -188,23 +243,20 @@ class Host:
             if crowded:  # those who begin at different places do not meet at once
                 first = int(self._chance() * len(heads))
                 heads = heads[first:] + heads[:first]
-            if rescues:
-                heads += await self._interrupted(name, known)
             for head in heads:
-                if not self._may_begin(head):
-                    continue
                 if len(self._active) >= self._concurrency:
-                    all_rescued = False
                     break
-                self._begin(workflow, head)
-                started += 1
-        if rescues and all_rescued:
-            self._rescue_at = loop_time + _RESCUE_SECONDS
+                if self._may_begin(head):
+                    self._begin(workflow, head)
+                    started += 1
+            while len(self._active) < self._concurrency:
+                interrupted = await self._rescue.next(name)
+                if interrupted is None:
+                    break
+                if self._may_begin(interrupted):
+                    self._begin(workflow, interrupted)
+                    started += 1
         return started
-
-    async def _interrupted(self, name: str, known: dict[str, bool]) -> list[Head]:
-        running = await self._storage.store.runs(RunQuery(name, frozenset([RunStatus.RUNNING])))
-        return [head for head in running if not await is_driven(self._storage.store, head, known)]
 
     def _forget_tried(self, loop_time: float) -> None:
         """Try again what is not to be left alone any longer."""

@@ -34,7 +34,7 @@ from holdfast import (
     response_handler,
 )
 from holdfast import host as host_module
-from holdfast.checkpoint.store import Commit, Expected, Head, Letter, Store
+from holdfast.checkpoint.store import Commit, Expected, Head, Letter, RunQuery, Store
 from holdfast.ids import RunId
 from holdfast.testing import VirtualTime
 from tests.support.durable import Place, Wrapped, info_of_run, storage_at
@@ -433,6 +433,76 @@ async def test_runs_that_died_are_all_gone_on_with_though_there_is_no_room_at_on
             return all(run.status is RunStatus.COMPLETED for run in await storage.list_runs())
 
         await until(over)
+
+
+class Elsewhere(Wrapped):
+    """A store with many runs that another process drives, as long as it lives; counts what is asked for."""
+
+    def __init__(self, inner: Store, process: str, heads: Sequence[Head]) -> None:
+        super().__init__(inner)
+        self.process = process
+        self.heads = {head.run_id: head for head in heads}
+        self.alive = True
+        self.asked: Counter[str] = Counter()
+
+    async def lives(self, process: str) -> bool:
+        self.asked["lives"] += 1
+        return self.alive if process == self.process else await self.inner.lives(process)
+
+    async def head(self, run_id: RunId) -> Head | None:
+        self.asked["head"] += 1
+        return self.heads.get(run_id) or await self.inner.head(run_id)
+
+    async def runs(self, query: RunQuery) -> Sequence[Head]:
+        self.asked["runs"] += 1
+        return [*await self.inner.runs(query), *self.heads.values()]
+
+
+async def test_runs_that_others_drive_are_not_read_as_long_as_their_process_lives(
+    storage: CheckpointStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(host_module, "_RESCUE_SECONDS", 0.0)
+    workflow = await interrupted(storage)
+    genuine = await storage.store.head(RunId("r"))
+    assert genuine is not None
+    many = [
+        genuine._replace(run_id=RunId(f"other{number}"), owner=f"elsewhere:1:1#{number}")
+        for number in range(host_module._HEADS_A_SECOND * 60)
+    ]
+    store = Elsewhere(storage.store, "elsewhere:1:1", many)
+    host = Host(CheckpointStorage(store), workflow, poll=0.001)
+    async with host:
+        await until(lambda: _holds(lambda: store.asked["lives"] > 20))
+        assert await status(storage) is RunStatus.COMPLETED, (
+            "what was interrupted when it began was gone on with"
+        )
+        assert (store.asked["runs"], store.asked["head"] < 20) == (1, True)
+        store.alive = False
+        await until(lambda: _holds(lambda: len(host.problems) > 100))  # none of them is really there
+        assert store.asked["runs"] == 2, "all are begun that one look found"
+
+
+async def _holds(condition: Callable[[], bool]) -> bool:
+    return condition()
+
+
+async def test_a_run_that_was_cancelled_since_it_was_found_is_left_alone(
+    storage: CheckpointStorage,
+) -> None:
+    for number in range(3):
+        workflow = await interrupted(storage, f"r{number}")
+    ran.clear()
+
+    class Cancelling(Wrapped):
+        async def runs(self, query: RunQuery) -> Sequence[Head]:
+            found = await self.inner.runs(query)
+            for head in found:
+                await storage.cancel(head.run_id)
+            return found
+
+    assert await Host(CheckpointStorage(Cancelling(storage.store)), workflow).wake_due() == 0
+    assert {run.status for run in await storage.list_runs()} == {RunStatus.CANCELLED}
+    assert ran == []
 
 
 async def test_a_run_that_someone_drives_is_left_alone(storage: CheckpointStorage) -> None:
