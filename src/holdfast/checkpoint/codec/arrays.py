@@ -64,9 +64,10 @@ def _described(dtype: Any) -> Any:
         raise Refused(
             f"a numpy array of type {dtype} is not checkpointable: {error}; reorder its fields"
         ) from error
-    if dtype.names is None and form.descr_to_dtype(described).type is not dtype.type:
-        described = dtype.str[0] + dtype.char  # C has two types of one size: long and long long
     found = form.descr_to_dtype(described)
+    if dtype.names is None and found.type is not dtype.type:
+        described = dtype.str[0] + dtype.char  # C has two types of one size: long and long long
+        found = form.descr_to_dtype(described)
     if found != dtype or found.type is not dtype.type:
         raise Refused(
             f"a numpy array of type {dtype} would come back as another type, so it is not checkpointable; "
@@ -116,9 +117,12 @@ def array_of(data: Any) -> Any:
     if not dtype.itemsize and items > _MOST_EMPTY:
         raise Malformed(f"a numpy array claims {items:,} items without content")
     numpy = _numpy()
-    # With a buffer where there is no content: numpy would make items without size bigger.
-    made = numpy.ndarray(tuple(shape), dtype, None if content else bytearray(), order=order)
-    if content:  # as bytes: copying it as what it is would leave out what lies between fields
+    if not content:  # with a buffer all the same: numpy would make items without size bigger
+        made = numpy.ndarray(tuple(shape), dtype, bytearray(), order=order)
+    elif dtype.names is None:
+        made = numpy.ndarray(tuple(shape), dtype, content, order=order).copy(order)
+    else:  # as bytes: a copy of such items would leave out what lies between their fields
+        made = numpy.ndarray(tuple(shape), dtype, order=order)
         made.reshape(-1, order=order).view("u1")[:] = numpy.frombuffer(content, "u1")
     if locked and locked[0] is True:
         made.flags.writeable = False
