@@ -46,7 +46,10 @@ class Model:
     def attach(self, run_id: str, number: int) -> Writer:
         """Start a run, or go on with it if it had the same input; what drives it already goes on doing so."""
         run = self.runs[run_id]
-        if run.made[0].held.messages != first_held(number).messages:
+        first = run.made[0]
+        while first.parent is not None:  # a fork has the input of the run that it was made from
+            first = self.runs[first.parent[0]].made[0]
+        if first.held.messages != first_held(number).messages:
             raise RunExists(run_id)
         if run.driven and isinstance(run.owner, Writer) and run.owner.leaving is None:
             return run.owner
