@@ -12,7 +12,7 @@ import pytest
 from tests.support.durable import ON_DISK
 from tests.support.fault_processes import play
 
-KILLS = int(os.environ.get("HOLDFAST_KILLS", "14"))
+KILLS = int(os.environ.get("HOLDFAST_KILLS", "12"))
 
 
 @pytest.mark.parametrize("store", ON_DISK)

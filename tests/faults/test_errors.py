@@ -11,7 +11,7 @@ import pytest
 from tests.support.durable import ON_DISK
 from tests.support.fault_processes import play
 
-ERRORS = int(os.environ.get("HOLDFAST_ERRORS", "4"))
+ERRORS = int(os.environ.get("HOLDFAST_ERRORS", "3"))
 
 
 @pytest.mark.parametrize("group", ["sync ", ""])

@@ -12,7 +12,7 @@ import pytest
 from tests.support.durable import ON_DISK
 from tests.support.fault_processes import play
 
-CUTS = int(os.environ.get("HOLDFAST_CUTS", "12"))
+CUTS = int(os.environ.get("HOLDFAST_CUTS", "10"))
 
 
 @pytest.mark.parametrize("store", ON_DISK)

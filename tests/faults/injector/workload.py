@@ -154,10 +154,15 @@ async def follow(run: Run) -> list[Any]:
     """Go with a run to its end, and mark each checkpoint that is acknowledged; gives the outputs."""
     async for event in run.watch_stream():
         if isinstance(event, CheckpointSavedEvent):
-            mark(f"saved {run.run_id} {event.checkpoint.seq} {event.checkpoint.checkpoint_id}")
+            _mark_saved(event)
     outputs = (await run.wait_for_completion()).outputs
     mark(f"done {run.run_id}")
     return outputs
+
+
+def _mark_saved(event: CheckpointSavedEvent) -> None:
+    checkpoint = event.checkpoint
+    mark(f"saved {checkpoint.run_id} {checkpoint.seq} {checkpoint.checkpoint_id}")
 
 
 # -- what is done ----------------------------------------------------------------------------------
@@ -167,12 +172,14 @@ Act: TypeAlias = Callable[[DiskWorld, CheckpointStorage], Awaitable[None]]
 """Can be done again, however far it came."""
 
 
-async def _run(storage: CheckpointStorage, name: str, run_id: str) -> None:
+async def _begun(storage: CheckpointStorage, name: str, run_id: str) -> Run:
     if await storage.head_or_none(run_id) is None:
-        run = await workflow_named(name).start(_ROUNDS, run_id=run_id, storage=storage)
-    else:
-        run = await resumed(storage, name, run_id)
-    await follow(run)
+        return await workflow_named(name).start(_ROUNDS, run_id=run_id, storage=storage)
+    return await resumed(storage, name, run_id)
+
+
+async def _run(storage: CheckpointStorage, name: str, run_id: str) -> None:
+    await follow(await _begun(storage, name, run_id))
 
 
 async def run_guest(storage: CheckpointStorage) -> None:
@@ -206,6 +213,24 @@ async def fork(world: DiskWorld, storage: CheckpointStorage) -> None:
     except RunExists:
         run = await resumed(storage, "Main", "fork")
     await follow(run)
+
+
+async def tag_beside(world: DiskWorld, storage: CheckpointStorage) -> None:
+    """Give some checkpoints of a run a name while it goes on, as another process would."""
+    async with world.storage() as beside:
+        run = await _begun(storage, "Main", "beside")
+        try:
+            async for event in run.watch_stream():
+                if not isinstance(event, CheckpointSavedEvent):
+                    continue
+                _mark_saved(event)
+                if event.checkpoint.seq % 5 == 0:
+                    await beside.tag(event.checkpoint, _TAG)
+                    mark(f"tagged {event.checkpoint.checkpoint_id} {_TAG}")
+            await run.wait_for_completion()
+        finally:
+            await run.close()
+    mark("done beside")
 
 
 async def retain(world: DiskWorld, storage: CheckpointStorage) -> None:
@@ -245,6 +270,7 @@ _ACTS: dict[str, Act] = {
     "tag": tag,
     "restore": restore,
     "fork": fork,
+    "tag-beside": tag_beside,
     "retain": retain,
     "import": import_guest,
     "export": export,
