@@ -30,6 +30,7 @@ BETWEEN_PARTS = {
     "driven",
     "go_on",
     "open",
+    "rest_if_idle",
     "resumed",
     "still_there",
     "take",
