@@ -28,6 +28,8 @@ from holdfast.stores.sqlite.writing import (
     ADD_KEYFRAME,
     ADD_RUN,
     MOVE_RUN,
+    SET_STATUS,
+    indexed_of,
     moving,
     prefix,
     row_of,
@@ -72,9 +74,11 @@ def statements_of(commits: Sequence[Commit]) -> Iterator[list[Statement]]:
         blobs = [(1, prefix(blob.digest), blob.digest, len(blob.data), 0, blob.data) for blob in commit.blobs]
         if number == 0:
             statements: list[Statement] = [
-                (ADD_RUN, [("", head.run_id, head.created, head.wake_at, *moving("", head, 0))]),
+                (ADD_RUN, [("", head.run_id, *indexed_of(head), *moving("", head, 0))]),
                 (ADD_FAMILY, [("", head.family)]),
             ]
+        elif (indexed := indexed_of(head)) != indexed_of(commits[number - 1].head):
+            statements = [(SET_STATUS, [(*indexed[1:3], 1)])]
         else:
             statements = []
         statements += [(ADD_CHECKPOINT, rows), (ADD_KEYFRAME, keyframes), (ADD_BLOB, blobs)]

@@ -30,7 +30,7 @@ MOVE_RUN = (
     "owner = ?, takeovers = ?, reason = ?, retention = ?, waiting_for = ?, content = ?, seal = ? WHERE id = ?"
 )
 _SET_INDEXED = "UPDATE runs SET created = ?, wake_at = ?, status = ?, family = ? WHERE id = ?"
-_SET_STATUS = "UPDATE runs SET wake_at = ?, status = ? WHERE id = ?"
+SET_STATUS = "UPDATE runs SET wake_at = ?, status = ? WHERE id = ?"
 _SET_CONTENT = "UPDATE runs SET content = ?, seal = ? WHERE id = ?"
 ADD_CHECKPOINT = (
     "INSERT INTO checkpoints (run, seq, find, checkpoint, new_bytes, seal, header, changes, small_values) "
@@ -137,12 +137,12 @@ def _enter(
     if commit.needs:
         _bring_needed(connection, namespace, commit)
     head = commit.head
-    if before != (indexed := (head.created, head.wake_at, head.status._value_, head.family)):
+    if before != (indexed := indexed_of(head)):
         if (before[0], before[3]) == (
-            head.created,
-            head.family,
+            indexed[0],
+            indexed[3],
         ):  # as they are for ever, unless a run is another
-            connection.execute(_SET_STATUS, (*indexed[1:3], run))
+            connection.execute(SET_STATUS, (*indexed[1:3], run))
         else:
             connection.execute(_SET_INDEXED, (*indexed, run))
     if has & NOTES and place[0] != head.checkpoint_id:
@@ -173,8 +173,7 @@ def _add_content(connection: sqlite3.Connection, run: int, commit: Commit, rows:
 
 def add_run(connection: sqlite3.Connection, namespace: str, head: Head) -> int:
     """A row for a run that has none; ``move_run`` completes it."""
-    indexed = head.created, head.wake_at, head.status._value_, head.family
-    row = (namespace, head.run_id, *indexed, *moving(namespace, head, 0))
+    row = (namespace, head.run_id, *indexed_of(head), *moving(namespace, head, 0))
     run = connection.execute(ADD_RUN, row).lastrowid
     assert run is not None
     return run
@@ -182,7 +181,7 @@ def add_run(connection: sqlite3.Connection, namespace: str, head: Head) -> int:
 
 def move_run(connection: sqlite3.Connection, namespace: str, run: int, head: Head, content: int) -> None:
     """Let a run stand here, whatever its row said; ``content`` is the sum of the seals of its rows."""
-    connection.execute(_SET_INDEXED, (head.created, head.wake_at, head.status._value_, head.family, run))
+    connection.execute(_SET_INDEXED, (*indexed_of(head), run))
     connection.execute(MOVE_RUN, (*moving(namespace, head, content % MODULUS), run))
 
 
@@ -216,6 +215,11 @@ OF_RUN = (
     "DELETE FROM letters WHERE run = ?",
 )
 """What removes all that belongs to a run, but for its row."""
+
+
+def indexed_of(head: Head) -> tuple[int, int | None, str, RunId]:
+    """Give the columns of a run that are in indexes: created, wake_at, status, family."""
+    return head.created, head.wake_at, head.status._value_, head.family
 
 
 def moving(namespace: str, head: Head, content: int) -> tuple[object, ...]:
