@@ -15,7 +15,6 @@ from functools import partial
 from tests.faults.injector.campaign import Fault, FaultStage, play
 from tests.faults.injector.interposer import (
     CHANGES,
-    NO_FAULT,
     Action,
     CallKind,
     FaultPlan,
@@ -37,7 +36,7 @@ def list_kills(stage: FaultStage) -> list[Fault]:
     stage.clear()
     for name in acts_of(stage.world.kind):
         act = KilledAct(stage, name, marks)
-        calls = act.live()
+        calls = act.prepare()
         for number, call in enumerate([call for call in calls if call.kind in CHANGES], 1):
             title = f"{name}, killed before call {number}."
             found.append(Fault(title, partial(act.strike, FaultPlan(Action.KILL, first=number))))
@@ -62,9 +61,9 @@ class KilledAct:
         self._before = stage.folder / f"before-{name}"
         shutil.copytree(stage.world.root, self._before, symlinks=True)
 
-    def live(self, plan: FaultPlan = NO_FAULT) -> list[SystemCall]:
-        """Do it; gives the calls."""
-        return self._stage.live(self._do, plan)
+    def prepare(self) -> list[SystemCall]:
+        """Do it for those that come after it, without any bug; gives the calls."""
+        return self._stage.live(self._do, planted=False)
 
     async def _do(self, world: DiskWorld) -> None:
         async with world.storage() as storage:
@@ -74,7 +73,7 @@ class KilledAct:
         """Do it and die over it, perhaps die again over going on with all runs, and look what came of it."""
         shutil.rmtree(self._stage.world.root)
         shutil.copytree(self._before, self._stage.world.root, symlinks=True)
-        calls = self.live(first)
+        calls = self._stage.live(self._do, first)
         for plan in then:
             calls += self._stage.live(go_on, plan)
         struck = [call for call in calls if call.struck]

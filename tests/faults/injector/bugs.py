@@ -3,9 +3,9 @@
 A process plants one in itself before it does anything; it is gone with the process.
 """
 
-import os
 import sqlite3
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,8 @@ def _names_first() -> None:
     def sync_folder(self: Disk, folder: Path) -> None:
         genuine_sync_folder(self, folder)
         while published:
-            if os.path.exists(place := published.pop()):
-                self.sync_file(place)
+            with suppress(FileNotFoundError):  # it was removed since
+                self.sync_file(published.pop())
 
     def write(self: Disk, data: bytes) -> Path:
         path = self.new_file()

@@ -44,19 +44,20 @@ class FaultStage:
         self.world.root.mkdir()
 
     def live(
-        self, doing: Callable[[DiskWorld], Awaitable[None]], plan: FaultPlan = NO_FAULT
+        self, doing: Callable[[DiskWorld], Awaitable[None]], plan: FaultPlan = NO_FAULT, planted: bool = True
     ) -> list[SystemCall]:
         """Let a process do something, with the bug if there is one; gives its calls until it ended or died."""
         self._log.unlink(missing_ok=True)
-        with Child(lambda parent: self._live(doing, plan)) as child:
+        bug = self._planted if planted else ""
+        with Child(lambda parent: self._live(doing, plan, bug)) as child:
             problems = [line[6:] for line in child.finish() if line.startswith("wrong ")]
         calls = interposer.read_calls(self._log)
         failed = [call.told(self.world.root) for call in calls if call.failed]
         expect(not problems, f"a process failed after errors at {failed[:3]}: {problems}")
         return calls
 
-    async def _live(self, doing: Callable[[DiskWorld], Awaitable[None]], plan: FaultPlan) -> None:
-        plant(self._planted)
+    async def _live(self, doing: Callable[[DiskWorld], Awaitable[None]], plan: FaultPlan, bug: str) -> None:
+        plant(bug)
         interposer.arm(self.world.root, self._log, plan)
         try:
             await doing(self.world)
