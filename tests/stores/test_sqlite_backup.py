@@ -324,6 +324,24 @@ async def test_a_backup_that_fails_when_it_has_its_name_is_complete_or_not_there
     await copy.close()
 
 
+async def test_a_backup_does_not_fail_for_a_file_that_stays_behind(
+    storage: SqliteCheckpointStorage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had its name by then, and was not durable."""
+    unlink = Path.unlink
+
+    def failing(path: Path, missing_ok: bool = False) -> None:
+        if path.name.endswith("-wal"):
+            raise OSError(errno.EIO, "Input/output error", str(path))
+        unlink(path, missing_ok)
+
+    await begin(storage.store, "r")
+    monkeypatch.setattr(Path, "unlink", failing)
+    await storage.backup(tmp_path / "copy.db")
+    async with SqliteCheckpointStorage(tmp_path / "copy.db") as copy:
+        assert await copy.head_or_none("r") is not None
+
+
 async def test_two_backups_to_one_path_do_not_spoil_each_other(
     storage: SqliteCheckpointStorage, tmp_path: Path
 ) -> None:

@@ -11,7 +11,7 @@ import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -180,8 +180,10 @@ class _Copy:
             raise
 
     def _remove(self, temp: Path) -> None:
+        """Remove what is no longer needed if that is possible; what stays is swept up later."""
         for end in _BESIDE:
-            temp.with_name(temp.name + end).unlink(missing_ok=True)
+            with suppress(OSError):
+                temp.with_name(temp.name + end).unlink(missing_ok=True)
         self._disk.remove(temp)
 
     # The database.
