@@ -146,6 +146,30 @@ async def test_calls_wait_for_a_thread_and_are_not_begun_once_nobody_waits(stuck
     assert await soon(second) == 0
 
 
+async def test_calls_fail_when_no_thread_can_be_started(
+    stuck: Stuck, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those that waited for a thread which was left behind: nobody would ever take them."""
+    few = Threads("few", 1)
+    hanging = asyncio.ensure_future(few.call(stuck.hang))
+    await stuck.hangs()
+    waiting = [asyncio.ensure_future(few.call(lambda: None)) for _ in range(2)]
+    await asyncio.sleep(0)
+
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        hanging.cancel()
+        await asyncio.wait([hanging])
+        assert hanging.cancelled()
+        for call in (*waiting, few.call(lambda: None)):
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                await soon(call)
+    assert await soon(few.call(lambda: 1)) == 1
+
+
 async def test_threads_are_as_few_as_can_be_and_named() -> None:
     few = Threads("named", 3)
     names = {await few.call(lambda: threading.current_thread().name) for _ in range(20)}

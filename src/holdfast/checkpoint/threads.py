@@ -55,6 +55,11 @@ class ThreadCall:
         except BaseException as error:
             self._outcome = None, error
 
+    def fail(self, error: BaseException) -> None:
+        """Let the caller have an error in place of a call that cannot be made."""
+        self._outcome = None, error
+        self.tell()
+
     def tell(self) -> None:
         """Let the caller have what came of it; an event loop that is closed by now has none."""
         try:
@@ -128,10 +133,9 @@ class Threads:
             thread = threading.Thread(target=self._work, name=name, daemon=True)
             try:
                 thread.start()
-            except RuntimeError:  # the system has no more of them
-                if not self._threads:
-                    self._waiting.pop()
-                    raise
+            except RuntimeError as error:  # the system has no more of them
+                while self._waiting and not self._threads:  # nobody will ever take them
+                    self._waiting.popleft().fail(error)
                 return False
             self._threads += 1
             self._idle += 1
