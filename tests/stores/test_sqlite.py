@@ -10,9 +10,9 @@ import pytest
 
 from holdfast.checkpoint.store import Commit, Depth, Letter, RunQuery
 from holdfast.engine.status import RunStatus
-from holdfast.errors import HeadMoved, StorageError
+from holdfast.errors import CheckpointCorrupt, HeadMoved, StorageError
 from holdfast.ids import RunId
-from holdfast.stores.sqlite import SqliteStore, handle
+from holdfast.stores.sqlite import SqliteStore, handle, session
 from holdfast.testing.store_suite.samples import (
     ANYTHING,
     all_of,
@@ -49,6 +49,27 @@ async def test_page_is_full_though_a_run_is_left_out(path: Path, store: SqliteSt
         assert found == ["a", "d"]
     assert [head.run_id for head in await store.runs(RunQuery(limit=2, after=RunId("d")))] == ["e", "f"]
     assert await store.runs(RunQuery(limit=0)) == []
+
+
+async def test_damaged_text_makes_later_queries_no_slower(
+    path: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Texts that are no UTF-8 are read by a function in Python; no others are."""
+    good, _ = await begin(store, "good"), await begin(store, "bad")
+    execute(path, "UPDATE runs SET workflow = CAST(x'ff61' AS TEXT) WHERE run = 'bad'")
+    decoded: list[bytes] = []
+
+    def any_text(stored: bytes) -> str:
+        decoded.append(stored)
+        return stored.decode("utf-8", "replace")
+
+    monkeypatch.setattr(session, "any_text", any_text)
+    with pytest.raises(CheckpointCorrupt):
+        await store.head(RunId("bad"))
+    assert b"\xffa" in decoded
+    decoded.clear()
+    assert await store.head(RunId("good")) == good
+    assert decoded == []
 
 
 async def test_indexes_of_later_days_come_when_somebody_writes(path: Path, store: SqliteStore) -> None:

@@ -111,9 +111,8 @@ class Handle:
                 raise
         except StorageError:
             raise
-        except (
-            Exception
-        ) as error:  # SQLite says in words that are no text what is wrong with a damaged schema
+        # SQLite may name what is wrong with a damaged schema in words that are no text: no error of its own then.
+        except Exception as error:
             raise storage_error(error, place.path, "opening", place.busy_seconds) from error
         self._connection = connection
         place.identity = place.identity or _identity(place.path)

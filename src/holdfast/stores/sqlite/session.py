@@ -89,7 +89,10 @@ class Session:
             if not is_undecodable(error):
                 raise
         connection.text_factory = any_text  # what it makes of the damage is told as damage
-        return patiently(lambda: query(connection), self.place.busy_seconds)
+        try:
+            return patiently(lambda: query(connection), self.place.busy_seconds)
+        finally:
+            connection.text_factory = str  # or each text of each later query would be decoded in Python
 
     def _do_jobs(self, calls: list[Call[Job]]) -> None:
         for call in calls:
