@@ -150,7 +150,7 @@ async def test_what_is_believed_after_a_failure_is_noticed(
         await play_all(tmp_path, monkeypatch, first=30 if bug == "edits are believed" else 1)
 
 
-@pytest.mark.parametrize("refused", ["unlink", "others"])
+@pytest.mark.parametrize("refused", ["unlink", "stat", "others"])
 async def test_what_cannot_be_taken_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
@@ -161,6 +161,8 @@ async def test_what_cannot_be_taken_back(
         patch.setattr(Disk, "sync_folder", failing(errno.EIO))
         if refused == "unlink":
             patch.setattr(os, "unlink", failing(errno.EROFS))
+        elif refused == "stat":
+            patch.setattr(publishing, "_inode_of", lambda path: None)  # as it says where a disk tells nothing
         else:
             patch.setattr(publishing, "_PATIENCE", 0.0)
             writing.enter_context(Locks(tmp_path / "locks").shared("r1.run"))
@@ -168,7 +170,14 @@ async def test_what_cannot_be_taken_back(
             StorageError, match="a power cut may undo it: check the disk, then open the storage anew"
         ):
             await store.commit(step(RUN, 2))
-    for asking in (store.head(RUN), store.notes(RUN), store.inbox(RUN), store.commit(step(RUN, 3))):
+    asking_all = (
+        store.head(RUN),
+        store.notes(RUN),
+        store.inbox(RUN),
+        store.records(RUN, 1, 9, Depth.ALL),
+        store.commit(step(RUN, 3)),
+    )
+    for asking in asking_all:
         with pytest.raises(StorageError, match="check the disk, then open the storage anew"):
             await asking
     await store.close()

@@ -38,14 +38,14 @@ class Draft(NamedTuple):
 class _NotSynced(Exception):
     """The newest file of a run can be seen, but a power cut may take it away."""
 
-    def __init__(self, draft: Draft, place: Place, path: Path, error: OSError) -> None:
+    def __init__(self, draft: Draft, newest: Sequence[Place], path: Path, error: OSError) -> None:
         super().__init__(path)
         self.draft, self.error = draft, error
-        self.place = place
-        """The newest file."""
+        self.newest = list(newest)
+        """The newest file; none if others removed the run already."""
         self.path = path
-        """What appeared: that file, or the folder of a run that came whole."""
-        self.inode = os.stat(path).st_ino
+        """The path that appeared: that file, or the folder of a run that came whole."""
+        self.inode = _inode_of(path)
 
 
 class Publishing:
@@ -84,7 +84,7 @@ class Publishing:
         """
         run, left = self._row.path.name, unsynced.draft.left
         with self._tools.locks.alone(f"{run}.run", _PATIENCE) as handle:
-            if listed(self._row.path)[-1:] != [unsynced.place]:
+            if not unsynced.newest or listed(self._row.path)[-1:] != unsynced.newest:
                 said = "Another process went on from it, but a power cut may undo it: check the disk"
             elif handle is not None and self._taken_back(unsynced.path, unsynced.inode):
                 said = (
@@ -99,12 +99,12 @@ class Publishing:
                 )
         return StorageError(f"run {unsynced.draft.commit.head.run_id!r}: {explain(unsynced.error)}. {said}")
 
-    def _taken_back(self, path: Path, inode: int) -> bool:
+    def _taken_back(self, path: Path, inode: int | None) -> bool:
         """Take away what was published, while nobody else writes; false if that cannot be done."""
         disk = self._tools.disk
+        if inode is None or _inode_of(path) != inode:
+            return False
         try:
-            if os.stat(path).st_ino != inode:
-                return False
             if path == self._row.path:
                 disk.remove(disk.renamed_away(path))
             else:
@@ -117,12 +117,16 @@ class Publishing:
 
     def look(self) -> None:
         """Find out where the run stands; raises ``StorageError`` if what can be seen may not be durable."""
+        self.check_durable()
+        self._row.catch_up()
+
+    def check_durable(self) -> None:
+        """Raise ``StorageError`` if the newest commit that can be seen may not be durable."""
         if self._row.path in self._tools.disk.doubted:
             raise StorageError(
                 f"{self._row.path}: the disk failed to confirm the newest commit, which could not be taken back and "
                 f"may be lost; check the disk, then open the storage anew"
             )
-        self._row.catch_up()
 
     def check(self, commit: Commit) -> None:
         """Raise unless the commit may follow what is there, as far as is known; publishing it will show."""
@@ -185,12 +189,12 @@ class Publishing:
             appeared = _is_same(temp, self._row.path / place.name)
             disk.remove(temp)
             if appeared and isinstance(error, OSError):  # though the system said that it did not
-                raise _NotSynced(draft, place, self._row.path / place.name, error) from error
+                raise _NotSynced(draft, [place], self._row.path / place.name, error) from error
             raise
         try:
             disk.sync_folder(self._row.path)
         except OSError as error:
-            raise _NotSynced(draft, place, self._row.path / place.name, error) from error
+            raise _NotSynced(draft, [place], self._row.path / place.name, error) from error
         self._row.follow(place, outline)
         self._tools.hints.reached(self._row.path, place)
         if sign != before:
@@ -208,7 +212,7 @@ class Publishing:
         try:
             disk.sync_folder(path.parent)
         except OSError as error:
-            raise _NotSynced(draft, listed(path)[-1], path, error) from error
+            raise _NotSynced(draft, listed(path)[-1:], path, error) from error
         self._row.forget()
         self._row.catch_up()
         if self._row.known.newest is not None:
@@ -226,6 +230,14 @@ class Publishing:
             self._row.catch_up()
             if self._row.known.sign(self._row.path.name) == before:
                 waking.add(before)
+
+
+def _inode_of(path: Path) -> int | None:
+    """Tell a file from others that have its name later; None where the disk does not even tell that."""
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return None
 
 
 def _is_same(temp: Path, place: Path) -> bool:

@@ -202,6 +202,7 @@ class RunFolder:
         """The records with these seqs, in their order."""
         while True:
             with self._lock:
+                self._publishing.check_durable()
                 view = self._row.view()
             try:
                 found = _read(view, first, last, depth)
