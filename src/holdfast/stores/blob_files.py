@@ -9,7 +9,7 @@ from pathlib import Path
 
 from holdfast.checkpoint.store import Blob
 from holdfast.ids import Digest, RunId
-from holdfast.stores.disk import Disk, is_regular, read_regular, refuse_link
+from holdfast.stores.disk import Disk, read_regular, refuse_link
 from holdfast.stores.names import safe_name
 from holdfast.stores.sweep_lock import Held, SweepLock
 
@@ -52,8 +52,7 @@ class BlobFiles:
             self._swept = True
         unsure = self._disk.is_unsure(folder)
         for blob in blobs:
-            path = folder / blob.digest.hex()
-            self._write(path, blob.data, unsure or (os.path.lexists(path) and not is_regular(path)))
+            self._disk.put(blob.data, folder / blob.digest.hex(), anew=unsure)
         # Also for those that were there: whoever wrote them may have died before this.
         self._disk.sync_names(folder)
 
@@ -105,18 +104,3 @@ class BlobFiles:
         refuse_link(self._root)
         # Before the lock puts its files there: a folder that is not empty counts as durable.
         self._disk.make_folder(self._root)
-
-    def _write(self, path: Path, data: bytes, anew: bool) -> None:
-        if path.exists() and not anew:
-            return
-        temporary = self._disk.write(data)
-        try:
-            if anew:
-                self._disk.replace(temporary, path)
-            else:
-                self._disk.publish(temporary, path)
-        except FileExistsError:  # another process was faster
-            self._disk.remove(temporary)
-        except BaseException:
-            self._disk.remove(temporary)
-            raise

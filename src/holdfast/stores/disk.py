@@ -204,6 +204,26 @@ class Disk:
             pass
         self._let_go(temp)
 
+    def put(self, data: bytes, place: Path, anew: bool = False) -> None:
+        """Make sure that a durable file lies in its place; a regular one that is there is left, unless ``anew``.
+
+        The folder of ``place`` must be synced before anyone may rely on it.
+        """
+        there = os.path.lexists(place)
+        if there and not anew and is_regular(place):
+            return
+        temp = self.write(data)
+        if there or anew:
+            self.replace(temp, place)
+            return
+        try:
+            self.publish(temp, place)
+        except FileExistsError:  # another process was faster
+            self.remove(temp)
+        except BaseException:
+            self.remove(temp)
+            raise
+
     def make_folder(self, folder: Path) -> None:
         """Make a folder and those above it, durably.
 

@@ -89,28 +89,12 @@ class Blobs:
         self._disk.make_folder(folder)
         unsure = self._disk.is_unsure(folder)
         for blob in blobs:
-            self._put(folder / blob.digest.hex(), blob.data, mark, unsure)
+            place = folder / blob.digest.hex()
+            # After a sync that failed also one that is there: its name may not be on the disk.
+            self._disk.put(blob.data, place, anew=unsure)
+            _touch(place, mark)
         # Also for those that were there: their writer may not have come this far yet.
         self._disk.sync_names(folder)
-
-    def _put(self, place: Path, data: bytes, mark: int, unsure: bool) -> None:
-        """Make sure that a blob is there, and seen to be brought; one that is there is left as it is.
-
-        But not where a sync failed: there it is written anew, for the name that is there may not be on the disk. Nor is
-        what is no regular file.
-        """
-        regular = is_regular(place)
-        if unsure or (not regular and os.path.lexists(place)):
-            self._disk.replace(self._disk.write(data), place)
-        elif not regular:
-            temp = self._disk.write(data)
-            try:
-                self._disk.publish(temp, place)
-            except FileExistsError:
-                pass
-            finally:
-                self._disk.remove(temp)
-        _touch(place, mark)
 
     def read(self, family: RunId, digests: Sequence[Digest]) -> dict[Digest, bytes]:
         """Those of the blobs that are there."""
