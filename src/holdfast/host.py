@@ -101,9 +101,8 @@ class _Rescue:
         found = self._found.get(name)
         while found:
             head = found.popleft()
-            if (
-                await self._store.head(head.run_id) == head
-            ):  # else someone else went on with it, or cancelled it
+            # Another may have gone on with it since, or cancelled it.
+            if await self._store.head(head.run_id) == head:
                 return head
         return None
 

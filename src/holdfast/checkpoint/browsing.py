@@ -112,7 +112,7 @@ class Browsing(RunKeeping):
         return _merged(found)
 
     async def _heads(
-        self, workflow_name: str | None, begin: _Place | None, limit: int | None
+        self, workflow_name: str | None, begin: _SortKey | None, limit: int | None
     ) -> AsyncIterator[Head]:
         """The runs, oldest first, that may have checkpoints behind a place; as many at a time as may be needed."""
         since = None if begin is None else microseconds(begin.timestamp)
@@ -127,7 +127,7 @@ class Browsing(RunKeeping):
             seen.update(head.run_id for head in page)
             query = query._replace(after=page[-1].run_id, limit=min(2 * query.limit, _MOST_HEADS))
 
-    async def _place_of(self, workflow_name: str | None, checkpoint_id: CheckpointId) -> _Place:
+    async def _place_of(self, workflow_name: str | None, checkpoint_id: CheckpointId) -> _SortKey:
         """Where a checkpoint stands among those of all runs."""
         found = await self._store.find(checkpoint_id)
         head = None if found is None else await self._store.head(found[0])
@@ -135,10 +135,10 @@ class Browsing(RunKeeping):
             raise _not_listed(checkpoint_id)
         if not await self._keeps(head, found[1]):
             raise _not_listed(checkpoint_id)
-        return _Place.of(await self.info(head, found[1]), head)
+        return _SortKey.of(await self.info(head, found[1]), head)
 
     async def _listed_behind(
-        self, head: Head, begin: _Place | None, limit: int | None, values: bool
+        self, head: Head, begin: _SortKey | None, limit: int | None, values: bool
     ) -> Sequence[Checkpoint]:
         """The checkpoints of a run behind a place among those of all runs."""
         if begin is None or moment(head.created) > begin.timestamp:
@@ -151,9 +151,9 @@ class Browsing(RunKeeping):
             except CheckpointNotFound:  # it was removed since, or its run
                 pass
         found = await self._listed_now(head, values=values)
-        return [made for made in found if _Place.of(made, head) > begin][:limit]
+        return [made for made in found if _SortKey.of(made, head) > begin][:limit]
 
-    async def _last_before(self, head: Head, begin: _Place) -> CheckpointInfo | None:
+    async def _last_before(self, head: Head, begin: _SortKey) -> CheckpointInfo | None:
         """The last checkpoint of a run that is not behind a place; reads as many as halving takes."""
         last: CheckpointInfo | None = None
         low, high = 1, head.seq
@@ -162,9 +162,11 @@ class Browsing(RunKeeping):
             records = await self._store.records(head.run_id, middle, middle, Depth.HEADERS)
             if not records:  # one was removed, and perhaps many: all that are left are read
                 rest = map(info_of, await self._store.records(head.run_id, low, high, Depth.HEADERS))
-                return max((one for one in rest if _Place.of(one, head) <= begin), key=_seq_of, default=last)
+                return max(
+                    (one for one in rest if _SortKey.of(one, head) <= begin), key=_seq_of, default=last
+                )
             made = info_of(records[0])
-            if _Place.of(made, head) > begin:
+            if _SortKey.of(made, head) > begin:
                 high = middle - 1
             else:
                 last, low = made, middle + 1
@@ -332,8 +334,8 @@ def _changes_in(records: Iterable[Record]) -> Iterator[Changes]:
             yield keyframe_of(record, Depth.CHANGES)
 
 
-class _Place(NamedTuple):
-    """Where a checkpoint stands in a list of those of all runs."""
+class _SortKey(NamedTuple):
+    """Orders the checkpoints of all runs in one list."""
 
     timestamp: datetime
     seq: int
@@ -341,7 +343,7 @@ class _Place(NamedTuple):
     run_id: str
 
     @classmethod
-    def of(cls, made: CheckpointInfo, head: Head) -> _Place:
+    def of(cls, made: CheckpointInfo, head: Head) -> _SortKey:
         return cls(made.timestamp, made.seq, head.created, head.run_id)
 
 

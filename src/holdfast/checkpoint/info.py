@@ -132,7 +132,7 @@ def unpacked_header(data: bytes) -> Header:
 
 
 def waiting_at(header: Header) -> tuple[WaitingFor, ...]:
-    """What a run waits for at a checkpoint; it sleeps within a superstep, so that no checkpoint is about that."""
+    """Name what a run waits for at a checkpoint; never time, for a run sleeps within a superstep."""
     if header.status is not RunStatus.WAITING:
         return ()
     return waiting_for(header.request_count, None, True)
@@ -242,7 +242,7 @@ class CheckpointInfo:
 
     @property
     def waiting_for(self) -> tuple[WaitingFor, ...]:
-        """What the run waits for that is WAITING there: ``"answers"``, or ``"messages"`` that a fan-in needs."""
+        """For a run that is WAITING there: ``("answers",)``, or ``("messages",)`` that a fan-in needs; else empty."""
         return waiting_at(self._said)
 
     @property

@@ -232,7 +232,7 @@ async def load(store: Store, blobs: Blobs, head: Head, seq: int, depth: Depth) -
 
 
 class LatestManifests:
-    """What the runs hold that were answered last: of a run that moved on, only what came since is read."""
+    """Keeps the manifests of the runs that were answered last, so that only what came since is read."""
 
     _MOST = 4
 
@@ -240,7 +240,7 @@ class LatestManifests:
         self._known: dict[RunId, tuple[CheckpointId, int, Manifest]] = {}
 
     async def read(self, store: Store, blobs: Blobs, head: Head) -> Manifest:
-        """What a run holds that stands on ``head``; to be used before anything else is awaited, for it may move on."""
+        """Read the manifest of a run that stands on ``head``; use it before you await anything, for it may move on."""
         known = self._known.pop(head.run_id, None)  # nobody else folds into it meanwhile
         if known is None or not await _fold_since(store, blobs, head, *known):
             manifest = (await load(store, blobs, head, head.seq, Depth.ALL)).manifest

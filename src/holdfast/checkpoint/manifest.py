@@ -58,7 +58,7 @@ class Manifest:
         self.requests: dict[RequestId, Asked] = {}
         self.answered: dict[RequestId, bool] = {}
         self.expiries = Expiries()
-        """Those of all requests that are pending."""
+        """When the pending requests expire."""
         self.instances: dict[ExecutorId, int] = {}
         self.rounds: dict[BufferKey, Sequence[ExecutorId]] = {}
         self.since_input = 0

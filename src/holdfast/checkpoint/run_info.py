@@ -35,7 +35,7 @@ class RunInfo:
     wake_at: Any = None
     """When it goes on by itself, because a sleep or the time of a question is over; None if it does not."""
     waiting_for: tuple[str, ...] = ()
-    """What a run that is WAITING waits for: ``"answers"``, ``"time"`` (a sleep), ``"messages"`` (of fan-ins)."""
+    """For a run that is WAITING: ``"answers"``, ``"time"`` (a sleep) or ``"messages"`` (of fan-ins); else empty."""
 
 
 async def run_info(store: Store, head: Head, known: dict[str, bool] | None = None) -> RunInfo:

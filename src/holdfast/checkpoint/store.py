@@ -80,7 +80,7 @@ class Head(NamedTuple):
     retention: str = ""
     """Which of its checkpoints are kept, as ``Retention.text`` says it; all if empty."""
     waiting_for: str = ""
-    """What a run that is WAITING waits for: some of ``answers``, ``time`` and ``messages``, with spaces between."""
+    """For a run that is WAITING: some of ``answers``, ``time`` and ``messages``, with spaces between; else empty."""
 
 
 class Expected(NamedTuple):

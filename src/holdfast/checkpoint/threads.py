@@ -103,10 +103,10 @@ class Threads:
         self._left_behind: set[ThreadCall] = set()
         self._idle = 0
         self._threads = 0
-        """Those that are idle or at work, without those that were left behind."""
+        """The number of threads that are idle or at work, without those that were left behind."""
 
     async def call(self, function: Callable[[], T]) -> T:
-        """What a function gives that is called in a thread, with the context variables of the caller."""
+        """Call a function in a thread, with the context variables of the caller, and return its result."""
         call = ThreadCall(function)
         with self._changed:
             self._waiting.append(call)

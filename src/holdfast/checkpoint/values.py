@@ -24,7 +24,7 @@ _MISSING: Final = object()
 _SMALL = 256 * 1024
 _MOST_IN_FRONT = 16
 Growth: TypeAlias = tuple[ListMaker, bytes]
-"""What makes copies of a list, and the encoding of what stands behind that now."""
+"""A maker of copies of a list, and the encoding of the items that were added behind it since."""
 # In place of what makes copies of a value: it was read once.
 _READ: Final = "read"
 INLINE = 4096
@@ -270,7 +270,7 @@ class Encoded:
 
 
 def _has_attributes_only(kind: type) -> bool:
-    """Whether instances are their attributes and nothing else, so that a copy of these is as if it were decoded."""
+    """Tell whether instances are their attributes and nothing else: copying these then equals decoding."""
     return kind_of(kind) in (ObjectShape, PlainShape, ModelShape)
 
 

@@ -170,7 +170,7 @@ class ListMaker:
 def maker_of(
     value: object, is_record: Callable[[Any], bool] | None = None, size: int | None = None
 ) -> Maker | None:
-    """What makes copies of ``value``, which must not change any more; None for values with parts of rare kinds.
+    """Find a maker of copies of ``value``, which must not change any more; None where parts are of rare kinds.
 
     Copies share what is immutable. ``is_record`` tells the classes whose instances are their attributes and nothing
     else: without it, dataclasses. ``size`` is that of the encoding, where a copy can also be had by decoding that: None
@@ -290,7 +290,7 @@ def _record(kind: Any) -> bool:
 
 
 def _frozen(kind: Any) -> bool:
-    """Whether instances of a class are records that stay as they are: also not by keeping what they computed."""
+    """Tell whether a class is a frozen dataclass whose instances keep nothing that they compute later, either."""
     return (
         _record(kind)
         and kind.__dataclass_params__.frozen

@@ -6,7 +6,7 @@ from enum import StrEnum
 from typing import Literal, TypeAlias
 
 WaitingFor: TypeAlias = Literal["answers", "time", "messages"]
-"""What a run may wait for: answers to its requests, the end of a sleep, messages that a fan-in still needs."""
+"""The reasons to wait: answers to requests, the end of a sleep, messages that a fan-in still needs."""
 
 
 class RunStatus(StrEnum):

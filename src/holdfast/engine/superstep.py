@@ -190,7 +190,7 @@ def _without_finished(
     outcomes: Sequence[Outcome],
     unrouted: Sequence[Unrouted],
 ) -> Applied:
-    """The same, with the state of nested workflows dropped for which nothing is left to do.
+    """Drop the state of nested workflows for which nothing is left to do.
 
     One whose fan-ins hold messages is not over: it waits for more of them, as a run does.
     """

@@ -59,7 +59,7 @@ class Course:
 
     @property
     def waiting_for(self) -> tuple[WaitingFor, ...]:
-        """What the run waits for; empty unless it is WAITING."""
+        """The reasons why the run waits; empty unless it is WAITING."""
         return self.runner.at.waiting_for if self.status is RunStatus.WAITING else ()
 
     @property

@@ -76,7 +76,7 @@ class Durable(Standings):
         return found
 
     def _is_same(self, given: Any, stored: Any) -> bool:
-        """Whether two values are the same to those who read them: with the classes of now, which may have changed."""
+        """Compare two values as the classes of now read them, which may have changed since one was stored."""
 
         def read_now(value: Any) -> bytes:
             return self._encoder.encode(self._encoder.decode(value.data))

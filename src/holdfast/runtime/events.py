@@ -71,7 +71,7 @@ class WorkflowStatusEvent(WorkflowEvent):
 
     status: RunStatus
     waiting_for: tuple[WaitingFor, ...] = ()
-    """What a run that is WAITING waits for: ``"answers"``, ``"time"`` (a sleep), ``"messages"`` (of fan-ins)."""
+    """For a run that is WAITING: ``"answers"``, ``"time"`` (a sleep) or ``"messages"`` (of fan-ins); else empty."""
 
 
 @dataclass(slots=True, repr=False, eq=False)

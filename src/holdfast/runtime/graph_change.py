@@ -169,7 +169,7 @@ class FanInsBefore:
         self._known: dict[str, dict[str, FanIn]] = {}
 
     def at(self, path: str) -> dict[str, FanIn]:
-        """Those in the graph at ``path``, by the names of what they are there now.
+        """The old fan-ins of the graph at ``path``, by the names of what they are there now.
 
         One with other sources is known by its target, and by some source that it had. One that is new is not there. All
         are the same if nothing is known of the graph before.

@@ -36,7 +36,7 @@ class Position:
 
     @property
     def waiting_for(self) -> tuple[WaitingFor, ...]:
-        """What the run waits for, if it rests here."""
+        """The reasons why the run waits, if it rests here."""
         return waiting_for(self.snapshot.requests, self.asleep_until, self.snapshot.buffers)
 
     def go_to(self, snapshot: Snapshot) -> None:

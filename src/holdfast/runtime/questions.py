@@ -54,7 +54,7 @@ class Questions:
 
     @property
     def open(self) -> bool:
-        """Whether any request waits for an answer."""
+        """True if any request waits for an answer."""
         requests, taken = self._at.shown.requests, self._taken
         return requests.size > sum(1 for request_id in taken if request_id in requests)
 

@@ -30,7 +30,7 @@ class RunResult:
     warnings: list[HoldfastWarning] = field(default_factory=list)
     """What the run warned of, the last thousand at most."""
     waiting_for: tuple[WaitingFor, ...] = ()
-    """What a run that is WAITING waits for: ``"answers"``, ``"time"`` (a sleep), ``"messages"`` (of fan-ins)."""
+    """For a run that is WAITING: ``"answers"``, ``"time"`` (a sleep) or ``"messages"`` (of fan-ins); else empty."""
     _run: Run | None = field(default=None, repr=False, compare=False)
     _pending: Callable[[], list[PendingRequest]] | None = field(
         default=None, init=False, repr=False, compare=False

@@ -74,17 +74,17 @@ class Run:
 
     @property
     def waiting_for(self) -> tuple[WaitingFor, ...]:
-        """What a run that is WAITING waits for: ``"answers"``, ``"time"`` (a sleep), ``"messages"`` (of fan-ins)."""
+        """For a run that is WAITING: ``"answers"``, ``"time"`` (a sleep) or ``"messages"`` (of fan-ins); else empty."""
         return self._course.waiting_for
 
     @property
     def failure(self) -> BaseException | None:
-        """What the run failed with, as ``wait_for_completion`` raises it; None if it did not fail."""
+        """The error with which the run failed, as ``wait_for_completion`` raises it; None if it did not fail."""
         return self._course.error
 
     @property
     def warnings(self) -> list[HoldfastWarning]:
-        """What the run warned of since it was started or resumed, the last of it."""
+        """The last thousand warnings since the run was started or resumed."""
         return list(self._course.runner.teller.warnings)
 
     @property

@@ -150,7 +150,7 @@ class Runner:
 
     @property
     def has_work(self) -> bool:
-        """Whether anything is delivered when it is driven; else the run comes to rest at once, and calls no handler."""
+        """True if driving the run delivers something; else it comes to rest at once, and calls no handler."""
         at, steps = self.at, self._steps
         if self.questions.answered:
             return True

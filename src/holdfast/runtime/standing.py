@@ -234,7 +234,7 @@ class NewGraph(NamedTuple):
 
 
 def is_finished(manifest: Manifest) -> bool:
-    """Whether nothing is left to do for a run that holds this."""
+    """Tell whether nothing is left to do for a run that holds this."""
     return not (manifest.deliveries or manifest.requests or manifest.buffers)
 
 

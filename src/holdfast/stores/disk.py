@@ -70,7 +70,7 @@ def read_regular(path: str | Path, largest: int = _LARGEST) -> bytes:
 
 
 def is_regular(path: Path) -> bool:
-    """Whether a regular file lies there."""
+    """Tell whether a regular file lies there."""
     try:
         return stat.S_ISREG(os.lstat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -276,7 +276,7 @@ class Disk:
             raise
 
     def is_unsure(self, folder: Path) -> bool:
-        """Whether a sync of the folder failed at some time: names that are there may not be on the disk.
+        """Tell whether a sync of the folder failed at some time: names that are there may not be on the disk.
 
         What says so need not be durable: a power cut takes it away together with names that are not.
         """

@@ -111,9 +111,8 @@ class Codec:
             reason = reader.failure or error
         if isinstance(reason, Unknown):
             raise UnknownType(f"{place}: {reason}") from reason.__cause__
-        if not isinstance(reason, Exception) or isinstance(
-            reason, MemoryError
-        ):  # an interrupt, or no fault of the data
+        # An interrupt, or the lack of memory, is no fault of the data.
+        if not isinstance(reason, Exception) or isinstance(reason, MemoryError):
             raise reason
         raise CheckpointCorrupt(f"{place}: the bytes are no encoding of a value: {reason}") from reason
 

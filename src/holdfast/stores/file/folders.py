@@ -294,7 +294,7 @@ class Folders:
         return found
 
     def inspect(self, run_id: RunId | None) -> list[Damage]:
-        """What is wrong with the files of a run, or of all, also of those that are gone."""
+        """Find damage in the files of a run, or of all runs, also of those that are gone."""
         if run_id is not None:
             return self.run(run_id).inspect()
         folders = {folder.path.name: folder for folder in self._run_folders()}

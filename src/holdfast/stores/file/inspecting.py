@@ -34,7 +34,7 @@ def inspect(row: Row, hints: Hints) -> list[Damage]:
 
 
 def _stamp(row: Row, hints: Hints) -> tuple[list[str], Place | None]:
-    """What changes when others move a run on, remove something of it, or remove it."""
+    """Note the names and the hint that change when others move a run on, remove something of it, or remove it."""
     try:
         names = sorted(os.listdir(row.path))
     except (FileNotFoundError, NotADirectoryError):

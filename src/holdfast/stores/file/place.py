@@ -96,7 +96,7 @@ class Names(NamedTuple):
 
 
 def is_commit_name(name: str) -> bool:
-    """Whether a file of this name in the folder of a run would be a commit file."""
+    """Tell whether a file of this name in the folder of a run is a commit file."""
     return _NAME.fullmatch(name) is not None
 
 

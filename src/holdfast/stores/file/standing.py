@@ -40,7 +40,7 @@ class Standing:
         self.listed: tuple[Place, ...] = ()
         """The files that the newest file lists as unsettled, also those that were settled since."""
         self.listed_before: tuple[Place, ...] | None = ()
-        """Those that the file before it lists, which is the newest once more if that is moved away by hand.
+        """The files that the one before the newest lists: it is the newest again if that is moved away by hand.
 
         None where that file was not read.
         """

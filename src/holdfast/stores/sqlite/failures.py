@@ -59,7 +59,7 @@ def any_text(stored: bytes) -> str:
 
 
 def is_undecodable(error: sqlite3.Error) -> bool:
-    """Whether a row holds text that is no UTF-8; there is no code for that."""
+    """Tell whether a row holds text that is no UTF-8; there is no code for that."""
     return str(error).startswith("Could not decode to UTF-8")
 
 

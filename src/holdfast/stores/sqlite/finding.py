@@ -10,7 +10,7 @@ from holdfast.ids import RunId
 from holdfast.stores.compare import Place
 
 Indexed: TypeAlias = tuple[int, int | None, str, str]
-"""What of a run is in indexes: created, wake_at, status and family."""
+"""The columns of a run that are in indexes: created, wake_at, status and family."""
 
 Standing: TypeAlias = tuple[int, Place, int, Indexed, int]
 """A run: its number, where it stands, its content, what is indexed, and whether it has notes or letters that wait."""

@@ -120,7 +120,7 @@ def _rows(connection: sqlite3.Connection, namespace: str) -> Iterator[Damage]:
 
 
 def _run(connection: sqlite3.Connection, namespace: str, run_id: RunId) -> Iterator[Damage]:
-    """Whether a run stands where it was left, and has all that it had; reads nothing of others."""
+    """Find damage in the row of a run and in the rows that belong to it; reads nothing of others."""
     for number, _, *row in connection.execute(
         _ROWS + " WHERE namespace = ? AND run = ?", (namespace, run_id)
     ):

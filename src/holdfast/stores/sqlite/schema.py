@@ -74,7 +74,7 @@ RUN_INDEXES = (
     "CREATE INDEX IF NOT EXISTS forks_by_family ON runs (namespace, family) WHERE family <> run",
 )
 ADDED_LATER = (*MAIL_TABLES, *RUN_INDEXES)
-"""What a database need not have before somebody writes to it."""
+"""The statements for tables and indexes that a database may lack until somebody writes to it."""
 _NAMES_ADDED_LATER = [statement.partition(" EXISTS ")[2].split()[0] for statement in ADDED_LATER]
 
 

@@ -138,10 +138,8 @@ def _enter(
         _bring_needed(connection, namespace, commit)
     head = commit.head
     if before != (indexed := indexed_of(head)):
-        if (before[0], before[3]) == (
-            indexed[0],
-            indexed[3],
-        ):  # as they are for ever, unless a run is another
+        # Created and family are so for ever, unless the run is another.
+        if (before[0], before[3]) == (head.created, head.family):
             connection.execute(SET_STATUS, (*indexed[1:3], run))
         else:
             connection.execute(_SET_INDEXED, (*indexed, run))
