@@ -72,7 +72,8 @@ class _Rescue:
         self._found: dict[str, deque[Head]] = {}
 
     def look_at_all(self) -> None:
-        """Read all runs that are under way with the next look."""
+        """Read all runs that are under way with the next look, whatever was found before and not begun."""
+        self._found.clear()
         self._look_at = self._read_at = _AT_ONCE
 
     async def look(self, names: Iterable[str], loop_time: float) -> None:

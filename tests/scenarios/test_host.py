@@ -505,6 +505,28 @@ async def test_a_run_that_was_cancelled_since_it_was_found_is_left_alone(
     assert ran == []
 
 
+async def test_what_a_look_that_failed_has_found_hides_nothing(storage: CheckpointStorage) -> None:
+    class FailingOnce(Wrapped):
+        fails = True
+
+        async def head(self, run_id: RunId) -> Head | None:
+            if self.fails:
+                self.fails = False
+                raise StorageError("the disk is slow today")
+            return await self.inner.head(run_id)
+
+    for number in range(3):
+        workflow = await interrupted(storage, f"r{number}")
+    host = Host(CheckpointStorage(FailingOnce(storage.store)), workflow)
+    with pytest.raises(StorageError):
+        await host.wake_due()
+    for number in range(3):
+        await storage.cancel(f"r{number}")
+    await interrupted(storage, "late")
+    assert await host.wake_due() == 1
+    assert await status(storage, "late") is RunStatus.COMPLETED
+
+
 async def test_a_run_that_someone_drives_is_left_alone(storage: CheckpointStorage) -> None:
     gate, begun = asyncio.Event(), asyncio.Event()
 
