@@ -103,7 +103,8 @@ class WorkflowContext(Protocol[T_Out, T_Final]):
         """Call a function that has an effect outside, and give what it gave; its result is journaled.
 
         When the turn runs again, after a crash, a failure or for a retry, the journaled result is given and the
-        function is not called. A crash before the result is journaled calls it again, so hand it
+        function is not called. A crash before the result is journaled repeats it with the same key. So does a process
+        that stands still in the function, or right before it, while another takes its run over. So hand it
         ``idempotency_key`` where the service takes one. Raises ``RunTaken`` in place of the call if another process
         took the run by now. Names are unique for a message. Functions that are not async run in a thread.
         """
