@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -284,6 +285,28 @@ async def test_a_run_that_is_damaged_is_named_and_the_others_are_counted(tmp_pat
     assert found.unreadable == ("r1",)
     assert found.by_run["r2"] == whole.by_run["r2"]
     assert str(found).splitlines()[-1] == "not all could be read of r1"
+
+
+def cut_large_value(folder: Path) -> None:
+    (file,) = [path for path in folder.glob("runs.db-blobs/*/*/*") if path.is_file()]
+    file.write_bytes(file.read_bytes()[:1000])
+
+
+async def test_a_blob_that_cannot_be_measured_names_its_runs_and_the_others_are_counted(
+    tmp_path: Path,
+) -> None:
+    big = Random(7).randbytes(300_000)
+    async with SqliteCheckpointStorage(tmp_path / "runs.db") as storage:
+        run = await done(storage, puts(x=big, y="y" * 6000), run_id="r1")
+        await forked(storage, run.checkpoints[-1], run_id="r2")
+        await done(storage, puts(y="y" * 6000), run_id="r3")
+        whole = await storage.statistics(measure_blobs=True)
+        cut_large_value(tmp_path)
+        found = await storage.statistics(measure_blobs=True)
+    assert found.unreadable == ("r1", "r2")
+    assert found.by_run["r3"] == whole.by_run["r3"]
+    assert (whole.total.stored_blob_bytes or 0) - (found.total.stored_blob_bytes or 0) > len(big)
+    assert found.total.stored_blob_bytes, "what lies beside it is measured"
 
 
 async def test_a_run_that_goes_meanwhile_is_not_counted() -> None:

@@ -48,9 +48,11 @@ async def counted(
         named = _Named()
         for run in runs:
             named.add(run.named)
-        stored = await _measured(store, family, named.sizes) if measure_blobs else None
+        stored, damaged = await _measured(store, family, named.sizes) if measure_blobs else (None, set())
         for run in runs:
             tally.take(run, stored)
+            if not damaged.isdisjoint(run.named.sizes) and run.head.run_id not in tally.unreadable:
+                tally.unreadable.append(run.head.run_id)
         tally.take_blobs(members[0].workflow_name, named.usage(stored))
     tally.unreadable += [damage.run_id or damage.what for damage in await store.damaged()]
     return tally.statistics()
@@ -68,18 +70,32 @@ async def _heads(store: Store) -> list[Head]:
     return list(heads.values())
 
 
-async def _measured(store: Store, family: RunId, sizes: Mapping[Digest, int]) -> dict[Digest, int]:
-    """What blobs take as stored. Their content is read, for stores cannot say their sizes alone."""
+async def _measured(
+    store: Store, family: RunId, sizes: Mapping[Digest, int]
+) -> tuple[dict[Digest, int], set[Digest]]:
+    """Tell what blobs take as stored, and which cannot be read. Stores cannot say sizes alone, so all are read."""
     stored: dict[Digest, int] = {}
+    damaged: set[Digest] = set()
     batch: list[Digest] = []
     room = _BLOBS
+
+    async def measure(digests: list[Digest]) -> None:
+        stored.update({name: len(data) for name, data in (await store.blobs(family, digests)).items()})
+
     for number, (digest, size) in enumerate(sizes.items(), 1):
         batch.append(digest)
         room -= size
         if room <= 0 or number == len(sizes):
-            stored.update({name: len(data) for name, data in (await store.blobs(family, batch)).items()})
+            try:
+                await measure(batch)
+            except CheckpointCorrupt:
+                for single in batch:
+                    try:
+                        await measure([single])
+                    except CheckpointCorrupt:
+                        damaged.add(single)
             batch, room = [], _BLOBS
-    return stored
+    return stored, damaged
 
 
 # -- one run ---------------------------------------------------------------------------------------
