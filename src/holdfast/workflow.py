@@ -265,10 +265,7 @@ class Workflow:
                 f"a run is resumed by a checkpoint (or its id), or by run_id=...; {given} was given"
             )
         durable = self._durable(self._needed(storage))
-        run = await durable.resumed_run(checkpoint, run_id, allow_graph_change, take_over)
-        if responses is not None and responses != {}:
-            run.take(responses)
-        return run
+        return await durable.resumed_run(checkpoint, run_id, allow_graph_change, take_over, responses)
 
     async def resumed(self, run_id: str, storage: CheckpointStorage | None = None) -> Run:
         """A run that is to go on from where it stands, before anything of it happens: for those who host runs."""

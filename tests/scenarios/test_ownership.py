@@ -27,6 +27,7 @@ from holdfast import (
     SqliteCheckpointStorage,
     StorageError,
     SuperStepCompletedEvent,
+    UnknownRequest,
     Workflow,
     WorkflowBuilder,
     WorkflowContext,
@@ -325,6 +326,121 @@ async def test_who_takes_over_goes_on_and_the_other_changes_nothing(
     assert [c.seq for c in listed] == [1, 2, 3, 4, 5, 6]
     assert [c.checkpoint_id for c in winner.checkpoints] == [c.checkpoint_id for c in listed[2:]]
     assert (await two[0].verify()).ok
+
+
+def restless(turn: Callable[[int], Awaitable[bool]]) -> Workflow:
+    """A workflow of two executors that count up in turn, until ``turn`` says that it is enough."""
+
+    def make(name: str) -> Any:
+        @executor(id=name)
+        async def count(number: int, ctx: WorkflowContext[int, int]) -> None:
+            if await turn(number):
+                await ctx.yield_output(number)
+            else:
+                await ctx.send_message(number + 1)
+
+        return count
+
+    tick, tock = make("tick"), make("tock")
+    builder = WorkflowBuilder(name="Restless", max_iterations=1_000_000)
+    return builder.set_start_executor(tick).add_edge(tick, tock).add_edge(tock, tick).build()
+
+
+@pytest.mark.parametrize("from_checkpoint", [False, True])
+async def test_taking_over_from_an_owner_that_commits_all_the_time(
+    place: Place, from_checkpoint: bool
+) -> None:
+    """In one event loop, where the owner goes on as soon as a commit of its own is over."""
+    enough, turns = False, asyncio.Semaphore(0)
+
+    async def turn(number: int) -> bool:
+        turns.release()
+        return enough
+
+    run = await restless(turn).start(1, run_id="mine", storage=place.storage)
+    first = run.checkpoints[0]
+    which: dict[str, Any] = {"checkpoint": first} if from_checkpoint else {"run_id": "mine"}
+    try:
+        for _ in range(5):
+            await soon(turns.acquire())
+            loser, run = run, await restless(turn).resume(**which, storage=place.storage, take_over=True)
+            with pytest.raises(RunTaken):
+                await soon(loser.wait_for_completion())
+    finally:
+        enough = True
+    assert (await soon(run.wait_for_completion())).status is RunStatus.COMPLETED
+    assert (await place.storage.verify()).ok
+
+
+class Overtaken(Wrapped):
+    """Its first commits come too late: another is faster each time."""
+
+    def __init__(self, inner: Store, other: Callable[[], object], times: int) -> None:
+        super().__init__(inner)
+        self.other, self.times = other, times
+
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        if self.times:
+            self.times -= 1
+            await asyncio.to_thread(self.other)
+        return await self.inner.commit(commit)
+
+
+@pytest.mark.parametrize("from_checkpoint", [False, True])
+async def test_taking_over_from_an_owner_that_is_faster(
+    two: tuple[CheckpointStorage, CheckpointStorage], from_checkpoint: bool
+) -> None:
+    """One elsewhere that commits between what is read of the run and each attempt to become its owner."""
+    entered, go_on = threading.Semaphore(0), threading.Semaphore(0)
+    lost: list[BaseException] = []
+
+    async def own_turn(number: int) -> bool:
+        entered.release()
+        assert await asyncio.to_thread(go_on.acquire, timeout=60)
+        return False
+
+    async def own() -> None:
+        run = await restless(own_turn).start(1, run_id="mine", storage=two[0])
+        try:
+            await run.wait_for_completion()
+        except RunTaken as error:
+            lost.append(error)
+
+    def let_owner_commit() -> None:
+        go_on.release()
+        assert entered.acquire(timeout=60)
+
+    async def enough(number: int) -> bool:
+        return True
+
+    thread = threading.Thread(target=lambda: asyncio.run(own()))
+    thread.start()
+    try:
+        assert await asyncio.to_thread(entered.acquire, timeout=60)
+        first = (await two[1].list_checkpoints(run_id="mine"))[0]
+        which: dict[str, Any] = {"checkpoint": first} if from_checkpoint else {"run_id": "mine"}
+        slow = wrapped(two[1], lambda store: Overtaken(store, let_owner_commit, 7))
+        result = restless(enough).resume(**which, storage=slow, take_over=True)
+        assert await outputs_of(result) == [1 if from_checkpoint else 8], "what the owner committed counts"
+    finally:
+        go_on.release()
+        await asyncio.to_thread(thread.join)
+    assert len(lost) == 1
+    assert (await two[1].verify()).ok
+
+
+async def test_taking_over_with_an_answer_that_is_refused_leaves_the_run_to_its_owner(
+    place: Place, scene: Scene
+) -> None:
+    run = await scene.driven(place.storage)
+    before = await head_of(place.storage, "mine")
+    with pytest.raises(UnknownRequest):
+        await scene.build().resume(
+            run_id="mine", storage=place.storage, take_over=True, responses={"nothing": 1}
+        )
+    assert await head_of(place.storage, "mine") == before
+    scene.go_on.set()
+    assert (await soon(run.wait_for_completion())).outputs == ["x123"]
 
 
 @pytest.mark.parametrize("leave", ["close", "cancel"])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -30,6 +31,8 @@ class Commits:
         """How many commits began so far."""
         self._waiting: list[asyncio.Future[None]] = []
         """Those who wait until no commit is under way."""
+        self._heirs: set[asyncio.Future[None]] = set()
+        """Those among them who let the run stand still then."""
         self._background: asyncio.Task[None] | None = None
         """What commits in the background; the event loop itself would let it go."""
         self._in_any_task: bool = getattr(type(log.store), "in_any_task", False)
@@ -73,6 +76,29 @@ class Commits:
         finally:
             self._commit_ends()
 
+    @asynccontextmanager
+    async def stand_still(self) -> AsyncIterator[None]:
+        """Let all further commits wait for a while."""
+        if self._under_way:
+            # Not as others wait, for the run would begin its next commit before this one is told that the last is over.
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(turn)
+            self._heirs.add(turn)
+            try:
+                await turn
+            except asyncio.CancelledError:
+                if not turn.cancelled():
+                    self._commit_ends()
+                raise
+            finally:
+                self._heirs.discard(turn)
+        else:
+            self._commit_begins()
+        try:
+            yield
+        finally:
+            self._commit_ends()
+
     def _commit_begins(self) -> None:
         self._under_way = True
         self._begun += 1
@@ -82,7 +108,13 @@ class Commits:
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             for ended in waiting:
-                _tell(ended)
+                if ended not in self._heirs:
+                    _tell(ended)
+                elif self._under_way:
+                    self._waiting.append(ended)
+                elif not ended.done():
+                    self._commit_begins()
+                    ended.set_result(None)
 
     def _be_cancelled(self, error: asyncio.CancelledError) -> None:
         # Where it came from tells nobody anything, but would hold all that was used there.

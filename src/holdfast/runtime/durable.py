@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any, TypeAlias
 
 from holdfast.checkpoint.arguments import id_of_checkpoint
@@ -10,7 +11,7 @@ from holdfast.checkpoint.entry import Entry
 from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase
 from holdfast.checkpoint.loading import Loaded
 from holdfast.checkpoint.looking import steadily
-from holdfast.checkpoint.owner import holder_of
+from holdfast.checkpoint.owner import Claim, holder_of
 from holdfast.checkpoint.store import Head
 from holdfast.checkpoint.values import restored
 from holdfast.engine.snapshot import Snapshot
@@ -23,8 +24,8 @@ from holdfast.graph.context import DEFAULT_SHARED_SCOPE
 from holdfast.graph.state_key import StateKey
 from holdfast.ids import RunId
 from holdfast.runtime.event_log import EventLog
-from holdfast.runtime.ownership import free_to_drive
-from holdfast.runtime.run import Run
+from holdfast.runtime.ownership import free_to_drive, take_away
+from holdfast.runtime.run import Answers, Run
 from holdfast.runtime.runner import Runner
 from holdfast.runtime.standing import NewGraph, Standing, Standings, at_hand
 
@@ -95,8 +96,12 @@ class Durable(Standings):
         run_id: str | None,
         allow_graph_change: bool,
         take_over: bool = False,
+        responses: Answers | None = None,
     ) -> Run:
-        """A run that goes on from where it stands, or from a checkpoint of it."""
+        """A run that goes on from where it stands, or from a checkpoint of it, with answers to its requests.
+
+        One that moves is taken over only once it is known that it can go on here; then all is read again.
+        """
         self._graph_may_change = allow_graph_change
 
         async def look() -> tuple[RunId, Standing]:
@@ -113,7 +118,30 @@ class Durable(Standings):
             seq = head.seq if at_head else seq
             return head.run_id, await self._standing(head, seq, allow_graph_change)
 
-        return self._run(*await steadily(look))
+        async def resumed(claim: Claim | None = None) -> tuple[Run, Claim]:
+            found, standing = await steadily(look)
+            log = standing.recorder.log
+            log.claim = claim or log.claim
+            run = self._run(found, standing)
+            if responses is not None and responses != {}:
+                run.take(responses)
+            return run, log.claim
+
+        run, claim = await resumed()
+        if not take_over:
+            return run
+        try:
+            return (await resumed(claim))[0] if await self._take_away(run.run_id, claim) else run
+        except BaseException:
+            claim.release()  # if the run was taken away, it is interrupted now
+            raise
+
+    async def _take_away(self, run_id: RunId, claim: Claim) -> bool:
+        """Take a run away from whoever drives it now; whether anyone did."""
+        driver = await self.driven_here(run_id)
+        # In one event loop an owner would be the faster one each time: it goes on when its last commit is over.
+        async with nullcontext() if driver is None else driver.stand_still():
+            return await take_away(self._storage.store, run_id, claim)
 
     def _run(self, run_id: RunId, standing: Standing) -> Run:
         log = EventLog()

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from holdfast.checkpoint.driving import is_driven
-from holdfast.checkpoint.owner import is_held, let_go, process_of, this_process
+from holdfast.checkpoint.owner import Claim, is_held, let_go, process_of, this_process
 from holdfast.checkpoint.store import Commit, Expected, Head, Store
 from holdfast.engine.status import RunStatus
 from holdfast.errors import HeadMoved, RunPoisoned, RunTaken
+from holdfast.ids import RunId
 
 MOST_TAKEOVERS = 5
 """So many processes may die with a run, one after the other, none of them reaching its next checkpoint."""
+
+_MOST_TRIES = 200
+"""So often a take-over is tried anew, while an owner in another process commits; it takes two to five, as a rule."""
 
 
 async def free_to_drive(store: Store, head: Head, take_over: bool, resumed: str = "run_id=...") -> Head:
@@ -30,6 +34,30 @@ async def free_to_drive(store: Store, head: Head, take_over: bool, resumed: str 
     if head.takeovers >= MOST_TAKEOVERS:
         await _poison(store, head)
     return head
+
+
+async def take_away(store: Store, run_id: RunId, claim: Claim) -> bool:
+    """Make a claim the owner of a run that moves, where it stands; whether it moved at all.
+
+    From then on its owner before commits nothing more, so that the run stands still for whoever goes on with it. To
+    read all of a run first, and to become its owner with the first commit, would be too slow: an owner that lives
+    commits again meanwhile. It may do so between the two calls here as well, but not every time.
+    """
+    await store.join()
+    for _ in range(_MOST_TRIES):
+        head = await store.head(run_id)
+        if head is None or head.status is not RunStatus.RUNNING:
+            return False
+        taken = head._replace(token=head.token + 1, owner=claim.name)
+        try:
+            await store.commit(Commit(taken, Expected(head.checkpoint_id, head.token)))
+        except HeadMoved:
+            continue
+        return True
+    raise RunTaken(
+        f"run {run_id} is driven by {_shown(head.owner)}, which committed {_MOST_TRIES} times while the run was to be "
+        f"taken away from there; try again, or stop it there"
+    )
 
 
 async def _poison(store: Store, head: Head) -> None:

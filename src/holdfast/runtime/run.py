@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from holdfast.engine.snapshot import Snapshot
@@ -302,6 +303,11 @@ class Run:
             await self._waker.wake()
         if course.task is not None:
             await asyncio.wait([course.task])
+
+    def stand_still(self) -> AbstractAsyncContextManager[None]:
+        """Let a stored run commit nothing for a while."""
+        assert self._course.runner.recorder is not None
+        return self._course.runner.recorder.stand_still()
 
     async def abandon(self) -> None:
         """Leave the run as a process does that dies: it is interrupted, and whoever finds it so goes on with it."""
