@@ -44,10 +44,12 @@ async def take_away(store: Store, run_id: RunId, claim: Claim) -> bool:
     commits again meanwhile. It may do so between the two calls here as well, but not every time.
     """
     await store.join()
+    owner = ""
     for _ in range(_MOST_TRIES):
         head = await store.head(run_id)
         if head is None or head.status is not RunStatus.RUNNING:
             return False
+        owner = head.owner
         taken = head._replace(token=head.token + 1, owner=claim.name)
         try:
             await store.commit(Commit(taken, Expected(head.checkpoint_id, head.token)))
@@ -55,7 +57,7 @@ async def take_away(store: Store, run_id: RunId, claim: Claim) -> bool:
             continue
         return True
     raise RunTaken(
-        f"run {run_id} is driven by {_shown(head.owner)}, which committed {_MOST_TRIES} times while the run was to be "
+        f"run {run_id} is driven by {_shown(owner)}, which committed {_MOST_TRIES} times while the run was to be "
         f"taken away from there; try again, or stop it there"
     )
 
