@@ -485,6 +485,38 @@ async def test_checkpoint_of_a_run_that_still_moves(place: Place, scene: Scene, 
     assert (await place.storage.verify()).ok
 
 
+class Ending(Wrapped):
+    """A store whose run comes to its end right after someone looked at its head for the first time."""
+
+    def __init__(self, inner: Store, end: Callable[[], Awaitable[object]]) -> None:
+        super().__init__(inner)
+        self.ends = [end]
+
+    async def head(self, run_id: RunId) -> Head | None:
+        head = await self.inner.head(run_id)
+        if self.ends:
+            await self.ends.pop()()
+        return head
+
+
+@pytest.mark.parametrize("going_back", [False, True])
+async def test_a_run_that_ends_while_it_is_taken_over(place: Place, scene: Scene, going_back: bool) -> None:
+    run = await scene.driven(place.storage)
+    first = run.checkpoints[0]
+
+    async def end() -> None:
+        scene.go_on.set()
+        await soon(run.wait_for_completion())
+
+    taker = wrapped(place.storage, partial(Ending, end=end))
+    taking: dict[str, Any] = {"checkpoint": first} if going_back else {"run_id": "mine"}
+    resumed = await soon(scene.build().resume(**taking, storage=taker, take_over=True))
+    assert (await soon(resumed.wait_for_completion())).outputs == ["x123"]
+    assert scene.calls.count("first") == 1 + going_back
+    assert run.status is RunStatus.COMPLETED
+    assert (await place.storage.verify()).ok
+
+
 async def test_a_loser_whose_handler_fails_does_not_fail_the_run(place: Place, scene: Scene) -> None:
     loser = await scene.driven(place.storage)
     await give_to(place.storage, DEAD)

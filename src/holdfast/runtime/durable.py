@@ -118,30 +118,30 @@ class Durable(Standings):
             seq = head.seq if at_head else seq
             return head.run_id, await self._standing(head, seq, allow_graph_change)
 
-        async def resumed(claim: Claim | None = None) -> tuple[Run, Claim]:
+        async def resumed(claim: Claim | None = None) -> tuple[Run, Claim, Head]:
             found, standing = await steadily(look)
             log = standing.recorder.log
             log.claim = claim or log.claim
             run = self._run(found, standing)
             if responses is not None and responses != {}:
                 run.take(responses)
-            return run, log.claim
+            return run, log.claim, log.head
 
-        run, claim = await resumed()
+        run, claim, head = await resumed()
         if not take_over:
             return run
         try:
-            return (await resumed(claim))[0] if await self._take_away(run.run_id, claim) else run
+            return (await resumed(claim))[0] if await self._take_away(head, claim) else run
         except BaseException:
             claim.release()  # if the run was taken away, it is interrupted now
             raise
 
-    async def _take_away(self, run_id: RunId, claim: Claim) -> bool:
-        """Take a run away from whoever drives it now; whether anyone did."""
-        driver = await self.driven_here(run_id)
+    async def _take_away(self, looked_at: Head, claim: Claim) -> bool:
+        """Take a run away from whoever drives it now; whether it stands otherwise than it was looked at."""
+        driver = await self.driven_here(looked_at.run_id)
         # In one event loop an owner would be the faster one each time: it goes on when its last commit is over.
         async with nullcontext() if driver is None else driver.stand_still():
-            return await take_away(self._storage.store, run_id, claim)
+            return await take_away(self._storage.store, looked_at, claim)
 
     def _run(self, run_id: RunId, standing: Standing) -> Run:
         log = EventLog()

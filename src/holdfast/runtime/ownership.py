@@ -7,7 +7,6 @@ from holdfast.checkpoint.owner import Claim, is_held, let_go, process_of, this_p
 from holdfast.checkpoint.store import Commit, Expected, Head, Store
 from holdfast.engine.status import RunStatus
 from holdfast.errors import HeadMoved, RunPoisoned, RunTaken
-from holdfast.ids import RunId
 
 MOST_TAKEOVERS = 5
 """So many processes may die with a run, one after the other, none of them reaching its next checkpoint."""
@@ -36,19 +35,20 @@ async def free_to_drive(store: Store, head: Head, take_over: bool, resumed: str 
     return head
 
 
-async def take_away(store: Store, run_id: RunId, claim: Claim) -> bool:
-    """Make a claim the owner of a run that moves, where it stands; whether it moved at all.
+async def take_away(store: Store, looked_at: Head, claim: Claim) -> bool:
+    """Make a claim the owner of a run that moves, where it stands; whether it stands otherwise than it was looked at.
 
     From then on its owner before commits nothing more, so that the run stands still for whoever goes on with it. To
     read all of a run first, and to become its owner with the first commit, would be too slow: an owner that lives
     commits again meanwhile. It may do so between the two calls here as well, but not every time.
     """
     await store.join()
-    owner = ""
+    run_id, owner = looked_at.run_id, ""
     for _ in range(_MOST_TRIES):
         head = await store.head(run_id)
-        if head is None or head.status is not RunStatus.RUNNING:
-            return False
+        if head is None or head.status is not RunStatus.RUNNING:  # perhaps it came to its end since
+            known = (looked_at.checkpoint_id, looked_at.token, looked_at.status)
+            return head is None or (head.checkpoint_id, head.token, head.status) != known
         owner = head.owner
         taken = head._replace(token=head.token + 1, owner=claim.name)
         try:
