@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from holdfast.checkpoint.entry import Entry
 from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.log import RunLog
-from holdfast.errors import HeadMoved, RunTaken
+from holdfast.errors import HeadMoved, HoldfastError, RunTaken
 from holdfast.runtime.whole import whole
 
 T = TypeVar("T")
@@ -35,6 +35,8 @@ class Commits:
         """Those among them who let the run stand still then."""
         self._background: asyncio.Task[None] | None = None
         """What commits in the background; the event loop itself would let it go."""
+        self._look: asyncio.Task[bool | HoldfastError] | None = None
+        """What reads who drives the run, until it begins to."""
         self._in_any_task: bool = getattr(type(log.store), "in_any_task", False)
         self._cancelled: asyncio.CancelledError | None = None
         self._failure: BaseException | None = None
@@ -186,9 +188,23 @@ class Commits:
         """Read from the store who drives the run; raise ``RunTaken`` if that is another by now.
 
         Reads, and syncs nothing: a commit in its place would leave the same window, from its end to what follows.
+        Effects that begin together share one read, so that their results can share a commit.
         """
-        if not await self.log.is_owned():
+        if self._look is None:
+            self._look = asyncio.ensure_future(self._is_owned())
+        owned = await asyncio.shield(self._look)
+        if isinstance(owned, HoldfastError):
+            raise owned
+        if not owned:
             raise self._taken()
+
+    async def _is_owned(self) -> bool | HoldfastError:
+        """Read who drives the run; give the error where that fails, for those who wait may be gone by then."""
+        self._look = None  # who asks from now on must not be told what was read before
+        try:
+            return await self.log.is_owned()
+        except HoldfastError as error:
+            return error
 
     async def _over(self, future: asyncio.Future[Any]) -> None:
         while not future.done():
