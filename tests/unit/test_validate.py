@@ -1,6 +1,7 @@
 """Which graphs are sound: what must not be refused. What must be is in the scenarios of bad input."""
 
 from abc import ABC, abstractmethod
+from types import GenericAlias
 from typing import Any, Literal, Protocol
 
 import pytest
@@ -126,6 +127,26 @@ def test_two_edges_between_a_pair_of_different_kinds() -> None:
     a, b = placed("a"), placed("b")
     builder = WorkflowBuilder().set_start_executor(a)
     builder.add_edge(a, b).add_fan_out_edges(a, [b]).add_edge(a, b, condition=bool).build()
+
+
+@pytest.mark.parametrize("accepts", [0, 1])
+@pytest.mark.parametrize("listed", [False, True])
+def test_classes_of_one_name_are_two(accepts: int, listed: bool) -> None:
+    """Modules may each have a class of that name; an executor can send both."""
+    carts = [type("Cart", (), {"__module__": module}) for module in ("shop", "billing")]
+    both: list[Any] = [GenericAlias(list, cart) for cart in carts] if listed else carts
+
+    class Source(Executor):
+        @handler(input=int, output=both[0])
+        async def first(self, message: Any, ctx: Any) -> None: ...
+
+        @handler(input=str, output=both[1])
+        async def second(self, message: Any, ctx: Any) -> None: ...
+
+    source, target = Source.bind(id="a"), placed("b", accepts=both[accepts])
+    workflow = WorkflowBuilder().set_start_executor(source).add_edge(source, target).build()
+    described = {spec["id"]: spec for spec in workflow.graph.description["executors"]}
+    assert described["a"]["sends"] == [type_name(both[0])], "as before, for graphs that are stored already"
 
 
 def test_same_executor_named_in_several_ways_is_one() -> None:

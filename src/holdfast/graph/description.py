@@ -97,8 +97,8 @@ def _executor(spec: ExecutorSpec, name: Callable[[TypeForm], str]) -> dict[str, 
     description: dict[str, Any] = {
         "id": spec.id,
         "accepts": sorted(map(name, spec.accepts)),
-        "sends": sorted(map(name, spec.sends())),
-        "yields": sorted(map(name, spec.yields())),
+        "sends": sorted({name(form) for form in spec.sends()}),
+        "yields": sorted({name(form) for form in spec.yields()}),
     }
     if spec.answerers:
         description["answers"] = sorted(

@@ -155,7 +155,8 @@ def distinct(forms: Sequence[TypeForm]) -> tuple[TypeForm, ...]:
     """The forms without doubles and without those that mean nothing; Any swallows all others."""
     if any(is_anything(form) for form in forms):
         return (Any,)
-    seen = {type_name(form): form for form in forms if not is_nothing(form)}
+    # By more than their names: two modules may have a class of one name.
+    seen = {(type_name(form), rendered(form, exact=True)): form for form in forms if not is_nothing(form)}
     return tuple(seen.values())
 
 
