@@ -155,7 +155,7 @@ def test_a_folder_in_its_place_is_refused(path: Path) -> None:
 def test_a_file_where_its_folder_should_be_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     message = refusal(tmp_path / "file" / "runs.db")
-    assert "NotADirectoryError" in message
+    assert "a part of the path is a file, where a folder is needed" in message
     assert str(tmp_path / "file") in message
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from holdfast.errors import StorageError
+from holdfast.stores.disk import explain
 
 Result = TypeVar("Result")
 
@@ -78,7 +79,8 @@ def storage_error(
             "Find the one that left a transaction open (lsof shows who has the file open), then try again"
         )
     else:
-        meaning = _MEANINGS.get(code, "") or f"{type(error).__name__}: {error}"
+        explained = explain(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        meaning = _MEANINGS.get(code, "") or explained
     name = getattr(error, "sqlite_errorname", None)
     code_name = f" [{name}]" if name else ""
     told = StorageError(f"{doing} {os.fspath(path)!r} failed: {meaning}{doubt}{code_name}")
