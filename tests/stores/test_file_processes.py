@@ -3,13 +3,18 @@
 import asyncio
 import os
 import random
+import signal
+import sys
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
 from holdfast.checkpoint.store import Blob, Depth
 from holdfast.errors import HeadMoved
 from holdfast.ids import Digest, RunId
+from holdfast.stores.disk import Disk
 from holdfast.stores.file import FileStore
 from tests.stores.file_commits import EVERYTHING, RUN, checkpoint_id, child, record, seqs, step
 
@@ -59,6 +64,34 @@ async def test_processes_on_one_run_and_on_one_directory(path) -> None:
         assert await seqs(store, RunId(run)) == list(range(1, 61))
     assert set(os.listdir(path)) == {"store.json", "runs", "ids", "temp", "locks", "waking"}
     await store.close()
+
+
+def fork_amid_a_sync(path: str) -> None:
+    """Fork at each line of a sync; each child writes a file. Prints how many of them ended well, and all syncs."""
+    disk = Disk(Path(path))
+    endings: list[int] = []
+
+    def fork(frame: FrameType, event: str, arg: object) -> Any:
+        if frame.f_code is not Disk._sync.__code__:
+            return None
+        if event == "line":
+            if (process := os.fork()) == 0:
+                sys.settrace(None)
+                signal.alarm(60)
+                disk.write(b"child")
+                os._exit(0)
+            endings.append(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
+        return fork
+
+    sys.settrace(fork)
+    disk.write(b"parent")
+    sys.settrace(None)
+    print(len(endings) > 2, set(endings), disk.fsyncs)
+
+
+def test_a_fork_amid_a_sync_can_use_the_disk(tmp_path: Path) -> None:
+    process = child("test_file_processes", "fork_amid_a_sync", str(tmp_path))
+    assert process.communicate(timeout=150)[0] == "True {0} 1\n"
 
 
 def use_after_fork(path: str) -> None:

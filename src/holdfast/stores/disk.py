@@ -93,12 +93,17 @@ class Disk:
 
     def __init__(self, temp: Path) -> None:
         self.temp = temp
-        self.fsyncs = 0
-        self._counting = threading.Lock()
+        self._syncs: dict[int, int] = {}
+        """How often each thread synced. A lock would stay locked in the child of a process that forks meanwhile."""
         self._locked: dict[Path, int] = {}
         """The temporary files that are being written, each with what holds its lock."""
         self.doubted: set[Path] = set()
         """The folders of runs in which something can be seen that may not be durable, and could not be taken away."""
+
+    @property
+    def fsyncs(self) -> int:
+        """How many syncs there were."""
+        return sum(list(self._syncs.values()))
 
     def write(self, data: bytes) -> Path:
         """Make a durable file in ``temp``, to be published or removed."""
@@ -335,8 +340,8 @@ class Disk:
             fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
         else:
             os.fsync(handle)
-        with self._counting:
-            self.fsyncs += 1
+        thread = threading.get_ident()
+        self._syncs[thread] = self._syncs.get(thread, 0) + 1
 
 
 _NOTHING = -1
