@@ -236,7 +236,8 @@ RESET = (
 )
 VARIABLE = (
     "names the type variable T, which stands for any type and so says nothing of the messages; "
-    "name the types, here or in the decorator, or give T a bound"
+    "name the types, here or in the decorator, or give T a bound; "
+    "of a generic class, name them in one that is derived from it, like class Orders(Box[Order])"
 )
 
 BUILD_ERRORS: dict[str, tuple[Callable[[], object], str]] = {

@@ -1,11 +1,19 @@
 """What the signature of a handler declares."""
 
 from collections.abc import Callable
-from typing import Any, Never, Optional, Union
+from typing import Any, Generic, Never, Optional, TypeVar, Union
 
 import pytest
 
-from holdfast import Executor, WorkflowBuilder, WorkflowContext, executor, handler
+from holdfast import (
+    Executor,
+    GraphError,
+    WorkflowBuilder,
+    WorkflowContext,
+    executor,
+    handler,
+    response_handler,
+)
 from holdfast.graph.spec import ExecutorSpec, spec_of
 
 
@@ -131,3 +139,63 @@ def test_a_class_is_read_once_however_many_edges_name_it() -> None:
     assert [spec.shared_instance for spec in specs] == [chain[0], None, shared, None]
     assert [spec.shareable for spec in specs] == [False, False, True, False]
     assert [spec.watched for spec in specs] == [True, True, False, True]
+
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+
+class Box(Executor, Generic[T]):
+    @handler
+    async def take(self, message: T, ctx: "WorkflowContext[dict[str, T], T | None]") -> None: ...
+
+    @response_handler
+    async def answered(self, request: str, answer: list[T]) -> None: ...
+
+
+class Numbers(Box[int]): ...
+
+
+class MoreNumbers(Numbers): ...
+
+
+class Lists(Box[list[T]], Generic[T]): ...
+
+
+class ListsOfTexts(Lists[str]): ...
+
+
+class Said(Executor, Generic[U, T]):
+    @handler(input=T, output=dict[str, T], workflow_output=U)  # type: ignore[misc]
+    async def take(self, message: Any, ctx: Any) -> None: ...
+
+    @response_handler(request=str, input=list[T])
+    async def answered(self, request: Any, answer: Any) -> None: ...
+
+
+class HalfSaid(Said[int, T]): ...
+
+
+class AllSaid(HalfSaid[int]): ...
+
+
+class Overriding(Box[T]):
+    async def take(self, message: int, ctx: WorkflowContext[dict[str, int], int]) -> None: ...  # type: ignore[override]
+
+    async def answered(self, request: str, answer: list[int]) -> None: ...  # type: ignore[override]
+
+
+@pytest.mark.parametrize(
+    ("cls", "item"),
+    [(Numbers, int), (MoreNumbers, int), (ListsOfTexts, list[str]), (AllSaid, int), (Overriding, int)],
+)
+def test_type_variables_of_a_generic_class_are_what_a_derived_class_says(cls: Any, item: Any) -> None:
+    read = spec_of(cls)
+    assert (read.accepts, read.sends(), read.yields()) == ((item,), (dict[str, item],), (item,))
+    assert [found.signed.accepts for found in read.answerers] == [list[item]]
+
+
+@pytest.mark.parametrize("cls", [Box, Lists, Said, HalfSaid])
+def test_type_variables_of_a_generic_class_that_are_left_open(cls: Any) -> None:
+    with pytest.raises(GraphError, match=r"names the type variable [TU], .* class Orders\(Box\[Order\]\)"):
+        spec_of(cls)

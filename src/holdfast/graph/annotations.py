@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from inspect import Parameter, isasyncgenfunction, iscoroutinefunction, isgeneratorfunction, signature
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias, get_args, get_origin, get_type_hints
 
 from holdfast.errors import GraphError
 from holdfast.graph.context import WorkflowContext
-from holdfast.graph.types import TypeForm, is_nothing, members, open_variable
+from holdfast.graph.types import TypeForm, is_nothing, members, open_variable, specialised
 
 Function: TypeAlias = Callable[..., Any]
 
@@ -90,9 +91,18 @@ def _words(text: str) -> set[str]:
 
 
 def read_signature(
-    function: Function, place: str, declared: Declared, locals_: dict[str, Any], *, answers: bool = False
+    function: Function,
+    place: str,
+    declared: Declared,
+    locals_: dict[str, Any],
+    *,
+    answers: bool = False,
+    variables: Mapping[Any, TypeForm] = MappingProxyType({}),
 ) -> Signed:
-    """What the signature of ``function`` declares; ``place`` names it in errors."""
+    """What the signature of ``function`` declares; ``place`` names it in errors.
+
+    ``variables`` is what the type variables of its class stand for.
+    """
     wanted = 2 if answers else 1
     parameters = _filled(function, wanted + 1)
     example = "request: str, response: bool" if answers else "message: str"
@@ -105,6 +115,9 @@ def read_signature(
             f"{place} is a generator; give values out with ctx.send_message and ctx.yield_output instead of yield"
         )
     hints = _hints(function, place, locals_)
+    if variables:
+        hints = {name: specialised(hint, variables) for name, hint in hints.items()}
+        declared = Declared(*(None if form is None else specialised(form, variables) for form in declared))
     for number, parameter in enumerate(parameters[:wanted], start=1):
         if _is_context(hints.get(parameter.name)):
             taken = "message" if not answers else "response" if number == wanted else "request"
@@ -113,7 +126,11 @@ def read_signature(
     said = _said_by_decorator(declared, parameters, wanted)
     for name in (*(parameter.name for parameter in parameters), "return"):
         if name in hints and name not in said:
-            _check_no_variable(hints[name], name, place)
+            _check_no_variable(
+                hints[name], "its result" if name == "return" else f"its parameter {name!r}", place
+            )
+    for keyword, form in zip(("input", "output", "workflow_output", "request"), declared, strict=True):
+        _check_no_variable(form, f"{keyword}=", place)
     request = _declared(hints, parameters[0], place, declared.request, "request") if answers else None
     accepts = _declared(hints, parameters[wanted - 1], place, declared.accepts, "input")
     takes_context = len(parameters) > wanted
@@ -228,14 +245,15 @@ def _said_by_decorator(declared: Declared, parameters: list[Parameter], wanted: 
     return said
 
 
-def _check_no_variable(hint: TypeForm, name: str, place: str) -> None:
+def _check_no_variable(hint: TypeForm, what: str, place: str) -> None:
     """Refuse a type variable that may be anything: edges and messages could not be checked against it."""
     variable = open_variable(hint)
     if variable is not None:
-        what = "its result" if name == "return" else f"its parameter {name!r}"
+        letter = variable.__name__
         raise GraphError(
-            f"{place}: {what} names the type variable {variable.__name__}, which stands for any type and so says "
-            f"nothing of the messages; name the types, here or in the decorator, or give {variable.__name__} a bound"
+            f"{place}: {what} names the type variable {letter}, which stands for any type and so says nothing of the "
+            f"messages; name the types, here or in the decorator, or give {letter} a bound; of a generic class, name "
+            f"them in one that is derived from it, like class Orders(Box[Order])"
         )
 
 

@@ -10,7 +10,7 @@ from holdfast.errors import GraphError
 from holdfast.graph.annotations import Declared, Function, Signed, locals_named_by, read_signature
 from holdfast.graph.context import WorkflowContext
 from holdfast.graph.policy import RetryPolicy
-from holdfast.graph.types import TypeForm
+from holdfast.graph.types import TypeForm, variables_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S")
@@ -183,5 +183,9 @@ def handlers_of(cls: type) -> tuple[Handler, ...]:
 
 def _resolved(cls: type, name: str, mark: _Mark) -> Handler:
     place = f"{'response handler' if mark.answers else 'handler'} {cls.__name__}.{name}"
-    signed = read_signature(getattr(cls, name), place, mark.declared, mark.locals, answers=mark.answers)
+    owner = next(base for base in cls.__mro__ if name in vars(base))
+    variables = variables_of(cls, owner)
+    signed = read_signature(
+        getattr(cls, name), place, mark.declared, mark.locals, answers=mark.answers, variables=variables
+    )
     return Handler(name, signed, mark.policy.checked(place))

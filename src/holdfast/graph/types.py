@@ -8,9 +8,9 @@ classes, unions, literals and elements can be seen. What cannot be seen is allow
 from __future__ import annotations
 
 import typing
-from collections.abc import Container, Iterable, Iterator
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Never, NewType, TypeAlias, TypeVar, Union, get_args
+from collections.abc import Container, Iterable, Iterator, Mapping
+from types import MappingProxyType, NoneType, UnionType
+from typing import Annotated, Any, Literal, Never, NewType, TypeAlias, TypeVar, Union, get_args, get_origin
 
 TypeForm: TypeAlias = Any
 
@@ -91,6 +91,46 @@ def open_variable(form: TypeForm) -> TypeVar | None:
     if isinstance(form, TypeVar):
         return form if form.__bound__ is None and not form.__constraints__ else None
     return next((found for part in get_args(form) if (found := open_variable(part)) is not None), None)
+
+
+def variables_of(
+    cls: type, base: type, known: Mapping[Any, TypeForm] = MappingProxyType({})
+) -> dict[Any, TypeForm]:
+    """Find what the type variables of a generic base class stand for in a class that is derived from it.
+
+    Those that nothing is said of are left out. ``known`` is what the variables of ``cls`` itself stand for.
+
+    >>> T = TypeVar("T")
+    >>> class Box(typing.Generic[T]): ...
+    >>> class Boxes(Box[list[T]], typing.Generic[T]): ...
+    >>> class Numbers(Boxes[int]): ...
+    >>> variables_of(Numbers, Boxes), variables_of(Numbers, Box), variables_of(Boxes, Box)
+    ({~T: <class 'int'>}, {~T: list[int]}, {~T: list[~T]})
+    """
+    if cls is base:
+        return dict(known)
+    for above in (*vars(cls).get("__orig_bases__", ()), *cls.__bases__):
+        origin, args = get_origin(above) or above, get_args(above)
+        if isinstance(origin, type) and issubclass(origin, base):
+            names = getattr(origin, "__parameters__", ())
+            said = dict(zip(names, args, strict=True)) if len(names) == len(args) else {}
+            return variables_of(origin, base, {name: specialised(form, known) for name, form in said.items()})
+    return {}
+
+
+def specialised(form: TypeForm, variables: Mapping[Any, TypeForm]) -> TypeForm:
+    """Put what type variables stand for in their place.
+
+    >>> T = TypeVar("T")
+    >>> specialised(dict[str, T], {T: int}), specialised(T, {T: int}), specialised(T | None, {})
+    (dict[str, int], <class 'int'>, typing.Optional[~T])
+    """
+    if isinstance(form, TypeVar):
+        return variables.get(form, form)
+    names = () if isinstance(form, type) and not get_args(form) else getattr(form, "__parameters__", ())
+    if not any(name in variables for name in names):
+        return form
+    return form[tuple(variables.get(name, name) for name in names)]
 
 
 def _unwrap(form: TypeForm) -> TypeForm:
