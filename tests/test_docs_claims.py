@@ -32,6 +32,7 @@ BETWEEN_PARTS = {
     "open",
     "rest_if_idle",
     "resumed",
+    "stand_still",
     "still_there",
     "take",
 }
