@@ -139,9 +139,8 @@ class Durable(Standings):
     async def _take_away(self, looked_at: Head, claim: Claim) -> bool:
         """Take a run away from whoever drives it now; whether it stands otherwise than it was looked at."""
         driver = await self.driven_here(looked_at.run_id)
-        # In one event loop an owner would be the faster one each time: it goes on when its last commit is over.
-        async with nullcontext() if driver is None else driver.stand_still():
-            return await take_away(self._storage.store, looked_at, claim)
+        stand_still = nullcontext if driver is None else driver.stand_still
+        return await take_away(self._storage.store, looked_at, claim, stand_still)
 
     def _run(self, run_id: RunId, standing: Standing) -> Run:
         log = EventLog()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import TypeAlias
+
 from holdfast.checkpoint.driving import is_driven
 from holdfast.checkpoint.owner import Claim, is_held, let_go, process_of, this_process
 from holdfast.checkpoint.store import Commit, Expected, Head, Store
@@ -13,6 +17,9 @@ MOST_TAKEOVERS = 5
 
 _MOST_TRIES = 200
 """So often a take-over is tried anew, while an owner in another process commits; it takes two to five, as a rule."""
+
+StandStill: TypeAlias = Callable[[], AbstractAsyncContextManager[None]]
+"""Lets the owner of a run in this event loop commit nothing for a while."""
 
 
 async def free_to_drive(store: Store, head: Head, take_over: bool, resumed: str = "run_id=...") -> Head:
@@ -35,30 +42,32 @@ async def free_to_drive(store: Store, head: Head, take_over: bool, resumed: str 
     return head
 
 
-async def take_away(store: Store, looked_at: Head, claim: Claim) -> bool:
+async def take_away(store: Store, looked_at: Head, claim: Claim, stand_still: StandStill) -> bool:
     """Make a claim the owner of a run that moves, where it stands; whether it stands otherwise than it was looked at.
 
     From then on its owner before commits nothing more, so that the run stands still for whoever goes on with it. To
     read all of a run first, and to become its owner with the first commit, would be too slow: an owner that lives
-    commits again meanwhile. It may do so between the two calls here as well, but not every time.
+    commits again meanwhile. It may do so between the two calls here as well, but not every time; one in this event
+    loop would, so it stands still for all tries but the first. That one waits for nobody: its commit may hang.
     """
     await store.join()
-    run_id, owner = looked_at.run_id, ""
-    for _ in range(_MOST_TRIES):
-        head = await store.head(run_id)
-        if head is None or head.status is not RunStatus.RUNNING:  # perhaps it came to its end since
-            known = (looked_at.checkpoint_id, looked_at.token, looked_at.status)
-            return head is None or (head.checkpoint_id, head.token, head.status) != known
-        owner = head.owner
-        taken = head._replace(token=head.token + 1, owner=claim.name)
-        try:
-            await store.commit(Commit(taken, Expected(head.checkpoint_id, head.token)))
-        except HeadMoved:
-            continue
-        return True
+    owner = ""
+    for number in range(_MOST_TRIES):
+        async with stand_still() if number else nullcontext():
+            head = await store.head(looked_at.run_id)
+            if head is None or head.status is not RunStatus.RUNNING:  # perhaps it came to its end since
+                known = (looked_at.checkpoint_id, looked_at.token, looked_at.status)
+                return head is None or (head.checkpoint_id, head.token, head.status) != known
+            owner = head.owner
+            taken = head._replace(token=head.token + 1, owner=claim.name)
+            try:
+                await store.commit(Commit(taken, Expected(head.checkpoint_id, head.token)))
+            except HeadMoved:
+                continue
+            return True
     raise RunTaken(
-        f"run {run_id} is driven by {_shown(owner)}, which committed {_MOST_TRIES} times while the run was to be "
-        f"taken away from there; try again, or stop it there"
+        f"run {looked_at.run_id} is driven by {_shown(owner)}, which committed {_MOST_TRIES} times while the run was "
+        f"to be taken away from there; try again, or stop it there"
     )
 
 
