@@ -37,7 +37,7 @@ from holdfast import (
 from holdfast import host as host_module
 from holdfast.checkpoint.store import Head, RunQuery
 from tests.faults.playing import Case, parser_for, told, tried
-from tests.support.fault_processes import Child, Parent, answer, append_line, expect, lines_of
+from tests.support.fault_processes import Child, Parent, Wrong, answer, append_line, expect, lines_of
 
 LOG = "log"
 AT_THE_SAME_TIME = 50
@@ -204,7 +204,11 @@ class Campaign:
         chance = random.Random(self.seed)
         for life in range(self.kills + 1):
             last = life == self.kills
-            self._one_life(life, None if last else chance)
+            try:
+                self._one_life(life, None if last else chance)
+            except Wrong:
+                self._check_lines()  # what happened twice says more than the runs that failed of it
+                raise
             stands = self.case.ask(look)
             self.under_way.append({run for run, status in stands.items() if status == "running"})
             self.waiting.append(sum(status == "waiting" for status in stands.values()))

@@ -35,7 +35,7 @@ def test_what_was_journaled_is_not_done_again(store: str, tmp_path: Path) -> Non
     [
         ("sqlite", "hasty", "was acknowledged to its turn, but"),
         ("file", "no-journal", "though it was journaled|its turn was journaled"),
-        ("sqlite", "other-keys", "repeated with another key"),
+        ("sqlite", "other-keys", r"repeated with another key|turns had \d+ keys"),
     ],
 )
 def test_planted_bugs_are_found(store: str, planted: str, found: str, tmp_path: Path) -> None:
