@@ -162,6 +162,8 @@ class Writer:
         self.turns, ticket = set(self.held.turns) - self.over, self.ticket
         self.over, self.ticket, self.unnoted, self.failing = set(), 0, [], False
         if "Right" in self.turns and not ticket:  # it pays before it stands still, and has noted that then
+            if self.is_behind:  # it looks who drives the run right before it pays
+                raise RunTaken
             ticket = self._pay(self.run.run_id, self.seen.seq)
             self.write(RUNNING)
             self.run.ticket = ticket
