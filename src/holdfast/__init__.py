@@ -57,19 +57,19 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.codec import Codec
     from holdfast.checkpoint.codec.registry import checkpointable
     from holdfast.checkpoint.counters import Counters
-    from holdfast.checkpoint.difference import CheckpointDiff, Difference, DiffValue
+    from holdfast.checkpoint.diff.difference import CheckpointDiff, Difference, DiffValue
     from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase
-    from holdfast.checkpoint.problems import LostValue, Problem, VerifyReport
-    from holdfast.checkpoint.pruning import PruneReport
-    from holdfast.checkpoint.repair import Repair, RepairReport
+    from holdfast.checkpoint.maintenance.problems import LostValue, Problem, VerifyReport
+    from holdfast.checkpoint.maintenance.prune import PruneReport
+    from holdfast.checkpoint.maintenance.repair import Repair, RepairReport
+    from holdfast.checkpoint.maintenance.statistics import StorageStatistics, StorageUsage
     from holdfast.checkpoint.retention import Retention
     from holdfast.checkpoint.run_info import RunInfo
-    from holdfast.checkpoint.statistics import StorageStatistics, StorageUsage
     from holdfast.checkpoint.storage import CheckpointStorage
     from holdfast.checkpoint.store import Store
     from holdfast.checkpoint.views import CheckpointSummary
     from holdfast.host import Host
-    from holdfast.runtime.events import (
+    from holdfast.runtime.events.events import (
         CheckpointSavedEvent,
         ExecutorCompletedEvent,
         ExecutorFailedEvent,
@@ -87,9 +87,9 @@ if TYPE_CHECKING:
         WorkflowStatusEvent,
         WorkflowWarningEvent,
     )
-    from holdfast.runtime.result import RunResult
-    from holdfast.runtime.run import Run
-    from holdfast.runtime.streams import RunStream
+    from holdfast.runtime.run.result import RunResult
+    from holdfast.runtime.run.run import Run
+    from holdfast.runtime.run.stream import RunStream
     from holdfast.stores.file.storage import FileCheckpointStorage
     from holdfast.stores.sqlite.storage import SqliteCheckpointStorage
     from holdfast.stores.storages import InMemoryCheckpointStorage, open_storage
@@ -203,49 +203,49 @@ __all__ = [
 _LATER = {
     "Cause": "checkpoint.info",
     "Checkpoint": "checkpoint.checkpoint",
-    "CheckpointDiff": "checkpoint.difference",
+    "CheckpointDiff": "checkpoint.diff.difference",
     "CheckpointInfo": "checkpoint.info",
-    "CheckpointSavedEvent": "runtime.events",
+    "CheckpointSavedEvent": "runtime.events.events",
     "CheckpointStorage": "checkpoint.storage",
     "CheckpointSummary": "checkpoint.views",
     "Codec": "checkpoint.codec",
     "Counters": "checkpoint.counters",
-    "DiffValue": "checkpoint.difference",
-    "Difference": "checkpoint.difference",
-    "ExecutorCompletedEvent": "runtime.events",
-    "ExecutorFailedEvent": "runtime.events",
-    "ExecutorInvokedEvent": "runtime.events",
+    "DiffValue": "checkpoint.diff.difference",
+    "Difference": "checkpoint.diff.difference",
+    "ExecutorCompletedEvent": "runtime.events.events",
+    "ExecutorFailedEvent": "runtime.events.events",
+    "ExecutorInvokedEvent": "runtime.events.events",
     "FileCheckpointStorage": "stores.file.storage",
     "Host": "host",
     "InMemoryCheckpointStorage": "stores.storages",
-    "LostValue": "checkpoint.problems",
-    "PendingRequest": "runtime.events",
+    "LostValue": "checkpoint.maintenance.problems",
+    "PendingRequest": "runtime.events.events",
     "Phase": "checkpoint.info",
-    "Problem": "checkpoint.problems",
-    "PruneReport": "checkpoint.pruning",
-    "Repair": "checkpoint.repair",
-    "RepairReport": "checkpoint.repair",
-    "RequestInfoEvent": "runtime.events",
-    "Response": "runtime.events",
+    "Problem": "checkpoint.maintenance.problems",
+    "PruneReport": "checkpoint.maintenance.prune",
+    "Repair": "checkpoint.maintenance.repair",
+    "RepairReport": "checkpoint.maintenance.repair",
+    "RequestInfoEvent": "runtime.events.events",
+    "Response": "runtime.events.events",
     "Retention": "checkpoint.retention",
-    "Run": "runtime.run",
+    "Run": "runtime.run.run",
     "RunInfo": "checkpoint.run_info",
-    "RunResult": "runtime.result",
-    "RunStream": "runtime.streams",
+    "RunResult": "runtime.run.result",
+    "RunStream": "runtime.run.stream",
     "SqliteCheckpointStorage": "stores.sqlite.storage",
-    "StorageStatistics": "checkpoint.statistics",
-    "StorageUsage": "checkpoint.statistics",
+    "StorageStatistics": "checkpoint.maintenance.statistics",
+    "StorageUsage": "checkpoint.maintenance.statistics",
     "Store": "checkpoint.store",
-    "SuperStepCompletedEvent": "runtime.events",
-    "SuperStepStartedEvent": "runtime.events",
-    "VerifyReport": "checkpoint.problems",
-    "WorkflowCompletedEvent": "runtime.events",
-    "WorkflowErrorEvent": "runtime.events",
-    "WorkflowEvent": "runtime.events",
-    "WorkflowOutputEvent": "runtime.events",
-    "WorkflowStartedEvent": "runtime.events",
-    "WorkflowStatusEvent": "runtime.events",
-    "WorkflowWarningEvent": "runtime.events",
+    "SuperStepCompletedEvent": "runtime.events.events",
+    "SuperStepStartedEvent": "runtime.events.events",
+    "VerifyReport": "checkpoint.maintenance.problems",
+    "WorkflowCompletedEvent": "runtime.events.events",
+    "WorkflowErrorEvent": "runtime.events.events",
+    "WorkflowEvent": "runtime.events.events",
+    "WorkflowOutputEvent": "runtime.events.events",
+    "WorkflowStartedEvent": "runtime.events.events",
+    "WorkflowStatusEvent": "runtime.events.events",
+    "WorkflowWarningEvent": "runtime.events.events",
     "checkpointable": "checkpoint.codec.registry",
     "open_storage": "stores.storages",
 }

@@ -47,8 +47,13 @@ from holdfast.checkpoint.store import Store
 from holdfast.errors import InvalidArgument, WrongType
 from holdfast.graph import executor as core
 from holdfast.graph.context import WorkflowContext
-from holdfast.runtime.events import PendingRequest, Response, SuperStepCompletedEvent, SuperStepStartedEvent
-from holdfast.runtime.run import Run
+from holdfast.runtime.events.events import (
+    PendingRequest,
+    Response,
+    SuperStepCompletedEvent,
+    SuperStepStartedEvent,
+)
+from holdfast.runtime.run.run import Run
 from holdfast.stores.file import FileStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.workflow import Workflow

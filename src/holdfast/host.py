@@ -16,10 +16,10 @@ from holdfast.checkpoint.store import RunQuery
 from holdfast.engine.status import RunStatus
 from holdfast.errors import HeadMoved, HoldfastError, InvalidArgument, RunEnded, RunTaken, WrongType
 from holdfast.runtime.environment import current
-from holdfast.runtime.run import Run
-from holdfast.runtime.stretch import GRACE_SECONDS
+from holdfast.runtime.run.run import Run
+from holdfast.runtime.run.stretch import GRACE_SECONDS
+from holdfast.runtime.run.waking import held_here
 from holdfast.runtime.times import in_microseconds
-from holdfast.runtime.waking import held_here
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.storage import CheckpointStorage

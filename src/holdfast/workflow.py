@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.storage import CheckpointStorage
     from holdfast.engine.durability import Durability
     from holdfast.engine.limits import Limits
-    from holdfast.runtime.durable import Durable, Edits
+    from holdfast.runtime.durable.stored_runs import Durable, Edits
     from holdfast.runtime.environment import Environment
-    from holdfast.runtime.result import RunResult
-    from holdfast.runtime.run import Answers, Run
-    from holdfast.runtime.runs import Runs
-    from holdfast.runtime.streams import RunStream
+    from holdfast.runtime.run.factory import Runs
+    from holdfast.runtime.run.result import RunResult
+    from holdfast.runtime.run.run import Answers, Run
+    from holdfast.runtime.run.stream import RunStream
 
 
 class Workflow:
@@ -52,7 +52,7 @@ class Workflow:
         durability: Durability = "sync",
     ) -> None:
         from holdfast.runtime.environment import current
-        from holdfast.runtime.leases import remember
+        from holdfast.runtime.step.leases import remember
 
         self._graph = graph
         self._name = name
@@ -208,7 +208,7 @@ class Workflow:
 
         ``take_over`` is as for ``resume``.
         """
-        from holdfast.runtime.streams import RunStream
+        from holdfast.runtime.run.stream import RunStream
 
         return RunStream(
             None, lambda: self._resumed(checkpoint_id, responses, checkpoint_storage, take_over=take_over)
@@ -235,7 +235,7 @@ class Workflow:
     @cached_property
     def _runs(self) -> Runs:
         # Once for all runs: an import statement costs as much as several objects, also where all is imported.
-        from holdfast.runtime.runs import Runs
+        from holdfast.runtime.run.factory import Runs
 
         return Runs(
             self._graph, self._name, self._limits, self._max_iterations, self._environment, self._shared
@@ -284,7 +284,7 @@ class Workflow:
         return found
 
     def _durable(self, storage: CheckpointStorage) -> Durable:
-        from holdfast.runtime.durable import Durable
+        from holdfast.runtime.durable.stored_runs import Durable
 
         if not hasattr(storage, "learn"):
             raise WrongType(f"storage={storage!r}: give a storage, like SqliteCheckpointStorage('runs.db')")
@@ -329,6 +329,6 @@ def declared_codec(graph: Graph) -> Codec:
     """The codec for what a workflow declares; raises ``GraphError`` where two of its classes share a name."""
     from holdfast.checkpoint.codec import Codec
     from holdfast.checkpoint.codec.registry import TypeRegistry, declared_forms
-    from holdfast.runtime.events import WorkflowEvent
+    from holdfast.runtime.events.events import WorkflowEvent
 
     return Codec(TypeRegistry([*declared_forms(graph), ("events", WorkflowEvent)]))

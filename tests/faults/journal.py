@@ -28,9 +28,9 @@ from holdfast import (
     executor,
     handler,
 )
-from holdfast.checkpoint.bundles import unbundled
+from holdfast.checkpoint.format.bundles import unbundled
 from holdfast.ids import RunId
-from holdfast.runtime.ownership import MOST_TAKEOVERS
+from holdfast.runtime.durable.ownership import MOST_TAKEOVERS
 from tests.faults.playing import Case, parser_for, told, tried
 from tests.support.fault_processes import (
     Child,

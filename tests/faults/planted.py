@@ -13,9 +13,9 @@ from holdfast import CheckpointStorage, Host, Run, Workflow
 from holdfast.checkpoint.store import Commit, Expected, Head, Left, Letter, Note, Store
 from holdfast.errors import HeadMoved
 from holdfast.ids import RunId
-from holdfast.runtime import durable
-from holdfast.runtime.commits import Commits
-from holdfast.runtime.context import TurnContext
+from holdfast.runtime.durable import stored_runs as durable
+from holdfast.runtime.durable.commit_queue import Commits
+from holdfast.runtime.step.context import TurnContext
 from tests.support.durable import Wrapped, storage_at
 
 

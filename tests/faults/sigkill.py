@@ -34,7 +34,7 @@ from holdfast import (
 )
 from holdfast.checkpoint.store import Commit, Letter, Store
 from holdfast.engine.durability import Durability
-from holdfast.runtime.event_log import EventLog
+from holdfast.runtime.events.event_log import EventLog
 from tests.support.durable import Wrapped, storage_at
 from tests.support.fault_processes import Child, Doing, Parent, warm_up
 

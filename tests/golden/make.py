@@ -17,9 +17,11 @@ from typing import Any, NamedTuple
 from unittest.mock import AsyncMock, patch
 
 from holdfast import CheckpointStorage, HoldfastError, Retention, Run, RunStatus, SuperStepStartedEvent
-from holdfast.checkpoint import log, making, owner
+from holdfast.checkpoint import owner
 from holdfast.checkpoint.inbox import cancel_letter
 from holdfast.checkpoint.store import Depth
+from holdfast.checkpoint.write import log
+from holdfast.checkpoint.write import records as making
 from holdfast.ids import RunId
 from holdfast.stores.file import FileStore
 from holdfast.stores.file.tidying import Tidying

@@ -9,21 +9,21 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from holdfast import InMemoryCheckpointStorage, NotLoaded
-from holdfast.checkpoint import slices
-from holdfast.checkpoint.changes import Asked, Changes, Delivered, Drop, Grow, Happened, Part, Put, Ref
 from holdfast.checkpoint.codec import Codec
-from holdfast.checkpoint.document import packed, unpacked
-from holdfast.checkpoint.entry import Entry
+from holdfast.checkpoint.format import slices
+from holdfast.checkpoint.format.changes import Asked, Changes, Delivered, Drop, Grow, Happened, Part, Put, Ref
+from holdfast.checkpoint.format.document import packed, unpacked
+from holdfast.checkpoint.format.manifest import Manifest
+from holdfast.checkpoint.format.record import elsewhere, id_of, packed_header, plain_form, stored_form
 from holdfast.checkpoint.info import Cause, CheckpointInfo, Header, Phase
-from holdfast.checkpoint.loading import changes_of
-from holdfast.checkpoint.log import RunLog
-from holdfast.checkpoint.making import Outside
-from holdfast.checkpoint.manifest import Manifest
-from holdfast.checkpoint.record import elsewhere, id_of, packed_header, plain_form, stored_form
-from holdfast.checkpoint.restoring import snapshot_of
+from holdfast.checkpoint.read.loading import changes_of
+from holdfast.checkpoint.read.restoring import snapshot_of
 from holdfast.checkpoint.store import Commit, Depth, Letter, Record
 from holdfast.checkpoint.threads import Threads
 from holdfast.checkpoint.values import BlobSource, Encoder, restored
+from holdfast.checkpoint.write.entry import Entry
+from holdfast.checkpoint.write.log import RunLog
+from holdfast.checkpoint.write.records import Outside
 from holdfast.engine import state
 from holdfast.engine.chain import Chain
 from holdfast.engine.copying import differs

@@ -22,12 +22,13 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.checkpoint import manifest
-from holdfast.checkpoint.changes import Changes, Grow
-from holdfast.checkpoint.manifest import Manifest
+from holdfast.checkpoint.format import manifest
+from holdfast.checkpoint.format.changes import Changes, Grow
+from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.engine.durability import checked_durability
 from holdfast.errors import HoldfastError
-from holdfast.runtime import cast, recorder
+from holdfast.runtime.durable import recorder
+from holdfast.runtime.step import executors as cast
 from holdfast.testing import assert_resumable
 from tests.support.exploring import shows_all
 from tests.support.going_on import AT_ONCE, ONE_BY_ONE, TOGETHER, assert_goes_on

@@ -18,10 +18,11 @@ from holdfast import (
     Retention,
     SqliteCheckpointStorage,
 )
-from holdfast.checkpoint import named, pruning
-from holdfast.checkpoint.changes import Changes, Ref
-from holdfast.checkpoint.loading import Blobs
-from holdfast.checkpoint.manifest import Manifest
+from holdfast.checkpoint.format import refs as named
+from holdfast.checkpoint.format.changes import Changes, Ref
+from holdfast.checkpoint.format.manifest import Manifest
+from holdfast.checkpoint.maintenance import prune as pruning
+from holdfast.checkpoint.read.loading import Blobs
 from holdfast.checkpoint.store import Blob, Commit, Keyframe, Letter, Record, Removal, Store
 from holdfast.errors import HoldfastError
 from holdfast.ids import CheckpointId, Digest

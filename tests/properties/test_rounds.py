@@ -22,7 +22,7 @@ from holdfast import (
     executor,
     handler,
 )
-from holdfast.runtime import standing
+from holdfast.runtime.durable import resume_point as standing
 
 NAMES = ["a", "b", "c", "d", "e"]
 

@@ -19,12 +19,13 @@ from holdfast import (
     checkpointable,
     handler,
 )
-from holdfast.checkpoint import document, loading
-from holdfast.checkpoint.changes import Part, Ref
 from holdfast.checkpoint.checkpoint import ReadBlobs
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.counters import Counters
-from holdfast.checkpoint.record import COMPRESSED, RAW, plain_form, stored_form
+from holdfast.checkpoint.format import document
+from holdfast.checkpoint.format.changes import Part, Ref
+from holdfast.checkpoint.format.record import COMPRESSED, RAW, plain_form, stored_form
+from holdfast.checkpoint.read import loading
 from holdfast.checkpoint.values import Encoder, restored
 from holdfast.ids import Digest
 from tests.support.small_limits import small_limits

@@ -29,14 +29,14 @@ from holdfast import (
     executor,
 )
 from holdfast.checkpoint.journal import result_draft
-from holdfast.checkpoint.log import Draft
+from holdfast.checkpoint.write.log import Draft
 from holdfast.engine.durability import Durability
 from holdfast.engine.value import Value
 from holdfast.ids import ExecutorId, RunId
-from holdfast.runtime.commits import Commits
-from holdfast.runtime.event_log import EventLog
-from holdfast.runtime.journal import StoredJournal
-from holdfast.runtime.recorder import Recorder
+from holdfast.runtime.durable.commit_queue import Commits
+from holdfast.runtime.durable.journal import StoredJournal
+from holdfast.runtime.durable.recorder import Recorder
+from holdfast.runtime.events.event_log import EventLog
 from holdfast.testing.resumable import _durable
 from tests.support.going_on import picture
 from tests.support.journals import RUN
@@ -421,5 +421,5 @@ def test_planted_beginning_that_is_not_noted(monkeypatch: pytest.MonkeyPatch) ->
     def draft(executor_id: ExecutorId, name: str, result: Value) -> Draft:
         return result_draft(executor_id, name if executor_id else "nothing", result)
 
-    monkeypatch.setattr("holdfast.runtime.checkpoints.result_draft", draft)
+    monkeypatch.setattr("holdfast.runtime.durable.checkpoints.result_draft", draft)
     caught("with another key", "exit")

@@ -31,8 +31,8 @@ from holdfast import (
     response_handler,
 )
 from holdfast.checkpoint.store import Commit, Letter
-from holdfast.runtime import commits
-from holdfast.runtime.recorder import Recorder
+from holdfast.runtime.durable import commit_queue as commits
+from holdfast.runtime.durable.recorder import Recorder
 from tests.support.durable import (
     Failing,
     Gate,
@@ -272,7 +272,7 @@ async def test_commit_in_doubt_and_a_head_that_cannot_be_read(storage: Checkpoin
 async def test_planted_log_that_does_not_read_the_head_again(
     storage: CheckpointStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.checkpoint.log import RunLog
+    from holdfast.checkpoint.write.log import RunLog
 
     async def give_up(self: RunLog, head: Any, error: StorageError, notes: Any) -> None:
         raise error

@@ -34,7 +34,7 @@ from holdfast import (
     open_storage,
     response_handler,
 )
-from holdfast.checkpoint.record import plain_form, stored_form
+from holdfast.checkpoint.format.record import plain_form, stored_form
 from holdfast.checkpoint.store import Commit, Expected
 from holdfast.ids import RunId
 from tests.support.durable import ON_DISK, Place, outputs_of, storage_at
@@ -751,7 +751,7 @@ async def _keyframe_is_noticed(folder: Path, latest: Checkpoint, right: dict[str
 
 async def test_planted_check_that_trusts_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that does not compare ids would not notice a changed value."""
-    from holdfast.checkpoint import loading
+    from holdfast.checkpoint.read import loading
 
     listed = await filled("sqlite", tmp_path)
     damage = damage_of("sqlite", tmp_path, "hurt")

@@ -32,7 +32,10 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.checkpoint import naming, packing, record, values
+from holdfast.checkpoint import values
+from holdfast.checkpoint.format import record
+from holdfast.checkpoint.write import names as naming
+from holdfast.checkpoint.write import packer as packing
 from tests.support.durable import Place, info_of_run, outputs_of, watched
 from tests.support.runs import soon
 

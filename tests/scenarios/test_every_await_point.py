@@ -36,8 +36,10 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.runtime import event_log, hold, turns
-from holdfast.runtime.course import Course
+from holdfast.runtime.events import event_log
+from holdfast.runtime.run import hold
+from holdfast.runtime.run.course import Course
+from holdfast.runtime.step import turn as turns
 from tests.support.runs import names, shape
 from tests.support.seeded_loop import Deadlock, SeededLoop
 from tests.support.thorough import MORE

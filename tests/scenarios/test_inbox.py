@@ -42,7 +42,7 @@ from holdfast import (
 )
 from holdfast.checkpoint.store import Commit, Depth, Expected, Letter, Store
 from holdfast.ids import RunId
-from holdfast.runtime import stretch
+from holdfast.runtime.run import stretch
 from tests.support.durable import (
     Failing,
     Place,

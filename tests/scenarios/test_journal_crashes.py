@@ -41,10 +41,10 @@ from holdfast.checkpoint.store import Commit, Letter
 from holdfast.engine.durability import Durability
 from holdfast.engine.value import Value
 from holdfast.ids import ExecutorId, RunId
-from holdfast.runtime import wording
-from holdfast.runtime.cast import Cast
-from holdfast.runtime.journal import Journal, StoredJournal
-from holdfast.runtime.recorder import Recorder
+from holdfast.runtime.durable.journal import Journal, StoredJournal
+from holdfast.runtime.durable.recorder import Recorder
+from holdfast.runtime.events import wording
+from holdfast.runtime.step.executors import Cast
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.resumable import _durable
 from tests.support.going_on import picture
@@ -668,7 +668,7 @@ def test_planted_keys_that_change(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_planted_turns_that_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a turn told is not replayed with it."""
-    silent = "holdfast.runtime.runner.replayed"
+    silent = "holdfast.runtime.step.runner.replayed"
     monkeypatch.setattr(silent, lambda turn: wording.replayed(turn._replace(events=())))
     caught("told something else")
 

@@ -29,7 +29,7 @@ from holdfast import (
     executor,
     handler,
 )
-from holdfast.checkpoint import log
+from holdfast.checkpoint.write import log
 from holdfast.engine.staging import Staging
 from holdfast.graph.placeable import spec_of_placeable
 

@@ -18,8 +18,9 @@ from holdfast import (
     RunNotFound,
     SqliteCheckpointStorage,
 )
-from holdfast.checkpoint import browsing, paging
-from holdfast.checkpoint.record import read_header
+from holdfast.checkpoint import browsing
+from holdfast.checkpoint.format.record import read_header
+from holdfast.checkpoint.read import paging
 from holdfast.checkpoint.store import Depth, Record, Store
 from holdfast.ids import RunId
 from tests.support.durable import Place, Wrapped

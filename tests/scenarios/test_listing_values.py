@@ -15,8 +15,8 @@ from holdfast import (
     WorkflowContext,
     executor,
 )
-from holdfast.checkpoint import loading
-from holdfast.checkpoint.folding import take_in
+from holdfast.checkpoint.format.folding import take_in
+from holdfast.checkpoint.read import loading
 from tests.support.durable import Place
 from tests.support.runs import soon
 

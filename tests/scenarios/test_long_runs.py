@@ -16,7 +16,7 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.checkpoint.record import read_header
+from holdfast.checkpoint.format.record import read_header
 from holdfast.checkpoint.store import Depth
 from holdfast.engine.copying import differs
 from holdfast.engine.layered import GONE, Layered

@@ -40,7 +40,7 @@ from holdfast.checkpoint.owner import Claim, is_held, let_go, this_process
 from holdfast.checkpoint.store import Commit, Expected, Head, Letter, Store
 from holdfast.engine.durability import Durability
 from holdfast.ids import RunId
-from holdfast.runtime.ownership import MOST_TAKEOVERS
+from holdfast.runtime.durable.ownership import MOST_TAKEOVERS
 from tests.support.durable import (
     KINDS,
     ON_DISK,

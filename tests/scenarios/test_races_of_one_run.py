@@ -20,7 +20,7 @@ from holdfast import (
 )
 from holdfast.checkpoint.store import Commit, Left, Letter
 from holdfast.ids import RunId
-from holdfast.runtime import stretch
+from holdfast.runtime.run import stretch
 from holdfast.stores.memory import MemoryStore
 from tests.support.runs import soon
 

@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from pydantic import BaseModel, PrivateAttr
 
 from holdfast import Executor, InMemoryCheckpointStorage, Workflow, WorkflowBuilder, WorkflowContext, handler
-from holdfast.checkpoint import slices
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.counters import Counters
+from holdfast.checkpoint.format import slices
 from holdfast.checkpoint.values import Encoder
 from holdfast.engine.copying import is_immutable
 from holdfast.engine.value import Copied

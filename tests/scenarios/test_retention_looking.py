@@ -21,12 +21,15 @@ from holdfast import (
     RunTaken,
     VerifyReport,
 )
-from holdfast.checkpoint import browsing, paging, pruning, transfer, upkeep
+from holdfast.checkpoint import browsing, upkeep
 from holdfast.checkpoint import storage as storage_module
-from holdfast.checkpoint import verify as verify_module
-from holdfast.checkpoint.paging import Page
+from holdfast.checkpoint.maintenance import prune as pruning
+from holdfast.checkpoint.maintenance import verify as verify_module
+from holdfast.checkpoint.read import paging
+from holdfast.checkpoint.read.paging import Page
 from holdfast.checkpoint.store import Commit, Depth, Head, Letter, Store
-from holdfast.runtime import durable
+from holdfast.checkpoint.transfer import run_transfer as transfer
+from holdfast.runtime.durable import stored_runs as durable
 from holdfast.stores.memory import MemoryStore
 from tests.support.durable import Wrapped
 from tests.support.retained import assert_sound, counted, counting, listed

@@ -17,9 +17,9 @@ from holdfast import (
     WorkflowContext,
     executor,
 )
-from holdfast.checkpoint import pruning
 from holdfast.checkpoint.journal import sizes_in_note
-from holdfast.checkpoint.loading import Blobs
+from holdfast.checkpoint.maintenance import prune as pruning
+from holdfast.checkpoint.read.loading import Blobs
 from holdfast.checkpoint.store import Commit, Depth, Head, Letter, Store
 from holdfast.ids import Digest, RunId
 from tests.support.durable import Wrapped

@@ -14,9 +14,9 @@ from holdfast import (
     Retention,
     RunStatus,
 )
-from holdfast.checkpoint import tidying
-from holdfast.checkpoint.pruning import tidied
+from holdfast.checkpoint.maintenance.prune import tidied
 from holdfast.checkpoint.store import Head
+from holdfast.checkpoint.write import tidying
 from holdfast.stores.sqlite import handle
 from tests.support.durable import KINDS, Place
 from tests.support.retained import stored_seqs

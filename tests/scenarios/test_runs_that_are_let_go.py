@@ -21,7 +21,7 @@ from holdfast import (
     response_handler,
 )
 from holdfast.checkpoint.owner import Claim
-from holdfast.runtime import runner
+from holdfast.runtime.step import runner
 from tests.support.durable import Place
 from tests.support.runs import soon
 

@@ -25,8 +25,8 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.checkpoint import counting
-from holdfast.checkpoint.record import elsewhere
+from holdfast.checkpoint.format.record import elsewhere
+from holdfast.checkpoint.maintenance import usage as counting
 from holdfast.checkpoint.store import Depth, Head, Record, RunQuery
 from holdfast.ids import Digest, RunId
 from holdfast.stores.memory import MemoryStore

@@ -35,12 +35,12 @@ from holdfast.engine.message import Expiry
 from holdfast.engine.snapshot import with_expiries
 from holdfast.errors import UnknownRequest
 from holdfast.ids import RunId
-from holdfast.runtime import runner as runner_module
-from holdfast.runtime.effects import Effects
+from holdfast.runtime.durable.journal import Journal, is_sleep
 from holdfast.runtime.environment import Environment, use
-from holdfast.runtime.journal import Journal, is_sleep
-from holdfast.runtime.questions import Questions
-from holdfast.runtime.runner import Runner
+from holdfast.runtime.step import runner as runner_module
+from holdfast.runtime.step.effects import Effects
+from holdfast.runtime.step.questions import Questions
+from holdfast.runtime.step.runner import Runner
 from holdfast.runtime.times import as_time, in_microseconds
 from tests.support.journals import RUN
 from tests.support.mortal import Mortal, Process, Turn, World, at_once, bury, silent_deaths, worlds

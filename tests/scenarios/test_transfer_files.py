@@ -21,11 +21,11 @@ from holdfast import (
     RunNotFound,
     StorageError,
 )
-from holdfast.checkpoint.export_file import MARK, ExportReader, ExportWriter
-from holdfast.checkpoint.export_frames import Kind
+from holdfast.checkpoint.format.record import digest_of
 from holdfast.checkpoint.inbox import cancel_letter
-from holdfast.checkpoint.record import digest_of
 from holdfast.checkpoint.store import Letter, Note
+from holdfast.checkpoint.transfer.export_file import MARK, ExportReader, ExportWriter
+from holdfast.checkpoint.transfer.export_frames import Kind
 from holdfast.ids import RunId
 from holdfast.stores.memory import MemoryStore
 from tests.support.runs import soon

@@ -7,7 +7,9 @@ from unittest.mock import patch
 
 import ormsgpack
 
-from holdfast.checkpoint import checking, loading, repair, salvage
+from holdfast.checkpoint.maintenance import repair, salvage
+from holdfast.checkpoint.maintenance import run_check as checking
+from holdfast.checkpoint.read import loading
 from holdfast.checkpoint.store import Record
 from holdfast.stores.file import document as files
 from holdfast.stores.file import inspecting as file_inspecting

@@ -19,8 +19,8 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.checkpoint import bundles
-from holdfast.checkpoint.bundles import unbundled
+from holdfast.checkpoint.format import bundles
+from holdfast.checkpoint.format.bundles import unbundled
 from holdfast.checkpoint.store import Note, RunQuery
 from holdfast.stores.file import FileStore
 from holdfast.stores.sqlite import SqliteStore

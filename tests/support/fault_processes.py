@@ -239,7 +239,13 @@ def _die_with_parent() -> None:
 
 def warm_up() -> None:
     """Import here what children need, so that each of them has it when it is born."""
-    for module in ("runtime.durable", "stores.sqlite", "stores.file", "checkpoint.verify", "workflow"):
+    for module in (
+        "runtime.durable.stored_runs",
+        "stores.sqlite",
+        "stores.file",
+        "checkpoint.maintenance.verify",
+        "workflow",
+    ):
         importlib.import_module(f"holdfast.{module}")
 
 

@@ -22,8 +22,8 @@ from holdfast.checkpoint import inbox
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.inbox import read_letter
 from holdfast.checkpoint.info import Cause, Phase
-from holdfast.checkpoint.loading import load
-from holdfast.checkpoint.restoring import snapshot_of
+from holdfast.checkpoint.read.loading import load
+from holdfast.checkpoint.read.restoring import snapshot_of
 from holdfast.checkpoint.store import Depth
 from holdfast.engine.copying import differs
 from holdfast.engine.message import Request

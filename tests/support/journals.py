@@ -22,7 +22,7 @@ from holdfast import (
     executor,
     handler,
 )
-from holdfast.checkpoint.bundles import unbundled
+from holdfast.checkpoint.format.bundles import unbundled
 from holdfast.checkpoint.store import Note
 from holdfast.engine.copying import differs
 from holdfast.ids import RunId

@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.log import RunLog
-from holdfast.checkpoint.manifest import Manifest
+from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.storage import CheckpointStorage
 from holdfast.checkpoint.store import Commit, Expected, Head, Left, Letter
+from holdfast.checkpoint.write.log import RunLog
 from holdfast.ids import RunId
-from holdfast.runtime import durable, ownership
-from holdfast.runtime.journal import StoredJournal
-from holdfast.runtime.recorder import Recorder
+from holdfast.runtime.durable import ownership
+from holdfast.runtime.durable import stored_runs as durable
+from holdfast.runtime.durable.journal import StoredJournal
+from holdfast.runtime.durable.recorder import Recorder
 from holdfast.stores import compare, memory
 from holdfast.stores.memory import MemoryStore
 

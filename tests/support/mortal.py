@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
 
 from holdfast import CheckpointStorage, Phase, Run, StorageError, Workflow, WorkflowEvent
-from holdfast.checkpoint.record import read_header
+from holdfast.checkpoint.format.record import read_header
 from holdfast.checkpoint.store import Commit, Depth, Letter
 from holdfast.engine.durability import Durability
 from holdfast.ids import RunId

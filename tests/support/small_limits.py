@@ -5,7 +5,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from holdfast.checkpoint import making, naming, packing, pruning, record, tidying, values
+from holdfast.checkpoint import values
+from holdfast.checkpoint.format import record
+from holdfast.checkpoint.maintenance import prune as pruning
+from holdfast.checkpoint.write import names as naming
+from holdfast.checkpoint.write import packer as packing
+from holdfast.checkpoint.write import records as making
+from holdfast.checkpoint.write import tidying
 
 
 @contextmanager

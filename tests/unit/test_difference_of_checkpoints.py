@@ -16,21 +16,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import checkpointable
-from holdfast.checkpoint.changes import Part, Ref
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.codec.registry import TypeRegistry
-from holdfast.checkpoint.comparing import alignment
-from holdfast.checkpoint.comparing.alignment import gaps
-from holdfast.checkpoint.comparing.contents import Verdict, content_of, pieces, pieces_of
-from holdfast.checkpoint.comparing.lines import LONGEST, WIDEST, unified
-from holdfast.checkpoint.comparing.pairs import Pair
-from holdfast.checkpoint.comparing.parts import MOST, WHOLE, Codecs, compared
-from holdfast.checkpoint.comparing.planning import planned
-from holdfast.checkpoint.comparing.telling import told
-from holdfast.checkpoint.comparing.text import difference_lines
-from holdfast.checkpoint.comparing.tree import Unreadable, bytes_of, same, tree_of
-from holdfast.checkpoint.comparing.words import short, short_pair, type_of
-from holdfast.checkpoint.difference import Difference, DiffValue
+from holdfast.checkpoint.diff import alignment
+from holdfast.checkpoint.diff.alignment import gaps
+from holdfast.checkpoint.diff.contents import Verdict, content_of, pieces, pieces_of
+from holdfast.checkpoint.diff.difference import Difference, DiffValue
+from holdfast.checkpoint.diff.lines import LONGEST, WIDEST, unified
+from holdfast.checkpoint.diff.pairs import Pair
+from holdfast.checkpoint.diff.parts import MOST, WHOLE, Codecs, compared
+from holdfast.checkpoint.diff.plan import planned
+from holdfast.checkpoint.diff.render import difference_lines
+from holdfast.checkpoint.diff.value_diff import told
+from holdfast.checkpoint.diff.value_tree import Unreadable, bytes_of, same, tree_of
+from holdfast.checkpoint.diff.words import short, short_pair, type_of
+from holdfast.checkpoint.format.changes import Part, Ref
 from holdfast.errors import CheckpointCorrupt
 from tests.properties.test_codec import CODEC, VALUES
 from tests.unit.test_codec_exact import exact

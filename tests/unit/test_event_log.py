@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from holdfast import MissedEvents, SuperStepStartedEvent, WorkflowWarningEvent
-from holdfast.runtime import hold
-from holdfast.runtime.event_log import EventLog
+from holdfast.runtime.events.event_log import EventLog
+from holdfast.runtime.run import hold
 
 
 def events(first: int, last: int) -> list[SuperStepStartedEvent]:

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from holdfast.ids import ExecutorId
-from holdfast.runtime import events
-from holdfast.runtime.events import WorkflowEvent, WorkflowOutputEvent
+from holdfast.runtime.events import events
+from holdfast.runtime.events.events import WorkflowEvent, WorkflowOutputEvent
 
 KINDS: list[Any] = [
     kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, WorkflowEvent)

@@ -5,11 +5,11 @@ import sqlite3
 
 import pytest
 
-from holdfast.checkpoint import document
 from holdfast.checkpoint.codec import wire
-from holdfast.checkpoint.export_frames import packed_head
+from holdfast.checkpoint.format import document
 from holdfast.checkpoint.info import Cause, Phase
 from holdfast.checkpoint.store import Head
+from holdfast.checkpoint.transfer.export_frames import packed_head
 from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId, RunId
 from holdfast.stores.sqlite import schema

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.heading import END, START, Heading
+from holdfast.checkpoint.format.heading import END, START, Heading
+from holdfast.checkpoint.format.record import packed_header
 from holdfast.checkpoint.info import Cause, CheckpointInfo, Header, Phase
-from holdfast.checkpoint.record import packed_header
 from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId, RunId
 

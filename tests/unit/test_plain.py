@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.changes import Delivered, Ref
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.counters import Counters
-from holdfast.checkpoint.document import packed
-from holdfast.checkpoint.entry import Entry
+from holdfast.checkpoint.format.changes import Delivered, Ref
+from holdfast.checkpoint.format.document import packed
+from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.info import Cause, Phase
-from holdfast.checkpoint.manifest import Manifest
-from holdfast.checkpoint.packing import Packer
-from holdfast.checkpoint.plain import plain
 from holdfast.checkpoint.values import INLINE, Encoded, Encoder
+from holdfast.checkpoint.write.entry import Entry
+from holdfast.checkpoint.write.packer import Packer
+from holdfast.checkpoint.write.plain import plain
 from holdfast.engine import state
 from holdfast.engine.chain import Chain
 from holdfast.engine.message import Delivery, Output, Request

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.making import Replay
+from holdfast.checkpoint.write.records import Replay
 
 KEYFRAME = 64 * 1024
 

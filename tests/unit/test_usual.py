@@ -7,16 +7,16 @@ import pytest
 
 from holdfast import WorkflowBuilder, executor
 from holdfast.ids import ExecutorId, RunId
-from holdfast.runtime.event_log import EventLog
-from holdfast.runtime.events import (
+from holdfast.runtime.events.emitter import Teller
+from holdfast.runtime.events.event_log import EventLog
+from holdfast.runtime.events.events import (
     ExecutorCompletedEvent,
     ExecutorInvokedEvent,
     SuperStepCompletedEvent,
     SuperStepStartedEvent,
     WorkflowEvent,
 )
-from holdfast.runtime.telling import Teller
-from holdfast.runtime.usual import (
+from holdfast.runtime.events.usual import (
     executor_completed,
     executor_invoked,
     superstep_completed,

@@ -8,16 +8,16 @@ from heapq import merge
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from holdfast.checkpoint.arguments import check_limit, id_of_checkpoint, run_id_of, status_of
-from holdfast.checkpoint.changes import Changes
 from holdfast.checkpoint.checkpoint import Checkpoint, WithValues, blobs_of
+from holdfast.checkpoint.format.changes import Changes
+from holdfast.checkpoint.format.manifest import Manifest
+from holdfast.checkpoint.format.record import corrupt, info_of, read_header
 from holdfast.checkpoint.info import CheckpointInfo, microseconds, moment
 from holdfast.checkpoint.keeping import RunKeeping, kept_of
-from holdfast.checkpoint.listing import Listing, Reading
-from holdfast.checkpoint.loading import Blobs, changes_of, is_whole, keyframe_of, load, whole
-from holdfast.checkpoint.looking import steadily
-from holdfast.checkpoint.manifest import Manifest
-from holdfast.checkpoint.paging import page_of
-from holdfast.checkpoint.record import corrupt, info_of, read_header
+from holdfast.checkpoint.read.listing import Listing, Reading
+from holdfast.checkpoint.read.loading import Blobs, changes_of, is_whole, keyframe_of, load, whole
+from holdfast.checkpoint.read.paging import page_of
+from holdfast.checkpoint.read.retry import steadily
 from holdfast.checkpoint.run_info import RunInfo, run_info
 from holdfast.checkpoint.store import Depth, Head, Record, RunQuery
 from holdfast.checkpoint.tree import drawn
@@ -27,8 +27,8 @@ from holdfast.errors import CheckpointCorrupt, CheckpointNotFound, InvalidArgume
 from holdfast.ids import CheckpointId, Digest
 
 if TYPE_CHECKING:
-    from holdfast.checkpoint.comparing.checkpoints import Side
-    from holdfast.checkpoint.difference import CheckpointDiff
+    from holdfast.checkpoint.diff.checkpoints import Side
+    from holdfast.checkpoint.diff.difference import CheckpointDiff
 
 T = TypeVar("T")
 
@@ -300,7 +300,7 @@ class Browsing(RunKeeping):
 
         Values that both have are not read, however big they are. The result is data, and text by ``str``.
         """
-        from holdfast.checkpoint.comparing.checkpoints import difference_of
+        from holdfast.checkpoint.diff.checkpoints import difference_of
 
         async def look() -> CheckpointDiff:
             return await difference_of(await self._side(checkpoint_a), await self._side(checkpoint_b))
@@ -308,7 +308,7 @@ class Browsing(RunKeeping):
         return await steadily(look)
 
     async def _side(self, checkpoint: str | CheckpointInfo) -> Side:
-        from holdfast.checkpoint.comparing.checkpoints import Side
+        from holdfast.checkpoint.diff.checkpoints import Side
 
         head, seq = await self.find(id_of_checkpoint(checkpoint))
         blobs = self.blobs(head.family)

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from time import time_ns
 from typing import Any
 
-from holdfast.checkpoint.changes import Asked
+from holdfast.checkpoint.format.changes import Asked
 from holdfast.checkpoint.inbox import answer_letter, asks_to_cancel, cancel_letter
-from holdfast.checkpoint.loading import Blobs, LatestManifests
 from holdfast.checkpoint.owner import is_held, process_of, this_process
-from holdfast.checkpoint.restoring import request_of
+from holdfast.checkpoint.read.loading import Blobs, LatestManifests
+from holdfast.checkpoint.read.restoring import request_of
 from holdfast.checkpoint.store import Commit, Expected, Head, Store
 from holdfast.checkpoint.values import Encoder
 from holdfast.engine.answers import already_answered, checked_answer

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 import ormsgpack
 
 from holdfast.checkpoint.codec.registry import checkpointable
-from holdfast.checkpoint.record import plain_form, stored_form
+from holdfast.checkpoint.format.record import plain_form, stored_form
 from holdfast.checkpoint.store import Letter
 from holdfast.checkpoint.values import Encoded, Encoder, class_of
 from holdfast.engine.value import Value

@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from holdfast.checkpoint.arguments import checked_retention, checkpoint_id_of, no_run, run_id_of
-from holdfast.checkpoint.changes import Renames
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.counters import Counters
+from holdfast.checkpoint.format.changes import Renames
+from holdfast.checkpoint.format.record import corrupt, info_of
 from holdfast.checkpoint.info import CheckpointInfo, moment
-from holdfast.checkpoint.loading import Blobs, LatestManifests, Loaded, changes_of, load, whole
-from holdfast.checkpoint.log import RunLog
-from holdfast.checkpoint.making import Outside
-from holdfast.checkpoint.pruning import tidied
-from holdfast.checkpoint.record import corrupt, info_of
+from holdfast.checkpoint.maintenance.prune import tidied
+from holdfast.checkpoint.read.loading import Blobs, LatestManifests, Loaded, changes_of, load, whole
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.store import Depth, Head, Record, Store
-from holdfast.checkpoint.tidying import Tidying
 from holdfast.checkpoint.values import Encoder
+from holdfast.checkpoint.write.log import RunLog
+from holdfast.checkpoint.write.records import Outside
+from holdfast.checkpoint.write.tidying import Tidying
 from holdfast.engine.limits import Limits
 from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointCorrupt, CheckpointNotFound

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from holdfast.checkpoint.browsing import Browsing
 from holdfast.checkpoint.driving import cancel, leave_answers
-from holdfast.checkpoint.looking import steadily
+from holdfast.checkpoint.read.retry import steadily
 from holdfast.checkpoint.run_info import RunInfo, run_info
 from holdfast.checkpoint.store import Head
 from holdfast.checkpoint.upkeep import Upkeep

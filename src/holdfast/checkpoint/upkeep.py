@@ -17,20 +17,20 @@ from holdfast.checkpoint.arguments import (
 from holdfast.checkpoint.driving import is_driven
 from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.keeping import RunKeeping, not_found
-from holdfast.checkpoint.looking import steadily
-from holdfast.checkpoint.problems import VerifyReport
-from holdfast.checkpoint.pruning import PruneReport, pruned, remove_records, sweep
+from holdfast.checkpoint.maintenance.problems import VerifyReport
+from holdfast.checkpoint.maintenance.prune import PruneReport, pruned, remove_records, sweep
+from holdfast.checkpoint.maintenance.verify import verify_store
+from holdfast.checkpoint.progress import Progress
+from holdfast.checkpoint.read.retry import steadily
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.run_info import RunInfo, run_info
-from holdfast.checkpoint.steps import Progress
 from holdfast.checkpoint.store import Depth, Expected, Head, RunQuery
-from holdfast.checkpoint.transfer import export_run, import_run
-from holdfast.checkpoint.verify import verify_store
+from holdfast.checkpoint.transfer.run_transfer import export_run, import_run
 from holdfast.errors import HeadMoved, InvalidArgument, RunTaken
 
 if TYPE_CHECKING:
-    from holdfast.checkpoint.repair import RepairReport
-    from holdfast.checkpoint.statistics import StorageStatistics
+    from holdfast.checkpoint.maintenance.repair import RepairReport
+    from holdfast.checkpoint.maintenance.statistics import StorageStatistics
 
 
 class Upkeep(RunKeeping):
@@ -53,7 +53,7 @@ class Upkeep(RunKeeping):
         Make a copy of the storage before. Each run is repaired at once or not at all, so this may be interrupted
         anywhere; one that is driven now is left alone. ``progress`` is told how many runs of how many are done.
         """
-        from holdfast.checkpoint.repair import repaired
+        from holdfast.checkpoint.maintenance.repair import repaired
 
         check_progress(progress)
         check_flag("dry_run", dry_run)
@@ -68,7 +68,7 @@ class Upkeep(RunKeeping):
         Reads records, page by page, and no blobs. ``measure_blobs`` reads those too, to say what they take as stored.
         ``progress`` is called with how many checkpoints are done, and of how many.
         """
-        from holdfast.checkpoint.counting import counted
+        from holdfast.checkpoint.maintenance.usage import counted
 
         check_progress(progress)
         return await counted(self._store, self.blobs, progress, measure_blobs)

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, Protocol, TypeAlias
 
-from holdfast.checkpoint.changes import Ref
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.codec.shapes import ModelShape, ObjectShape, PlainShape, kind_of
 from holdfast.checkpoint.counters import Counters
-from holdfast.checkpoint.record import LARGEST
-from holdfast.checkpoint.slices import SEQUENCES
+from holdfast.checkpoint.format.changes import Ref
+from holdfast.checkpoint.format.record import LARGEST
+from holdfast.checkpoint.format.slices import SEQUENCES
 from holdfast.engine.copying import ListMaker, Maker, differs, is_immutable, maker_of, size_in_bytes
 from holdfast.engine.value import Fetchable, NotAtHand, Value, missing_of, read_all
 from holdfast.errors import CheckpointCorrupt, LimitExceeded

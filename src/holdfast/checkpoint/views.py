@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from holdfast.checkpoint.changes import Asked, Delivered, Ref
+from holdfast.checkpoint.format.changes import Asked, Delivered, Ref
 from holdfast.checkpoint.info import CheckpointInfo, moment
 from holdfast.errors import NotLoaded
 from holdfast.graph.types import TypeForm

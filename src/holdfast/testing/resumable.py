@@ -14,12 +14,12 @@ from holdfast.checkpoint.store import Commit, Letter, Store
 from holdfast.engine.copying import differs
 from holdfast.engine.status import RunStatus
 from holdfast.errors import HoldfastError, StorageError
-from holdfast.runtime.events import PendingRequest
+from holdfast.runtime.events.events import PendingRequest
 from holdfast.testing.virtual_time import VirtualTime
 
 if TYPE_CHECKING:
-    from holdfast.runtime.events import WorkflowEvent
-    from holdfast.runtime.run import Run
+    from holdfast.runtime.events.events import WorkflowEvent
+    from holdfast.runtime.run.run import Run
     from holdfast.workflow import Workflow
 
 Answer: TypeAlias = "Callable[[PendingRequest], Any]"

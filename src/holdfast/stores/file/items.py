@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.checkpoint.record import COMPRESSED, ELSEWHERE, RAW
+from holdfast.checkpoint.format.record import COMPRESSED, ELSEWHERE, RAW
 from holdfast.checkpoint.store import Depth, Keyframe, Record
 from holdfast.ids import CheckpointId, RunId
 from holdfast.stores.file.parts import (

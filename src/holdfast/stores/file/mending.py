@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from holdfast.checkpoint.format.record import read_header
 from holdfast.checkpoint.info import Header
-from holdfast.checkpoint.problems import briefly
-from holdfast.checkpoint.rebuilding import WHAT_IS_LOST, rebuilt_head
-from holdfast.checkpoint.record import read_header
+from holdfast.checkpoint.maintenance.lost_head import WHAT_IS_LOST, rebuilt_head
+from holdfast.checkpoint.maintenance.problems import briefly
 from holdfast.checkpoint.store import Depth, Mended
 from holdfast.errors import CheckpointCorrupt, StorageError
 from holdfast.ids import CheckpointId, RunId

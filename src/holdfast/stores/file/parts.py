@@ -8,7 +8,7 @@ from typing import Any
 
 import zstandard
 
-from holdfast.checkpoint.record import COMPRESSED, ELSEWHERE, RAW, plain_form
+from holdfast.checkpoint.format.record import COMPRESSED, ELSEWHERE, RAW, plain_form
 from holdfast.stores.file.readable import Unreadable, packed_from, shown
 
 _DIGEST_BYTES = 32

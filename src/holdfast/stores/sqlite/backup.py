@@ -15,7 +15,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from holdfast.checkpoint.steps import Stopped
+from holdfast.checkpoint.progress import Stopped
 from holdfast.errors import CheckpointCorrupt, HoldfastError, StorageError
 from holdfast.ids import Digest, RunId
 from holdfast.stores.blob_files import BlobFiles

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, TypeAlias
 
-from holdfast.checkpoint.record import read_header
+from holdfast.checkpoint.format.record import read_header
 from holdfast.checkpoint.store import Damage, Record
 from holdfast.errors import CheckpointCorrupt, HoldfastError
 from holdfast.ids import CheckpointId, RunId

@@ -7,9 +7,9 @@ import sqlite3
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from holdfast.checkpoint.format.record import read_header
 from holdfast.checkpoint.info import Header
-from holdfast.checkpoint.rebuilding import WHAT_IS_LOST, rebuilt_head
-from holdfast.checkpoint.record import read_header
+from holdfast.checkpoint.maintenance.lost_head import WHAT_IS_LOST, rebuilt_head
 from holdfast.checkpoint.store import Head, Mended, Record
 from holdfast.errors import CheckpointCorrupt, HoldfastError
 from holdfast.ids import CheckpointId, RunId

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from holdfast.checkpoint.arguments import check_progress, checked_path
+from holdfast.checkpoint.progress import Progress
 from holdfast.checkpoint.retention import Retention
-from holdfast.checkpoint.steps import Progress
 from holdfast.checkpoint.storage import CheckpointStorage
 from holdfast.stores.sqlite.store import SqliteStore
 

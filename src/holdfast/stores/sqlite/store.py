@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from holdfast.checkpoint.steps import Progress, finished, watched
+from holdfast.checkpoint.progress import Progress, finished, watched
 from holdfast.checkpoint.store import (
     Blob,
     Commit,

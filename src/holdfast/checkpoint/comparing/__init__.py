@@ -1,1 +1,0 @@
-"""Two checkpoints, compared by content: values as trees that need no classes."""

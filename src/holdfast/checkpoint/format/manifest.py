@@ -1,0 +1,280 @@
+"""All that a run holds, as names of values instead of values.
+
+The log of a run keeps one, and folds into it what each checkpoint changed. Loading a checkpoint folds the same
+changes again: what is loaded is what was there when it was written.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from holdfast.checkpoint.format.changes import (
+    NOTHING,
+    Asked,
+    Changes,
+    Delivered,
+    Grow,
+    Happened,
+    Part,
+    Put,
+    Ref,
+    Written,
+    digests_of,
+)
+from holdfast.engine.expiries import Expiries
+from holdfast.engine.message import Expiry
+from holdfast.engine.snapshot import BufferKey
+from holdfast.engine.state import Scope
+from holdfast.ids import Digest, ExecutorId, RequestId
+
+
+class Manifest:
+    """All that a run holds at one checkpoint. The log changes it in place; everyone else only reads."""
+
+    __slots__ = (
+        "answered",
+        "buffers",
+        "deliveries",
+        "digests",
+        "expiries",
+        "fingerprint",
+        "graph",
+        "happened",
+        "input",
+        "instances",
+        "outputs",
+        "requests",
+        "rounds",
+        "since_input",
+        "state",
+    )
+
+    def __init__(self) -> None:
+        self.deliveries: list[Delivered] = []
+        self.state: dict[Scope, dict[str, Ref]] = {}
+        self.buffers: dict[BufferKey, dict[ExecutorId, list[Ref]]] = {}
+        self.outputs: list[tuple[ExecutorId, Ref]] = []
+        self.requests: dict[RequestId, Asked] = {}
+        self.answered: dict[RequestId, bool] = {}
+        self.expiries = Expiries()
+        """When the pending requests expire."""
+        self.instances: dict[ExecutorId, int] = {}
+        self.rounds: dict[BufferKey, Sequence[ExecutorId]] = {}
+        self.since_input = 0
+        self.fingerprint = ""
+        self.graph: Ref | None = None
+        self.input: Ref | None = None
+        self.happened: list[Happened] = []
+        self.digests: Counter[Digest] = Counter()
+        """How often each blob is named here: those may be named again without being stored again."""
+
+    def fold(self, changes: Changes, is_end: bool, seq: int = 0) -> None:
+        """Take in what the checkpoint ``seq`` changed; one at the end of a superstep counts as a superstep."""
+        self.since_input += is_end
+        if changes is NOTHING:
+            self.happened = []
+            return
+        # A thousand are folded at once, and most say little: what is not there should cost nothing.
+        (
+            _,
+            writes,
+            dropped,
+            _,
+            _,
+            _,
+            _,
+            _,
+            instances,
+            since,
+            fingerprint,
+            happened,
+            graph,
+            _,
+            rounds,
+            given,
+        ) = changes
+        if since is not None:
+            self.since_input = since
+        if fingerprint is not None:
+            self.fingerprint = fingerprint
+        if graph is not None:
+            self._hold([graph])
+            self._forget([self.graph] if self.graph is not None else ())
+            self.graph = graph
+        if given is not None:
+            self.keep_input(given)
+        self.happened = list(happened) if happened else []
+        self._fold_messages(changes, seq)
+        if writes:
+            self._fold_writes(writes)
+        for scope in dropped:
+            self._forget(self.state.pop(scope, {}).values())
+        for host, count in instances:
+            self.instances.pop(host, None)
+            if count:
+                self.instances[host] = count
+        for join, sources in rounds:
+            self.rounds.pop(join, None)
+            if sources is not None:
+                self.rounds[join] = sources
+
+    def keep_input(self, ref: Ref) -> None:
+        """Keep the input of the run, however long ago its delivery is."""
+        self._hold([ref])
+        self.input = ref
+
+    def fold_plain(self, deliveries: list[Delivered], writes: Sequence[tuple[Scope, str, Written]]) -> None:
+        """The same for the end of a superstep that changed only this, with values none of which is a blob."""
+        self.since_input += 1
+        self.happened = []
+        if self.digests:
+            self._forget(_refs_of(self.deliveries))
+        self.deliveries = deliveries
+        if writes:
+            self._fold_writes(writes)
+
+    def copy(self) -> Manifest:
+        """Another one with the same names; values that grow would grow in both."""
+        other = Manifest()
+        for name in self.__slots__:
+            setattr(other, name, getattr(self, name))
+        other.expiries = Expiries(self.requests.values())
+        return other
+
+    def ask_again(self, seq: int, time: int) -> None:
+        """The run stands here anew, by the checkpoint ``seq``: answers that were meant for earlier do not count."""
+        self.requests = {
+            key: asked._replace(seq=seq, expiry=_anew(asked.expiry, time))
+            for key, asked in self.requests.items()
+        }
+        self.expiries = Expiries(self.requests.values())
+
+    def first_expiry(self) -> int | None:
+        """When the time of the first pending request is over, if any has one."""
+        return self.expiries.first(self.requests)
+
+    def _fold_messages(self, changes: Changes, seq: int) -> None:
+        deliveries, _, _, buffers, outputs, requests, answers, answered, *_ = changes
+        for asked in requests:
+            self.requests[asked.request_id] = asked._replace(seq=asked.seq or seq)
+            self._hold([asked.data])
+        if requests:
+            self.expiries.add(requests)
+        if deliveries is not None:
+            # Those that replace are held first, so that a blob named by both is never unknown in between.
+            self._hold(_refs_of(deliveries))
+            if self.digests:
+                self._forget(_refs_of(self.deliveries))
+            self.deliveries = list(deliveries)
+        for request_id, ref in answers:
+            asked = self.requests.pop(request_id)
+            self.deliveries.append(Delivered(asked.executor_id, None, ref, asked))
+            self.answered[request_id] = True
+            self._hold([ref])
+        if answered:
+            self.answered.update(dict.fromkeys(answered, True))
+        for executor_id, ref in outputs:
+            self.outputs.append((executor_id, ref))
+            self._hold([ref])
+        for key, extended in buffers:
+            buffer = self.buffers.pop(key, {})
+            if extended is None:
+                self._forget(ref for refs in buffer.values() for ref in refs)
+                continue
+            for source, refs in extended:
+                buffer.setdefault(source, []).extend(refs)
+                self._hold(refs)
+            self.buffers[key] = buffer
+
+    def _fold_writes(self, writes: Sequence[tuple[Scope, str, Written]]) -> None:
+        """Scopes and keys are in the order in which they were last written."""
+        last: Scope | None = None
+        keys: dict[str, Ref] = {}
+        for scope, key, written in writes:
+            if scope != last:
+                if last is not None and keys:
+                    self.state[last] = keys
+                last, keys = scope, self.state.pop(scope, {})
+            before = keys.pop(key, None)
+            if isinstance(written, Put):
+                ref = written.ref
+                if ref.digest is not None or ref.parts is not None:
+                    self._hold((ref,))
+                    ref = ref.copy()  # it may grow in place
+                keys[key] = ref
+            elif isinstance(written, Grow):
+                keys[key] = _grown(before, written)
+                self._hold([part.ref for part in written.parts])
+                continue
+            if before is not None and self.digests:
+                self._forget((before,))
+        if last is not None and keys:
+            self.state[last] = keys
+
+    def exchange(self, keys: dict[str, Ref], key: str, ref: Ref) -> None:
+        """Let another name stand for the same value of a key."""
+        self._hold([ref])
+        self._forget([keys[key]])
+        keys[key] = ref
+
+    def _hold(self, refs: Iterable[Ref]) -> None:
+        for ref in refs:
+            if ref.digest is None and ref.parts is None:  # as most are
+                continue
+            for digest in digests_of(ref):
+                self.digests[digest] += 1
+
+    def _forget(self, refs: Iterable[Ref]) -> None:
+        for ref in refs:
+            for digest in digests_of(ref):
+                self.digests[digest] -= 1
+                if not self.digests[digest]:
+                    del self.digests[digest]
+
+    def as_changes(self) -> Changes:
+        """All of it, as changes since nothing was there: a keyframe."""
+        return Changes(
+            deliveries=self.deliveries,
+            writes=[
+                (scope, key, Put(ref)) for scope, keys in self.state.items() for key, ref in keys.items()
+            ],
+            buffers=[(key, list(buffer.items())) for key, buffer in self.buffers.items()],
+            outputs=self.outputs,
+            requests=list(self.requests.values()),
+            answered=list(self.answered),
+            instances=list(self.instances.items()),
+            since_input=self.since_input,
+            fingerprint=self.fingerprint,
+            happened=self.happened,
+            graph=self.graph,
+            rounds=list(self.rounds.items()),
+            input=self.input,
+        )
+
+
+def _refs_of(deliveries: Sequence[Delivered]) -> list[Ref]:
+    refs: list[Ref] = []
+    for _, _, value, request in deliveries:
+        refs.append(value)
+        if request is not None:
+            refs.append(request.data)
+    return refs
+
+
+def _grown(before: Ref | None, written: Grow) -> Ref:
+    """The value with more parts; one that has parts already grows in place, for it belongs to the manifest alone."""
+    size = 0
+    for part in written.parts:
+        size += part.ref.size
+    if before is None:
+        return Ref(written.label, size, parts=list(written.parts))
+    if before.parts is not None:
+        before.parts.extend(written.parts)
+        before.size += size
+        return before
+    return Ref(before.label, before.size + size, parts=[Part(False, before), *written.parts])
+
+
+def _anew(expiry: Expiry | None, time: int) -> Expiry | None:
+    return expiry if expiry is None or expiry.span is None else Expiry(time + expiry.span, expiry.span)

@@ -1,0 +1,194 @@
+"""The bytes of a record: its header, its id, and the form in which its parts are stored."""
+
+from __future__ import annotations
+
+import ormsgpack
+import zstandard
+
+from holdfast.checkpoint.format.hashing import hashed
+from holdfast.checkpoint.info import CheckpointInfo, Header, unpacked_header
+from holdfast.checkpoint.store import FORMAT_MAJOR, Blob, Record
+from holdfast.errors import CheckpointCorrupt, LimitExceeded
+from holdfast.ids import CheckpointId, Digest
+
+# The first byte of whatever is stored says how to read the rest.
+RAW, COMPRESSED, ELSEWHERE = b"\x00", b"\x01", b"\x02"
+LARGEST_PART = 256 * 1024
+"""A part of a record that is bigger than this becomes a blob, so that every backend can take the commit."""
+
+WORTH_COMPRESSING = 1024
+"""Parts that are smaller than this are stored as they are."""
+_LEVEL = 1
+# No part of a record, and no value, is bigger than this when unpacked; a small frame must not claim gigabytes.
+LARGEST = 1 << 31
+
+
+def digest_of(data: bytes) -> Digest:
+    """The name of a blob with this content."""
+    return Digest(hashed(data))
+
+
+def packed_header(header: Header) -> bytes:
+    """The bytes of a header."""
+    (
+        run_id,
+        workflow_name,
+        seq,
+        superstep,
+        phase,
+        cause,
+        parent,
+        time,
+        status,
+        message_count,
+        request_count,
+        replay_from,
+        salt,
+    ) = header
+    return ormsgpack.packb(
+        {
+            "format": FORMAT_MAJOR,
+            "run": run_id,
+            "workflow": workflow_name,
+            "seq": seq,
+            "superstep": superstep,
+            # The strings, for what packs them would ask each member of an enumeration for its value in Python.
+            "phase": phase._value_,
+            "cause": cause._value_,
+            "parent": None if parent is None else bytes.fromhex(parent),
+            "time": time,
+            "status": status._value_,
+            "messages": message_count,
+            "requests": request_count,
+            "from": replay_from,
+            "salt": salt,
+        }
+    )
+
+
+def read_header(record: Record) -> Header:
+    """The header of a record; raises ``CheckpointCorrupt``."""
+    try:
+        return unpacked_header(record.header)
+    except Exception as error:
+        raise corrupt(record.checkpoint_id, f"its header cannot be read: {error}") from error
+
+
+def corrupt(checkpoint_id: CheckpointId, problem: str) -> CheckpointCorrupt:
+    """The error for a checkpoint that is not what was stored."""
+    return CheckpointCorrupt(
+        f"checkpoint {checkpoint_id}: {problem}; the storage was damaged or changed by something else: "
+        f"'await storage.verify()' lists what is affected, earlier checkpoints can still be resumed"
+    )
+
+
+def id_of(header: bytes, changes: bytes, values: bytes) -> CheckpointId:
+    """The id of a checkpoint: over its header and the digest of its plain body."""
+    if changes or values:
+        body = hashed(len(changes).to_bytes(8, "little") + changes + values)
+    else:
+        body = _EMPTY_BODY
+    return CheckpointId(hashed(header + body).hex())
+
+
+# Every second record: the start of a superstep that follows at once.
+_EMPTY_BODY = hashed(bytes(8))
+
+
+def sealed(checkpoint_id: CheckpointId, changes: bytes, values: bytes) -> bytes:
+    """The changes of a keyframe, with what is needed to notice that it, or its values, are no longer what they were."""
+    return ormsgpack.packb([_seal(checkpoint_id, changes), _seal(checkpoint_id, values), changes])
+
+
+def unsealed(checkpoint_id: CheckpointId, stored: bytes, values: bytes | None) -> bytes:
+    """The changes of a keyframe; raises ``ValueError`` if they or the values are not those of this checkpoint."""
+    for_changes, for_values, changes = ormsgpack.unpackb(stored)
+    if for_changes != _seal(checkpoint_id, changes):
+        raise ValueError("its content is not what it was")
+    if values is not None and for_values != _seal(checkpoint_id, values):
+        raise ValueError("its values are not what they were")
+    return bytes(changes)
+
+
+def _seal(checkpoint_id: CheckpointId, part: bytes) -> bytes:
+    return hashed(bytes.fromhex(checkpoint_id) + part)
+
+
+def info_of(record: Record) -> CheckpointInfo:
+    """What the header of a record tells, with its size and its tags."""
+    return CheckpointInfo(record.checkpoint_id, read_header(record), record.new_bytes, record.tags)
+
+
+def blob_of(plain: bytes) -> tuple[bytes, Blob]:
+    """A part that lies elsewhere: what stands in its place, and the blob."""
+    digest = digest_of(plain)
+    return ELSEWHERE + digest, Blob(digest, stored_form(plain))
+
+
+def stored_form(data: bytes) -> bytes:
+    """``data`` as it is stored: compressed where that saves a tenth; nothing stays nothing.
+
+    Raises ``LimitExceeded`` for what nobody would read.
+    """
+    if len(data) >= WORTH_COMPRESSING:
+        if len(data) > LARGEST:
+            raise LimitExceeded(
+                "max_value_size",
+                LARGEST,
+                f"a checkpoint has {len(data):,} bytes in one piece, more than the {LARGEST:,} that can be read "
+                f"again; keep large values outside and pass references, or send fewer small ones at once",
+            )
+        smaller = zstandard.ZstdCompressor(level=_LEVEL).compress(data)
+        if len(smaller) * 10 <= len(data) * 9:
+            return COMPRESSED + smaller
+    return RAW + data if data else b""
+
+
+def plain_form(stored: bytes, size: int | None = None) -> bytes:
+    """The data behind a stored form; raises ``ValueError`` if it is none. What lies elsewhere must be fetched first.
+
+    ``size`` is what is said of the data elsewhere: anything else is refused before it is unpacked.
+    """
+    if not stored:
+        return b""
+    form, rest = stored[:1], stored[1:]
+    if form == RAW:
+        if size is not None and len(rest) != size:
+            raise ValueError(f"it has {len(rest)} bytes, though it should have {size}")
+        return rest
+    if form != COMPRESSED:
+        raise ValueError(f"byte 0 is {form.hex()}, which is no form that can be read")
+    claimed = claimed_size(rest, len(rest))
+    if size is not None and claimed != size:
+        raise ValueError(f"a compressed frame claims {claimed} bytes, though it should have {size}")
+    try:
+        return zstandard.ZstdDecompressor().decompress(rest, max_output_size=claimed)
+    except zstandard.ZstdError as error:
+        raise ValueError(f"a compressed frame is broken: {error}") from error
+
+
+def claimed_size(begin: bytes, length: int) -> int:
+    """Read from the begin of a compressed frame how much it holds; raise ``ValueError`` if that cannot be true.
+
+    ``length`` is that of the whole frame. Nothing is unpacked, and no memory taken, for what a frame merely claims.
+    """
+    try:
+        claimed = int(zstandard.frame_content_size(begin))
+    except zstandard.ZstdError as error:
+        raise ValueError(f"a compressed frame is broken: {error}") from error
+    # Each block takes four bytes at least, and holds no more than 128 KiB.
+    if not 0 <= claimed <= min(LARGEST, (length // 4 + 1) << 17):
+        raise ValueError(f"a compressed frame of {length} bytes claims {claimed}")
+    return claimed
+
+
+def plain_size(stored: bytes) -> int:
+    """The size of the data behind a stored form that can be read."""
+    if stored[:1] == COMPRESSED:
+        return int(zstandard.frame_content_size(stored[1:]))
+    return max(len(stored) - 1, 0)
+
+
+def elsewhere(stored: bytes) -> Digest | None:
+    """The digest of the blob that holds the data, if it does not stand here."""
+    return Digest(stored[1:]) if stored[:1] == ELSEWHERE else None

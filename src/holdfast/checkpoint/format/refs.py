@@ -1,0 +1,73 @@
+"""The values that changes name, each with its place in the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple, TypeAlias
+
+from holdfast.checkpoint.format.changes import Changes, Grow, Put, Ref
+from holdfast.checkpoint.maintenance.problems import LostValue
+from holdfast.engine.state import Scope
+from holdfast.ids import Digest
+
+
+class OfState(NamedTuple):
+    """A key of a scope."""
+
+    scope: Scope
+    key: str
+
+
+class OfRun(NamedTuple):
+    """Something else that a run holds."""
+
+    kind: str
+    executor_id: str | None = None
+    key: str | None = None
+
+
+Place: TypeAlias = OfState | OfRun
+
+
+def placed_in(changes: Changes) -> Iterable[tuple[Place, Ref]]:
+    """The values that changes name, with what each is to the run."""
+    for delivered in changes.deliveries or ():
+        yield OfRun("message", delivered.target), delivered.value
+        if delivered.request is not None:  # the question that a message answers
+            asked = delivered.request
+            yield OfRun("request", asked.executor_id, asked.request_id), asked.data
+    yield from ((OfRun("output", executor_id), ref) for executor_id, ref in changes.outputs)
+    yield from ((OfRun("answer", None, request_id), ref) for request_id, ref in changes.answers)
+    for asked in changes.requests:
+        yield OfRun("request", asked.executor_id, asked.request_id), asked.data
+    for event in changes.happened:
+        if event.event is not None:
+            yield OfRun("event", event.executor_id), event.event
+    if changes.graph is not None:
+        yield OfRun("graph"), changes.graph
+    if changes.input is not None:
+        yield OfRun("input"), changes.input
+    for key, extended in changes.buffers:
+        to = OfRun("message", f"{key.path}{key.fan_in}")
+        yield from ((to, ref) for _, refs in extended or () for ref in refs)
+    for scope, name, written in changes.writes:
+        place = OfState(scope, name)
+        if isinstance(written, Put):
+            yield place, written.ref
+        elif isinstance(written, Grow):
+            yield from ((place, part.ref) for part in written.parts)
+
+
+def refs_in(changes: Changes) -> Iterable[Ref]:
+    """The values that changes name."""
+    return (ref for _, ref in placed_in(changes))
+
+
+def lost_at(place: Place, digest: Digest) -> LostValue:
+    """A value that is lost with a blob."""
+    if isinstance(place, OfRun):
+        return LostValue(place.kind, digest.hex(), place.executor_id, None, place.key)  # type: ignore[arg-type]
+    scope, key = place
+    if scope.owner is not None:
+        return LostValue("executor", digest.hex(), scope.owner, None, key)
+    return LostValue("state", digest.hex(), None, scope.path + scope.name, key)

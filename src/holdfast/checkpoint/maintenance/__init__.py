@@ -1,0 +1,1 @@
+"""Verify, repair, prune and count what a storage holds."""

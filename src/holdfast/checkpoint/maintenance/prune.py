@@ -1,0 +1,351 @@
+"""Removing checkpoints: what stays can be replayed without what goes, and no blob goes that is still named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from holdfast.checkpoint.format.bundles import unbundled
+from holdfast.checkpoint.format.changes import Changes, digests_of
+from holdfast.checkpoint.format.document import packed
+from holdfast.checkpoint.format.manifest import Manifest
+from holdfast.checkpoint.format.record import LARGEST_PART, blob_of, elsewhere, info_of, sealed, stored_form
+from holdfast.checkpoint.format.refs import refs_in
+from holdfast.checkpoint.journal import sizes_in_note
+from holdfast.checkpoint.progress import Progress
+from holdfast.checkpoint.read.loading import Blobs, changes_of, keyframe_of, load, whole
+from holdfast.checkpoint.read.retry import steadily
+from holdfast.checkpoint.retention import Retention
+from holdfast.checkpoint.store import (
+    Blob,
+    Depth,
+    Expected,
+    Head,
+    Keyframe,
+    Record,
+    Removal,
+    RunQuery,
+    Store,
+)
+from holdfast.errors import CheckpointCorrupt, HeadMoved
+from holdfast.ids import CheckpointId, Digest, RunId
+
+# Records are read so many at a time: memory stays bounded, however long a run is.
+_PAGE = 256
+# Blobs are discarded so many at a time: nobody else waits long for the store.
+_BATCH = 200
+
+BlobsOf = Callable[[RunId], Blobs]
+WouldGo = Mapping[RunId, Collection[int]]
+
+
+class Freed(NamedTuple):
+    """What was removed, or would be."""
+
+    checkpoints: int = 0
+    blobs: int = 0
+    bytes: int = 0
+    """Of records and of blobs, as stored; without those that keyframes took, which others got."""
+
+    def __add__(self, other: object) -> Freed:
+        if not isinstance(other, Freed):
+            return NotImplemented
+        return Freed(self.checkpoints + other.checkpoints, self.blobs + other.blobs, self.bytes + other.bytes)
+
+
+async def remove_records(
+    store: Store, blobs: Blobs, head: Head, gone: Container[int], dry_run: bool = False
+) -> Freed:
+    """Remove the records with these seqs, after giving each that stays without its parent a cut keyframe."""
+    headers = await store.records(head.run_id, 1, head.seq, Depth.HEADERS)
+    going = [record for record in headers if record.seq in gone and record.seq != head.seq]
+    if not going:
+        return Freed()
+    seqs = tuple(record.seq for record in going)
+    freed = await _bytes_of(store, head.run_id, seqs)
+    names = {record.checkpoint_id for record in going}
+    keyframes: list[tuple[int, Keyframe]] = []
+    new: list[Blob] = []
+    for record in headers:
+        if record.checkpoint_id not in names and info_of(record).parent_id in names:
+            keyframe, parts, more = await _cut_keyframe(store, blobs, head, record)
+            keyframes.append((record.seq, keyframe))
+            new += parts
+            freed -= more
+    if not dry_run:
+        expected = Expected(head.checkpoint_id, head.token)
+        await _remove_moving(store, Removal(head.run_id, expected, seqs, tuple(keyframes), tuple(new)), head)
+    return Freed(len(going), 0, freed)
+
+
+async def _remove_moving(store: Store, removal: Removal, head: Head) -> None:
+    """Remove records of a run that may go on meanwhile: then nothing of it follows from what goes.
+
+    Raises ``HeadMoved`` where what is to go has to be found out again.
+    """
+    while True:
+        try:
+            done = await store.remove(removal)
+        except HeadMoved:
+            latest = await store.head(head.run_id)
+            if latest is None or not await _went_on(store, head, latest):
+                raise
+            head = latest
+            removal = removal._replace(expected=Expected(head.checkpoint_id, head.token))
+            continue
+        if not done:
+            raise HeadMoved(f"run {head.run_id!r}: a checkpoint that was to go was given a tag meanwhile")
+        return
+
+
+async def _went_on(store: Store, head: Head, latest: Head) -> bool:
+    """Whether a run only made more checkpoints, each behind the one before, and was not taken back."""
+    before: str | None = head.checkpoint_id
+    for record in await store.records(head.run_id, head.seq + 1, latest.seq, Depth.HEADERS):
+        if info_of(record).parent_id != before:
+            return False
+        before = record.checkpoint_id
+    return before == latest.checkpoint_id
+
+
+async def _bytes_of(store: Store, run_id: RunId, seqs: Sequence[int]) -> int:
+    wanted = set(seqs)
+    total = 0
+    for first in range(min(seqs), max(seqs) + 1, _PAGE):
+        for record in await store.records(run_id, first, first + _PAGE - 1, Depth.ALL):
+            if record.seq in wanted:
+                total += sum(map(len, record.parts)) + len(record.header)
+    return total
+
+
+async def _cut_keyframe(
+    store: Store, blobs: Blobs, head: Head, record: Record
+) -> tuple[Keyframe, list[Blob], int]:
+    """A keyframe for a record, so that its parent may be missing; with its blobs, and how many bytes are new."""
+    stored = await store.records(head.run_id, record.seq, record.seq, Depth.ALL)
+    if stored and stored[0].keyframe is not None:
+        return stored[0].keyframe._replace(cut=True), [], 0
+    try:
+        loaded = await load(store, blobs, head, record.seq, Depth.ALL)
+    except CheckpointCorrupt:
+        if await store.records(head.run_id, record.seq, record.seq, Depth.HEADERS):
+            raise
+        raise HeadMoved(f"run {head.run_id!r} is pruned by someone else at the same time") from None
+    keyframe, parts = keyframe_at(record.checkpoint_id, loaded.manifest)
+    known = await store.blobs(head.family, [blob.digest for blob in parts]) if parts else {}
+    new = sum(len(blob.data) for blob in parts if blob.digest not in known)
+    return keyframe, parts, new + len(keyframe.changes) + len(keyframe.values)
+
+
+def keyframe_at(checkpoint_id: CheckpointId, manifest: Manifest) -> tuple[Keyframe, list[Blob]]:
+    """A cut keyframe that holds a manifest, and the blobs with the parts of it that are too big."""
+    changes, values = packed(manifest.as_changes())
+    brought: list[Blob] = []
+
+    def part(plain: bytes) -> bytes:
+        stored = stored_form(plain)
+        if len(stored) <= LARGEST_PART:
+            return stored
+        name, blob = blob_of(plain)
+        brought.append(blob)
+        return name
+
+    return Keyframe(part(sealed(checkpoint_id, changes, values)), part(values), True), brought
+
+
+async def superfluous(store: Store, head: Head, retention: Retention, now: datetime) -> frozenset[int]:
+    """The seqs of the checkpoints of a run that are not kept."""
+    if retention.keeps_all:
+        return frozenset()
+    known = [info_of(record) for record in await store.records(head.run_id, 1, head.seq, Depth.HEADERS)]
+    return frozenset(info.seq for info in known) - retention.kept(known, head.checkpoint_id, now)
+
+
+async def tidied(store: Store, blobs: Blobs, head: Head, now: datetime) -> int:
+    """Prune a run by its own retention and sweep its family; gives how many records were looked at."""
+    gone = await superfluous(store, head, Retention.of_text(head.retention), now)
+    if not (await remove_records(store, blobs, head, gone)).checkpoints:
+        return len(await store.records(head.run_id, 1, head.seq, Depth.HEADERS))
+    mark, sizes = await store.mark(head.family)
+    named = await _named(store, head.family, blobs, {})
+    await _discard(store, head.family, mark, [digest for digest in sizes if digest not in named.digests])
+    return named.records
+
+
+async def sweep(store: Store, family: RunId, blobs: Blobs, would_go: WouldGo | None = None) -> Freed:
+    """Remove the blobs of a family that no run of it names any more; safe beside writers, and to be interrupted.
+
+    With ``would_go``, the seqs of records by run that are thought to be gone, nothing is removed but counted.
+    """
+    mark, sizes = await store.mark(family)
+    if not sizes:
+        return Freed()
+    named = await _named(store, family, blobs, would_go or {})
+    unused = [digest for digest in sizes if digest not in named.digests]
+    if would_go is not None:
+        return Freed(0, len(unused), sum(sizes[digest] for digest in unused))
+    return await _discard(store, family, mark, unused)
+
+
+async def _discard(store: Store, family: RunId, mark: int, unused: Sequence[Digest]) -> Freed:
+    freed = Freed()
+    for first in range(0, len(unused), _BATCH):
+        batch = unused[first : first + _BATCH]
+        size = await store.discard(family, mark, batch)
+        freed += Freed(0, len(batch) if size else 0, size)
+    return freed
+
+
+class _Named(NamedTuple):
+    digests: set[Digest]
+    records: int
+    """How many had to be read for it."""
+
+
+async def _named(store: Store, family: RunId, blobs: Blobs, would_go: WouldGo) -> _Named:
+    """The blobs that the runs of a family name; runs that begin meanwhile bring what they need, or need it."""
+    found = _Named(set(), 0)
+    for head in await store.runs(RunQuery(family=family)):
+        named = await _named_by(store, head, blobs, would_go.get(head.run_id, ()))
+        found = _Named(found.digests | named.digests, found.records + named.records)
+    return found
+
+
+async def _named_by(store: Store, head: Head, blobs: Blobs, but: Collection[int]) -> _Named:
+    """The blobs that the records and the journal of a run name.
+
+    Until the run is seen to stand where it stood before the journal was read: what is noted may become a record, and
+    what a record names may come into the keyframe of a later one, before the one is read and after the other was.
+    """
+    named: set[Digest] = set()
+    read = records = 0
+    while True:
+        for first in range(read + 1, head.seq + 1, _PAGE):
+            last = min(first + _PAGE - 1, head.seq)
+            for record in await store.records(head.run_id, first, last, Depth.ALL):
+                records += 1
+                if record.seq not in but:
+                    named |= await _digests_in(store, record, blobs)
+        read = head.seq
+        unreadable: CheckpointCorrupt | None = None
+        try:
+            named |= await _named_by_journal(store, head.run_id, blobs)
+        except CheckpointCorrupt as error:
+            unreadable = error  # or the run went on, and what lay in a blob is gone
+        latest = await store.head(head.run_id)
+        if latest is None or latest.checkpoint_id == head.checkpoint_id:
+            if unreadable is not None and latest is not None:
+                raise unreadable
+            break
+        head = latest
+    if but:  # what stays would get keyframes that name what those before it brought
+        named |= await _named_by_keyframes(store, head, blobs, but)
+    return _Named(named, records)
+
+
+async def _named_by_journal(store: Store, run_id: RunId, blobs: Blobs) -> set[Digest]:
+    notes, named = await unbundled(await store.notes(run_id), blobs)
+    for note in notes:
+        named |= sizes_in_note(note).keys()
+    return named
+
+
+async def _named_by_keyframes(store: Store, head: Head, blobs: Blobs, but: Container[int]) -> set[Digest]:
+    named: set[Digest] = set()
+    headers = await store.records(head.run_id, 1, head.seq, Depth.HEADERS)
+    gone = {record.checkpoint_id for record in headers if record.seq in but}
+    for record in headers:
+        if record.checkpoint_id not in gone and info_of(record).parent_id in gone:
+            manifest = (await load(store, blobs, head, record.seq, Depth.ALL)).manifest
+            named |= set(_digests([manifest.as_changes()]))
+    return named
+
+
+async def _digests_in(store: Store, record: Record, blobs: Blobs) -> set[Digest]:
+    away = {digest for part in record.parts if (digest := elsewhere(part)) is not None}
+    try:
+        full = await whole(record, blobs)
+    except CheckpointCorrupt:
+        if await store.records(record.run_id, record.seq, record.seq, Depth.HEADERS):
+            raise
+        return set()  # someone else removed it meanwhile, and what it needs
+    documents = [changes_of(full, Depth.ALL)]
+    if full.keyframe is not None:
+        documents.append(keyframe_of(full, Depth.ALL))
+    return away | set(_digests(documents))
+
+
+def _digests(documents: Sequence[Changes]) -> Iterator[Digest]:
+    for changes in documents:
+        for ref in refs_in(changes):
+            yield from digests_of(ref)
+
+
+@dataclass(frozen=True)
+class PruneReport:
+    """What ``prune`` removed, or with ``dry_run`` would remove.
+
+    >>> str(PruneReport(3, 12, 2, 4096))
+    '3 runs: 12 checkpoints and 2 blobs, 4,096 bytes, were removed'
+    """
+
+    runs: int
+    """How many were looked at."""
+    checkpoints: int
+    blobs: int
+    bytes: int
+    """By how much less records and blobs take, as stored: what went, without the keyframes that others needed then."""
+    dry_run: bool = False
+
+    def __str__(self) -> str:
+        done = "would go" if self.dry_run else "were removed"
+        what = f"{self.checkpoints:,} checkpoints and {self.blobs:,} blobs, {self.bytes:,} bytes, {done}"
+        return f"{self.runs} runs: {what}"
+
+
+async def pruned(
+    store: Store,
+    heads: Sequence[Head],
+    blobs_of: BlobsOf,
+    retention: Retention | None,
+    dry_run: bool,
+    progress: Progress | None,
+) -> PruneReport:
+    """Prune runs, then sweep the blobs of their families."""
+    now = datetime.now(UTC)
+    freed = Freed()
+    gone: dict[RunId, frozenset[int]] = {}
+    for number, head in enumerate(heads, 1):
+        policy = Retention.of_text(head.retention) if retention is None else retention
+        gone[head.run_id], more = await _prune_moving(
+            store, blobs_of(head.family), head, policy, now, dry_run
+        )
+        freed += more
+        if progress is not None:
+            progress(number, len(heads))
+    for family in dict.fromkeys(head.family for head in heads):
+        freed += await sweep(store, family, blobs_of(family), gone if dry_run else None)
+    return PruneReport(len(heads), *freed, dry_run=dry_run)
+
+
+async def _prune_moving(
+    store: Store, blobs: Blobs, head: Head, retention: Retention, now: datetime, dry_run: bool
+) -> tuple[frozenset[int], Freed]:
+    """Prune a run that may move meanwhile, or be removed; gives also the seqs of what went."""
+    newest: Head | None = head
+
+    async def look() -> tuple[frozenset[int], Freed]:
+        nonlocal newest
+        known, newest = newest or await store.head(head.run_id), None
+        if known is None:
+            return frozenset(), Freed()
+        gone = await superfluous(store, known, retention, now)
+        return gone, await remove_records(store, blobs, known, gone, dry_run)
+
+    while True:
+        try:
+            return await steadily(look)
+        except HeadMoved:
+            continue

@@ -1,0 +1,1 @@
+"""The way from records back to manifests, listings and snapshots."""

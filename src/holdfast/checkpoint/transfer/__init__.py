@@ -1,0 +1,1 @@
+"""Runs on their way between stores, as files."""

@@ -1,0 +1,290 @@
+"""Runs on their way between stores: out to a file, checked there, and in from one.
+
+Nothing here decodes a value, so nothing needs to know the types of a workflow, and nothing in a file is executed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from holdfast.checkpoint.arguments import no_run
+from holdfast.checkpoint.counters import Counters
+from holdfast.checkpoint.progress import Progress, Steps, finished
+from holdfast.checkpoint.read.loading import Blobs
+from holdfast.checkpoint.read.retry import steadily
+from holdfast.checkpoint.store import Blob, Commit, Depth, Head, Letter, Note, Record, Store
+from holdfast.checkpoint.transfer.export_check import checked, named_by_notes, named_by_record
+from holdfast.checkpoint.transfer.export_file import ExportReader, ExportWriter
+from holdfast.checkpoint.transfer.export_place import NewFile, Source
+from holdfast.engine.status import RunStatus
+from holdfast.errors import (
+    CheckpointCorrupt,
+    CheckpointNotFound,
+    HeadMoved,
+    InvalidArgument,
+    RunExists,
+    StorageError,
+)
+from holdfast.ids import Digest, RunId
+
+__all__ = ["Progress", "export_run", "import_run"]
+
+T = TypeVar("T")
+
+# Records are read in pages that grow while they are light, blobs are handed over together while they are.
+_FIRST_PAGE, _LARGEST_PAGE = 16, 512
+_LIGHT = 1 << 20
+# A run that moves is looked at again until it stood still for the time of three reads.
+_MOST_LOOKS = 1000
+# Writing, reading back, checking; or reading, checking, storing.
+_PASSES = 3
+
+
+# Out.
+
+
+class _Moment(NamedTuple):
+    """A run at one moment."""
+
+    head: Head
+    notes: Sequence[Note]
+    letters: Sequence[Letter]
+
+
+async def export_run(
+    store: Store, run_id: RunId, path: str | os.PathLike[str], progress: Progress | None = None
+) -> Head:
+    """Write a run, as it stands at one moment, to a new file; gives where it stood.
+
+    The file gets its name when it is complete, was read back and checked, and is durable. If checkpoints of the run
+    are removed before they are written, it begins anew.
+    """
+    return await steadily(lambda: _export(store, run_id, path, progress))
+
+
+async def _export(
+    store: Store, run_id: RunId, path: str | os.PathLike[str], progress: Progress | None
+) -> Head:
+    moment = await _at_one_moment(store, run_id)
+    file = NewFile(path)
+    try:
+        await finished(file.open)
+        steps = Steps(progress, _PASSES)
+        await _write(store, moment, file, steps)
+        advice = (
+            f"it is damaged in this storage, and was not exported: 'await storage.verify({run_id!r})' lists what is "
+            f"affected"
+        )
+        reader = await finished(lambda: ExportReader(file.file, f"run {run_id!r}", advice))
+        await _read(reader, steps)
+        await checked(reader, steps)
+        await finished(file.publish)
+    finally:
+        await finished(file.discard)
+    steps.over()
+    return moment.head
+
+
+async def _at_one_moment(store: Store, run_id: RunId) -> _Moment:
+    """The run, its journal and its inbox as they were at the same time, though others move it on."""
+    head = await store.head(run_id)
+    for _ in range(_MOST_LOOKS):
+        if head is None:
+            raise no_run(run_id)
+        notes, letters = await store.notes(run_id), await store.inbox(run_id)
+        after = await store.head(run_id)
+        if after == head:
+            return _Moment(head, notes, letters)
+        head = after
+    raise StorageError(
+        f"run {run_id!r} moves on faster than it can be looked at: export it again when it does more in a superstep, "
+        f"waits or is over"
+    )
+
+
+async def _write(store: Store, moment: _Moment, file: NewFile, steps: Steps) -> None:
+    head = moment.head
+    features = (await store.open()).features
+    blobs = Blobs(store, head.family, Counters())
+
+    async def write(work: Callable[[], T]) -> T:
+        try:
+            return await finished(partial(file.doing, work))
+        except (ValueError, TypeError) as error:
+            raise CheckpointCorrupt(
+                f"run {head.run_id!r} holds what no run holds ({error}); nothing was exported: "
+                f"'await storage.verify({head.run_id!r})' lists what is affected"
+            ) from error
+
+    writer = await write(partial(ExportWriter, file.file, head, features))
+    named: dict[Digest, None] = {}
+    steps.more(head.seq)
+    first, size = 1, _FIRST_PAGE
+    while first <= head.seq:
+        last = min(first + size - 1, head.seq)
+        page = await store.records(head.run_id, first, last, Depth.ALL)
+        for record in page:
+            _more(named, await named_by_record(record, blobs), steps)
+        await write(partial(_write_records, writer, page))
+        steps.done(last - first + 1)
+        light = sum(map(_weight, page)) < _LIGHT
+        first, size = last + 1, min(size * 2, _LARGEST_PAGE) if light else max(size // 2, 1)
+        del page  # before blobs come, which may be large
+    _more(named, await named_by_notes(moment.notes, blobs), steps)
+    await write(partial(_write_mail, writer, moment))
+    for digest in named:
+        # The thread takes it out, so that nobody holds it any more when the next one comes.
+        stored = [await _stored(store, head.family, digest)]
+        await write(lambda digest=digest, stored=stored: writer.blob(digest, stored.pop()))  # type: ignore[misc]
+        steps.done(1)
+    await write(writer.end)
+    await write(file.file.flush)
+
+
+def _more(named: dict[Digest, None], digests: Sequence[Digest], steps: Steps) -> None:
+    before = len(named)
+    named.update(dict.fromkeys(digests))
+    steps.more(len(named) - before)
+
+
+def _write_records(writer: ExportWriter, records: Sequence[Record]) -> None:
+    for record in records:
+        writer.record(record)
+
+
+def _write_mail(writer: ExportWriter, moment: _Moment) -> None:
+    for note in moment.notes:
+        writer.note(note)
+    for letter in moment.letters:
+        writer.letter(letter)
+
+
+def _weight(record: Record) -> int:
+    return len(record.header) + sum(map(len, record.parts))
+
+
+async def _stored(store: Store, family: RunId, digest: Digest) -> bytes:
+    found = await store.blobs(family, [digest])
+    if digest not in found:
+        raise CheckpointCorrupt(
+            f"blob {digest.hex()} of run {family!r} is missing in this storage; nothing was exported: "
+            f"'await storage.verify()' lists what is affected"
+        )
+    return found[digest]
+
+
+# In.
+
+
+async def import_run(
+    store: Store,
+    path: str | os.PathLike[str],
+    run_id: RunId | None = None,
+    progress: Progress | None = None,
+) -> Head:
+    """Bring a run from a file into a store; gives where it stands there.
+
+    Everything in the file is checked first. Then its blobs come, which nobody can see, and then the run in one commit.
+    """
+    name = os.fspath(path)
+    source = Source(name)
+    try:
+        await finished(source.open)
+        advice = (
+            "the file is damaged or was changed, and nothing of it was imported: export the run again, or copy the "
+            "file again from where it is whole"
+        )
+        reader = await finished(lambda: ExportReader(source.file, repr(name), advice))
+        if run_id not in (None, reader.head.run_id):
+            raise InvalidArgument(
+                f"run_id={run_id!r}: {name!r} holds run {reader.head.run_id!r}, and a run keeps its id, which is part "
+                f"of the ids of its checkpoints; import it as it is, then 'workflow.fork' makes one with another id"
+            )
+        steps = Steps(progress, _PASSES)
+        steps.more(reader.counts.records + reader.counts.blobs)
+        await _read(reader, steps)
+        await checked(reader, steps)
+        if not await _is_there(store, reader):
+            await _store(store, reader, steps)
+        steps.over()
+    finally:
+        await finished(source.close)
+    return _arriving(reader.head)
+
+
+async def _read(reader: ExportReader, steps: Steps) -> None:
+    while reader.left:
+        steps.done(await finished(reader.read_some))
+
+
+async def _store(store: Store, reader: ExportReader, steps: Steps) -> None:
+    head = _arriving(reader.head)
+    commit = Commit(
+        head,
+        None,
+        tuple(reader.records),
+        notes=tuple(reader.notes),
+        letters=tuple(reader.letters),
+        needs=tuple(reader.digests),
+    )
+    for left in reversed(range(_MOST_LOOKS)):
+        await _add_blobs(store, reader, steps)
+        try:
+            await store.commit(commit)
+        except CheckpointNotFound:  # a sweep of its family took blobs that no run named yet
+            if not left:
+                raise
+            steps.again(reader.counts.blobs)
+            continue
+        except HeadMoved:  # someone else began it, perhaps by importing it
+            if not await _is_there(store, reader):
+                raise
+        except StorageError:
+            if await store.head(head.run_id) != head:
+                raise
+        return
+
+
+async def _add_blobs(store: Store, reader: ExportReader, steps: Steps) -> None:
+    batch: list[Blob] = []
+
+    async def add() -> None:
+        await store.add_blobs(reader.head.family, batch)
+        steps.done(len(batch))
+        batch.clear()
+        await asyncio.sleep(0)  # lets the threads of the store drop them, too, before the next ones come
+
+    for digest in reader.digests:
+        batch.append(Blob(digest, await finished(partial(reader.stored, digest))))
+        if sum(len(blob.data) for blob in batch) >= _LIGHT:
+            await add()
+    if batch:
+        await add()
+
+
+def _arriving(head: Head) -> Head:
+    """The head of a run where it arrives: nobody drives it there, whoever drives it elsewhere."""
+    status = RunStatus.STOPPED if head.status is RunStatus.RUNNING else head.status
+    return head._replace(status=status, owner="", takeovers=0)
+
+
+async def _is_there(store: Store, reader: ExportReader) -> bool:
+    """Whether all that the file holds is in the store; raises ``RunExists`` if another state of the run is."""
+    run_id = reader.head.run_id
+    there = await store.head(run_id)
+    if there is None:
+        return False
+    notes, letters = await store.notes(run_id), await store.inbox(run_id)
+    same = _arriving(there) == _arriving(reader.head)
+    if same and set(reader.notes) <= set(notes) and set(reader.letters) <= set(letters):
+        return True
+    where = f"at checkpoint {there.checkpoint_id[:12]} (number {there.seq}), {there.status}"
+    raise RunExists(
+        f"run {run_id!r} is in this storage already, {where}, and {reader.name} holds it at checkpoint "
+        f"{reader.head.checkpoint_id[:12]} (number {reader.head.seq}), {reader.head.status}; nothing was imported: "
+        f"import it into another storage"
+    )

@@ -1,0 +1,1 @@
+"""The way from a snapshot to a commit."""

@@ -1,0 +1,72 @@
+"""A checkpoint that is to be made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from holdfast.checkpoint.format.changes import Renames
+from holdfast.checkpoint.info import Cause, Phase
+from holdfast.engine import state
+from holdfast.engine.snapshot import BufferKey, Delta, Snapshot
+from holdfast.engine.status import RunStatus
+from holdfast.engine.value import Value
+from holdfast.ids import ExecutorId, RequestId
+
+
+class Entry(NamedTuple):
+    """A checkpoint that is to be made: where the run stands, and what changed since the one before.
+
+    ``delta`` changed it at the end of a superstep (then ``before`` is the snapshot before that), ``responses`` came
+    in before its start, ``given`` is the first snapshot of a run.
+    """
+
+    phase: Phase
+    superstep: int
+    cause: Cause
+    status: RunStatus
+    before: Snapshot | None = None
+    delta: Delta | None = None
+    since_input: int | None = None
+    happened: Sequence[tuple[ExecutorId | None, Value | tuple[str, str]]] = ()
+    goes_on: bool = False
+    """Whether the next superstep follows at once: its start is one more checkpoint, in the same commit."""
+    responses: Mapping[RequestId, Value] | None = None
+    given: Snapshot | None = None
+    fingerprint: str | None = None
+    graph: Value | None = None
+    """The description of the graph, with its fingerprint."""
+    renames: Renames | None = None
+    rounds: Mapping[BufferKey, Sequence[ExecutorId] | None] = {}
+    """The sources that fan-ins wait for since the graph is another one; None for all that they have."""
+    edits: Mapping[state.Place, state.Put] | None = None
+    keyframe: bool = False
+
+    def with_start(self) -> tuple[Entry, ...]:
+        """It, and the start of the next superstep if that follows at once."""
+        if not self.goes_on:
+            return (self,)
+        return self, Entry(Phase.START, self.superstep + 1, Cause.SUPERSTEP, RunStatus.RUNNING)
+
+    def values(self) -> list[Value]:
+        """The values that it brings."""
+        values: list[Value] = []
+        if self.responses:
+            values += self.responses.values()
+        if self.edits:
+            values += [put.value for put in self.edits.values()]
+        if self.given is not None:
+            values += [delivery.value for delivery in self.given.deliveries]
+        delta = self.delta
+        if delta is not None:
+            values += [delivery.value for delivery in delta.deliveries]
+            if delta.outputs:
+                values += [output.value for output in delta.outputs]
+            if delta.requests:
+                values += [request.data for request in delta.requests]
+            for change in delta.writes.values():
+                if isinstance(change, state.Put):
+                    values.append(change.value)
+                elif isinstance(change, state.Append):
+                    values += change.items
+        return values

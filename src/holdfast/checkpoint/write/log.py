@@ -1,0 +1,350 @@
+"""The commits of one run, each of which moves its head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence, Set
+from typing import NamedTuple
+
+from holdfast.checkpoint.format.bundles import bundled
+from holdfast.checkpoint.format.changes import Changes, digests_of
+from holdfast.checkpoint.format.heading import Heading
+from holdfast.checkpoint.format.manifest import Manifest
+from holdfast.checkpoint.info import CheckpointInfo
+from holdfast.checkpoint.owner import Claim
+from holdfast.checkpoint.store import (
+    Blob,
+    Commit,
+    Expected,
+    Head,
+    Left,
+    Letter,
+    Note,
+    Record,
+    Store,
+)
+from holdfast.checkpoint.values import Encoder
+from holdfast.checkpoint.write.entry import Entry
+from holdfast.checkpoint.write.heavy import in_time, packed
+from holdfast.checkpoint.write.packer import Packer
+from holdfast.checkpoint.write.plain import plain
+from holdfast.checkpoint.write.records import Made, Maker, Outside, Replay
+from holdfast.checkpoint.write.tidying import Tidying
+from holdfast.engine.made import made
+from holdfast.engine.message import Expiry
+from holdfast.engine.snapshot import Delta
+from holdfast.engine.status import RunStatus, waiting_for
+from holdfast.engine.value import Value
+from holdfast.errors import HeadMoved, StorageError
+from holdfast.ids import CheckpointId, Digest, RequestId, RunId
+
+
+class Draft(NamedTuple):
+    """A note that is made when it is needed: most supersteps end before anything of them is noted."""
+
+    values: Sequence[Value]
+    make: Callable[[Packer], Note]
+
+
+class Prepared(NamedTuple):
+    """What has to be committed: checkpoints that have their ids, or none."""
+
+    made: Sequence[CheckpointInfo]
+    head: Head
+    records: tuple[Record, ...] = ()
+    blobs: tuple[Blob, ...] = ()
+    notes: tuple[Note, ...] = ()
+    taken: tuple[str, ...] = ()
+    noted: Set[Digest] = frozenset()
+    """The blobs that the notes name."""
+
+
+class RunLog:
+    """Writes the checkpoints of one run. One writer at a time: the head tells whether it is still this one."""
+
+    def __init__(
+        self,
+        store: Store,
+        encoder: Encoder,
+        outside: Outside,
+        head: Head,
+        manifest: Manifest | None = None,
+        replay: Replay | None = None,
+        last_time: int = 0,
+        tidying: Tidying | None = None,
+    ) -> None:
+        self.head = head
+        self.store = store
+        """Where the records go."""
+        self.encoder = encoder
+        """What captures the values of the run."""
+        self._counters = encoder.counters
+        self._manifest = manifest or Manifest()
+        self._tidying = tidying
+        self._maker = Maker(
+            outside,
+            Heading(head.run_id, head.workflow_name),
+            self._manifest,
+            head.checkpoint_id or None,
+            replay or Replay(),
+            last_time,
+            tidying,
+        )
+        self._needs: tuple[Digest, ...] = ()
+        self._acquired = False
+        self._noted: Set[Digest] = frozenset()
+        self._ahead = False
+        """Whether the manifest holds what could not be committed: nothing more can be named by it."""
+        self.claim = Claim()
+        """What makes this process the owner of the run while it moves."""
+        self.letters: Sequence[Letter] = ()
+        """What others left for the run, as of the last commit."""
+        self.asleep_until: int | None = None
+        """When the first turn that sleeps goes on, if the superstep under way waits for one."""
+
+    @property
+    def run_id(self) -> RunId:
+        """The run."""
+        return self.head.run_id
+
+    @property
+    def since_input(self) -> int:
+        """Supersteps since the last input, as the newest checkpoint has it."""
+        return self._manifest.since_input
+
+    def asked_by(self, request_id: RequestId) -> int | None:
+        """The seq of the checkpoint that asked a pending request."""
+        asked = self._manifest.requests.get(request_id)
+        return None if asked is None else asked.seq
+
+    def expiries(self) -> dict[RequestId, Expiry | None]:
+        """Until when the pending requests wait."""
+        return {key: asked.expiry for key, asked in self._manifest.requests.items()}
+
+    def stand_on(self, checkpoint_id: CheckpointId) -> None:
+        """Let the next record follow the checkpoint that was loaded instead of the head.
+
+        Nobody keeps that one from being removed meanwhile, so what it holds has to be there when the record is stored.
+        """
+        self._maker.parent = checkpoint_id
+        self._needs = tuple(self._manifest.digests)
+
+    async def append(
+        self, entries: Sequence[Entry], taken: Sequence[str] = (), drafts: Sequence[Draft] = ()
+    ) -> Sequence[CheckpointInfo]:
+        """Make checkpoints durable, all or none; then they are what the run stands on.
+
+        ``taken`` are the keys of letters that they use up, ``drafts`` what is noted at the last of them. Raises
+        ``HeadMoved`` if another writer took the run, ``StorageError`` if it cannot be stored.
+        """
+        prepared = await self.prepare(entries, taken, drafts)
+        await self.commit(prepared)
+        return prepared.made
+
+    async def prepare(
+        self, entries: Sequence[Entry], taken: Sequence[str] = (), drafts: Sequence[Draft] = ()
+    ) -> Prepared:
+        """Give checkpoints their ids; nothing else may be written before they are committed."""
+        prepared = None if drafts else self._prepared_at_once(entries, taken)
+        if prepared is None:
+            entries = [one for entry in entries for one in entry.with_start()]
+            prepared = self._prepared(*await packed(entries, self._packer), entries, taken, drafts)
+        return prepared
+
+    def _prepared_at_once(self, entries: Sequence[Entry], taken: Sequence[str]) -> Prepared | None:
+        end = entries[0]
+        if not end.goes_on or len(entries) > 1 or end.delta is None:
+            return None
+        if end.happened or end.since_input is not None:
+            return None
+        return self.prepare_step(end.superstep, self._manifest.since_input + 1, end.delta, taken)
+
+    def prepare_step(
+        self, superstep: int, since_input: int, delta: Delta, taken: Sequence[str]
+    ) -> Prepared | None:
+        """The end of a superstep and the start of the next, if they are as most are; nothing happens if not."""
+        if since_input != self._manifest.since_input + 1 or (changed := plain(delta)) is None:
+            return None
+        self._ahead = True
+        return self._made(self._maker.step(self.head, superstep, changed, self._noted), taken)
+
+    def _prepared(
+        self,
+        packer: Packer,
+        changes: Sequence[Changes],
+        entries: Sequence[Entry],
+        taken: Sequence[str],
+        drafts: Sequence[Draft] = (),
+    ) -> Prepared:
+        notes = _noted_by(drafts, packer) if drafts else ()
+        self._ahead = True
+        records = self._maker.make(self.head, entries, changes, packer)
+        noted: set[Digest] = set()
+        for draft in drafts:
+            noted.update(digest for value in draft.values for digest in digests_of(packer.ref(value)))
+        return self._made(records, taken, notes, noted)
+
+    def _made(
+        self,
+        of: Made,
+        taken: Sequence[str],
+        notes: tuple[Note, ...] = (),
+        noted: Set[Digest] = frozenset(),
+    ) -> Prepared:
+        records, infos, status, named = of
+        newest = records[-1]
+        head = self._next_head(status, newest.checkpoint_id, newest.seq)
+        blobs = tuple(map(Blob, named, named.values())) if named else ()
+        return made(Prepared, (infos, head, records, blobs, notes, tuple(taken), noted))
+
+    async def commit(self, prepared: Prepared) -> None:
+        """Make what was prepared durable."""
+        _, head, records, blobs, notes, taken, noted = prepared
+        current = self.head
+        expected = made(Expected, (current.checkpoint_id, current.token)) if current.checkpoint_id else None
+        commit = made(Commit, (head, expected, records, blobs, notes, taken, (), ()))
+        if records and self._needs:
+            commit, self._needs = commit._replace(needs=self._needs), ()
+        claims = bool(head.owner) and not self.claim.held
+        if claims:
+            self.claim.take()  # before anyone can see its name in the head
+        try:
+            try:
+                self.letters = await self.store.commit(commit)
+            except HeadMoved:
+                raise
+            except StorageError as error:
+                await self._reread(head, error, notes)
+        except BaseException:
+            if claims:
+                self.claim.release()
+            raise
+        self.head = head
+        self._acquired = True
+        counters = self._counters
+        counters.commits += 1
+        if not records:
+            return
+        self._noted = noted
+        self._ahead = False
+        counters.checkpoints += len(records)
+        counters.blobs_written += len(blobs)
+        for record in records:
+            counters.new_bytes += record.new_bytes
+        if head.retention and self._tidying is not None:
+            await self._tidying.after(head, records, self._manifest)
+
+    async def set_status(
+        self, status: RunStatus, reason: str = "", drafts: Sequence[Draft] = (), taken: Sequence[str] = ()
+    ) -> None:
+        """Change only what the head says of the run, and note what the superstep under way did already."""
+        notes, blobs = await self._notes(drafts)
+        self._maker.tick()
+        head = self._next_head(status)._replace(reason=reason)
+        await self.commit(Prepared((), head, (), blobs, notes, tuple(taken)))
+
+    async def acquire(self) -> None:
+        """Become the owner of a run that is RUNNING but whose owner does not drive it any more."""
+        self._maker.tick()
+        head = self._next_head(RunStatus.RUNNING)
+        await self.commit(Prepared((), head._replace(takeovers=self.head.takeovers + 1)))
+
+    async def note(self, drafts: Sequence[Draft]) -> None:
+        """Make notes durable in the journal of the checkpoint that the run stands on."""
+        notes, blobs = await self._notes(drafts)
+        await self.commit(Prepared((), self._next_head(self.head.status), (), blobs, notes))
+        self._noted |= {blob.digest for blob in blobs}
+
+    async def join(self) -> None:
+        """Let others see that this process lives."""
+        await self.store.join()
+
+    @property
+    def ahead(self) -> bool:
+        """Whether what is known here is more than what was committed: then the log is of no more use."""
+        return self._ahead
+
+    async def newest(self) -> Head:
+        """The head as the store has it; that of this log if the run was removed."""
+        return await self.store.head(self.run_id) or self.head
+
+    async def is_owned(self) -> bool:
+        """Read whether the head in the store still names the claim and the token of this log."""
+        head = await self.store.head(self.run_id)
+        return head is not None and (head.owner, head.token) == (self.claim.name, self.head.token)
+
+    async def leave(self, letters: Sequence[Letter]) -> Left:
+        """Leave letters for whoever drives the run."""
+        return await self.store.leave(self.run_id, self.head.seq, letters)
+
+    async def read_letters(self) -> None:
+        """Read what others left for the run, without a commit."""
+        self.letters = await self.store.inbox(self.run_id)
+
+    async def _notes(self, drafts: Sequence[Draft]) -> tuple[tuple[Note, ...], tuple[Blob, ...]]:
+        if not drafts or self._ahead:
+            return (), ()
+        packer = self._packer()
+        values = [value for draft in drafts for value in draft.values]
+        notes = await in_time(lambda: _noted_by(drafts, packer), values)
+        return notes, tuple(Blob(digest, data) for digest, data in packer.blobs.items())
+
+    def knows(self, digests: Iterable[Digest]) -> None:
+        """The journal of the checkpoint names these blobs: they are stored already."""
+        self._noted |= set(digests)
+
+    def _packer(self) -> Packer:
+        return Packer(self._manifest, self.encoder, self._noted)
+
+    def _next_head(self, status: RunStatus, checkpoint_id: CheckpointId | None = None, seq: int = 0) -> Head:
+        """The head after a commit: at the same checkpoint as before, or at another."""
+        current = self.head
+        waits = status is RunStatus.WAITING
+        return made(
+            Head,
+            (
+                current.run_id,
+                current.workflow_name,
+                current.family,
+                current.checkpoint_id if checkpoint_id is None else checkpoint_id,
+                current.seq if checkpoint_id is None else seq,
+                current.token if self._acquired else current.token + 1,
+                status,
+                current.created,
+                self._maker.time,
+                self.claim.name if status is RunStatus.RUNNING else "",
+                self._wake_at() if waits else None,
+                0,
+                "",
+                current.retention,
+                self._waiting_for() if waits else "",
+            ),
+        )
+
+    def _wake_at(self) -> int | None:
+        # A question that expires meanwhile has to wait: answers are taken when the superstep that sleeps is over.
+        return self._manifest.first_expiry() if self.asleep_until is None else self.asleep_until
+
+    def _waiting_for(self) -> str:
+        manifest = self._manifest
+        return " ".join(waiting_for(manifest.requests, self.asleep_until, manifest.buffers))
+
+    async def _reread(self, head: Head, error: StorageError, notes: tuple[Note, ...]) -> None:
+        """Count a commit that failed as made if the store tells that it is durable; else raise its error.
+
+        That a head is merely visible would not do. What a store tells after a failed commit is durable, or it raises.
+        """
+        try:
+            there = await self.store.head(self.run_id)
+            noted = await self.store.notes(self.run_id) if notes else ()
+            self.letters = await self.store.inbox(self.run_id)
+        except StorageError as unreadable:
+            error.add_note(f"whether it happened cannot be told: {unreadable}")
+            raise error from error.__cause__
+        if there != head:
+            raise error
+        if not set(notes) <= set(noted):
+            raise error
+
+
+def _noted_by(drafts: Sequence[Draft], packer: Packer) -> tuple[Note, ...]:
+    return bundled([draft.make(packer) for draft in drafts], packer)

@@ -1,0 +1,1 @@
+"""Runs that are stored: begun, resumed, recorded."""

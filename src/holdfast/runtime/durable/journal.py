@@ -1,0 +1,221 @@
+"""What the superstep under way did already, so that it is not done again."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from holdfast.engine.value import Value
+from holdfast.errors import RunTaken
+from holdfast.ids import ExecutorId
+
+if TYPE_CHECKING:
+    from holdfast.checkpoint.journal import Contents, Journaled
+    from holdfast.checkpoint.write.log import Draft
+    from holdfast.runtime.step.turn import Finished
+
+# How long outcomes wait for others before they are made durable: most supersteps are over by then.
+_LAZY_SECONDS = 0.005
+# How long after a note could not be written it is tried again.
+_AGAIN_SECONDS = 1.0
+
+
+class Journal:
+    """The results of ``once`` in the superstep under way; without storage they last as long as the run."""
+
+    def __init__(self) -> None:
+        self._superstep = 0
+        self._results: dict[tuple[ExecutorId, str], Value] = {}
+
+    def result(self, superstep: int, executor_id: ExecutorId, name: str) -> Value | None:
+        """What was kept in this superstep under this name, or None."""
+        return self._results.get((executor_id, name)) if superstep == self._superstep else None
+
+    async def keep(self, superstep: int, executor_id: ExecutorId, name: str, result: Value) -> None:
+        """Keep a result: when this returns, it is durable if the run is."""
+        if superstep != self._superstep:
+            self._superstep, self._results = superstep, {}
+        self._results[executor_id, name] = result
+
+    async def settled(self) -> None:
+        """Wait until what was kept is durable, if the run is; raises if it cannot be."""
+
+    async def ready(self) -> None:
+        """Wait until an effect may happen: where its turn began is durable, and this is still who drives the run."""
+
+
+class Notary(Protocol):
+    """What makes notes durable."""
+
+    async def note(self, drafts: Sequence[Draft], count: Callable[[], bool]) -> None:
+        """Make notes durable, if they still count when it comes to that."""
+        ...
+
+    def draft_turn(self, turn: Finished) -> Draft:
+        """The note of a turn that is over."""
+        ...
+
+    def draft_result(self, executor_id: ExecutorId, name: str, result: Value) -> Draft:
+        """The note of what ``once`` gave."""
+        ...
+
+    async def caught_up(self) -> None:
+        """Wait until what came before is durable."""
+        ...
+
+    async def check_owned(self) -> None:
+        """Read from the store who drives the run; raise ``RunTaken`` if that is another by now."""
+        ...
+
+
+class StoredJournal(Journal):
+    """The journal of a run that is stored.
+
+    Outcomes are noted when nobody waits for it: some milliseconds later, or with the next thing that has to be durable
+    at once. The ``notary`` holds the journal, so it is not held by it: a run that nobody holds is to be gone at once,
+    with all that it holds, not when the garbage collector comes.
+    """
+
+    def __init__(self, notary: Notary) -> None:
+        super().__init__()
+        self._notary = weakref.ref(notary)
+        self.turns: Mapping[ExecutorId, Journaled] = {}
+        """Turns of the next superstep that are over already, as a resumed run finds them."""
+        self.patient = False
+        """Whether outcomes wait for something else that has to be durable, however long that takes."""
+        self._pending: list[Callable[[], Draft]] = []
+        """What is to be noted; even the drafts are made only when it comes to that."""
+        self._cleared = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self.writing: asyncio.Task[None] | None = None
+        """What makes notes durable, if anything does."""
+        self.over = False
+        """Whether the run came to rest: nothing more is noted of it."""
+        self.lost: Callable[[RunTaken], None] = lambda error: None
+        """Told when a note is refused because another process took the run: what goes on here is for nothing."""
+
+    @property
+    def _by(self) -> Notary:
+        notary = self._notary()
+        assert notary is not None, (
+            "whoever has anything to note drives the run, and so has what makes it durable"
+        )
+        return notary
+
+    @property
+    def results(self) -> Iterable[tuple[tuple[ExecutorId, str], Value]]:
+        """What ``once`` gave in this superstep, by executor and name."""
+        return self._results.items()
+
+    def found(self, superstep: int, contents: Contents) -> None:
+        """Go on with what the journal in the store holds."""
+        self.turns = contents.turns
+        self._superstep, self._results = superstep, dict(contents.results)
+
+    def add(self, turn: Finished) -> None:
+        """Take note of a turn that is over; it will be durable soon, unless the superstep is before that."""
+        self._pending.append(partial(self._by.draft_turn, turn))
+        if self._timer is None and not self.over and not self.patient:
+            self._timer = asyncio.get_running_loop().call_later(_LAZY_SECONDS, self._write)
+
+    async def keep(self, superstep: int, executor_id: ExecutorId, name: str, result: Value) -> None:
+        await super().keep(superstep, executor_id, name, result)
+        self._pending.append(partial(self._by.draft_result, executor_id, name, result))
+        await asyncio.shield(self._write())
+
+    async def ready(self) -> None:
+        notary = self._by
+        try:
+            await notary.caught_up()
+            await notary.check_owned()
+        except RunTaken as error:
+            # Soon: where this is raised in the task that drives the run, nobody has to cancel it any more.
+            asyncio.get_running_loop().call_soon(self.lost, error)
+            raise
+
+    async def settled(self) -> None:
+        if self._pending or (self.writing is not None and not self.writing.done()):
+            await asyncio.shield(self._write())
+
+    def _write(self) -> asyncio.Task[None]:
+        self._stop_timer()
+        if self.writing is None or self.writing.done():
+            self.writing = asyncio.ensure_future(self._write_pending())
+            self.writing.add_done_callback(_taken_note_of)
+        return self.writing
+
+    async def _write_pending(self) -> None:
+        while self._pending:
+            taken, self._pending = self._pending, []
+            cleared = self._cleared
+
+            def count() -> bool:
+                return self._cleared == cleared  # noqa: B023
+
+            try:
+                await self._by.note([draft() for draft in taken], count)
+            except BaseException as error:
+                self._pending = taken + self._pending if count() else self._pending
+                if isinstance(error, RunTaken):
+                    self.lost(error)
+                elif self.over:
+                    self._pending = []
+                elif self._pending and self._timer is None:
+                    self._timer = asyncio.get_running_loop().call_later(_AGAIN_SECONDS, self._write)
+                raise
+
+    def take_pending(self) -> list[Callable[[], Draft]]:
+        """What is not durable yet, for a commit that is made anyway; it is not tried again."""
+        self._stop_timer()
+        self.over = True
+        taken, self._pending = self._pending, []
+        return taken
+
+    def clear(self) -> None:
+        """The superstep is about to be durable as a whole: nothing of it is needed any more."""
+        self._cleared += 1
+        # Most supersteps have none of these, and nothing should be made for them.
+        if self._timer is not None:
+            self._stop_timer()
+        if self._pending:
+            self._pending = []
+        if self.turns:
+            self.turns = {}
+        if self._results:
+            self._results = {}
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def sleepers(results: Iterable[tuple[tuple[ExecutorId, str], Value]], now: int) -> dict[ExecutorId, int]:
+    """The executors whose turns sleep, and until when: a turn sleeps as long as its last sleep lasts."""
+    asleep: dict[ExecutorId, int] = {}
+    for (executor_id, name), until in results:
+        if is_sleep(name):
+            asleep[executor_id] = max(until.load(), asleep.get(executor_id, 0))
+    return {executor_id: until for executor_id, until in asleep.items() if until > now}
+
+
+_SLEEP = "\x1fsleep"
+
+
+def sleep_name(message_number: int, before: int) -> str:
+    """The name under which it is kept until when a turn sleeps; no effect can have it."""
+    return f"{_SLEEP}\x1f{message_number}\x1f{before}"
+
+
+def is_sleep(name: str) -> bool:
+    """Whether what is kept under a name says until when a turn sleeps."""
+    return name.startswith(_SLEEP)
+
+
+def _taken_note_of(task: asyncio.Task[None]) -> None:
+    """Whoever waited was told; what nobody waited for is told by the commit at the end of the superstep."""
+    if not task.cancelled():
+        task.exception()

@@ -1,0 +1,95 @@
+"""What a run tells those who watch it."""
+
+from __future__ import annotations
+
+import datetime
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from holdfast.engine.superstep import Applied, WaitingJoin
+from holdfast.errors import HoldfastWarning
+from holdfast.graph.graph import Graph
+from holdfast.ids import ExecutorId, RunId
+from holdfast.runtime.events.event_log import EventLog
+from holdfast.runtime.events.events import (
+    ExecutorFailedEvent,
+    RequestInfoEvent,
+    WorkflowEvent,
+    WorkflowOutputEvent,
+    WorkflowWarningEvent,
+)
+from holdfast.runtime.events.usual import executor_completed, superstep_completed
+from holdfast.runtime.events.wording import pending, unrouted_message, waiting_fan_in
+from holdfast.runtime.step.turn import Finished
+
+_WARNINGS_KEPT = 1_000
+
+
+class Teller:
+    """Makes the events of a run, and puts them into its log."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        run_id: RunId,
+        superstep: int,
+        now: Callable[[], datetime.datetime],
+        log: EventLog,
+    ) -> None:
+        self.superstep = superstep
+        """The superstep that is told of."""
+        self.warnings: deque[HoldfastWarning] = deque(maxlen=_WARNINGS_KEPT)
+        self.silent = False
+        """Whether nothing of the run counts any more, and so nothing is heard of it."""
+        self._graph = graph
+        self._run_id = run_id
+        self._now = now
+        self._log = log
+
+    def emit(self, events: Sequence[WorkflowEvent]) -> None:
+        """Add events to the log, with the run, the superstep and the time."""
+        if self.silent:
+            return
+        now, run_id, superstep = self._now(), self._run_id, self.superstep
+        for event in events:
+            event.run_id = run_id
+            event.superstep = superstep
+            event.timestamp = now
+        self._log.emit(events)
+
+    def warning(self, warning: HoldfastWarning, executor_id: ExecutorId | None = None) -> WorkflowEvent:
+        """The event for a warning, which is remembered for the result too."""
+        self.warnings.append(warning)
+        return WorkflowWarningEvent(warning, executor_id)
+
+    def warn_of_waiting(self, joins: Sequence[WaitingJoin]) -> None:
+        """Warn of each fan-in for whose messages the run waits."""
+        self.emit([self.warning(waiting_fan_in(join)) for join in joins])
+
+    def ends_of(self, finished: Sequence[Finished]) -> list[WorkflowEvent]:
+        """The events of turns that are over: those that they added, then how they ended."""
+        events: list[WorkflowEvent] = []
+        for (executor_id, _), _, error, added, attempt, again, until in finished:
+            if until is not None:
+                continue
+            for event in added:
+                if isinstance(event, WorkflowWarningEvent):
+                    self.warnings.append(event.warning)
+                events.append(event)
+            if error is None:
+                events.append(executor_completed(executor_id, again))
+            else:
+                events.append(ExecutorFailedEvent(executor_id, error, attempt))
+        return events
+
+    def conclude(self, applied: Applied, events: list[WorkflowEvent]) -> None:
+        """Add to ``events`` what the superstep brought; its completion is the last."""
+        after, delta, unrouted, _ = applied
+        for message in unrouted:
+            events.append(self.warning(unrouted_message(self._graph, message), message.source))
+        for executor_id, value in delta.outputs:
+            events.append(WorkflowOutputEvent(value.load(), executor_id))
+        for request in delta.requests:
+            events.append(RequestInfoEvent(pending(request)))
+        on_their_way = bool(delta.deliveries) or after.buffers.size > 0
+        events.append(superstep_completed(on_their_way, after.requests.size > 0, bool(delta.writes)))

@@ -1,0 +1,123 @@
+"""What a run says of itself: the errors that it fails with, its warnings, and what it tells again after a resume."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from holdfast import errors
+from holdfast.engine.message import Request, Unrouted
+from holdfast.engine.routing import brief
+from holdfast.engine.snapshot import Snapshot
+from holdfast.engine.superstep import Turn, WaitingJoin
+from holdfast.engine.value import Value
+from holdfast.errors import ExecutorFailed, HoldfastWarning, SuperstepLimit, UnroutedMessage, WaitingFanIn
+from holdfast.graph.graph import Graph
+from holdfast.graph.matching import shown
+from holdfast.ids import ExecutorId, RunId
+from holdfast.runtime.events.events import PendingRequest, WorkflowEvent, WorkflowWarningEvent
+from holdfast.runtime.step.placed import Placed
+from holdfast.runtime.step.turn import Finished
+from holdfast.runtime.times import as_time
+
+if TYPE_CHECKING:
+    from holdfast.checkpoint.info import CheckpointInfo
+    from holdfast.checkpoint.journal import Journaled
+
+
+def failure(
+    failed: Sequence[Finished], run_id: RunId, superstep: int, started: CheckpointInfo | None
+) -> ExecutorFailed:
+    """The error of a superstep: that of the first turn that failed, with a note for each other."""
+    first = failed[0]
+    executor_id = first.turn.executor_id
+    tried = f", after {first.attempt} attempts" if first.attempt > 1 else ""
+    error = ExecutorFailed(
+        f"executor {executor_id!r} failed in superstep {superstep} of run {run_id}{tried}: {shown(first.error, 1_000)}",
+        executor_id=executor_id,
+        superstep=superstep,
+        run_id=run_id,
+        checkpoint=started,
+    )
+    error.__cause__ = first.error
+    for other in failed[1:]:
+        error.add_note(f"executor {other.turn.executor_id!r} failed too: {shown(other.error, 1_000)}")
+    return error
+
+
+def not_restored(
+    placed: Placed, error: Exception, run_id: RunId, superstep: int, started: CheckpointInfo | None
+) -> ExecutorFailed:
+    """The error for an executor that could not be as it was."""
+    return ExecutorFailed(
+        f"executor {placed.address!r} could not be restored in run {run_id}: {shown(error, 1_000)}",
+        executor_id=placed.address,
+        superstep=superstep,
+        run_id=run_id,
+        checkpoint=started,
+    )
+
+
+def too_many_supersteps(snapshot: Snapshot, max_iterations: int) -> SuperstepLimit:
+    """The error for a run that does not come to an end."""
+    targets = ", ".join(sorted({repr(str(d.target)) for d in snapshot.deliveries}))
+    return SuperstepLimit(
+        "max_iterations",
+        max_iterations,
+        f"the run took {max_iterations} supersteps since its last input and still has messages for "
+        f"{targets}; if this is no endless loop, allow more with WorkflowBuilder(max_iterations=...)",
+    )
+
+
+def unrouted_message(graph: Graph, message: Unrouted) -> UnroutedMessage:
+    """The warning for a message that no edge took."""
+    value, only = message.sent
+    inside, _, spec = graph.locate(message.source)
+    targets = [target for edge in inside.outgoing[spec.id] for target in edge.targets]
+    tried = ", ".join(repr(str(target)) for target in dict.fromkeys(targets))
+    if only is not None:
+        reason = f"it was sent to {only!r}, but the edge there did not take it"
+    elif targets:
+        reason = f"none of its edges (to {tried}) took it"
+    else:
+        reason = "it has no outgoing edges"
+    return UnroutedMessage(
+        f"executor {message.source!r} sent {brief(value.peek())}, which reaches nobody: {reason}; "
+        f"add an edge to an executor that takes it, or yield_output it"
+    )
+
+
+def waiting_fan_in(join: WaitingJoin) -> WaitingFanIn:
+    """The warning for a fan-in that holds messages while nothing is left that could bring the others."""
+    key, missing = join
+    listed = ", ".join(repr(str(source)) for source in missing)
+    inside = f" of nested workflow {key.path[:-1]!r}" if key.path else ""
+    return WaitingFanIn(
+        f"the run waits for messages: fan-in {key.fan_in}{inside} holds some and still needs one of {listed}, but "
+        f"nothing is left to do that could send it; a fan-in delivers once each of its sources has sent something"
+    )
+
+
+def pending(request: Request) -> PendingRequest:
+    """A request as those who answer see it."""
+    expires = None if request.expiry is None else as_time(request.expiry.at)
+    return PendingRequest(
+        request.request_id, request.data.load(), request.response_type, request.executor_id, expires
+    )
+
+
+def replayed(turn: Journaled) -> Finished:
+    """A turn that the journal has, as it was when it was over."""
+    outcome = turn.outcome
+    events = [_event(executor_id, told) for executor_id, told in turn.events]
+    return Finished(Turn(outcome.executor_id, ()), outcome, None, events, turn.attempt, True)
+
+
+def _event(executor_id: ExecutorId | None, told: Value | tuple[str, str]) -> WorkflowEvent:
+    if not isinstance(told, tuple):
+        event: WorkflowEvent = told.load()
+        return event
+    kind, text = told
+    found = getattr(errors, kind, HoldfastWarning)
+    warning = found if isinstance(found, type) and issubclass(found, HoldfastWarning) else HoldfastWarning
+    return WorkflowWarningEvent(warning(text), executor_id)

@@ -1,0 +1,1 @@
+"""Runs as their callers hold them."""

@@ -1,0 +1,1 @@
+"""Supersteps and turns as they are driven."""

@@ -1,0 +1,338 @@
+"""The context that handlers are given: stages what a turn does until the superstep is applied."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from holdfast.engine.made import made
+from holdfast.engine.message import Output, Request, Sent
+from holdfast.engine.snapshot import Snapshot
+from holdfast.engine.staging import Staging
+from holdfast.engine.state import NO_CHANGES, Scope
+from holdfast.engine.superstep import Outcome
+from holdfast.engine.value import NotAtHand, Value
+from holdfast.errors import ChangedAfterCapture, GraphError, InvalidArgument, TurnOver, WrongType
+from holdfast.graph.context import DEFAULT_SHARED_SCOPE, PassOn, WorkflowContext
+from holdfast.graph.state_key import StateKey
+from holdfast.graph.types import TypeForm
+from holdfast.ids import ExecutorId, RequestId, RunId
+from holdfast.runtime.events.events import WorkflowEvent, WorkflowWarningEvent
+from holdfast.runtime.step.asking import check_answerable, check_request_id, expiry_if_given
+from holdfast.runtime.step.effects import Asleep, Effects
+from holdfast.runtime.step.placed import Placed
+from holdfast.runtime.step.state_scope import (
+    FIELDS,
+    HOOKED,
+    OWN_STATE,
+    in_default_scope,
+    own_scope,
+    place_of,
+    scope_of,
+)
+from holdfast.runtime.step.surroundings import Surroundings
+
+if TYPE_CHECKING:
+    import datetime
+
+    from holdfast.graph.context import TimeSpan
+
+
+class TurnContext(WorkflowContext[Any, Any]):
+    """The context of one turn."""
+
+    # Most turns have none of these, so they are made when the first comes.
+    _outputs: list[Output] | None = None
+    _requests: dict[RequestId, Request] | None = None
+    _captured: dict[int, tuple[str, object, Value]] | None = None
+    _staged: Staging | None = None
+    events: list[WorkflowEvent] | tuple[()] = ()
+    """What is shown when the turn is over."""
+    _over = False
+    _effects: Effects | None = None
+    asleep: Asleep | None = None
+    """Why the turn is not over though its handler came to an end."""
+    message_number = 0
+    """Which message of the turn is handled, from 1."""
+
+    def __init__(self, around: Surroundings, placed: Placed, snapshot: Snapshot, attempt: int) -> None:
+        self._around = around
+        self._placed = placed
+        self._snapshot = snapshot
+        self._attempt = attempt
+        self._messages: list[Sent] = []
+
+    # What the runtime asks of it.
+
+    def returned(self, value: object) -> None:
+        """Take what a handler returned: a message, or an output of an executor without outgoing edges."""
+        if isinstance(value, PassOn):
+            value = value.value
+        if self._placed.last:
+            self._yielded(self._capture(value, "output"))
+        else:
+            self._messages.append(made(Sent, (self._capture(value, "message"), None)))
+
+    def keep_field(self, name: str, value: object) -> None:
+        """Keep a field of the executor, if it is not what is kept already."""
+        scope = own_scope(self._placed, FIELDS)
+        kept = self._staging().read(scope, name)
+        capture = self._around.capture
+        if kept is None or capture.differs(value, kept):
+            self._staging().put(scope, name, capture(value, f"field {name!r}"))
+
+    def note_hook(self) -> None:
+        """Note that the executor keeps things by itself, wherever it puts them: it is to be restored, too."""
+        scope = own_scope(self._placed, HOOKED)
+        if self._staging().read(scope, HOOKED) is None:
+            self._staging().put(scope, HOOKED, self._around.capture(True, "hook"))
+
+    async def kept_fields(self) -> list[str]:
+        """The names of the fields that are kept."""
+        return self._staging().keys(own_scope(self._placed, FIELDS))
+
+    async def kept_field(self, name: str) -> Any:
+        """A field as it is kept."""
+        return await self._read(own_scope(self._placed, FIELDS), name, None)
+
+    def close_restored(self) -> None:
+        """The executor was restored from what it read; it was not its turn to do anything."""
+        done = self._messages or self._outputs or self._requests or (self._staged and self._staged.changes)
+        self._over = True
+        if done:
+            raise GraphError(
+                f"on_checkpoint_restored of executor {self.executor_id!r} sent or wrote something; it may only read: "
+                f"what it does is not part of any superstep"
+            )
+
+    def outcome(self) -> Outcome:
+        """What the turn produced; from now on the context can no longer be used."""
+        self._over = True
+        if self._captured is not None:
+            for what, value, captured in self._captured.values():
+                if self._around.capture.changed(value, captured):
+                    self.tell(WorkflowWarningEvent(self._changed(what, value), self._placed.address))
+        changes = self._staged.changes if self._staged is not None else NO_CHANGES
+        requests = tuple(self._requests.values()) if self._requests else ()
+        return made(Outcome, (self._placed.address, self._messages, changes, self._outputs or (), requests))
+
+    def tell(self, event: WorkflowEvent) -> None:
+        """Add an event that is shown when the turn is over."""
+        self.events = self.events or []
+        self.events.append(event)
+
+    def _changed(self, what: str, value: object) -> ChangedAfterCapture:
+        return ChangedAfterCapture(
+            f"executor {self.executor_id!r} changed a {type(value).__name__} after the call that took it ({what}); "
+            f"others see it as it was at that call: make the change before, or send or queue it again"
+        )
+
+    def close(self) -> None:
+        """The attempt failed: nothing more is taken from it."""
+        self._over = True
+
+    def _check_open(self) -> None:
+        if self._over:
+            raise TurnOver(
+                f"the context of executor {self.executor_id!r} was used after its turn in superstep {self.superstep}; "
+                f"await in the handler whatever uses it"
+            )
+
+    def _capture(self, value: object, place: str) -> Value:
+        if self._over:
+            self._check_open()
+        # By its name, because calling an object takes twice as long as calling its method.
+        captured = self._around.capture.__call__(value, place)
+        if captured.mutable:
+            # By identity: of a value that is changed and taken again, the last taking counts.
+            self._captured = self._captured or {}
+            self._captured[id(value)] = (place, value, captured)
+        return captured
+
+    def _yielded(self, value: Value) -> None:
+        placed = self._placed
+        output_from = placed.graph.output_from
+        if output_from is None or placed.spec.id in output_from:
+            self._outputs = self._outputs or []
+            self._outputs.append(Output(placed.address, value))
+
+    def _staging(self) -> Staging:
+        if self._over:
+            self._check_open()
+        if self._staged is None:
+            placed = self._placed
+            self._staged = Staging(
+                self._snapshot.state,
+                placed.address,
+                placed.merge_for if placed.graph.merges else None,
+                self._around.capture,
+            )
+        return self._staged
+
+    # What handlers ask of it; the contract is in ``WorkflowContext``.
+
+    @property
+    def run_id(self) -> RunId:
+        return self._around.run_id
+
+    @property
+    def executor_id(self) -> ExecutorId:
+        return self._placed.address
+
+    @property
+    def superstep(self) -> int:
+        return self._snapshot.superstep + 1
+
+    @property
+    def attempt(self) -> int:
+        return self._attempt or 1
+
+    @property
+    def idempotency_key(self) -> str:
+        from hashlib import blake2b  # here because few turns ever ask
+
+        start, address = self._around.begun(self._placed.address)
+        start = start or f"{self._around.run_id}/{self.superstep}"
+        text = "\0".join((start, address, str(self.message_number)))
+        return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+    async def once(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        effects = self._effects_of_turn(f"used once({name!r}, ...)")
+        return await effects.once(name, function, args, kwargs, self.message_number, self._check_open)
+
+    async def sleep(self, delay: TimeSpan | None = None, *, until: datetime.datetime | None = None) -> None:
+        effects = self._effects_of_turn("sleeps")
+        try:
+            await effects.sleep(delay, until, self.message_number)
+        except Asleep as asleep:
+            self.asleep = asleep
+            self._over = True
+            raise
+
+    def _effects_of_turn(self, did: str) -> Effects:
+        self._check_open()
+        if not self._attempt:
+            raise GraphError(
+                f"on_checkpoint_restored of executor {self.executor_id!r} {did}; it may only read"
+            )
+        if self._effects is None:
+            self._effects = Effects(self._around, self._placed.address, self.superstep)
+        return self._effects
+
+    async def send_message(self, value: Any, target_id: str | None = None) -> None:
+        captured = self._capture(value, "message")
+        target = None if target_id is None else self._target(target_id)
+        self._messages.append(made(Sent, (captured, target)))
+
+    def _target(self, target_id: str) -> ExecutorId:
+        graph, local = self._placed.graph, self._placed.spec.id
+        reachable = [target for edge in graph.outgoing[local] for target in edge.targets]
+        target = ExecutorId(target_id)
+        if target in reachable:
+            return target
+        missing = "no edge leads there" if target in graph.executors else "there is no such executor"
+        listed = ", ".join(repr(str(known)) for known in dict.fromkeys(reachable)) or "none"
+        raise GraphError(
+            f"executor {self.executor_id!r} sent a message to {target_id!r}, but {missing}; "
+            f"from {local!r} edges lead to: {listed}"
+        )
+
+    async def request_info(
+        self,
+        data: Any,
+        response_type: TypeForm,
+        request_id: str | None = None,
+        expires: TimeSpan | datetime.datetime | None = None,
+    ) -> RequestId:
+        placed = self._placed
+        check_answerable(placed, data, response_type)
+        expiry = expiry_if_given(placed, data, expires, self._around.environment.now)
+        self._requests = self._requests if self._requests is not None else {}
+        if request_id is not None:
+            check_request_id(request_id)
+        else:
+            request_id = f"{placed.address}.{self.superstep}.{len(self._requests) + 1}"
+        key = RequestId(request_id)
+        if key in self._requests or key in self._snapshot.requests:
+            raise InvalidArgument(
+                f"executor {placed.address!r} asked twice with the request id {request_id!r}; "
+                f"give each its own, or leave request_id out"
+            )
+        self._requests[key] = Request(
+            key, placed.address, self._capture(data, "request"), response_type, expiry
+        )
+        return key
+
+    async def yield_output(self, value: Any) -> None:
+        self._yielded(self._capture(value, "output"))
+
+    async def read_state(self, key: Any, default: Any = None, scope_name: str | None = None) -> Any:
+        scope, name, _ = place_of(self._placed, key, scope_name, self._around.capture)
+        return await self._read(scope, name, default)
+
+    async def _read(self, scope: Scope, name: str, default: Any) -> Any:
+        try:
+            value = self._staging().read(scope, name)
+            return default if value is None else value.load()
+        except NotAtHand as absent:
+            await absent.fetch()
+            return await self._read(scope, name, default)
+
+    async def queue_state_update(self, key: Any, value: Any, scope_name: str | None = None) -> None:
+        scope, name, rule = place_of(self._placed, key, scope_name, self._around.capture)
+        if isinstance(key, StateKey):
+            key.check(value)
+        self._staging().put(scope, name, self._capture(value, f"state {name!r}"), rule)
+
+    async def read_state_keys(self, scope_name: str | None = None) -> list[str]:
+        return self._staging().keys(scope_of(self._placed, scope_name))
+
+    async def clear_state(
+        self, key: str | StateKey[Any] | None = None, scope_name: str | None = None
+    ) -> None:
+        if key is None:
+            scope = scope_of(self._placed, scope_name)
+            for name in self._staging().keys(scope):
+                self._staging().drop(scope, name)
+        else:
+            scope, name, _ = place_of(self._placed, key, scope_name, self._around.capture)
+            self._staging().drop(scope, name)
+
+    async def append_state(self, key: str | StateKey[Any], item: Any, scope_name: str | None = None) -> None:
+        scope, name, rule = place_of(self._placed, key, scope_name, self._around.capture)
+        if isinstance(key, StateKey):
+            key.check_item(item)
+        self._staging().append(scope, name, self._capture(item, f"state {name!r}"), rule)
+
+    async def get_state(self) -> Any:
+        scope = own_scope(self._placed, OWN_STATE)
+        return await self._read(scope, OWN_STATE, None)
+
+    async def set_state(self, value: Any) -> None:
+        scope = own_scope(self._placed, OWN_STATE)
+        self._staging().put(scope, OWN_STATE, self._capture(value, "state"))
+
+    async def get_shared_state(self, key: Any, default: Any = None) -> Any:
+        return await self.read_state(in_default_scope(key, "read_state"), default, DEFAULT_SHARED_SCOPE)
+
+    async def set_shared_state(self, key: Any, value: Any) -> None:
+        await self.queue_state_update(
+            in_default_scope(key, "queue_state_update"), value, DEFAULT_SHARED_SCOPE
+        )
+
+    async def add_event(self, event: Any) -> None:
+        if not isinstance(event, WorkflowEvent):
+            raise WrongType(
+                f"executor {self.executor_id!r} added a {type(event).__name__} as an event; "
+                f"derive your event from WorkflowEvent"
+            )
+        self._check_open()
+        event = copy.copy(event)  # it is stamped, and the user's may be added again
+        if event.provisional:
+            self._around.emit([event])
+            return
+        if self._around.durable:
+            self._around.capture(event, "event")  # fails here if it cannot be stored
+            event = copy.deepcopy(event)  # what is stored is what it was now, whatever is done to it later
+        self.tell(event)

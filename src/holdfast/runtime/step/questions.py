@@ -1,0 +1,155 @@
+"""The questions of a run until their answers are delivered."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from holdfast.engine.answers import checked_answer
+from holdfast.engine.snapshot import answered
+from holdfast.engine.value import Captor, Value
+from holdfast.errors import RequestAlreadyAnswered
+from holdfast.graph.expired import RequestExpired
+from holdfast.ids import RequestId
+from holdfast.runtime.events.events import PendingRequest
+from holdfast.runtime.events.wording import pending
+from holdfast.runtime.run.position import Position
+from holdfast.runtime.times import as_time, in_microseconds
+
+if TYPE_CHECKING:
+    from holdfast.runtime.durable.recorder import Recorder
+
+
+class Questions:
+    """Takes answers to the pending requests of a run, from whoever gives them, and delivers them at a barrier."""
+
+    def __init__(
+        self,
+        at: Position,
+        capture: Captor,
+        now: Callable[[], datetime.datetime],
+        recorder: Recorder | None,
+    ) -> None:
+        self._at = at
+        self._capture = capture
+        self._now = now
+        self._recorder = recorder
+        self.answers: dict[RequestId, Value] = {}
+        """Those that are to be delivered."""
+        self._given: dict[RequestId, Value] = {}
+        """Answers that were given to a run that is stored, and are not in its inbox yet."""
+        self.cancel_asked = False
+        """Whether someone left the wish that the run be cancelled, which comes the same way."""
+
+    @property
+    def pending(self) -> list[PendingRequest]:
+        """The requests that wait for an answer."""
+        return self.pending_now()()
+
+    def pending_now(self) -> Callable[[], list[PendingRequest]]:
+        """Gives the requests that wait for an answer now, also when it is asked later: there may be many."""
+        requests, taken = self._at.shown.requests, dict(self._taken)
+        return lambda: [pending(r) for r in requests.values() if r.request_id not in taken]
+
+    @property
+    def open(self) -> bool:
+        """True if any request waits for an answer."""
+        requests, taken = self._at.shown.requests, self._taken
+        return requests.size > sum(1 for request_id in taken if request_id in requests)
+
+    @property
+    def _taken(self) -> dict[RequestId, Value]:
+        return {**self.answers, **self._given} if self._given else self.answers
+
+    @property
+    def answered(self) -> bool:
+        """Whether any answer was taken that has yet to be delivered."""
+        return bool(self.answers or self._given)
+
+    def take(self, responses: Mapping[RequestId, object] | Mapping[str, object]) -> Sequence[RequestId]:
+        """Take answers, all or none; they are delivered at the next barrier.
+
+        Those for a run that is stored have to be left in its inbox by ``leave``.
+        """
+        shown, taken = self._at.shown, self._taken
+        checked = {
+            RequestId(request_id): checked_answer(shown, request_id, answer, self._capture, taken)
+            for request_id, answer in responses.items()
+        }
+        (self.answers if self._recorder is None else self._given).update(checked)
+        return list(checked)
+
+    async def leave(self, request_ids: Sequence[RequestId] | None = None) -> None:
+        """Leave answers that were given, or all, in the inbox: then they are durable; raises if others were faster."""
+        request_ids = list(self._given) if request_ids is None else request_ids
+        if not request_ids or self._recorder is None:
+            return
+        given = {request_id: self._given[request_id] for request_id in request_ids}
+        try:
+            await self._recorder.leave(given)
+        finally:
+            self._given = {known: v for known, v in self._given.items() if known not in given}
+        self._accept(given)
+
+    def _accept(self, answers: Mapping[RequestId, Value]) -> None:
+        """Take answers that are in the inbox, unless they were taken from there already."""
+        for request_id, value in answers.items():
+            if request_id in self._at.snapshot.requests:
+                self.answers.setdefault(request_id, value)
+
+    def take_letters(self) -> bool:
+        """Take what others left in the inbox; whether there is something to act on."""
+        assert self._recorder is not None
+        if not self._recorder.log.letters:
+            return False
+        answers, cancelled = self._recorder.wishes()
+        self._accept(answers)
+        self.cancel_asked = self.cancel_asked or cancelled
+        return bool(answers) or cancelled
+
+    async def look_for_letters(self) -> bool:
+        """The same, after reading the inbox now."""
+        assert self._recorder is not None
+        await self._recorder.look()
+        return self.take_letters()
+
+    async def expire(self, first: int) -> None:
+        """Let requests whose time is over be answered by that, unless someone else was faster.
+
+        ``first`` is when the first of them expires.
+        """
+        now = in_microseconds(self._now())
+        if now < first:
+            return
+        for key in self._at.expiries.until(now):
+            request = self._at.snapshot.requests.get(key)
+            expiry = None if request is None else request.expiry
+            if expiry is None or expiry.at > now or key in self._taken:
+                continue
+            expired = self._capture(RequestExpired(key, as_time(expiry.at)), "response")
+            if self._recorder is None:
+                self.answers[key] = expired
+                continue
+            try:
+                await self._recorder.leave({key: expired})
+            except RequestAlreadyAnswered:
+                await self.look_for_letters()
+            else:
+                self._accept({key: expired})
+
+    async def deliver_all(self) -> None:
+        """Deliver the answers that came; with storage that is a checkpoint."""
+        answers = dict(self.answers)  # others may come while these are stored
+        if self._recorder is not None:
+            await self._recorder.answered(self._at.snapshot, answers)
+        self.deliver(answers)
+
+    def deliver(self, answers: Mapping[RequestId, Value]) -> None:
+        """Let answers be deliveries."""
+        self._at.snapshot = answered(self._at.snapshot, answers)
+        self.answers = {known: v for known, v in self.answers.items() if known not in answers}
+
+    def drop(self) -> None:
+        """The run came to rest: answers that were not delivered are void, or wait in the inbox."""
+        self.answers = {}

@@ -1,0 +1,79 @@
+"""The place in the state that a handler means by a key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.engine.state import Scope
+from holdfast.engine.value import Captor
+from holdfast.errors import InvalidArgument, WrongType
+from holdfast.graph.context import DEFAULT_SHARED_SCOPE
+from holdfast.graph.state_key import MergeRule, StateKey
+from holdfast.runtime.step.placed import Placed
+
+OWN_STATE = "state"
+FIELDS = "fields"
+HOOKED = "hooked"
+PRIVATE_SCOPES = ("", OWN_STATE, FIELDS, HOOKED)
+"""The names of the scopes that an executor has to itself."""
+
+
+def own_scope(placed: Placed, name: str) -> Scope:
+    """A scope that an executor has to itself."""
+    return Scope(placed.address, name, placed.path)
+
+
+def scope_of(placed: Placed, scope_name: str | None) -> Scope:
+    """The scope with this name, or the private one of the executor."""
+    if scope_name is None:
+        return Scope(placed.address, "", placed.path)
+    known = placed.shared_scope
+    if known is not None and known.name is scope_name:
+        return known
+    if not scope_name or type(scope_name) is not str:
+        raise InvalidArgument(
+            f"scope_name={scope_name!r}: a shared scope has a name; leave it out for the private scope"
+        )
+    if not scope_name.isascii():
+        check_text(scope_name, "scope_name")
+    scope = placed.shared_scope = Scope(None, scope_name, placed.path)
+    return scope
+
+
+def place_of(
+    placed: Placed, key: Any, scope_name: str | None, capture: Captor
+) -> tuple[Scope, str, MergeRule | None]:
+    """The scope and name that a key stands for, and the merge that a typed key declares."""
+    if isinstance(key, StateKey):
+        if key.scope_name is not None and scope_name is not None and key.scope_name != scope_name:
+            raise InvalidArgument(
+                f"state key {key.name!r} belongs to scope {key.scope_name!r}, but was used with "
+                f"scope_name={scope_name!r}; leave scope_name out"
+            )
+        capture.allow(key.type, f"state key {key.name!r}")
+        return scope_of(placed, key.scope_name if scope_name is None else scope_name), key.name, key.merge
+    if not isinstance(key, str):
+        raise WrongType(f"a state key is a str or a StateKey, not a {type(key).__name__}: {key!r}")
+    if not key.isascii():
+        check_text(key, "state key")
+    return scope_of(placed, scope_name), key, None
+
+
+def in_default_scope(key: Any, instead: str) -> Any:
+    """A key of the default shared scope; raises for one of another, for which ``instead`` is to be used."""
+    if isinstance(key, StateKey) and key.scope_name not in (None, DEFAULT_SHARED_SCOPE):
+        raise InvalidArgument(
+            f"state key {key.name!r} belongs to scope {key.scope_name!r}, not to the default shared scope; "
+            f"use {instead} for it"
+        )
+    return key
+
+
+def check_text(text: str, what: str) -> None:
+    """Raise for text that no storage can keep."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidArgument(
+            f"{what} {text!r}: it contains half a character, which no storage can keep"
+        ) from None
