@@ -665,7 +665,7 @@ def test_planted_commit_that_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     async def cut(commit: Any, cancelled: Any) -> Any:
         return await commit
 
-    monkeypatch.setattr(commits, "whole", cut)
+    monkeypatch.setattr(commits, "run_uncancelled", cut)
     with pytest.raises((AssertionError, HeadMoved, RunTaken)):
         every_point(single, "cancel", lambda store: SlowHere(store, 1, 3), range(3), first=4)
 

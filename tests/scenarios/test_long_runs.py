@@ -19,9 +19,9 @@ from holdfast import (
 from holdfast.checkpoint.format.record import read_header
 from holdfast.checkpoint.store import Depth
 from holdfast.engine.copying import differs
-from holdfast.engine.layered import GONE, Layered
 from holdfast.engine.limits import Limits
 from holdfast.engine.message import Delivery
+from holdfast.engine.persistent import GONE, Layered
 from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.state import Append, Scope, Update
 from holdfast.engine.superstep import Outcome, apply

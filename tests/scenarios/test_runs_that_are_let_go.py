@@ -205,7 +205,7 @@ def _claims_keep(patch: pytest.MonkeyPatch) -> None:
 
 
 def _runners_are_held(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(runner, "weakly", lambda method: method)
+    patch.setattr(runner, "weak_callback", lambda method: method)
 
 
 @pytest.mark.parametrize("bug", [_claims_keep, _runners_are_held])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.engine.chain import Chain
+from holdfast.engine.persistent import Chain
 
 
 def test_empty() -> None:

@@ -9,8 +9,8 @@ from blake3 import blake3
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.format import hashing
-from holdfast.checkpoint.format.hashing import hashed
+from holdfast.checkpoint.format import record as hashing
+from holdfast.checkpoint.format.record import hashed
 
 
 @given(st.lists(st.tuples(st.binary(max_size=3000), st.integers(1, 64)), max_size=10))

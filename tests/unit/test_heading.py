@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.format.heading import END, START, Heading
-from holdfast.checkpoint.format.record import packed_header
+from holdfast.checkpoint.format.record import END, START, Heading, packed_header
 from holdfast.checkpoint.info import Cause, CheckpointInfo, Header, Phase
 from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId, RunId

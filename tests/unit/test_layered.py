@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.engine.layered import GONE, Layered
+from holdfast.engine.persistent import GONE, Layered
 
 
 def test_empty() -> None:

@@ -18,8 +18,8 @@ from holdfast.checkpoint.write.entry import Entry
 from holdfast.checkpoint.write.packer import Packer
 from holdfast.checkpoint.write.plain import plain
 from holdfast.engine import state
-from holdfast.engine.chain import Chain
 from holdfast.engine.message import Delivery, Output, Request
+from holdfast.engine.persistent import Chain
 from holdfast.engine.snapshot import BufferKey, Delta, Snapshot
 from holdfast.engine.state import Scope
 from holdfast.engine.status import RunStatus

@@ -15,8 +15,8 @@ from holdfast.checkpoint.read.restoring import request_of
 from holdfast.checkpoint.store import Commit, Expected, Head, Store
 from holdfast.checkpoint.values import Encoder
 from holdfast.engine.answers import already_answered, checked_answer
-from holdfast.engine.layered import Layered
 from holdfast.engine.message import Request
+from holdfast.engine.persistent import Layered
 from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.status import RunStatus
 from holdfast.errors import HeadMoved, UnknownRequest, UnknownType

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import ormsgpack
 
 from holdfast.checkpoint.store import FORMAT_MAJOR
-from holdfast.engine.made import made
+from holdfast.engine._fast import made
 from holdfast.engine.status import RunStatus, WaitingFor, waiting_for
 from holdfast.ids import CheckpointId, RunId
 

@@ -15,8 +15,8 @@ from holdfast.checkpoint.store import Note
 from holdfast.checkpoint.values import BlobSource, Encoder, restored
 from holdfast.checkpoint.write.log import Draft
 from holdfast.checkpoint.write.names import Names
-from holdfast.engine.chain import Chain
 from holdfast.engine.message import Expiry, Output, Request, Sent
+from holdfast.engine.persistent import Chain
 from holdfast.engine.state import Append, Change, Changes, Drop, Place, Put, Scope, Update
 from holdfast.engine.superstep import Outcome
 from holdfast.engine.value import Value

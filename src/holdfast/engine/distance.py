@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, TypeVar
 
-from holdfast.engine.chain import Chain
+from holdfast.engine.persistent import Chain
 from holdfast.engine.snapshot import Delta, Snapshot
 from holdfast.engine.state import Append, Drop, Place, Put, State, Write
 from holdfast.engine.value import Joined, Value

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from types import CoroutineType
 from typing import Any
 
-from holdfast.engine.chain import Chain
 from holdfast.engine.message import Delivery, Output, Sent, Unrouted
+from holdfast.engine.persistent import Chain
 from holdfast.engine.snapshot import Buffer, BufferKey, Delta, Snapshot, advance
 from holdfast.engine.value import Joined, Value
 from holdfast.errors import ConditionFailed

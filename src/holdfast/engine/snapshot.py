@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 
-from holdfast.engine.chain import Chain
-from holdfast.engine.layered import GONE, Layered
-from holdfast.engine.made import made
+from holdfast.engine._fast import made
 from holdfast.engine.message import Delivery, Expiry, Output, Request
+from holdfast.engine.persistent import GONE, Chain, Layered
 from holdfast.engine.state import EMPTY_STATE, Place, Scope, State, Write, write
 from holdfast.engine.status import RunStatus
 from holdfast.engine.value import Value

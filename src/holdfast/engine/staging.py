@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from holdfast.engine.chain import Chain
-from holdfast.engine.made import made
+from holdfast.engine._fast import made
+from holdfast.engine.persistent import Chain
 from holdfast.engine.state import (
     Append,
     Change,

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple, TypeAlias
 
-from holdfast.engine.chain import Chain
-from holdfast.engine.layered import GONE, Layered
+from holdfast.engine.persistent import GONE, Chain, Layered
 from holdfast.engine.value import Captor, Value, append_to, items_of
 from holdfast.errors import StateConflict
 from holdfast.graph.state_key import Merge, MergeRule

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
+from holdfast.engine._fast import made
 from holdfast.engine.limits import Limits
-from holdfast.engine.made import made
 from holdfast.engine.message import Delivery, Output, Request, Sent, Unrouted
 from holdfast.engine.routing import Router, brief, deliver_input, expected_sources
 from holdfast.engine.snapshot import Buffer, BufferKey, Delta, Snapshot, advance, advance_alone

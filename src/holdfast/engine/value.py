@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from holdfast.engine.chain import Chain
 from holdfast.engine.copying import Maker, copied, differs, endless, is_immutable, is_larger, maker_of
+from holdfast.engine.persistent import Chain
 from holdfast.errors import LimitExceeded
 from holdfast.graph.types import TypeForm
 

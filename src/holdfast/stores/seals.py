@@ -12,7 +12,7 @@ from typing import Any
 
 import ormsgpack
 
-from holdfast.checkpoint.format.hashing import hashed
+from holdfast.checkpoint.format.record import hashed
 from holdfast.checkpoint.store import Head, Record
 
 # 48 bits: JSON and SQLite have them as a number, and their sums do not overflow.

@@ -1,15 +1,41 @@
-"""The bytes of a record: its header, its id, and the form in which its parts are stored."""
+"""Records as bytes: header, id, and the stored form of their parts."""
 
 from __future__ import annotations
 
+from typing import Final
+
 import ormsgpack
 import zstandard
+from blake3 import blake3
 
-from holdfast.checkpoint.format.hashing import hashed
-from holdfast.checkpoint.info import CheckpointInfo, Header, unpacked_header
+from holdfast.checkpoint.info import Cause, CheckpointInfo, Header, Phase, unpacked_header
 from holdfast.checkpoint.store import FORMAT_MAJOR, Blob, Record
+from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointCorrupt, LimitExceeded
 from holdfast.ids import CheckpointId, Digest
+
+_spare: list[blake3] = []
+"""Hashers that nobody uses at this moment, as good as new: making one takes longer than what it does."""
+
+
+def hashed(data: bytes, length: int = 32) -> bytes:
+    """The digest of ``data``, or the first bytes of it.
+
+    From any thread, and amid itself too, as where a finalizer calls it: a hasher in use is nowhere else.
+
+    >>> hashed(b"") == blake3(b"").digest()
+    True
+    """
+    try:
+        hasher = _spare.pop()
+    except IndexError:
+        hasher = blake3()
+    hasher.update(data)
+    digest = hasher.digest(length)
+    hasher.reset()
+    _spare.append(hasher)
+    return digest
+
 
 # The first byte of whatever is stored says how to read the rest.
 RAW, COMPRESSED, ELSEWHERE = b"\x00", b"\x01", b"\x02"
@@ -192,3 +218,82 @@ def plain_size(stored: bytes) -> int:
 def elsewhere(stored: bytes) -> Digest | None:
     """The digest of the blob that holds the data, if it does not stand here."""
     return Digest(stored[1:]) if stored[:1] == ELSEWHERE else None
+
+
+_FIELDS = 14
+_ID = 32
+
+
+def _named(name: str, value: object) -> bytes:
+    """A field of a header."""
+    return ormsgpack.packb(name) + ormsgpack.packb(value)
+
+
+def _key(name: str) -> bytes:
+    return ormsgpack.packb(name)
+
+
+def _until_parent(phase: Phase) -> bytes:
+    """What stands between the number of the superstep and the id of the parent."""
+    return (
+        _named("phase", phase.value)
+        + _named("cause", Cause.SUPERSTEP.value)
+        + _named("parent", bytes(_ID))[:-_ID]
+    )
+
+
+END: Final = _until_parent(Phase.END)
+"""The end of a superstep."""
+START: Final = _until_parent(Phase.START)
+"""The start of the next, which follows at once."""
+
+_SUPERSTEP, _TIME = _key("superstep"), _key("time")
+_STATUS = _named("status", RunStatus.RUNNING.value)
+# Looked up where it can be, for packing a number takes six times as long.
+_SMALL = tuple(ormsgpack.packb(number) for number in range(1024))
+
+
+class Heading:
+    """Packs such headers of one run: to the byte what ``packed_header`` gives, in less than half the time."""
+
+    __slots__ = ("_standing", "_until_salt", "_until_seq")
+
+    def __init__(self, run_id: str, workflow_name: str) -> None:
+        named = _named("format", FORMAT_MAJOR) + _named("run", run_id) + _named("workflow", workflow_name)
+        self._until_seq = bytes([0x80 | _FIELDS]) + named + _key("seq")
+        self._standing: tuple[int, int, int] | None = None
+        self._until_salt = b""
+
+    def packed(
+        self,
+        kind: bytes,
+        seq: int,
+        superstep: int,
+        parent: bytes,
+        time: int,
+        standing: tuple[int, int, int],
+        salt: bytes,
+    ) -> bytes:
+        """The header of an ``END`` or ``START``.
+
+        ``parent`` is its id as bytes, ``standing`` how many messages and requests there are and where replay begins.
+        """
+        if standing != self._standing:  # most supersteps are like the one before
+            messages, requests, replay_from = standing
+            counts = _named("messages", messages) + _named("requests", requests)
+            self._until_salt = _STATUS + counts + _named("from", replay_from) + _key("salt")
+            self._standing = standing
+        return b"".join(
+            (
+                self._until_seq,
+                _SMALL[seq] if seq < 1024 else ormsgpack.packb(seq),
+                _SUPERSTEP,
+                _SMALL[superstep] if superstep < 1024 else ormsgpack.packb(superstep),
+                kind,
+                parent,
+                _TIME,
+                ormsgpack.packb(time),
+                self._until_salt,
+                ormsgpack.packb(salt),
+            )
+        )

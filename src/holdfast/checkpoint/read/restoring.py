@@ -5,9 +5,8 @@ from __future__ import annotations
 from holdfast.checkpoint.format.changes import Asked, Delivered, Ref
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.values import BlobSource, Encoder, restored
-from holdfast.engine.chain import Chain
-from holdfast.engine.layered import Layered
 from holdfast.engine.message import Delivery, Output, Request
+from holdfast.engine.persistent import Chain, Layered
 from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.value import Value
 

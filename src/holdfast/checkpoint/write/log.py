@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from holdfast.checkpoint.format.bundles import bundled
 from holdfast.checkpoint.format.changes import Changes, digests_of
-from holdfast.checkpoint.format.heading import Heading
 from holdfast.checkpoint.format.manifest import Manifest
+from holdfast.checkpoint.format.record import Heading
 from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.owner import Claim
 from holdfast.checkpoint.store import (
@@ -29,7 +29,7 @@ from holdfast.checkpoint.write.packer import Packer
 from holdfast.checkpoint.write.plain import plain
 from holdfast.checkpoint.write.records import Made, Maker, Outside, Replay
 from holdfast.checkpoint.write.tidying import Tidying
-from holdfast.engine.made import made
+from holdfast.engine._fast import made
 from holdfast.engine.message import Expiry
 from holdfast.engine.snapshot import Delta
 from holdfast.engine.status import RunStatus, waiting_for

@@ -11,7 +11,7 @@ from holdfast.checkpoint.format.changes import Delivered, Put
 from holdfast.checkpoint.format.document import PUT, pack_scope
 from holdfast.checkpoint.values import Encoded
 from holdfast.engine import state
-from holdfast.engine.made import made
+from holdfast.engine._fast import made
 from holdfast.engine.snapshot import Delta
 from holdfast.engine.state import Scope
 

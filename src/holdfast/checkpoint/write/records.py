@@ -8,13 +8,15 @@ from typing import NamedTuple, TypeAlias
 from holdfast.checkpoint.format.changes import NOTHING, Changes
 from holdfast.checkpoint.format.document import packed
 from holdfast.checkpoint.format.folding import take_in
-from holdfast.checkpoint.format.heading import END, START, Heading
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.record import (
     ELSEWHERE,
+    END,
     LARGEST_PART,
     RAW,
+    START,
     WORTH_COMPRESSING,
+    Heading,
     id_of,
     packed_header,
     sealed,
@@ -26,7 +28,7 @@ from holdfast.checkpoint.write.entry import Entry
 from holdfast.checkpoint.write.names import Names
 from holdfast.checkpoint.write.plain import Plain
 from holdfast.checkpoint.write.tidying import Tidying
-from holdfast.engine.made import made
+from holdfast.engine._fast import made
 from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId, Digest
 

@@ -12,7 +12,7 @@ from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.write.entry import Entry
 from holdfast.checkpoint.write.log import RunLog
 from holdfast.errors import HeadMoved, HoldfastError, RunTaken
-from holdfast.runtime.whole import whole
+from holdfast.runtime._async import run_uncancelled
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class Commits:
         self._commit_begins()
         try:
             if self._in_any_task:
-                return await whole(commit, self._be_cancelled)
+                return await run_uncancelled(commit, self._be_cancelled)
             task = asyncio.ensure_future(commit)
             await self._over(task)
             return task.result()

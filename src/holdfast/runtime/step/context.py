@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from holdfast.engine.made import made
+from holdfast.engine._fast import made
 from holdfast.engine.message import Output, Request, Sent
 from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.staging import Staging

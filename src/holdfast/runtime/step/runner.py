@@ -15,6 +15,7 @@ from holdfast.engine.value import Captor
 from holdfast.errors import ExecutorFailed
 from holdfast.graph.graph import Graph
 from holdfast.ids import ExecutorId, RunId
+from holdfast.runtime._async import weak_callback
 from holdfast.runtime.durable.journal import Journal, sleepers
 from holdfast.runtime.environment import Environment
 from holdfast.runtime.events.emitter import Teller
@@ -30,7 +31,6 @@ from holdfast.runtime.step.superstep import Supersteps
 from holdfast.runtime.step.surroundings import Surroundings
 from holdfast.runtime.step.turn import Turns
 from holdfast.runtime.times import in_microseconds
-from holdfast.runtime.weakly import weakly
 
 if TYPE_CHECKING:
     from holdfast.runtime.durable.recorder import Recorder
@@ -75,8 +75,8 @@ class Runner:
             journal = recorder.journal
             around = Surroundings(limits, capture, run_id, emit, journal, True, recorder.begun, environment)
             self._turns = Turns(around, place, chance, journal.add)
-            journal.lost = weakly(self._lose)
-            recorder.committed = weakly(self._committed)
+            journal.lost = weak_callback(self._lose)
+            recorder.committed = weak_callback(self._committed)
             recorder.tell = emit
         self._steps = Supersteps(
             graph,

@@ -8,7 +8,7 @@ from functools import partial
 from inspect import isawaitable
 from typing import Any, NamedTuple, TypeAlias
 
-from holdfast.engine.made import made
+from holdfast.engine._fast import made
 from holdfast.engine.message import Request
 from holdfast.engine.routing import brief
 from holdfast.engine.snapshot import Snapshot

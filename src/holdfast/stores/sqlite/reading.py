@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from holdfast.checkpoint.store import Damage, Depth, Head, Keyframe, Record, RunQuery
-from holdfast.engine.made import made
+from holdfast.engine._fast import made
 from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import CheckpointId, Digest, RunId

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.runtime.whole import whole
+from holdfast.runtime._async import run_uncancelled
 
 
 def unheard(error: asyncio.CancelledError) -> None:
@@ -38,7 +38,7 @@ WORK: list[Callable[[], Coroutine[Any, Any, str]]] = [at_once, after_pauses, aft
 
 @pytest.mark.parametrize("work", WORK)
 async def test_gives_what_the_work_gives(work: Callable[[], Coroutine[Any, Any, str]]) -> None:
-    assert await whole(work(), unheard) == "given"
+    assert await run_uncancelled(work(), unheard) == "given"
 
 
 async def test_raises_what_the_work_raises() -> None:
@@ -47,7 +47,7 @@ async def test_raises_what_the_work_raises() -> None:
         raise KeyError("gone")
 
     with pytest.raises(KeyError, match="gone"):
-        await whole(failing(), unheard)
+        await run_uncancelled(failing(), unheard)
 
 
 async def test_work_hears_what_its_future_failed_with() -> None:
@@ -63,7 +63,7 @@ async def test_work_hears_what_its_future_failed_with() -> None:
         return "mended"
 
     asyncio.get_running_loop().call_soon(future.set_exception, OSError("no space"))
-    assert await whole(work(), unheard) == "mended"
+    assert await run_uncancelled(work(), unheard) == "mended"
     assert heard == ["no space"]
 
 
@@ -74,7 +74,7 @@ async def test_cancelled_it_goes_on(work: Callable[[], Coroutine[Any, Any, str]]
     heard: list[asyncio.CancelledError] = []
 
     async def waiting() -> tuple[str, bool]:
-        given = await whole(work(), heard.append)
+        given = await run_uncancelled(work(), heard.append)
         return given, True
 
     task = asyncio.create_task(waiting())
@@ -95,7 +95,7 @@ async def test_cancelled_twice_while_it_waits_for_one_thing() -> None:
     async def work() -> str:
         return await future
 
-    task = asyncio.create_task(_of(whole(work(), heard.append)))
+    task = asyncio.create_task(_of(run_uncancelled(work(), heard.append)))
     await asyncio.sleep(0)
     task.cancel("one")
     task.cancel("two")
@@ -115,7 +115,7 @@ async def test_work_whose_future_is_cancelled_hears_of_it() -> None:
         except asyncio.CancelledError:
             return "went without"
 
-    task = asyncio.create_task(_of(whole(work(), unheard)))
+    task = asyncio.create_task(_of(run_uncancelled(work(), unheard)))
     await asyncio.sleep(0)
     future.cancel()
     assert await task == "went without"
@@ -130,7 +130,7 @@ async def test_one_that_is_dropped_closes_its_work() -> None:
         finally:
             closed.append(True)
 
-    coroutine = _of(whole(work(), unheard))
+    coroutine = _of(run_uncancelled(work(), unheard))
     coroutine.send(None)
     coroutine.close()
     assert closed == [True]

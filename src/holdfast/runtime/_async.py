@@ -1,20 +1,21 @@
-"""Work that no cancellation cuts, done in the task of whoever waits for it."""
+"""Helpers for coroutines: work that no cancellation cuts, callbacks that hold nobody."""
 
 from __future__ import annotations
 
 import asyncio
 import types
+import weakref
 from collections.abc import Callable, Coroutine, Generator
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 T = TypeVar("T")
 
 
 @types.coroutine
-def whole(
+def run_uncancelled(
     work: Coroutine[Any, Any, T], cancelled: Callable[[asyncio.CancelledError], None]
 ) -> Generator[Any, None, T]:
-    """What ``work`` gives. It goes on also when the task that waits for it is cancelled; then ``cancelled`` is told.
+    """Do ``work`` to its end, also when the task that waits for it is cancelled; then tell ``cancelled``.
 
     A task of its own would do the same, but costs two more iterations of the event loop, in every superstep. The price
     is that the work must not look at the task in which it is done, as timeouts and task groups do.
@@ -55,3 +56,21 @@ class _Uncut:
 
     def cancel(self, msg: object = None) -> bool:
         return False
+
+
+P = ParamSpec("P")
+
+
+def weak_callback(method: Callable[P, None]) -> Callable[P, None]:
+    """Call a method as long as its object is there.
+
+    Two objects that hold each other stay, with all that they hold, until the garbage collector comes.
+    """
+    found = weakref.WeakMethod(method)
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> None:
+        there = found()
+        if there is not None:
+            there(*args, **kwargs)
+
+    return call
