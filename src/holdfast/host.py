@@ -18,7 +18,7 @@ from holdfast.errors import HeadMoved, HoldfastError, InvalidArgument, RunEnded,
 from holdfast.runtime.environment import current
 from holdfast.runtime.run.run import Run
 from holdfast.runtime.run.stretch import GRACE_SECONDS
-from holdfast.runtime.run.waking import held_here
+from holdfast.runtime.run.wakeup import held_here
 from holdfast.runtime.times import in_microseconds
 
 if TYPE_CHECKING:

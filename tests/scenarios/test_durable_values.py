@@ -34,8 +34,7 @@ from holdfast import (
 )
 from holdfast.checkpoint import values
 from holdfast.checkpoint.format import record
-from holdfast.checkpoint.write import names as naming
-from holdfast.checkpoint.write import packer as packing
+from holdfast.checkpoint.write import encode
 from tests.support.durable import Place, info_of_run, outputs_of, watched
 from tests.support.runs import soon
 
@@ -407,7 +406,7 @@ async def test_what_is_acknowledged_can_be_read(
 ) -> None:
     for module in (record, values):
         monkeypatch.setattr(module, "LARGEST", LARGEST, raising=False)
-    for module in (naming, packing, values):  # so that all of them are blobs
+    for module in (encode, values):  # so that all of them are blobs
         monkeypatch.setattr(module, "INLINE", 100)
     workflow = WorkflowBuilder(name="K").set_start_executor(Keeps).with_checkpointing(storage).build()
     kept = 0

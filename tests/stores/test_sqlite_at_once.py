@@ -18,7 +18,7 @@ from holdfast.checkpoint.store import Head
 from holdfast.errors import HeadMoved, StorageError
 from holdfast.ids import RunId
 from holdfast.stores.sqlite import SqliteStore, handle, writer
-from holdfast.stores.sqlite.idle import Idle, idle
+from holdfast.stores.sqlite.worker_thread import Idle, idle
 from holdfast.testing.store_suite.samples import begin, first_commit, move_on, next_commit, sample_blob
 from tests.support.seeded_loop import SeededLoop
 

@@ -10,7 +10,7 @@ import pytest
 from holdfast.checkpoint.store import Expected
 from holdfast.errors import StorageError
 from holdfast.ids import RunId
-from holdfast.stores.sqlite import SqliteStore, finding, handle
+from holdfast.stores.sqlite import SqliteStore, handle, run_cache
 from holdfast.testing.store_suite.samples import (
     all_of,
     begin,
@@ -121,7 +121,7 @@ async def test_what_did_not_come_to_its_end_is_forgotten(store: SqliteStore) -> 
 async def test_not_more_are_remembered_than_a_process_can_hold(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(finding, "_MOST", 3)
+    monkeypatch.setattr(run_cache, "_MOST", 3)
     for number in range(20):
         await store.commit(first_commit(f"r{number}"))
     session = store._session

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from holdfast.errors import StorageError
-from holdfast.stores.sqlite.lane import _BUSY, Call, Lane, settle
+from holdfast.stores.sqlite.worker_thread import _BUSY, Call, Lane, settle
 
 
 class Work:

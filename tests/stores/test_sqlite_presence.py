@@ -13,7 +13,7 @@ from holdfast.checkpoint.owner import this_process
 from holdfast.errors import StorageError
 from holdfast.stores.presence import Presence
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.stores.sqlite.lane import Lane
+from holdfast.stores.sqlite.worker_thread import Lane
 from holdfast.testing.store_suite.samples import begin
 from tests.stores.sqlite_programs import finish, start
 

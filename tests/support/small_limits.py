@@ -8,10 +8,8 @@ import pytest
 from holdfast.checkpoint import values
 from holdfast.checkpoint.format import record
 from holdfast.checkpoint.maintenance import prune as pruning
-from holdfast.checkpoint.write import names as naming
-from holdfast.checkpoint.write import packer as packing
+from holdfast.checkpoint.write import encode, tidying
 from holdfast.checkpoint.write import records as making
-from holdfast.checkpoint.write import tidying
 
 
 @contextmanager
@@ -20,7 +18,7 @@ def small_limits(
 ) -> Iterator[None]:
     """Values become blobs, keyframes come often, room is made soon, and parts of compressed records lie elsewhere."""
     with pytest.MonkeyPatch.context() as patch:
-        for module in (naming, packing, values):
+        for module in (encode, values):
             patch.setattr(module, "INLINE", inline)
         patch.setattr(making, "_KEYFRAME_BYTES", keyframe)
         patch.setattr(making, "_RECORD_BYTES", 0)

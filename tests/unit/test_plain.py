@@ -14,9 +14,8 @@ from holdfast.checkpoint.format.document import packed
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.info import Cause, Phase
 from holdfast.checkpoint.values import INLINE, Encoded, Encoder
+from holdfast.checkpoint.write.encode import Packer, plain
 from holdfast.checkpoint.write.entry import Entry
-from holdfast.checkpoint.write.packer import Packer
-from holdfast.checkpoint.write.plain import plain
 from holdfast.engine import state
 from holdfast.engine.message import Delivery, Output, Request
 from holdfast.engine.persistent import Chain

@@ -18,9 +18,9 @@ from holdfast.checkpoint.store import Commit, Letter
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.seals import MODULUS
 from holdfast.stores.sqlite.handle import LONGEST_LOG, WAL_PAGES, Handle, Place
-from holdfast.stores.sqlite.lane import Call, Lane, settle
-from holdfast.stores.sqlite.room import Room
 from holdfast.stores.sqlite.schema import PAGE_SIZE
+from holdfast.stores.sqlite.wal import Room
+from holdfast.stores.sqlite.worker_thread import Call, Lane, settle
 from holdfast.stores.sqlite.writing import (
     ADD_BLOB,
     ADD_CHECKPOINT,

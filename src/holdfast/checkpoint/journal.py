@@ -13,8 +13,8 @@ from holdfast.checkpoint.format.document import Table, refs_of
 from holdfast.checkpoint.format.record import plain_form, stored_form
 from holdfast.checkpoint.store import Note
 from holdfast.checkpoint.values import BlobSource, Encoder, restored
+from holdfast.checkpoint.write.encode import Names
 from holdfast.checkpoint.write.log import Draft
-from holdfast.checkpoint.write.names import Names
 from holdfast.engine.message import Expiry, Output, Request, Sent
 from holdfast.engine.persistent import Chain
 from holdfast.engine.state import Append, Change, Changes, Drop, Place, Put, Scope, Update

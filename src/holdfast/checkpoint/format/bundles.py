@@ -10,7 +10,7 @@ import ormsgpack
 from holdfast.checkpoint.format.record import ELSEWHERE, RAW, digest_of, elsewhere, plain_form, stored_form
 from holdfast.checkpoint.store import Note
 from holdfast.checkpoint.values import BlobSource
-from holdfast.checkpoint.write.names import Names
+from holdfast.checkpoint.write.encode import Names
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import Digest
 

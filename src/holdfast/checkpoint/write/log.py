@@ -23,10 +23,8 @@ from holdfast.checkpoint.store import (
     Store,
 )
 from holdfast.checkpoint.values import Encoder
+from holdfast.checkpoint.write.encode import Packer, in_time, packed, plain
 from holdfast.checkpoint.write.entry import Entry
-from holdfast.checkpoint.write.heavy import in_time, packed
-from holdfast.checkpoint.write.packer import Packer
-from holdfast.checkpoint.write.plain import plain
 from holdfast.checkpoint.write.records import Made, Maker, Outside, Replay
 from holdfast.checkpoint.write.tidying import Tidying
 from holdfast.engine._fast import made

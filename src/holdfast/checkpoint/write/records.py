@@ -24,9 +24,8 @@ from holdfast.checkpoint.format.record import (
 )
 from holdfast.checkpoint.info import CheckpointInfo, Header
 from holdfast.checkpoint.store import Head, Keyframe, Record
+from holdfast.checkpoint.write.encode import Names, Plain
 from holdfast.checkpoint.write.entry import Entry
-from holdfast.checkpoint.write.names import Names
-from holdfast.checkpoint.write.plain import Plain
 from holdfast.checkpoint.write.tidying import Tidying
 from holdfast.engine._fast import made
 from holdfast.engine.status import RunStatus

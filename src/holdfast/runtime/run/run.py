@@ -19,7 +19,7 @@ from holdfast.runtime.run.home import Home
 from holdfast.runtime.run.result import RunResult
 from holdfast.runtime.run.stream import RunWatch
 from holdfast.runtime.run.stretch import GRACE_SECONDS
-from holdfast.runtime.run.waking import Waker
+from holdfast.runtime.run.wakeup import Waker
 from holdfast.runtime.step.runner import Runner
 from holdfast.runtime.times import as_time
 

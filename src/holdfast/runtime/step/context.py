@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.engine._fast import made
-from holdfast.engine.message import Output, Request, Sent
+from holdfast.engine.message import Expiry, Output, Request, Sent
 from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.staging import Staging
 from holdfast.engine.state import NO_CHANGES, Scope
@@ -15,11 +15,11 @@ from holdfast.engine.superstep import Outcome
 from holdfast.engine.value import NotAtHand, Value
 from holdfast.errors import ChangedAfterCapture, GraphError, InvalidArgument, TurnOver, WrongType
 from holdfast.graph.context import DEFAULT_SHARED_SCOPE, PassOn, WorkflowContext
+from holdfast.graph.expired import RequestExpired
 from holdfast.graph.state_key import StateKey
-from holdfast.graph.types import TypeForm
-from holdfast.ids import ExecutorId, RequestId, RunId
+from holdfast.graph.types import TypeForm, type_name
+from holdfast.ids import ExecutorId, RequestId, RunId, complaint_about_id
 from holdfast.runtime.events.events import WorkflowEvent, WorkflowWarningEvent
-from holdfast.runtime.step.asking import check_answerable, check_request_id, expiry_if_given
 from holdfast.runtime.step.effects import Asleep, Effects
 from holdfast.runtime.step.placed import Placed
 from holdfast.runtime.step.state_scope import (
@@ -32,11 +32,48 @@ from holdfast.runtime.step.state_scope import (
     scope_of,
 )
 from holdfast.runtime.step.surroundings import Surroundings
+from holdfast.runtime.times import expiry_of
 
+if TYPE_CHECKING:
+    import datetime
 if TYPE_CHECKING:
     import datetime
 
     from holdfast.graph.context import TimeSpan
+
+
+def check_answerable(placed: Placed, data: object, response_type: TypeForm) -> None:
+    """Raise unless the executor has a handler for the answer."""
+    if isinstance(response_type, str):
+        raise InvalidArgument(f"response_type={response_type!r}: must be a type, not the name of one")
+    if placed.spec.answerer(data, response_type) is None:
+        raise GraphError(
+            f"executor {placed.address!r} asks with a {type(data).__name__} for a {type_name(response_type)}, but has "
+            f"no handler for the response; add: @response_handler async def answered(self, request: "
+            f"{type(data).__name__}, response: {type_name(response_type)}, ctx: WorkflowContext)"
+        )
+
+
+def expiry_if_given(
+    placed: Placed, data: object, expires: Any, now: Callable[[], datetime.datetime]
+) -> Expiry | None:
+    """When a question expires, if it does; raises unless the executor has a handler for that."""
+    if expires is None:
+        return None
+    expiry = expiry_of(expires, now(), "expires")
+    if placed.spec.answerer(data, RequestExpired) is None:
+        raise GraphError(
+            f"executor {placed.address!r} asks with a {type(data).__name__} and expires={expires!r}, but has no "
+            f"handler for what happens then; add: @response_handler async def expired(self, request: "
+            f"{type(data).__name__}, expired: RequestExpired, ctx: WorkflowContext)"
+        )
+    return expiry
+
+
+def check_request_id(request_id: str) -> None:
+    """Raise for an id that a user gave and that no request can have."""
+    if complaint := complaint_about_id(request_id):
+        raise InvalidArgument(f"request id {request_id!r} {complaint}")
 
 
 class TurnContext(WorkflowContext[Any, Any]):

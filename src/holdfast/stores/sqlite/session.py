@@ -14,7 +14,7 @@ from holdfast.stores.presence import Presence
 from holdfast.stores.sqlite import forking
 from holdfast.stores.sqlite.failures import any_text, is_undecodable, patiently, storage_error
 from holdfast.stores.sqlite.handle import Handle, Place
-from holdfast.stores.sqlite.lane import Call, Lane, settle
+from holdfast.stores.sqlite.worker_thread import Call, Lane, settle
 from holdfast.stores.sqlite.writer import Task, Writer
 
 Query = Callable[[sqlite3.Connection], Any]

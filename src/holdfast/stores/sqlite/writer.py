@@ -12,11 +12,11 @@ from holdfast.errors import CheckpointCorrupt, CheckpointNotFound, HeadMoved, St
 from holdfast.ids import RunId
 from holdfast.stores.sqlite import mail
 from holdfast.stores.sqlite.failures import patiently, storage_error
-from holdfast.stores.sqlite.finding import Known
 from holdfast.stores.sqlite.handle import LONGEST_LOG, Handle, Place, set_log
-from holdfast.stores.sqlite.lane import Call, settle
 from holdfast.stores.sqlite.reading import read_head
-from holdfast.stores.sqlite.room import Room
+from holdfast.stores.sqlite.run_cache import Known
+from holdfast.stores.sqlite.wal import Room
+from holdfast.stores.sqlite.worker_thread import Call, settle
 from holdfast.stores.sqlite.writing import TOGETHER, change_content, write_commits
 
 # What is written in the thread of an event loop: commits with not much more in them than supersteps have as a rule.

@@ -14,7 +14,7 @@ from holdfast.ids import RunId
 from holdfast.stores.compare import check_head, check_needs
 from holdfast.stores.seals import MODULUS, head_seal, seal_of_parts
 from holdfast.stores.sqlite import mail
-from holdfast.stores.sqlite.finding import LETTERS, NOTES, Standing, find_runs
+from holdfast.stores.sqlite.run_cache import LETTERS, NOTES, Standing, find_runs
 
 # SQLite before 3.32 takes no more than 999 parameters.
 TOGETHER = 512

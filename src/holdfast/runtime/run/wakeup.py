@@ -1,21 +1,57 @@
-"""What lets a run go on that waits."""
+"""Wakes a waiting run on a timer, an answer or an expiry."""
 
 from __future__ import annotations
 
 import asyncio
 import weakref
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.status import RunStatus
 from holdfast.errors import HoldfastError, RunTaken
-from holdfast.runtime.run.alarm import Alarm
+from holdfast.runtime.environment import Environment, Timer
 from holdfast.runtime.run.course import Course
 from holdfast.runtime.run.home import Home
 from holdfast.runtime.step.runner import Runner
+from holdfast.runtime.times import in_microseconds
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.store import Head, Store
     from holdfast.runtime.run.run import Run
+
+
+class Alarm:
+    """Calls an async method of something when a time has come, unless that is gone by then: it keeps nothing alive."""
+
+    def __init__(self, environment: Environment, ring: Callable[[], Awaitable[None]]) -> None:
+        self._environment = environment
+        self._ring: Callable[[], Any] = weakref.WeakMethod(ring, lambda _: self.cancel())
+        self._timer: Timer | None = None
+        self._task: asyncio.Future[None] | None = None
+
+    def set(self, time: int | None) -> None:
+        """Ring at this time, in microseconds since 1970, and not when it was told before; None is never."""
+        self.cancel()
+        if time is not None:
+            left = (time - in_microseconds(self._environment.now())) / 1_000_000
+            self._timer = self._environment.later(max(left, 0.0), lambda: self._reached(time))
+
+    def cancel(self) -> None:
+        """Do not ring."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _reached(self, time: int) -> None:
+        self._timer = None
+        ring = self._ring()
+        if ring is None:
+            return
+        if in_microseconds(self._environment.now()) < time:  # timers may come early, and clocks be set back
+            self.set(time)
+        else:
+            self._task = asyncio.ensure_future(ring())
+
 
 _held: weakref.WeakValueDictionary[tuple[int, str], Run] = weakref.WeakValueDictionary()
 """Runs that wait, or were woken since, by the identity of their store, which they keep alive, and their id."""

@@ -1,10 +1,4 @@
-"""Room at the end of the write-ahead log, made before it is needed.
-
-A commit that makes the log longer has to make its length durable too. That takes file systems longer than the bytes:
-ext4 waits for its journal, and so for whatever else was written to the disk meanwhile. Commits that write over what is
-there wait for nobody. SQLite does so once its log is long enough and begins anew at the front; until then zeros are put
-at its end now and then. It reads a log up to the first frame that is none, so to readers they are not there.
-"""
+"""Room at the end of the write-ahead log, made before it is needed."""
 
 from __future__ import annotations
 

@@ -1,0 +1,449 @@
+"""The values of one commit get names, and blobs where they are big."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, TypeAlias, TypeVar
+
+import ormsgpack
+
+from holdfast.checkpoint.format import slices
+from holdfast.checkpoint.format.changes import (
+    NOTHING,
+    Asked,
+    Changes,
+    Delivered,
+    Drop,
+    Grow,
+    Happened,
+    Part,
+    Put,
+    Ref,
+    Written,
+)
+from holdfast.checkpoint.format.document import PUT, pack_scope
+from holdfast.checkpoint.format.manifest import Manifest
+from holdfast.checkpoint.format.record import digest_of, stored_form
+from holdfast.checkpoint.threads import packing_threads
+from holdfast.checkpoint.values import INLINE, Encoded, Encoder, Pieces
+from holdfast.checkpoint.write.entry import Entry
+from holdfast.engine import state
+from holdfast.engine._fast import made
+from holdfast.engine.message import Delivery, Request
+from holdfast.engine.snapshot import Buffer, BufferKey, Delta, Snapshot
+from holdfast.engine.state import Scope
+from holdfast.engine.value import Joined, NotAtHand, Value
+from holdfast.ids import Digest, ExecutorId
+
+# Many small items become several slices, each far smaller than what can be read at once.
+_LARGEST_SLICE = 1 << 26
+
+
+class Names:
+    """Names the values of one commit, and collects the blobs that it has to store.
+
+    What the run has already is not stored again: ``manifest`` knows the blobs of its checkpoint, ``noted`` are those
+    of its journal.
+    """
+
+    def __init__(self, manifest: Manifest, noted: Container[Digest] = ()) -> None:
+        self.blobs: dict[Digest, bytes] = {}
+        self._manifest = manifest
+        self._noted = noted
+        self._told = 0
+        # With the values themselves, so that no other can get the identity of one of them meanwhile.
+        self._refs: dict[int, tuple[Value, Ref]] = {}
+
+    def parts(self, kind: type, items: Sequence[Value]) -> tuple[Part, ...]:
+        """Items that were appended: big ones alone, the others in slices."""
+        label = kind.__name__
+        parts: list[Part] = []
+        small: list[bytes] = []
+        size = 0
+
+        def flush() -> None:
+            if small:
+                data = slices.listed(small) if kind is list else slices.joined(small)
+                parts.append(Part(False, self.named(label, data)))
+                small.clear()
+
+        for item in items:
+            data = item.data if isinstance(item, Encoded) else bytes_of(item)
+            if len(data) <= INLINE and (kind is list or slices.opened(data) is not None):
+                size += len(data)
+                if size > _LARGEST_SLICE:
+                    flush()
+                    size = len(data)
+                small.append(data)
+            else:
+                flush()
+                parts.append(Part(kind is list, self.named(_label(item), data)))
+        flush()
+        return tuple(parts)
+
+    def ref(self, value: Value) -> Ref:
+        """How a value is named; its content is stored if it is not yet."""
+        if isinstance(value, Encoded):
+            ref = value.ref
+            if ref is None or (ref.digest is not None and not self._has(ref.digest)):
+                ref = value.ref = self.named(value.label, value.data)
+            return ref
+        if isinstance(value, Pieces):
+            return value.ref
+        assert isinstance(value, Joined), f"{value!r} was not captured by the encoder of a storage"
+        known = self._refs.get(id(value))
+        if known is None:
+            known = self._refs[id(value)] = (value, self._joined(value))
+        return known[1]
+
+    def _joined(self, value: Joined) -> Ref:
+        base, tail = value.parts()
+        parts = self.parts(value.type, tuple(tail))
+        if base is not None:
+            parts = (Part(False, self.ref(base)), *parts)
+        if not parts:
+            return self.named("list", slices.listed([]))
+        if len(parts) == 1 and not parts[0].is_item:
+            return parts[0].ref
+        return Ref(value.type.__name__, sum(part.ref.size for part in parts), parts=list(parts))
+
+    def named(self, label: str, data: bytes) -> Ref:
+        """The name of encoded content: small content stands in it, other content becomes a blob."""
+        if len(data) <= INLINE:
+            return Ref(label, len(data), None, data)
+        return Ref(label, len(data), self.blob(data))
+
+    def blob(self, data: bytes) -> Digest:
+        """Store ``data`` as a blob, unless the run has it already."""
+        digest = digest_of(data)
+        if not self._has(digest):
+            self.blobs[digest] = stored_form(data)
+        return digest
+
+    def _has(self, digest: Digest) -> bool:
+        """Whether the run has a blob: named by its checkpoint, by its journal, or in this commit."""
+        return digest in self._manifest.digests or digest in self._noted or digest in self.blobs
+
+    def new_blob_bytes(self) -> int:
+        """The size of the blobs that came since this was last asked."""
+        if not self.blobs:
+            return 0
+        size = sum(map(len, self.blobs.values()))
+        told, self._told = self._told, size
+        return size - told
+
+    def compacted(self, ref: Ref) -> Ref:
+        """The same value with its small parts put together, so that a keyframe names few."""
+        if ref.parts is None:
+            return ref
+        parts: list[Part] = []
+        small: list[bytes] = []
+
+        def flush() -> None:
+            if small:
+                parts.append(Part(False, self.named(ref.label, slices.joined(small))))
+                small.clear()
+
+        for part in ref.parts:
+            data = part.ref.data
+            if data is not None and part.is_item:
+                small.append(slices.listed([data]))
+            elif data is not None and slices.opened(data) is not None:
+                small.append(data)
+            else:
+                flush()
+                parts.append(part)
+        flush()
+        return Ref(ref.label, ref.size, parts=parts)
+
+
+def bytes_of(value: Value) -> bytes:
+    """The encoding of a value, put together where it consists of parts."""
+    if isinstance(value, Encoded):
+        return value.data
+    if isinstance(value, Joined):
+        base, tail = value.parts()
+        pieces = [] if base is None else [bytes_of(base)]
+        items = [bytes_of(item) for item in tail]
+        return slices.joined([*pieces, *([slices.listed(items)] if value.type is list else items)])
+    assert isinstance(value, Pieces)
+    return slices.joined(
+        [slices.listed([bytes_of(piece)]) if is_item else bytes_of(piece) for is_item, piece in value.pieces]
+    )
+
+
+def _label(value: Value) -> str:
+    return value.label if isinstance(value, Encoded) else value.type.__name__
+
+
+Buffered: TypeAlias = "tuple[BufferKey, Sequence[tuple[ExecutorId, Sequence[Ref]]] | None]"
+
+
+class Packer(Names):
+    """Tells what the checkpoints of one commit change, while it names their values."""
+
+    def __init__(self, manifest: Manifest, encoder: Encoder, noted: Container[Digest] = ()) -> None:
+        super().__init__(manifest, noted)
+        self._encoder = encoder
+        self._growths: dict[state.Place, tuple[Value, Grow]] = {}
+
+    def grew_by_little(self, entry: Entry, value: Value, little: int) -> bool:
+        """Whether a text that an entry brings is the one that was there, with at most so much behind it.
+
+        Then nothing else of it is encoded. Telling takes one comparison, which lets no other thread run anyway.
+        """
+        if entry.delta is None or entry.before is None or not isinstance(value, Encoded):
+            return False
+        for place, change in entry.delta.writes.items():
+            if isinstance(change, state.Put) and change.value is value:
+                held = state.read(entry.before.state, *place)
+                if not isinstance(held, Encoded) or not held.is_text:
+                    return False
+                if value.size_hint - held.size_hint > little:
+                    return False
+                growth = self._grown(place, held, value)
+                if growth is not None:
+                    self._growths[place] = value, growth
+                return growth is not None
+        return False
+
+    def changes(self, entry: Entry) -> Changes:
+        """What an entry changes."""
+        if entry.delta is not None:
+            assert entry.before is not None
+            return self._ended(entry.before, entry.delta, entry.since_input, self._happened(entry))
+        if entry.given is not None:
+            given = entry.given
+            return Changes(
+                deliveries=[self._delivered(delivery) for delivery in given.deliveries],
+                instances=list(given.instances.items()),
+                since_input=given.since_input,
+                fingerprint=entry.fingerprint,
+                graph=None if entry.graph is None else self.ref(entry.graph),
+            )
+        told = (entry.responses, entry.since_input, entry.fingerprint, entry.edits)
+        if told == (None, None, None, None):
+            return NOTHING
+        return Changes(
+            writes=[
+                (scope, key, Put(self.ref(put.value))) for (scope, key), put in (entry.edits or {}).items()
+            ],
+            answers=[(request_id, self.ref(value)) for request_id, value in (entry.responses or {}).items()],
+            since_input=entry.since_input,
+            fingerprint=entry.fingerprint,
+            graph=None if entry.graph is None else self.ref(entry.graph),
+            renames=entry.renames,
+            rounds=list(entry.rounds.items()),
+        )
+
+    def _ended(
+        self, before: Snapshot, delta: Delta, since_input: int | None, happened: Sequence[Happened]
+    ) -> Changes:
+        deliveries, writes, buffers, outputs, requests, instances, dropped, rounds = delta
+        delivered = [self._delivered(delivery) for delivery in deliveries]
+        # Most supersteps have little of the rest: what is not there should cost nothing.
+        written: Sequence[tuple[state.Scope, str, Written]] = ()
+        if writes:
+            written = [(*place, self._written(before, place, change)) for place, change in writes.items()]
+        rest = happened or buffers or outputs or requests or instances or dropped or rounds
+        if since_input is None and not rest:
+            return Changes(delivered, written)
+        return Changes(
+            delivered,
+            written,
+            dropped=dropped,
+            buffers=[
+                change
+                for key, buffer in buffers.items()
+                for change in self._buffered(key, before.buffers.get(key), buffer)
+            ]
+            if buffers
+            else (),
+            outputs=[(output.executor_id, self.ref(output.value)) for output in outputs] if outputs else (),
+            requests=[self._asked(request) for request in requests] if requests else (),
+            instances=list(instances.items()) if instances else (),
+            since_input=since_input,
+            happened=happened,
+            rounds=list(rounds.items()) if rounds else (),
+        )
+
+    def _happened(self, entry: Entry) -> Sequence[Happened]:
+        if not entry.happened:
+            return ()
+        return [
+            Happened(executor_id, None, what)
+            if isinstance(what, tuple)
+            else Happened(executor_id, self.ref(what))
+            for executor_id, what in entry.happened
+        ]
+
+    def _delivered(self, delivery: Delivery) -> Delivered:
+        target, value, source, request = delivery
+        return Delivered(target, source, self.ref(value), None if request is None else self._asked(request))
+
+    def _asked(self, request: Request) -> Asked:
+        form = self._encoder.codec.encode_form(request.response_type, "response_type")
+        return Asked(request.request_id, request.executor_id, self.ref(request.data), form, 0, request.expiry)
+
+    def _buffered(self, key: BufferKey, before: Buffer | None, after: Buffer | None) -> list[Buffered]:
+        """What came into the buffer of a fan-in; None if it is no longer there, and first if it began anew."""
+        if after is None:
+            return [(key, None)]
+        held = before or {}
+        anew = any(
+            source not in after or next(iter(after[source])) is not first for source, first in _firsts(held)
+        )
+        extended = [
+            (source, [self.ref(value) for value in islice(values, known, None)])
+            for source, values in after.items()
+            for known in (0 if anew else len(held.get(source, ())),)
+            if len(values) > known
+        ]
+        return [(key, None), (key, extended)] if anew else [(key, extended)]
+
+    def _written(self, before: Snapshot, place: state.Place, change: state.Write) -> Written:
+        if isinstance(change, state.Put) and getattr(change.value, "size_hint", INLINE + 1) <= INLINE:
+            return Put(self.ref(change.value))  # as most are; what was there before does not matter
+        if isinstance(change, state.Drop):
+            return Drop()
+        held = state.read(before.state, *place)
+        if isinstance(change, state.Append):
+            kind = list if held is None else held.type
+            return Grow(kind.__name__, self.parts(kind, tuple(change.items)))
+        known = self._growths.get(place)
+        if known is not None and known[0] is change.value:
+            return known[1]
+        return self._grown(place, held, change.value) or Put(self.ref(change.value))
+
+    def _grown(self, place: state.Place, held: Value | None, value: Value) -> Grow | None:
+        """A whole list or text that was queued again, with something behind what was there: only that is stored."""
+        if not isinstance(value, Encoded) or held is None or held.type is not value.type:
+            return None
+        if value.type not in (list, str, bytes):
+            return None
+        scope, key = place
+        if key not in self._manifest.state.get(scope, {}):
+            return None
+        try:
+            tail = _tail(held, value)
+        except NotAtHand:  # who does not read what is there seldom queues it again
+            return None
+        opened = None if tail is None else slices.opened(tail)
+        if tail is None or opened is None:
+            return None
+        if value.type is list:
+            value.grew_from(held, tail)
+        label, (_, length, _) = value.type.__name__, opened
+        return Grow(label, (Part(False, self.named(label, tail)),) if length else ())
+
+
+def _firsts(buffer: Buffer) -> Iterator[tuple[ExecutorId, Value]]:
+    return ((source, next(iter(values))) for source, values in buffer.items())
+
+
+def _tail(held: Value, value: Encoded) -> bytes | None:
+    if value.type is list:
+        return slices.tail_of(bytes_of(held), value.data)
+    before, after = held.peek(), value.peek()
+    if not after.startswith(before) or not before:
+        return None
+    return value.encoded(after[len(before) :])
+
+
+Plain: TypeAlias = tuple[list[Delivered], Sequence[tuple[Scope, str, Put]], bytes, bytes]
+"""What such a superstep changed, with names in place of values: messages, writes, and both documents."""
+
+
+def plain(delta: Delta) -> Plain | None:
+    """What ``Packer.changes`` and ``packed`` give for it, to the byte, in a third of the time; None for any other."""
+    deliveries, writes, buffers, outputs, requests, instances, dropped, rounds = delta
+    if buffers or outputs or requests or instances or dropped or rounds:
+        return None
+    numbers: dict[int, int] = {}  # of refs, by identity
+    sizes: list[tuple[str, int]] = []
+    content: list[bytes | None] = []
+    delivered: list[Delivered] = []
+    sent: list[tuple[str, str | None, int]] = []
+    for target, value, source, request in deliveries:
+        if request is not None or type(value) is not Encoded or (ref := value.inline()) is None:
+            return None
+        number = numbers.setdefault(id(ref), len(sizes))
+        if number == len(sizes):
+            sizes.append((ref.label, ref.size))
+            content.append(ref.data)
+        delivered.append(made(Delivered, (target, source, ref, None)))
+        sent.append((target, source, number))
+    document: dict[str, Any] = {"deliveries": sent}
+    written: list[tuple[Scope, str, Put]] = []
+    if writes:
+        by_scope = document["writes"] = []
+        last: Scope | None = None
+        keys: list[tuple[str, int, int]] = []
+        for (scope, key), change in writes.items():
+            if type(change) is not state.Put or type(value := change[0]) is not Encoded:
+                return None
+            if (ref := value.inline()) is None:
+                return None
+            number = numbers.setdefault(id(ref), len(sizes))
+            if number == len(sizes):
+                sizes.append((ref.label, ref.size))
+                content.append(ref.data)
+            written.append((scope, key, made(Put, (ref,))))
+            if scope != last:
+                keys = []
+                by_scope.append((pack_scope(scope), keys))
+                last = scope
+            keys.append((key, PUT, number))
+    if not sizes:
+        return delivered, written, ormsgpack.packb(document), b""
+    document["values"] = sizes
+    return delivered, written, ormsgpack.packb(document), ormsgpack.packb(content)
+
+
+T = TypeVar("T")
+
+Packed: TypeAlias = tuple[Packer, Sequence[Changes]]
+"""What checkpoints change, and what named their values."""
+
+# Values of more than this are encoded, hashed and compressed in a thread.
+_HEAVY = 64 * 1024
+
+
+async def packed(entries: Sequence[Entry], packer: Callable[[], Packer]) -> Packed:
+    """What checkpoints change, by a packer that is new each time it is tried."""
+    at_once = _at_once(entries, packer())
+    if at_once is not None:
+        return at_once
+    values = [value for entry in entries for value in entry.values()]
+    return await in_time(lambda: _by(packer(), entries), values)
+
+
+def _by(packer: Packer, entries: Sequence[Entry]) -> Packed:
+    return packer, [packer.changes(entry) for entry in entries]
+
+
+def _at_once(entries: Sequence[Entry], packer: Packer) -> Packed | None:
+    """None if that takes a while, or something is not at hand."""
+    for entry in entries:
+        for value in entry.values():
+            if _is_heavy(value) and not packer.grew_by_little(entry, value, _HEAVY):
+                return None
+    try:
+        return _by(packer, entries)
+    except NotAtHand:
+        return None
+
+
+async def in_time(pack: Callable[[], T], values: Iterable[Value]) -> T:
+    """What ``pack`` gives: in a thread if any of the values is big, and again where one had to be fetched."""
+    heavy = any(map(_is_heavy, values))
+    while True:
+        try:
+            return await packing_threads.call(pack) if heavy else pack()
+        except NotAtHand as absent:
+            await absent.fetch()
+
+
+def _is_heavy(value: Value) -> bool:
+    return getattr(value, "size_hint", 0) > _HEAVY
