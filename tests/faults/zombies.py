@@ -32,7 +32,7 @@ from holdfast import (
 )
 from holdfast.checkpoint.store import Depth
 from holdfast.ids import RunId
-from holdfast.stores import presence
+from holdfast.stores.common import presence
 from tests.faults.playing import Case, Scenario, play_scenarios
 from tests.support.fault_processes import (
     Child,

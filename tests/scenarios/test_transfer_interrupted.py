@@ -12,7 +12,7 @@ import pytest_asyncio
 
 from holdfast import InMemoryCheckpointStorage, SqliteCheckpointStorage, StorageError
 from holdfast.checkpoint.store import RunQuery
-from holdfast.stores.disk import Disk
+from holdfast.stores.common.disk import Disk
 from tests.support.durable import Failing, die, killed_by_itself, run_alone, wrapped
 from tests.support.runs import soon
 from tests.support.transfer import (

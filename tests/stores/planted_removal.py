@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.checkpoint.store import Blob, Commit, Depth, Expected, Letter, Marked, Record, Removal
 from holdfast.errors import HeadMoved, StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
-from holdfast.stores.compare import retagged
+from holdfast.stores.common.compare import retagged
 from holdfast.stores.memory import MemoryStore
 from tests.stores.planted_kept import Kept
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from holdfast.checkpoint.store import Commit, Expected, Head, Left, Letter
 from holdfast.engine.status import RunStatus
 from holdfast.ids import RunId
-from holdfast.stores.listing import due_of
+from holdfast.stores.common.listing import due_of
 from holdfast.stores.memory import MemoryStore
 from tests.stores.planted_kept import Kept
 

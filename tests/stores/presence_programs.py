@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.checkpoint.owner import this_process
-from holdfast.stores import presence
-from holdfast.stores.presence import Presence
+from holdfast.stores.common import presence
+from holdfast.stores.common.presence import Presence
 
 ROOT = Path(__file__).parents[2]
 

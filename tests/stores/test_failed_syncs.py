@@ -15,11 +15,11 @@ from holdfast import FileCheckpointStorage, RunStatus
 from holdfast.checkpoint.store import Blob, Commit, Depth, Expected, Keyframe, Removal, RunQuery
 from holdfast.errors import HeadMoved, StorageError
 from holdfast.ids import Digest, RunId
-from holdfast.stores.blob_files import BlobFiles
-from holdfast.stores.disk import Disk
+from holdfast.stores.common.blob_files import BlobFiles
+from holdfast.stores.common.disk import Disk
+from holdfast.stores.common.locks import Locks
 from holdfast.stores.file import FileStore, arrival, publishing
 from holdfast.stores.file.publishing import Publishing
-from holdfast.stores.locks import Locks
 from tests.stores.file_commits import RUN, checkpoint_id, failing, head, letters, record, stay, step
 from tests.support.retained import assert_sound, counted, counting
 from tests.support.synced_only import SyncedOnly

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from holdfast.checkpoint.store import Blob, Commit, Depth, Expected, Keyframe, RunQuery
 from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId, Digest, RunId
+from holdfast.stores.common.names import safe_name
 from holdfast.stores.file import FileStore, document
 from holdfast.stores.file.waking import DRIVEN
-from holdfast.stores.names import safe_name
 from holdfast.testing.conformance import DurableStoreConformance
 from tests.stores.file_commits import (
     EVERYTHING,

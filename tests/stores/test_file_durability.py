@@ -12,8 +12,8 @@ import pytest
 from holdfast.checkpoint.store import Blob, Commit
 from holdfast.errors import HeadMoved
 from holdfast.ids import Digest, RunId
-from holdfast.stores import disk as disk_module
-from holdfast.stores.disk import Disk
+from holdfast.stores.common import disk as disk_module
+from holdfast.stores.common.disk import Disk
 from holdfast.stores.file import FileStore
 from tests.stores.file_commits import NOON, RUN, at, checkpoint_id, failing, head, seqs, step, tree, write
 

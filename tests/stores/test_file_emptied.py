@@ -14,9 +14,9 @@ import pytest
 from holdfast.checkpoint.store import Commit, Depth, Expected, RunQuery
 from holdfast.engine.status import RunStatus
 from holdfast.errors import HeadMoved, StorageError
-from holdfast.stores.disk import Disk
+from holdfast.stores.common.disk import Disk
+from holdfast.stores.common.locks import Locks
 from holdfast.stores.file import FileStore, document, emptying
-from holdfast.stores.locks import Locks
 from tests.stores.file_commits import (
     RUN,
     before_publishing,

@@ -11,7 +11,7 @@ import pytest
 from holdfast.checkpoint.store import Commit, Depth, RunQuery
 from holdfast.errors import CheckpointCorrupt, StorageError
 from holdfast.ids import RunId
-from holdfast.stores.disk import Disk
+from holdfast.stores.common.disk import Disk
 from holdfast.stores.file import FileStore
 from tests.stores.file_commits import RUN, at, checkpoint_id, failing, head, record, seqs, step, write
 

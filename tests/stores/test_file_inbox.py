@@ -10,7 +10,7 @@ from holdfast.checkpoint.store import Left, Letter
 from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointCorrupt, StorageError
 from holdfast.ids import RunId
-from holdfast.stores.disk import Disk
+from holdfast.stores.common.disk import Disk
 from holdfast.stores.file import FileStore
 from tests.stores.file_commits import (
     RUN,

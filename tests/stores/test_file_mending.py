@@ -7,8 +7,8 @@ import pytest
 from holdfast import FileCheckpointStorage
 from holdfast.checkpoint.store import RunQuery
 from holdfast.ids import RunId
+from holdfast.stores.common.locks import Locks
 from holdfast.stores.file import FileStore
-from holdfast.stores.locks import Locks
 from holdfast.testing.store_suite.removal import run_of
 from holdfast.testing.store_suite.samples import all_of
 from tests.support.retained import assert_sound, counting, listed

@@ -14,7 +14,7 @@ import pytest
 from holdfast.checkpoint.store import Blob, Depth
 from holdfast.errors import HeadMoved
 from holdfast.ids import Digest, RunId
-from holdfast.stores.disk import Disk
+from holdfast.stores.common.disk import Disk
 from holdfast.stores.file import FileStore
 from tests.stores.file_commits import EVERYTHING, RUN, checkpoint_id, child, record, seqs, step
 

@@ -14,7 +14,7 @@ import pytest
 from holdfast.checkpoint.store import Commit, Depth, Expected, Head, Keyframe, Letter, Removal
 from holdfast.errors import HeadMoved
 from holdfast.ids import RunId
-from holdfast.stores.disk import Disk
+from holdfast.stores.common.disk import Disk
 from holdfast.stores.file import document, inspecting, mending, run_folder, tidying
 from holdfast.stores.file.folders import Folders
 from holdfast.testing.store_suite.arrivals import SEQS, arriving

@@ -13,12 +13,12 @@ import pytest
 from holdfast.checkpoint.store import Depth, Expected, Keyframe, Letter, Removal, RunQuery
 from holdfast.errors import HeadMoved
 from holdfast.ids import RunId
-from holdfast.stores import disk
-from holdfast.stores.disk import Disk
+from holdfast.stores.common import disk
+from holdfast.stores.common.disk import Disk
+from holdfast.stores.common.locks import Locks
 from holdfast.stores.file import FileStore
 from holdfast.stores.file.run_folder import RunFolder
 from holdfast.stores.file.tidying import Tidying
-from holdfast.stores.locks import Locks
 from tests.stores.file_commits import (
     EVERYTHING,
     RUN,

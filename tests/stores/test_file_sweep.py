@@ -14,8 +14,8 @@ import pytest
 from holdfast.checkpoint.store import Blob, Depth, Expected, Removal, RunQuery
 from holdfast.errors import StorageError
 from holdfast.ids import Digest, RunId
+from holdfast.stores.common.locks import Locks
 from holdfast.stores.file import FileStore, blobs
-from holdfast.stores.locks import Locks
 from tests.stores.file_commits import (
     EVERYTHING,
     RUN,
@@ -318,7 +318,7 @@ async def test_writers_that_overlap_do_not_keep_a_sweep_waiting(path, store, oth
 
 
 async def test_where_there_are_no_locks_nothing_is_swept(store, path, monkeypatch) -> None:
-    monkeypatch.setattr("holdfast.stores.locks._try", lambda handle, alone: None)
+    monkeypatch.setattr("holdfast.stores.common.locks._try", lambda handle, alone: None)
     for seq in range(1, 6):
         await store.commit(naming(RUN, seq, seq))
     await store.remove(Removal(RUN, standing(RUN, 5), (1, 2, 3, 4)))
@@ -334,7 +334,7 @@ async def test_where_there_are_no_locks_nothing_is_swept(store, path, monkeypatc
 
 
 async def test_a_lock_that_is_never_free_is_an_error(store, path, monkeypatch) -> None:
-    monkeypatch.setattr("holdfast.stores.locks._PATIENCE", 0.05)
+    monkeypatch.setattr("holdfast.stores.common.locks._PATIENCE", 0.05)
     await store.commit(naming(RUN, 1, 1))
     with Locks(path / "locks").alone("r1.blobs") as held:
         assert held is not None

@@ -10,7 +10,7 @@ import pytest
 from holdfast.checkpoint.store import Head, RunQuery
 from holdfast.engine.status import RunStatus
 from holdfast.ids import RunId
-from holdfast.stores.disk import Disk
+from holdfast.stores.common.disk import Disk
 from holdfast.stores.file import FileStore
 from holdfast.stores.file.folders import Folders
 from holdfast.stores.file.run_folder import RunFolder
@@ -114,7 +114,7 @@ async def test_a_process_that_dies_before_its_commit_leaves_a_sign_that_wakes_no
         raise Died
 
     with monkeypatch.context() as patch:
-        patch.setattr("holdfast.stores.disk.Disk.publish", die)
+        patch.setattr("holdfast.stores.common.disk.Disk.publish", die)
         with pytest.raises(Died):
             await move_on(store, head, wake_at=NOON)
     assert f"{NOON:020d}-r" in signs(tmp_path)
@@ -162,7 +162,7 @@ async def test_a_sign_that_a_commit_needs_is_young(
         seen.append(signs(tmp_path))
         genuine(disk, temp, to)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("holdfast.stores.disk.Disk.publish", look_first)
+    monkeypatch.setattr("holdfast.stores.common.disk.Disk.publish", look_first)
     await move_on(store, head, wake_at=NOON)
     assert [f"{NOON:020d}-r" in each for each in seen] == [True]
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.stores.names import safe_name
+from holdfast.stores.common.names import safe_name
 
 
 @given(st.text(min_size=1), st.text(min_size=1))

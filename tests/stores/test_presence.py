@@ -13,8 +13,8 @@ import pytest
 
 from holdfast.checkpoint import owner
 from holdfast.checkpoint.owner import this_process
-from holdfast.stores import presence
-from holdfast.stores.presence import Presence
+from holdfast.stores.common import presence
+from holdfast.stores.common.presence import Presence
 from tests.stores.presence_programs import Program, running
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.checkpoint.owner import this_process
 from holdfast.errors import StorageError
-from holdfast.stores.presence import Presence
+from holdfast.stores.common.presence import Presence
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.sqlite.worker_thread import Lane
 from holdfast.testing.store_suite.samples import begin

@@ -10,8 +10,8 @@ import pytest
 from holdfast.checkpoint.store import Commit, Head, Letter
 from holdfast.errors import CheckpointCorrupt, CheckpointNotFound, HeadMoved
 from holdfast.ids import RunId
+from holdfast.stores.common.seals import head_seal
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.seals import head_seal
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.sqlite.writing import TOGETHER
 from holdfast.testing.store_suite.samples import (

@@ -14,7 +14,8 @@ from holdfast.runtime.durable import ownership
 from holdfast.runtime.durable import stored_runs as durable
 from holdfast.runtime.durable.journal import StoredJournal
 from holdfast.runtime.durable.recorder import Recorder
-from holdfast.stores import compare, memory
+from holdfast.stores import memory
+from holdfast.stores.common import compare
 from holdfast.stores.memory import MemoryStore
 
 Patch = pytest.MonkeyPatch

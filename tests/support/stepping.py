@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from holdfast.stores.disk import Disk
+from holdfast.stores.common.disk import Disk
 from holdfast.stores.sqlite import handle
 
 _CHANGES = ("os.rename", "os.link", "os.symlink", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree")

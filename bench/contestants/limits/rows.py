@@ -15,8 +15,8 @@ from bench.contestants.holdfast.plain import chain
 from bench.scripts import Params
 from holdfast import CheckpointStorage
 from holdfast.checkpoint.store import Commit, Letter
+from holdfast.stores.common.seals import MODULUS
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.seals import MODULUS
 from holdfast.stores.sqlite.handle import LONGEST_LOG, WAL_PAGES, Handle, Place
 from holdfast.stores.sqlite.schema import PAGE_SIZE
 from holdfast.stores.sqlite.wal import Room

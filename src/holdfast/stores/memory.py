@@ -32,8 +32,8 @@ from holdfast.checkpoint.store import (
 )
 from holdfast.errors import StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
-from holdfast.stores.compare import check_expected, check_head, check_needs, check_removal, retagged
-from holdfast.stores.listing import asked_for, due_of
+from holdfast.stores.common.compare import check_expected, check_head, check_needs, check_removal, retagged
+from holdfast.stores.common.listing import asked_for, due_of
 
 
 class MemoryStore:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from holdfast.checkpoint.store import Commit, Expected
 from holdfast.engine.status import RunStatus
-from holdfast.stores.disk import Disk
+from holdfast.stores.common.disk import Disk
 from holdfast.stores.file import document
 from holdfast.stores.file.hints import Hints
 from holdfast.stores.file.standing import Standing

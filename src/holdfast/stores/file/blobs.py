@@ -17,9 +17,9 @@ from pathlib import Path
 
 from holdfast.checkpoint.store import Blob, Marked
 from holdfast.ids import Digest, RunId
-from holdfast.stores.disk import Disk, Irregular, is_regular, read_regular, refuse_link
-from holdfast.stores.locks import Locks
-from holdfast.stores.names import safe_name
+from holdfast.stores.common.disk import Disk, Irregular, is_regular, read_regular, refuse_link
+from holdfast.stores.common.locks import Locks
+from holdfast.stores.common.names import safe_name
 
 _DIGEST_BYTES = 32
 _SECOND = 10**9

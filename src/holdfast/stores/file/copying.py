@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from holdfast.stores.disk import Irregular, read_regular
+from holdfast.stores.common.disk import Irregular, read_regular
 from holdfast.stores.file import marker
 
 # How often the folder of a run is copied anew because files in it came or went meanwhile.

@@ -18,7 +18,8 @@ from holdfast.checkpoint.store import Commit, Depth, Head, Letter, Note, Record
 from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import RunId
-from holdfast.stores.disk import Irregular, read_regular
+from holdfast.stores.common.disk import Irregular, read_regular
+from holdfast.stores.common.seals import MODULUS, document_seal
 from holdfast.stores.file.items import (
     is_sound_keyed,
     keyed_document,
@@ -29,7 +30,6 @@ from holdfast.stores.file.items import (
 from holdfast.stores.file.layout import laid_out
 from holdfast.stores.file.parts import list_in, text_document, text_from
 from holdfast.stores.file.place import Place
-from holdfast.stores.seals import MODULUS, document_seal
 
 _T = TypeVar("_T")
 

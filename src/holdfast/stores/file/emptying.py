@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection
 from pathlib import Path
 
-from holdfast.stores.disk import Disk
+from holdfast.stores.common.disk import Disk
 from holdfast.stores.file.place import FIRST, Place
 
 

@@ -25,8 +25,12 @@ from holdfast.checkpoint.store import (
 from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointCorrupt, StorageError
 from holdfast.ids import CheckpointId, RunId
-from holdfast.stores.compare import check_expected
-from holdfast.stores.disk import Disk, open_regular
+from holdfast.stores.common.compare import check_expected
+from holdfast.stores.common.disk import Disk, open_regular
+from holdfast.stores.common.listing import asked_for, due_of
+from holdfast.stores.common.locks import Locks
+from holdfast.stores.common.names import safe_name
+from holdfast.stores.common.presence import Presence
 from holdfast.stores.file import marker
 from holdfast.stores.file.blobs import Blobs
 from holdfast.stores.file.copying import copy_store
@@ -35,10 +39,6 @@ from holdfast.stores.file.place import Misplaced
 from holdfast.stores.file.run_folder import RunFolder
 from holdfast.stores.file.tools import Tools
 from holdfast.stores.file.waking import AT_ONCE, DRIVEN, Sign, Waking, sign_of
-from holdfast.stores.listing import asked_for, due_of
-from holdfast.stores.locks import Locks
-from holdfast.stores.names import safe_name
-from holdfast.stores.presence import Presence
 
 # Where so many runs stand is remembered, at about 3 KB each; the others are looked up again.
 _REMEMBERED = 500

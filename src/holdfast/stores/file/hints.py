@@ -18,10 +18,10 @@ from pathlib import Path
 
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import CheckpointId, RunId
+from holdfast.stores.common.names import safe_name
 from holdfast.stores.file import document
 from holdfast.stores.file.parts import quoted
 from holdfast.stores.file.place import Place, is_commit_name
-from holdfast.stores.names import safe_name
 
 # ext4 gives a link of more bytes a block of its own.
 _LONGEST = 59

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from holdfast.checkpoint.store import Damage
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import RunId
+from holdfast.stores.common.names import safe_name
+from holdfast.stores.common.seals import MODULUS
 from holdfast.stores.file import document
 from holdfast.stores.file.hints import Hints
 from holdfast.stores.file.place import Misplaced, Names, Place, names_in
 from holdfast.stores.file.row import Row, View
-from holdfast.stores.names import safe_name
-from holdfast.stores.seals import MODULUS
 
 # How often a run is looked at that others change meanwhile.
 _MOST_LOOKS = 20

@@ -7,6 +7,7 @@ from typing import Any
 from holdfast.checkpoint.format.record import COMPRESSED, ELSEWHERE, RAW
 from holdfast.checkpoint.store import Depth, Keyframe, Record
 from holdfast.ids import CheckpointId, RunId
+from holdfast.stores.common.seals import keyed_seal, record_seal, seal_of_parts
 from holdfast.stores.file.parts import (
     list_in,
     packed_in,
@@ -17,7 +18,6 @@ from holdfast.stores.file.parts import (
     text_from,
 )
 from holdfast.stores.file.readable import Unreadable, packed_from, shown
-from holdfast.stores.seals import keyed_seal, record_seal, seal_of_parts
 
 
 def record_document(record: Record) -> dict[str, Any]:

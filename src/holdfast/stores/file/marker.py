@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.checkpoint.store import FEATURES, FORMAT_MAJOR, FORMAT_MINOR, StoreInfo
 from holdfast.errors import StorageError
-from holdfast.stores.disk import UNSURE, Disk, Irregular, read_regular, refuse_link
+from holdfast.stores.common.disk import UNSURE, Disk, Irregular, read_regular, refuse_link
 from holdfast.stores.file.layout import laid_out
 
 NAME = "store.json"

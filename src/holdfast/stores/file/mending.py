@@ -15,7 +15,7 @@ from holdfast.checkpoint.maintenance.problems import briefly
 from holdfast.checkpoint.store import Depth, Mended
 from holdfast.errors import CheckpointCorrupt, StorageError
 from holdfast.ids import CheckpointId, RunId
-from holdfast.stores.disk import Disk
+from holdfast.stores.common.disk import Disk
 from holdfast.stores.file import document
 from holdfast.stores.file.hints import Hints
 from holdfast.stores.file.inspecting import run_of

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from holdfast.checkpoint.store import Commit, Letter
 from holdfast.errors import StorageError
-from holdfast.stores.compare import check_head
-from holdfast.stores.disk import explain
+from holdfast.stores.common.compare import check_head
+from holdfast.stores.common.disk import explain
 from holdfast.stores.file import document
 from holdfast.stores.file.arrival import arrives, publish_whole
 from holdfast.stores.file.place import Place, listed

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 from holdfast.checkpoint.store import Note
 from holdfast.errors import CheckpointCorrupt
+from holdfast.stores.common.names import safe_name
 from holdfast.stores.file import document
 from holdfast.stores.file.edits import Overlay
 from holdfast.stores.file.place import Misplaced, Names, Place, full, listed, names_in
 from holdfast.stores.file.standing import Standing
-from holdfast.stores.names import safe_name
 
 
 class View(NamedTuple):

@@ -24,7 +24,7 @@ from holdfast.checkpoint.store import (
 )
 from holdfast.errors import CheckpointCorrupt, StorageError
 from holdfast.ids import RunId
-from holdfast.stores.compare import check_expected, check_head, check_needs, check_removal, retagged
+from holdfast.stores.common.compare import check_expected, check_head, check_needs, check_removal, retagged
 from holdfast.stores.file import document
 from holdfast.stores.file.arrival import written_whole
 from holdfast.stores.file.edits import Overlay, removal_document, tags_document

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from holdfast.checkpoint.store import Commit, Expected, Head, Letter
+from holdfast.stores.common.seals import MODULUS, keyed_seal, record_seal
 from holdfast.stores.file.document import Outline
 from holdfast.stores.file.place import FIRST, Place, full
 from holdfast.stores.file.waking import Sign, sign_of
-from holdfast.stores.seals import MODULUS, keyed_seal, record_seal
 
 
 class Standing:

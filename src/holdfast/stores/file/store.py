@@ -34,10 +34,10 @@ from holdfast.checkpoint.store import (
 from holdfast.checkpoint.threads import upkeep_threads
 from holdfast.errors import StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
-from holdfast.stores.disk import explain
+from holdfast.stores.common.disk import explain
+from holdfast.stores.common.presence import Presence
+from holdfast.stores.common.rehearsal import rehearsal_of
 from holdfast.stores.file.folders import Folders
-from holdfast.stores.presence import Presence
-from holdfast.stores.rehearsal import rehearsal_of
 
 _T = TypeVar("_T")
 # They wait for the disk nearly all the time.

@@ -12,13 +12,13 @@ from pathlib import Path
 
 from holdfast.errors import HoldfastError
 from holdfast.ids import CheckpointId
-from holdfast.stores.disk import Disk
+from holdfast.stores.common.disk import Disk
+from holdfast.stores.common.locks import Locks
 from holdfast.stores.file import document
 from holdfast.stores.file.emptying import empty, empty_rounds
 from holdfast.stores.file.hints import Hints
 from holdfast.stores.file.place import Place, full, names_in
 from holdfast.stores.file.row import Row, View, covering
-from holdfast.stores.locks import Locks
 
 # How long the end of a removed run waits for those who are about to write to it.
 _PATIENCE = 0.2

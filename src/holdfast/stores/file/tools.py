@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast.stores.disk import Disk
+from holdfast.stores.common.disk import Disk
+from holdfast.stores.common.locks import Locks
 from holdfast.stores.file.blobs import Blobs
 from holdfast.stores.file.hints import Hints
 from holdfast.stores.file.waking import Waking
-from holdfast.stores.locks import Locks
 
 
 class Tools(NamedTuple):

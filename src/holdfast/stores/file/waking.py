@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from holdfast.checkpoint.store import Head
 from holdfast.engine.status import RunStatus
-from holdfast.stores.disk import Disk, open_regular
+from holdfast.stores.common.disk import Disk, open_regular
 
 _DIGITS = 20
 AT_ONCE = 0

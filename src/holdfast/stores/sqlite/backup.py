@@ -18,9 +18,9 @@ from typing import NamedTuple, TypeAlias
 from holdfast.checkpoint.progress import Stopped
 from holdfast.errors import CheckpointCorrupt, HoldfastError, StorageError
 from holdfast.ids import Digest, RunId
-from holdfast.stores.blob_files import BlobFiles
-from holdfast.stores.disk import Disk, Irregular, is_regular, open_regular, refuse_link
-from holdfast.stores.locks import Locks
+from holdfast.stores.common.blob_files import BlobFiles
+from holdfast.stores.common.disk import Disk, Irregular, is_regular, open_regular, refuse_link
+from holdfast.stores.common.locks import Locks
 from holdfast.stores.sqlite.failures import patiently, storage_error
 from holdfast.stores.sqlite.handle import Handle, Place
 from holdfast.stores.sqlite.reading import read_head

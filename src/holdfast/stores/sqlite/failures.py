@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from holdfast.errors import StorageError
-from holdfast.stores.disk import explain
+from holdfast.stores.common.disk import explain
 
 Result = TypeVar("Result")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from holdfast.checkpoint.store import StoreInfo
 from holdfast.errors import StorageError
-from holdfast.stores.disk import Disk
+from holdfast.stores.common.disk import Disk
 from holdfast.stores.sqlite import forking, schema
 from holdfast.stores.sqlite.failures import BUSY, patiently, storage_error
 

@@ -11,7 +11,7 @@ from holdfast.checkpoint.format.record import read_header
 from holdfast.checkpoint.store import Damage, Record
 from holdfast.errors import CheckpointCorrupt, HoldfastError
 from holdfast.ids import CheckpointId, RunId
-from holdfast.stores.seals import MODULUS, keyed_seal
+from holdfast.stores.common.seals import MODULUS, keyed_seal
 from holdfast.stores.sqlite import mail
 from holdfast.stores.sqlite.failures import any_text, storage_error
 from holdfast.stores.sqlite.handle import Handle, Place

@@ -12,7 +12,7 @@ from typing import Any
 from holdfast.checkpoint.store import Letter, Note
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import RunId
-from holdfast.stores.seals import keyed_seal
+from holdfast.stores.common.seals import keyed_seal
 
 NOTE, LETTER = "note", "letter"
 """What seals call them."""

@@ -13,7 +13,7 @@ from holdfast.checkpoint.maintenance.lost_head import WHAT_IS_LOST, rebuilt_head
 from holdfast.checkpoint.store import Head, Mended, Record
 from holdfast.errors import CheckpointCorrupt, HoldfastError
 from holdfast.ids import CheckpointId, RunId
-from holdfast.stores.seals import MODULUS
+from holdfast.stores.common.seals import MODULUS
 from holdfast.stores.sqlite import mail
 from holdfast.stores.sqlite.failures import any_text
 from holdfast.stores.sqlite.inspecting import KEYED, is_keyed, numbers_without_run

@@ -11,10 +11,10 @@ from holdfast.engine._fast import made
 from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import CheckpointId, Digest, RunId
-from holdfast.stores.blob_files import BlobFiles
-from holdfast.stores.compare import sound
-from holdfast.stores.disk import Irregular
-from holdfast.stores.seals import head_seal, record_seal
+from holdfast.stores.common.blob_files import BlobFiles
+from holdfast.stores.common.compare import sound
+from holdfast.stores.common.disk import Irregular
+from holdfast.stores.common.seals import head_seal, record_seal
 from holdfast.stores.sqlite.mail import has_table
 from holdfast.stores.sqlite.writing import FIND_FAMILY, prefix
 

@@ -7,7 +7,7 @@ from functools import cache
 from typing import TypeAlias
 
 from holdfast.ids import RunId
-from holdfast.stores.compare import Place
+from holdfast.stores.common.compare import Place
 
 Indexed: TypeAlias = tuple[int, int | None, str, str]
 """The columns of a run that are in indexes: created, wake_at, status and family."""

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.errors import StorageError
-from holdfast.stores.blob_files import BlobFiles
-from holdfast.stores.presence import Presence
+from holdfast.stores.common.blob_files import BlobFiles
+from holdfast.stores.common.presence import Presence
 from holdfast.stores.sqlite import forking
 from holdfast.stores.sqlite.failures import any_text, is_undecodable, patiently, storage_error
 from holdfast.stores.sqlite.handle import Handle, Place

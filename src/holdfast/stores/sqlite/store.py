@@ -165,7 +165,7 @@ class SqliteStore:
     async def rehearsal(self) -> AsyncIterator[Rehearsal]:
         from tempfile import TemporaryDirectory
 
-        from holdfast.stores.rehearsal import rehearsal_of
+        from holdfast.stores.common.rehearsal import rehearsal_of
         from holdfast.stores.sqlite.backup import copy_database
 
         with TemporaryDirectory(prefix="holdfast-") as folder:

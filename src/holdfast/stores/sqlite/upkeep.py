@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from holdfast.checkpoint.store import Depth, Expected, Head, Marked, Record, Removal
 from holdfast.errors import StorageError
 from holdfast.ids import Digest, RunId
-from holdfast.stores.blob_files import BlobFiles
-from holdfast.stores.compare import check_expected, check_removal, retagged
-from holdfast.stores.seals import record_seal
+from holdfast.stores.common.blob_files import BlobFiles
+from holdfast.stores.common.compare import check_expected, check_removal, retagged
+from holdfast.stores.common.seals import record_seal
 from holdfast.stores.sqlite import mail
 from holdfast.stores.sqlite.reading import known_blobs, read_head, read_records
 from holdfast.stores.sqlite.writer import Refused

@@ -11,8 +11,8 @@ from typing import TypeAlias
 from holdfast.checkpoint.store import Blob, Commit, Head, Letter, Record
 from holdfast.errors import CheckpointCorrupt, CheckpointNotFound, HeadMoved
 from holdfast.ids import RunId
-from holdfast.stores.compare import check_head, check_needs
-from holdfast.stores.seals import MODULUS, head_seal, seal_of_parts
+from holdfast.stores.common.compare import check_head, check_needs
+from holdfast.stores.common.seals import MODULUS, head_seal, seal_of_parts
 from holdfast.stores.sqlite import mail
 from holdfast.stores.sqlite.run_cache import LETTERS, NOTES, Standing, find_runs
 

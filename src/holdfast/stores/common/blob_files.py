@@ -10,9 +10,9 @@ from pathlib import Path
 
 from holdfast.checkpoint.store import Blob
 from holdfast.ids import Digest, RunId
-from holdfast.stores.disk import Disk, read_regular, refuse_link
-from holdfast.stores.locks import Locks
-from holdfast.stores.names import safe_name
+from holdfast.stores.common.disk import Disk, read_regular, refuse_link
+from holdfast.stores.common.locks import Locks
+from holdfast.stores.common.names import safe_name
 
 _LOCK, _GATE = ".sweep", ".gate"
 # How long a sweep waits for writers, and lets others wait; one of them that stands still keeps it from sweeping.

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast.stores.disk import open_regular
+from holdfast.stores.common.disk import open_regular
 
 _FOLDER_MODE = 0o700
 _PATIENCE = 60.0

@@ -1,0 +1,1 @@
+"""Parts that several stores need; no store is imported here."""
