@@ -15,7 +15,7 @@ from holdfast.checkpoint.keeping import RunKeeping
 from tests.programs import ROOT
 
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 PUBLIC: dict[str, Any] = {name: getattr(holdfast, name) for name in holdfast.__all__}
 CLASSES = {name: value for name, value in PUBLIC.items() if inspect.isclass(value)}
 

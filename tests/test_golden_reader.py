@@ -1,4 +1,4 @@
-"""The reader that was written from docs/format.md finds in stores what the library put there."""
+"""The reader that was written from docs/reference/format.md finds in stores what the library put there."""
 
 import hashlib
 import json
@@ -75,7 +75,11 @@ def digest(graph: dict[str, Any]) -> str:
 
 
 def test_each_extension_code_of_the_page_is_stored_and_no_other(store: Path) -> None:
-    page = (ROOT / "docs" / "format.md").read_text(encoding="utf-8").partition("## Exported runs")[0]
+    page = (
+        (ROOT / "docs" / "reference" / "format.md")
+        .read_text(encoding="utf-8")
+        .partition("## Exported runs")[0]
+    )
     documented = {int(code) for code in re.findall(r"^\| (\d+) \| .* \| .* \|$", page, re.MULTILINE)}
     found: set[int] = set()
     for run in reader.read(store):

@@ -1,4 +1,4 @@
-"""A reader of stores that shares no code with Holdfast: written from ``docs/format.md`` alone, to prove that page.
+"""A reader of stores that shares no code with Holdfast: made from ``docs/reference/format.md`` alone, to prove it.
 
 ``python tests/golden/reader.py STORE [--namespace NAME]`` prints the runs of a SQLite or file store, their checkpoints
 with ids that are computed anew, and what each run holds where it stands, with its journal and its inbox.

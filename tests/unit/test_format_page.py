@@ -1,4 +1,4 @@
-"""The fields, keys, codes and tables that docs/format.md lists are those that the library writes."""
+"""The fields, keys, codes and tables that docs/reference/format.md lists are those that the library writes."""
 
 import re
 import sqlite3
@@ -15,7 +15,7 @@ from holdfast.ids import CheckpointId, RunId
 from holdfast.stores.sqlite import schema
 from tests.programs import ROOT
 
-PAGE = (ROOT / "docs" / "format.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "format.md").read_text()
 
 
 def section(title: str) -> str:

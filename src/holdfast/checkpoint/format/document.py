@@ -1,6 +1,6 @@
 """Changes as two MessagePack documents: what changed, and the content of small values.
 
-They are apart so that listing checkpoints reads no content. ``docs/format.md`` specifies both.
+They are apart so that listing checkpoints reads no content. ``docs/reference/format.md`` specifies both.
 """
 
 from __future__ import annotations

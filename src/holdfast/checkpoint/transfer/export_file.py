@@ -1,6 +1,6 @@
 """The file that a run is exported to: a mark, frames, and at the end their counts and a digest of everything.
 
-``docs/format.md`` specifies it. Everything here blocks.
+``docs/reference/format.md`` specifies it. Everything here blocks.
 """
 
 from __future__ import annotations
