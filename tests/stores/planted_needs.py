@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from holdfast.checkpoint.store import Blob, Commit, Letter
 from holdfast.errors import CheckpointNotFound, HeadMoved
 from holdfast.ids import RunId
-from holdfast.stores.common.compare import check_needs
+from holdfast.stores.common.head_check import check_needs
 from holdfast.stores.memory import MemoryStore
 from tests.stores.planted_kept import Kept
 

@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.checkpoint.store import Blob, Commit, Depth, Expected, Letter, Marked, Record, Removal
 from holdfast.errors import HeadMoved, StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
-from holdfast.stores.common.compare import retagged
+from holdfast.stores.common.head_check import change_tags
 from holdfast.stores.memory import MemoryStore
 from tests.stores.planted_kept import Kept
 
@@ -43,7 +43,7 @@ class UndoesWhatOthersTag(MemoryStore):
         record = self._records.get((run_id, seq))
         known = record.tags if record is not None else ()
         await asyncio.sleep(0)
-        return await super().tag(run_id, seq, retagged(known, tags, drop))
+        return await super().tag(run_id, seq, change_tags(known, tags, drop))
 
 
 class DropsNoTags(MemoryStore):

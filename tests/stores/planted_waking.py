@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from holdfast.checkpoint.store import Commit, Expected, Head, Left, Letter
 from holdfast.engine.status import RunStatus
 from holdfast.ids import RunId
-from holdfast.stores.common.listing import due_of
+from holdfast.stores.common.run_query import select_due_runs
 from holdfast.stores.memory import MemoryStore
 from tests.stores.planted_kept import Kept
 
@@ -40,14 +40,14 @@ class TellsOnce(DueOf):
 class WakesThoseThatWaitForEver(MemoryStore):
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
         known = [head._replace(wake_at=head.wake_at or 0) for head in self._heads.values()]
-        found = due_of(known, workflow_name, time, limit, lambda run: bool(self._waiting(run)))
+        found = select_due_runs(known, workflow_name, time, limit, lambda run: bool(self._waiting(run)))
         return [self._heads[head.run_id] for head in found]
 
 
 class IgnoresTheStatus(MemoryStore):
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
         known = [head._replace(status=RunStatus.WAITING) for head in self._heads.values()]
-        found = due_of(known, workflow_name, time, limit, lambda run: bool(self._waiting(run)))
+        found = select_due_runs(known, workflow_name, time, limit, lambda run: bool(self._waiting(run)))
         return [self._heads[head.run_id] for head in found]
 
 
@@ -89,7 +89,7 @@ class CutsBeforeItChooses(MemoryStore):
 
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
         known = sorted(self._heads.values(), key=lambda head: (head.wake_at is None, head.wake_at))[:limit]
-        return due_of(known, workflow_name, time, limit, lambda run: bool(self._waiting(run)))
+        return select_due_runs(known, workflow_name, time, limit, lambda run: bool(self._waiting(run)))
 
 
 class TellsOneTooMany(MemoryStore):
@@ -99,12 +99,12 @@ class TellsOneTooMany(MemoryStore):
 
 class IgnoresLetters(MemoryStore):
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
-        return due_of(self._heads.values(), workflow_name, time, limit, lambda run: False)
+        return select_due_runs(self._heads.values(), workflow_name, time, limit, lambda run: False)
 
 
 class CountsLettersThatWereTaken(MemoryStore):
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
-        return due_of(
+        return select_due_runs(
             self._heads.values(), workflow_name, time, limit, lambda run: bool(self._letters.get(run))
         )
 
@@ -120,7 +120,7 @@ class MarksRunsThatWaitWhenALetterComes(MemoryStore):
 
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
         marked = self.__dict__.get("_marked", ())
-        return due_of(self._heads.values(), workflow_name, time, limit, lambda run: run in marked)
+        return select_due_runs(self._heads.values(), workflow_name, time, limit, lambda run: run in marked)
 
 
 class KeepsTheFirstTime(MemoryStore):

@@ -128,16 +128,16 @@ async def test_every_sync_fails_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def sure_of(part: str) -> Callable[[Disk, Path], bool]:
-    """Disk.is_unsure, which does not notice that a sync failed in a part of the store."""
-    genuine = Disk.is_unsure
+    """Disk.has_unsynced_names, which does not notice that a sync failed in a part of the store."""
+    genuine = Disk.has_unsynced_names
     return lambda disk, folder: part not in (folder.name, folder.parent.name) and genuine(disk, folder)
 
 
 PLANTED = {
     "a commit stays": (Publishing, "_taken_back", lambda *_: True),
-    "a marker is believed": (Disk, "is_unsure", sure_of("store")),
-    "a blob is believed": (Disk, "is_unsure", sure_of("blobs")),
-    "edits are believed": (Disk, "is_unsure", sure_of("runs")),
+    "a marker is believed": (Disk, "has_unsynced_names", sure_of("store")),
+    "a blob is believed": (Disk, "has_unsynced_names", sure_of("blobs")),
+    "edits are believed": (Disk, "has_unsynced_names", sure_of("runs")),
 }
 
 
@@ -165,7 +165,7 @@ async def test_what_cannot_be_taken_back(
             patch.setattr(publishing, "_inode_of", lambda path: None)  # as it says where a disk tells nothing
         else:
             patch.setattr(publishing, "_PATIENCE", 0.0)
-            writing.enter_context(Locks(tmp_path / "locks").shared("r1.run"))
+            writing.enter_context(Locks(tmp_path / "locks").hold_shared("r1.run"))
         with pytest.raises(
             StorageError, match="a power cut may undo it: check the disk, then open the storage anew"
         ):
@@ -238,7 +238,9 @@ async def test_large_blobs_beside_a_database(tmp_path: Path, monkeypatch: pytest
                     BlobFiles(place / str(fails), "").write(RUN, BLOBS)
         kept = disk.after_power_cut(tmp_path / str(fails)) / str(fails)
         disk.close()
-        assert BlobFiles(kept, "").sizes(RUN) == {blob.digest: len(blob.data) for blob in BLOBS}, disk.failed
+        assert BlobFiles(kept, "").list_sizes(RUN) == {blob.digest: len(blob.data) for blob in BLOBS}, (
+            disk.failed
+        )
     assert not disk.failed
 
 

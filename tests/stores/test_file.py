@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from holdfast.checkpoint.store import Blob, Commit, Depth, Expected, Keyframe, RunQuery
 from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId, Digest, RunId
-from holdfast.stores.common.names import safe_name
+from holdfast.stores.common.file_names import make_file_name
 from holdfast.stores.file import FileStore, document
 from holdfast.stores.file.waking import DRIVEN
 from holdfast.testing.conformance import DurableStoreConformance
@@ -94,18 +94,18 @@ async def test_layout(store, path) -> None:
             *(f"ids/{name[0]}/{name}" for name in (checkpoint_id(RUN, seq) for seq in (1, 2, 3, 4))),
             f"ids/{checkpoint_id('Über/../', 1)[0]}/{checkpoint_id('Über/../', 1)}",
             f"waking/{DRIVEN}-r1",
-            f"waking/{DRIVEN}-{safe_name('Über/../')}",
+            f"waking/{DRIVEN}-{make_file_name('Über/../')}",
             "ids/newest/r1",
-            f"ids/newest/{safe_name('Über/../')}",
+            f"ids/newest/{make_file_name('Über/../')}",
             "runs/r1/00000001-0.json",
             "runs/r1/00000002-0.json",
             "runs/r1/00000004-0.json",
             "runs/r1/00000004-1.json",
-            f"runs/{safe_name('Über/../')}/00000001-0.json",
+            f"runs/{make_file_name('Über/../')}/00000001-0.json",
             "locks/r1.blobs",
             "locks/r1.gate",
             "locks/r1.run",
-            f"locks/{safe_name('Über/../')}.run",
+            f"locks/{make_file_name('Über/../')}.run",
         ]
     )
     assert (path / "blobs/r1" / digest.hex()).read_bytes() == b"content"
@@ -172,7 +172,7 @@ async def test_namespaces_are_apart(path) -> None:
     assert [await seqs(store, RUN) for store in stores] == [[1], [1, 2], [1, 2, 3]]
     assert [await store.find(checkpoint_id(RUN, 3)) for store in stores] == [None, None, (RUN, 3)]
     assert len({(await store.open()).store_id for store in stores}) == 1
-    assert sorted(os.listdir(path / "namespaces")) == sorted(map(safe_name, ("Tenant 1", "tenant 1")))
+    assert sorted(os.listdir(path / "namespaces")) == sorted(map(make_file_name, ("Tenant 1", "tenant 1")))
     for store in stores:
         await store.close()
 
@@ -348,7 +348,7 @@ async def test_hints_of_a_run_with_a_long_name_are_short(store, path) -> None:
         await write(store, one, 3)
         hint = path / "ids" / checkpoint_id(one, 2)[0] / checkpoint_id(one, 2)
         assert len(os.readlink(hint)) < 60  # a longer one takes a block on ext4
-        assert hint.samefile(path / "runs" / safe_name(one) / "00000002-0.json")
+        assert hint.samefile(path / "runs" / make_file_name(one) / "00000002-0.json")
         assert await store.find(checkpoint_id(one, 2)) == (one, 2)
     await store.remove_run(run, at(run, 3))
     assert [os.readlink(link) for link in (path / "ids" / "runs").iterdir()] == [f"../../runs/{plain}"]

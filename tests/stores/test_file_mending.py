@@ -39,7 +39,7 @@ async def test_whoever_opens_a_store_puts_a_run_into_its_place(tmp_path: Path) -
 
 async def test_a_repair_that_goes_on_is_not_disturbed(tmp_path: Path) -> None:
     await _taken_away(tmp_path)
-    with Locks(tmp_path / "locks").alone("r.run") as handle:
+    with Locks(tmp_path / "locks").try_alone("r.run") as handle:
         assert handle is not None
         assert await _runs_in(tmp_path) == []
         assert (tmp_path / "mending" / "r").is_dir()
@@ -51,7 +51,7 @@ async def test_a_repair_that_is_about_to_take_a_run_away_keeps_what_it_made(tmp_
     await _taken_away(tmp_path)
     assert await _runs_in(tmp_path) == ["r"]
     (tmp_path / "mending" / "r").mkdir()
-    with Locks(tmp_path / "locks").alone("r.run"):
+    with Locks(tmp_path / "locks").try_alone("r.run"):
         assert await _runs_in(tmp_path) == ["r"]
         assert (tmp_path / "mending" / "r").is_dir()
     assert await _runs_in(tmp_path) == ["r"]
@@ -63,7 +63,7 @@ async def test_a_run_that_is_in_use_keeps_no_other_from_being_repaired(tmp_path:
     for run in ("busy", "hurt"):
         await run_of(store, run, 2)
         (tmp_path / "runs" / run / "00000002-0.json").write_text("torn")
-    with Locks(tmp_path / "locks").shared("busy.run"):
+    with Locks(tmp_path / "locks").hold_shared("busy.run"):
         mended = {done.run_id: done for done in await store.mend(None)}
     assert "is in use by others, and was not repaired; try again" in mended[RunId("busy")].lost
     assert mended[RunId("hurt")].what.startswith("00000002-0.json was put aside")
@@ -93,7 +93,7 @@ async def test_a_run_whose_tags_cannot_be_read_is_repaired(tmp_path: Path, damag
         run = await counting().start(3, run_id="r", storage=storage)
         await run.wait_for_completion()
         made = await listed(storage, "r")
-        with Locks(tmp_path / "locks").alone("r.tidy"):
+        with Locks(tmp_path / "locks").try_alone("r.tidy"):
             await storage.tag(made[2], "gold")
             await run.restore_checkpoint(made[4])
             await run.wait_for_completion()

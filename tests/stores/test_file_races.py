@@ -53,7 +53,7 @@ def test_a_run_comes_whole_where_the_end_of_another_could_not_be_cleared(
     folders: Folders, tmp_path: Path
 ) -> None:
     folders.commit(first_commit("r"))
-    with other(tmp_path)._tools.locks.shared("r.run"):  # as a writer that stands still
+    with other(tmp_path)._tools.locks.hold_shared("r.run"):  # as a writer that stands still
         folders.remove_run(RUN, place_of(head_of(folders)))
         assert os.listdir(tmp_path / "runs" / "r")
         folders.commit(arriving())
@@ -175,7 +175,7 @@ def begin(folder: Path) -> None:
     for seq in range(1, LAST + 1):
         folders.commit(step(RUN, seq))
     folders.commit(stay(RUN, LAST, "a"))
-    with folders._tools.locks.alone("r.tidy"):
+    with folders._tools.locks.try_alone("r.tidy"):
         folders.tag(RUN, LAST - 1, ["gold"], ())
 
 

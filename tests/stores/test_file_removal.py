@@ -165,7 +165,7 @@ async def test_what_was_carried_out_may_be_gone_though_it_is_listed(store, path,
         await store.remove(Removal(RUN, standing(RUN, 5), (1,)))
         await store.commit(step(RUN, 6))
     if not freed:
-        monkeypatch.setattr(Locks, "unused", lambda self, name: False)
+        monkeypatch.setattr(Locks, "is_unused", lambda self, name: False)
     await store.remove(Removal(RUN, standing(RUN, 6), (2, 3, 4, 5), ((6, CUT),)))
     assert content(path, "00000007-0")["unsettled"] == ["00000006-0", "00000007-0"]
     assert sizes(path).get("00000006-0") == (None if freed else 0)
@@ -298,7 +298,7 @@ def _no_lock(self: Locks, name: str) -> contextlib.AbstractContextManager[None]:
 def sleep_before_publishing(path: str, late: str, planted: bool) -> None:
     """Stop this whole process before its file gets a name; print what came of it."""
     if planted:
-        Locks.shared = _no_lock  # type: ignore[assignment,method-assign]
+        Locks.hold_shared = _no_lock  # type: ignore[assignment,method-assign]
 
     async def main() -> None:
         store = FileStore(path)
@@ -391,7 +391,7 @@ async def test_a_tidier_that_stands_still_keeps_nobody_from_writing(store, path,
     """It holds the lock that only one tidier has at a time; what it left undone is done when it is gone."""
     locks = Locks(path / "locks")
     await write(store, RUN, 5)
-    with locks.turn("r1.tidy") as mine:
+    with locks.try_turn("r1.tidy") as mine:
         assert mine
         await store.remove(all_but(of=5))
         await store.commit(step(RUN, 6))
@@ -564,14 +564,14 @@ async def test_a_temporary_file_that_others_are_about_to_sweep_up_is_not_used(
         disk, "_try_lock", lambda handle: next(answers, None) is not False and straight(handle)
     )
     taken: list[Path] = []
-    kept = Disk._locked_as
+    kept = Disk._create_locked
 
     def noted(self, make):
         found = kept(self, make)
         taken.append(found[0])
         return found
 
-    monkeypatch.setattr(Disk, "_locked_as", noted)
+    monkeypatch.setattr(Disk, "_create_locked", noted)
     await store.commit(step(RUN, 2))
     left = set((path / "temp").iterdir())
     assert len(left) == 1, "the one that someone else had locked"

@@ -220,7 +220,7 @@ async def test_a_blob_that_is_brought_again_between_mark_and_discard(
     await store.commit(naming(RUN, 2, 2))
     await store.remove(Removal(RUN, standing(RUN, 2), (1,)))
     if planted == "no lock":
-        monkeypatch.setattr(Locks, "shared", lambda self, name: contextlib.nullcontext())
+        monkeypatch.setattr(Locks, "hold_shared", lambda self, name: contextlib.nullcontext())
     elif planted == "no touch":
         monkeypatch.setattr(os, "utime", lambda *args: None)
     mark, _ = await other.mark(RUN)
@@ -336,7 +336,7 @@ async def test_where_there_are_no_locks_nothing_is_swept(store, path, monkeypatc
 async def test_a_lock_that_is_never_free_is_an_error(store, path, monkeypatch) -> None:
     monkeypatch.setattr("holdfast.stores.common.locks._PATIENCE", 0.05)
     await store.commit(naming(RUN, 1, 1))
-    with Locks(path / "locks").alone("r1.blobs") as held:
+    with Locks(path / "locks").try_alone("r1.blobs") as held:
         assert held is not None
         with pytest.raises(StorageError, match="another process holds it, which seems to stand still"):
             await store.commit(naming(RUN, 2, 2))

@@ -10,7 +10,7 @@ import pytest
 from holdfast.checkpoint.store import Commit, Head, Letter
 from holdfast.errors import CheckpointCorrupt, CheckpointNotFound, HeadMoved
 from holdfast.ids import RunId
-from holdfast.stores.common.seals import head_seal
+from holdfast.stores.common.seals import seal_head
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.sqlite.writing import TOGETHER
@@ -130,10 +130,10 @@ async def test_letters_that_cannot_be_read_stop_their_commit_alone_before_it_wri
 
 def test_a_seal_covers_every_field_of_a_head() -> None:
     head = sample_head("r")
-    seals = {head_seal("", head, 0), head_seal("n", head, 0), head_seal("", head, 1)}
+    seals = {seal_head("", head, 0), seal_head("n", head, 0), seal_head("", head, 1)}
     for place, part in enumerate(head):
         other = f"{part}x" if isinstance(part, str) else (part or 0) + 1
         for changed in (other, b"no text"):
             fields: list[Any] = [*head[:place], changed, *head[place + 1 :]]
-            seals.add(head_seal("", Head(*fields), 0))
+            seals.add(seal_head("", Head(*fields), 0))
     assert len(seals) == 3 + 2 * len(head)

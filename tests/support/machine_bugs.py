@@ -15,14 +15,14 @@ from holdfast.runtime.durable import stored_runs as durable
 from holdfast.runtime.durable.journal import StoredJournal
 from holdfast.runtime.durable.recorder import Recorder
 from holdfast.stores import memory
-from holdfast.stores.common import compare
+from holdfast.stores.common import head_check
 from holdfast.stores.memory import MemoryStore
 
 Patch = pytest.MonkeyPatch
 
 
 def _token_is_not_compared(patch: Patch) -> None:
-    straight = compare.check_head
+    straight = head_check.check_head
 
     def check_head(commit: Commit, there: Expected | None) -> None:
         same = there is not None and commit.expected is not None

@@ -32,8 +32,14 @@ from holdfast.checkpoint.store import (
 )
 from holdfast.errors import StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
-from holdfast.stores.common.compare import check_expected, check_head, check_needs, check_removal, retagged
-from holdfast.stores.common.listing import asked_for, due_of
+from holdfast.stores.common.head_check import (
+    change_tags,
+    check_expected,
+    check_head,
+    check_needs,
+    check_removal,
+)
+from holdfast.stores.common.run_query import select_due_runs, select_runs
 
 
 class MemoryStore:
@@ -120,11 +126,13 @@ class MemoryStore:
 
     async def runs(self, query: RunQuery) -> Sequence[Head]:
         self._check_open()
-        return asked_for(self._heads.values(), query)
+        return select_runs(self._heads.values(), query)
 
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
         self._check_open()
-        return due_of(self._heads.values(), workflow_name, time, limit, lambda run: bool(self._waiting(run)))
+        return select_due_runs(
+            self._heads.values(), workflow_name, time, limit, lambda run: bool(self._waiting(run))
+        )
 
     async def damaged(self) -> Sequence[Damage]:
         self._check_open()
@@ -169,7 +177,7 @@ class MemoryStore:
         self._check_open()
         record = self._records.get((run_id, seq))
         if record is not None:
-            self._records[run_id, seq] = record._replace(tags=retagged(record.tags, tags, drop))
+            self._records[run_id, seq] = record._replace(tags=change_tags(record.tags, tags, drop))
         return record is not None
 
     async def remove(self, removal: Removal) -> bool:

@@ -19,7 +19,7 @@ _LEFT_BEHIND = 24 * 3600
 _CHUNK = 1 << 20
 _LONGEST_READ = 1 << 30
 _TEMPORARY = ".tmp"
-UNSURE = ".unsynced"
+UNSYNCED_MARK = ".unsynced"
 """The file that says that a sync of its folder failed."""
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
@@ -32,7 +32,7 @@ _IRREGULAR = {errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.EISDIR}
 _LARGEST = 1 << 33
 
 
-class Irregular(OSError):
+class IrregularFile(OSError):
     """Something lies where a regular file belongs: a link, a folder, a pipe, a device, or a file that is too large."""
 
     def __init__(self, path: str | Path, what: str = "it is no regular file") -> None:
@@ -40,26 +40,26 @@ class Irregular(OSError):
 
 
 def open_regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
-    """Open a file of a store; raises ``Irregular`` where something else lies there."""
+    """Open a file of a store; raises ``IrregularFile`` where something else lies there."""
     try:
         handle = os.open(path, flags | _CAREFULLY, _FILE_MODE)
     except OSError as error:
         if error.errno in _IRREGULAR:
-            raise Irregular(path) from error
+            raise IrregularFile(path) from error
         raise
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
-        raise Irregular(path)
+        raise IrregularFile(path)
     return handle
 
 
 def read_regular(path: str | Path, largest: int = _LARGEST) -> bytes:
-    """The content of a file of a store, as long as the file is now; raises ``Irregular`` if it is longer."""
+    """The content of a file of a store, as long as the file is now; raises ``IrregularFile`` if it is longer."""
     handle = open_regular(path)
     try:
         left = os.fstat(handle).st_size
         if left > largest:
-            raise Irregular(path, f"it has {left} bytes, and none has more than {largest}")
+            raise IrregularFile(path, f"it has {left} bytes, and none has more than {largest}")
         pieces = []
         while left and (piece := os.read(handle, min(left, _LONGEST_READ))):
             pieces.append(piece)
@@ -77,7 +77,7 @@ def is_regular(path: Path) -> bool:
         return False
 
 
-def refuse_link(folder: Path) -> None:
+def reject_link(folder: Path) -> None:
     """Raise ``OSError`` if there is a link in place of a folder: a store removes nothing that lies elsewhere."""
     if os.path.islink(folder):
         raise OSError(errno.ELOOP, "a link lies in place of a folder of the store", str(folder))
@@ -107,9 +107,9 @@ class Disk:
 
     def write(self, data: bytes) -> Path:
         """Make a durable file in ``temp``, to be published or removed."""
-        return self.write_all([data])
+        return self.write_pieces([data])
 
-    def write_all(self, pieces: Iterable[bytes]) -> Path:
+    def write_pieces(self, pieces: Iterable[bytes]) -> Path:
         """Make a durable file of pieces that come one by one, as ``write`` does."""
         path, handle = self._new_file()
         try:
@@ -138,12 +138,12 @@ class Disk:
 
     def new_folder(self) -> Path:
         """Make a folder in ``temp``, to be put in its place, and then to be let go of by ``remove``."""
-        return self._locked_as(_make_folder)[0]
+        return self._create_locked(_make_folder)[0]
 
     def _new_file(self) -> tuple[Path, int]:
-        return self._locked_as(_make_file)
+        return self._create_locked(_make_file)
 
-    def _locked_as(self, make: Callable[[Path], int | None]) -> tuple[Path, int]:
+    def _create_locked(self, make: Callable[[Path], int | None]) -> tuple[Path, int]:
         while True:
             path = self.temp / f"{secrets.token_hex(8)}{_TEMPORARY}"
             handle = make(path)
@@ -193,7 +193,7 @@ class Disk:
         else:
             self.remove(temp)
 
-    def renamed_away(self, place: Path) -> Path:
+    def move_away(self, place: Path) -> Path:
         """Take a folder from its place, at once; what it gives is to be removed."""
         temp = self.temp / f"{secrets.token_hex(8)}{_TEMPORARY}"
         os.rename(place, temp)
@@ -251,7 +251,7 @@ class Disk:
 
     def make_temp(self) -> None:
         """Make the folder for files that are being written; they need not survive anything."""
-        refuse_link(self.temp)
+        reject_link(self.temp)
         self.temp.mkdir(_FOLDER_MODE, exist_ok=True)
 
     def sync_folder(self, folder: Path) -> None:
@@ -272,20 +272,20 @@ class Disk:
             os.close(handle)
 
     def sync_names(self, folder: Path) -> None:
-        """Make durable which names the folder holds; if that fails, all who come later see that it ``is_unsure``."""
+        """Make durable which names the folder holds; if that fails, ``has_unsynced_names`` says so later."""
         try:
             self.sync_folder(folder)
         except OSError:
             with suppress(OSError):
-                os.close(open_regular(folder / UNSURE, os.O_CREAT | os.O_WRONLY))
+                os.close(open_regular(folder / UNSYNCED_MARK, os.O_CREAT | os.O_WRONLY))
             raise
 
-    def is_unsure(self, folder: Path) -> bool:
+    def has_unsynced_names(self, folder: Path) -> bool:
         """Tell whether a sync of the folder failed at some time: names that are there may not be on the disk.
 
         What says so need not be durable: a power cut takes it away together with names that are not.
         """
-        return os.path.lexists(folder / UNSURE)
+        return os.path.lexists(folder / UNSYNCED_MARK)
 
     def sync_file(self, path: Path) -> None:
         """Make durable what another wrote to a file, which nobody may use meanwhile."""
@@ -321,7 +321,7 @@ class Disk:
         Where there are no locks, those that are a day old, for nobody can be writing them. What has another name than
         such a file is not of this store, and stays.
         """
-        refuse_link(self.temp)
+        reject_link(self.temp)
         oldest = time.time() - _LEFT_BEHIND
         with os.scandir(self.temp) as entries:
             for entry in entries:
@@ -449,7 +449,7 @@ _ADVICE = {
 }
 
 
-def explain(error: OSError) -> str:
+def explain_os_error(error: OSError) -> str:
     """What went wrong, where, and what to do."""
     path = f"{error.filename}: " if error.filename else ""
     number = error.errno or 0

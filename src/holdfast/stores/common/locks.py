@@ -30,7 +30,7 @@ class Locks:
         self._prefix = prefix
 
     @contextmanager
-    def shared(self, name: str) -> Iterator[int | None]:
+    def hold_shared(self, name: str) -> Iterator[int | None]:
         """Hold a lock together with others; gives the open file, None where there are no locks.
 
         Waits while someone has it alone, which nobody has for long; raises ``TimeoutError`` if one does.
@@ -46,7 +46,7 @@ class Locks:
             _unlock(handle)
 
     @contextmanager
-    def alone(self, name: str, patience: float = 0.0) -> Iterator[int | None]:
+    def try_alone(self, name: str, patience: float = 0.0) -> Iterator[int | None]:
         """Hold a lock alone; gives the open file, None if others hold it or where there are no locks."""
         handle = self._locked(name, alone=True, patience=patience)
         try:
@@ -55,7 +55,7 @@ class Locks:
             _unlock(handle)
 
     @contextmanager
-    def turn(self, name: str) -> Iterator[bool]:
+    def try_turn(self, name: str) -> Iterator[bool]:
         """Whether this one may do what only one does at a time; always, where there are no locks."""
         handle = self._locked(name, alone=True, patience=0.0)
         try:
@@ -63,9 +63,9 @@ class Locks:
         finally:
             _unlock(handle)
 
-    def unused(self, name: str) -> bool:
+    def is_unused(self, name: str) -> bool:
         """Whether nobody holds it at this moment; false where there are no locks."""
-        with self.alone(name) as handle:
+        with self.try_alone(name) as handle:
             return handle is not None
 
     def remove(self, name: str) -> None:

@@ -23,7 +23,7 @@ from functools import cached_property
 from pathlib import Path
 
 from holdfast.checkpoint.owner import is_gone, this_machine, this_process
-from holdfast.stores.common.disk import open_regular, refuse_link
+from holdfast.stores.common.disk import open_regular, reject_link
 
 RENEW_SECONDS = 10.0
 LEASE_SECONDS = 60.0
@@ -86,7 +86,7 @@ class Presence:
 
     @cached_property
     def _folder(self) -> Path:
-        refuse_link(self._given)
+        reject_link(self._given)
         return Path(os.path.realpath(self._given))
 
     @property

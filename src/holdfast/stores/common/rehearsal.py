@@ -27,6 +27,6 @@ class _Copy:
         return await self._original.lives(process)
 
 
-def rehearsal_of(copy: Store, original: Store, its_path: str, path: str) -> Rehearsal:
+def make_rehearsal(copy: Store, original: Store, its_path: str, path: str) -> Rehearsal:
     """A rehearsal on a copy that lies somewhere else."""
     return Rehearsal(cast(Store, _Copy(copy, original)), lambda text: text.replace(its_path, path))

@@ -34,26 +34,28 @@ def _text(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def record_seal(record: Record) -> int:
+def seal_record(record: Record) -> int:
     """Over what the id of a record does not cover: its size, its tags, and whether it has a keyframe."""
     keyframe = record.keyframe
     cut = None if keyframe is None else keyframe.cut
-    return seal_of_parts(record.checkpoint_id, record.seq, record.new_bytes, record.tags, cut)
+    return seal_record_parts(record.checkpoint_id, record.seq, record.new_bytes, record.tags, cut)
 
 
-def seal_of_parts(checkpoint_id: str, seq: int, new_bytes: int, tags: Sequence[str], cut: bool | None) -> int:
+def seal_record_parts(
+    checkpoint_id: str, seq: int, new_bytes: int, tags: Sequence[str], cut: bool | None
+) -> int:
     """The same from its parts; ``cut`` is None without a keyframe."""
     name = checkpoint_id.encode("utf-8", "surrogatepass")
     packed = ormsgpack.packb((name, seq, new_bytes, [_text(tag) for tag in tags] if tags else (), cut))
     return _from_bytes(hashed(packed, _BYTES), "big")
 
 
-def keyed_seal(run_id: str, kind: str, key: str, data: bytes | None, order: int = 0) -> int:
+def seal_entry(run_id: str, kind: str, key: str, data: bytes | None, order: int = 0) -> int:
     """Over a note or a letter of a run; one that was taken has no data. ``order`` is what they are ordered by."""
     return _seal(ormsgpack.packb([_text(run_id), kind, _text(key), data, order]))
 
 
-def head_seal(namespace: str, head: Head, content: int) -> int:
+def seal_head(namespace: str, head: Head, content: int) -> int:
     """Over where a run stands, and over the sum of the seals of all that belongs to it."""
     (
         run,
@@ -103,7 +105,7 @@ def head_seal(namespace: str, head: Head, content: int) -> int:
     return _from_bytes(hashed(packed, _BYTES), "big")
 
 
-def document_seal(document: dict[str, Any]) -> int:
+def seal_document(document: dict[str, Any]) -> int:
     """Over a JSON document; what it holds and has seals of its own is covered by those."""
     whole = {
         name: [item.get("seal") for item in part] if name in _SEALED else part

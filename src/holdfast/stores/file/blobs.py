@@ -17,9 +17,9 @@ from pathlib import Path
 
 from holdfast.checkpoint.store import Blob, Marked
 from holdfast.ids import Digest, RunId
-from holdfast.stores.common.disk import Disk, Irregular, is_regular, read_regular, refuse_link
+from holdfast.stores.common.disk import Disk, IrregularFile, is_regular, read_regular, reject_link
+from holdfast.stores.common.file_names import make_file_name
 from holdfast.stores.common.locks import Locks
-from holdfast.stores.common.names import safe_name
 
 _DIGEST_BYTES = 32
 _SECOND = 10**9
@@ -47,8 +47,8 @@ class Blobs:
             yield set()
             return
         with ExitStack() as held:
-            with self._locks.shared(_gate_name(family)):
-                handle = held.enter_context(self._locks.shared(_lock_name(family)))
+            with self._locks.hold_shared(_gate_name(family)):
+                handle = held.enter_context(self._locks.hold_shared(_lock_name(family)))
             mark = _last_mark(handle)
             needed = {digest for digest in needs if self._bring_again(family, digest, mark)}
             if blobs:
@@ -73,21 +73,21 @@ class Blobs:
         Without it, commits that overlap would keep a sweep waiting for ever.
         """
         with (
-            self._locks.alone(_gate_name(family), _PATIENCE),
-            self._locks.alone(_lock_name(family), _PATIENCE) as handle,
+            self._locks.try_alone(_gate_name(family), _PATIENCE),
+            self._locks.try_alone(_lock_name(family), _PATIENCE) as handle,
         ):
             yield handle
 
     def _family(self, family: RunId) -> Path:
         """The folder of a family; raises ``OSError`` if it is a link."""
-        folder = self._folder / safe_name(family)
-        refuse_link(folder)
+        folder = self._folder / make_file_name(family)
+        reject_link(folder)
         return folder
 
     def _add(self, family: RunId, blobs: Sequence[Blob], mark: int) -> None:
         folder = self._family(family)
         self._disk.make_folder(folder)
-        unsure = self._disk.is_unsure(folder)
+        unsure = self._disk.has_unsynced_names(folder)
         for blob in blobs:
             place = folder / blob.digest.hex()
             # After a sync that failed also one that is there: its name may not be on the disk.
@@ -103,7 +103,7 @@ class Blobs:
         for digest in digests:
             try:
                 found[digest] = read_regular(folder / digest.hex())
-            except (FileNotFoundError, Irregular):
+            except (FileNotFoundError, IrregularFile):
                 pass
         return found
 
@@ -157,11 +157,11 @@ def _touch(place: Path, mark: int) -> None:
 
 
 def _lock_name(family: RunId) -> str:
-    return f"{safe_name(family)}.blobs"
+    return f"{make_file_name(family)}.blobs"
 
 
 def _gate_name(family: RunId) -> str:
-    return f"{safe_name(family)}.gate"
+    return f"{make_file_name(family)}.gate"
 
 
 def _last_mark(handle: int | None) -> int:

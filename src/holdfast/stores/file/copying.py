@@ -6,7 +6,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from holdfast.stores.common.disk import Irregular, read_regular
+from holdfast.stores.common.disk import IrregularFile, read_regular
 from holdfast.stores.file import marker
 
 # How often the folder of a run is copied anew because files in it came or went meanwhile.
@@ -79,5 +79,5 @@ def _link(source: Path, target: Path) -> None:
     except FileNotFoundError:  # nobody needs it any more
         pass
     except OSError:  # there are no hard links here
-        with suppress(Irregular):  # whoever reads the copy finds that it is missing
+        with suppress(IrregularFile):  # whoever reads the copy finds that it is missing
             target.write_bytes(read_regular(source))

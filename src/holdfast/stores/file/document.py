@@ -18,8 +18,8 @@ from holdfast.checkpoint.store import Commit, Depth, Head, Letter, Note, Record
 from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import RunId
-from holdfast.stores.common.disk import Irregular, read_regular
-from holdfast.stores.common.seals import MODULUS, document_seal
+from holdfast.stores.common.disk import IrregularFile, read_regular
+from holdfast.stores.common.seals import MODULUS, seal_document
 from holdfast.stores.file.items import (
     is_sound_keyed,
     keyed_document,
@@ -135,7 +135,7 @@ def written(
         document["journal"] = journal
     if gone:
         document["gone"] = True
-    document["seal"] = document_seal(document)
+    document["seal"] = seal_document(document)
     return laid_out(document)
 
 
@@ -143,14 +143,14 @@ def rewritten(path: Path, content: bytes, records: Sequence[dict[str, Any]]) -> 
     """The content of a commit file, with these records instead of its own; one that is damaged is not touched."""
     parsed(path, content).trusted()
     document = {**_json(content), "records": list(records)}
-    return laid_out({**document, "seal": document_seal(document)})
+    return laid_out({**document, "seal": seal_document(document)})
 
 
 def relisted(path: Path, content: bytes, unsettled: Sequence[Place]) -> bytes:
     """The content of a commit file that lists these files as unsettled; one that is damaged is not touched."""
     parsed(path, content).trusted()
     document = {**_json(content), "unsettled": [place.text for place in unsettled]}
-    return laid_out({**document, "seal": document_seal(document)})
+    return laid_out({**document, "seal": seal_document(document)})
 
 
 def salvaged(file: CommitFile, head: Head, before: Outline | None) -> bytes:
@@ -174,14 +174,14 @@ def salvaged(file: CommitFile, head: Head, before: Outline | None) -> bytes:
         if before.base is not None:
             shown["base"] = before.base.text
     shown["content"] = content % MODULUS
-    return laid_out({**shown, "seal": document_seal(shown)})
+    return laid_out({**shown, "seal": seal_document(shown)})
 
 
 def content_of(path: Path) -> bytes:
     """The content of a commit file; raises ``CheckpointCorrupt`` where something else lies there."""
     try:
         return read_regular(path)
-    except Irregular as error:
+    except IrregularFile as error:
         raise damaged(path, str(error.strerror)) from error
 
 
@@ -251,7 +251,7 @@ def _unsound(path: Path, run_id: RunId, document: dict[str, Any]) -> str:
     try:
         if document["place"] != path.name.partition(".")[0]:
             return f"it was written as {document['place']}.json"
-        if document["seal"] != document_seal(document):
+        if document["seal"] != seal_document(document):
             return "it is not what was written"
         for name, kind in (("notes", "note"), ("letters", "letter")):
             for item in list_in(document, name):

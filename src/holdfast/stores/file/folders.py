@@ -25,12 +25,12 @@ from holdfast.checkpoint.store import (
 from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointCorrupt, StorageError
 from holdfast.ids import CheckpointId, RunId
-from holdfast.stores.common.compare import check_expected
 from holdfast.stores.common.disk import Disk, open_regular
-from holdfast.stores.common.listing import asked_for, due_of
+from holdfast.stores.common.file_names import make_file_name
+from holdfast.stores.common.head_check import check_expected
 from holdfast.stores.common.locks import Locks
-from holdfast.stores.common.names import safe_name
 from holdfast.stores.common.presence import Presence
+from holdfast.stores.common.run_query import select_due_runs, select_runs
 from holdfast.stores.file import marker
 from holdfast.stores.file.blobs import Blobs
 from holdfast.stores.file.copying import copy_store
@@ -49,11 +49,11 @@ class Folders:
 
     def __init__(self, root: Path, namespace: str) -> None:
         self._root = root
-        base = root / "namespaces" / safe_name(namespace) if namespace else root
+        base = root / "namespaces" / make_file_name(namespace) if namespace else root
         self.disk = Disk(root / marker.TEMP)
         self.presence = Presence(root / marker.OWNERS)
         # Nothing may lie in the folder of a namespace before that is durable.
-        self._prefix = f"{safe_name(namespace)}@" if namespace else ""
+        self._prefix = f"{make_file_name(namespace)}@" if namespace else ""
         locks = Locks(root / marker.LOCKS, self._prefix)
         self.blobs = Blobs(base / "blobs", self.disk, locks)
         self._runs = base / "runs"
@@ -84,7 +84,7 @@ class Folders:
         letters = self.run(run_id).commit(commit)
         if commit.head.status is not RunStatus.RUNNING:  # there may be many that wait, and for long
             with self._lock:
-                self._remembered.pop(safe_name(run_id), None)
+                self._remembered.pop(make_file_name(run_id), None)
         return letters
 
     def add_blobs(self, family: RunId, blobs: Sequence[Blob]) -> None:
@@ -136,7 +136,7 @@ class Folders:
         for name in self._hints.runs():
             folders.setdefault(name, self._folder(name))
         if run_id is not None:
-            folders = {name: folder for name, folder in folders.items() if name == safe_name(run_id)}
+            folders = {name: folder for name, folder in folders.items() if name == make_file_name(run_id)}
         return [done for name, folder in folders.items() for done in self._mended(name, folder)]
 
     def _mended(self, name: str, folder: RunFolder) -> list[Mended]:
@@ -201,7 +201,7 @@ class Folders:
 
     def run(self, run_id: RunId) -> RunFolder:
         """The folder of a run, whether it is there or not."""
-        return self._folder(safe_name(run_id))
+        return self._folder(make_file_name(run_id))
 
     def _folder(self, name: str) -> RunFolder:
         with self._lock:
@@ -226,7 +226,7 @@ class Folders:
                 continue  # a copy, listed where it belongs; or one that ``damaged`` tells
             if head is not None:
                 heads.append(head)
-        return asked_for(heads, query)
+        return select_runs(heads, query)
 
     def _driven(self, query: RunQuery) -> list[RunFolder] | None:
         """The runs that have a sign that they are driven, if only such are asked for, as hosts do again and again."""
@@ -238,7 +238,7 @@ class Folders:
             return None
         names = set(self._tools.waking.driven())
         if query.after is not None:
-            names.add(safe_name(query.after))
+            names.add(make_file_name(query.after))
         return [self._folder(name) for name in names]
 
     def due(self, workflow_name: str, time: int, limit: int) -> list[Head]:
@@ -265,7 +265,7 @@ class Folders:
                 found += true and head.workflow_name == workflow_name
                 if letters:
                     with_letters.add(head.run_id)
-        return due_of(heads.values(), workflow_name, time, limit, with_letters.__contains__)
+        return select_due_runs(heads.values(), workflow_name, time, limit, with_letters.__contains__)
 
     def _set_signs(self) -> None:
         """Once, look at all runs: a sign may be missing, where files were copied or taken away by hand."""

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import CheckpointId, RunId
-from holdfast.stores.common.names import safe_name
+from holdfast.stores.common.file_names import make_file_name
 from holdfast.stores.file import document
 from holdfast.stores.file.parts import quoted
 from holdfast.stores.file.place import Place, is_commit_name
@@ -83,7 +83,9 @@ class Hints:
         """The names of the folders of runs that were there at some time."""
         try:
             return [
-                name for name in os.listdir(self._folder / "newest") if safe_name(name) == name or "~" in name
+                name
+                for name in os.listdir(self._folder / "newest")
+                if make_file_name(name) == name or "~" in name
             ]
         except OSError:
             return []
@@ -150,7 +152,7 @@ class Hints:
         return self._folder.parent.joinpath(*way[2:])
 
     def _link(self, checkpoint_id: CheckpointId) -> Path:
-        name = safe_name(checkpoint_id)
+        name = make_file_name(checkpoint_id)
         return self._folder / name[0] / name
 
 

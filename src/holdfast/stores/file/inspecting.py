@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from holdfast.checkpoint.store import Damage
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import RunId
-from holdfast.stores.common.names import safe_name
+from holdfast.stores.common.file_names import make_file_name
 from holdfast.stores.common.seals import MODULUS
 from holdfast.stores.file import document
 from holdfast.stores.file.hints import Hints
@@ -101,4 +101,4 @@ def run_of(row: Row) -> RunId | None:
             return document.parsed(path, document.content_of(path)).trusted().head.run_id
         except (CheckpointCorrupt, FileNotFoundError):
             continue
-    return RunId(row.path.name) if safe_name(row.path.name) == row.path.name else None
+    return RunId(row.path.name) if make_file_name(row.path.name) == row.path.name else None

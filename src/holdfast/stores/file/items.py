@@ -7,7 +7,7 @@ from typing import Any
 from holdfast.checkpoint.format.record import COMPRESSED, ELSEWHERE, RAW
 from holdfast.checkpoint.store import Depth, Keyframe, Record
 from holdfast.ids import CheckpointId, RunId
-from holdfast.stores.common.seals import keyed_seal, record_seal, seal_of_parts
+from holdfast.stores.common.seals import seal_entry, seal_record, seal_record_parts
 from holdfast.stores.file.parts import (
     list_in,
     packed_in,
@@ -31,14 +31,14 @@ def record_document(record: Record) -> dict[str, Any]:
         document["keyframe"] = keyframe_document(record.keyframe)
     if record.tags:
         document["tags"] = [text_document(tag) for tag in record.tags]
-    document["seal"] = record_seal(record)
+    document["seal"] = seal_record(record)
     return document
 
 
 def seal_of_record(document: dict[str, Any]) -> int:
     """The seal that a record should have; raises whatever broken data raises."""
     keyframe = document.get("keyframe")
-    return seal_of_parts(
+    return seal_record_parts(
         document["checkpoint_id"],
         document["seq"],
         document["new_bytes"],
@@ -87,7 +87,7 @@ def _keyframe_from(document: dict[str, Any], depth: Depth) -> Keyframe:
 
 def keyed_document(run_id: RunId, kind: str, key: str, data: bytes) -> dict[str, Any]:
     """A note or a letter as it stands in a file."""
-    document: dict[str, Any] = {"key": text_document(key), "seal": keyed_seal(run_id, kind, key, data)}
+    document: dict[str, Any] = {"key": text_document(key), "seal": seal_entry(run_id, kind, key, data)}
     if data[:1] not in (RAW, COMPRESSED, ELSEWHERE):
         try:
             document["data_packed"] = shown(data)
@@ -109,6 +109,6 @@ def keyed_from(document: dict[str, Any]) -> tuple[str, bytes]:
 def is_sound_keyed(run_id: RunId, kind: str, item: dict[str, Any]) -> bool:
     """Whether a note or letter is what was written."""
     try:
-        return bool(item["seal"] == keyed_seal(run_id, kind, *keyed_from(item)))
+        return bool(item["seal"] == seal_entry(run_id, kind, *keyed_from(item)))
     except Exception:
         return False

@@ -10,7 +10,7 @@ from typing import Any
 
 from holdfast.checkpoint.store import FEATURES, FORMAT_MAJOR, FORMAT_MINOR, StoreInfo
 from holdfast.errors import StorageError
-from holdfast.stores.common.disk import UNSURE, Disk, Irregular, read_regular, refuse_link
+from holdfast.stores.common.disk import UNSYNCED_MARK, Disk, IrregularFile, read_regular, reject_link
 from holdfast.stores.file.layout import laid_out
 
 NAME = "store.json"
@@ -24,7 +24,7 @@ _FOLDERS = (TEMP, OWNERS, LOCKS, REMOVING, MENDING, DAMAGED, "namespaces")
 _OF_NAMESPACE = ("runs", "blobs", "ids", "waking")
 _LARGEST = 1 << 20
 # What may lie in a directory that becomes a store: what another process is making there, or a fresh volume has.
-_HARMLESS = {NAME, TEMP, UNSURE, ".lock", "lost+found"}
+_HARMLESS = {NAME, TEMP, UNSYNCED_MARK, ".lock", "lost+found"}
 
 _ABOUT = [
     "This directory is a Holdfast file store; change nothing in it while a process uses it.",
@@ -52,7 +52,7 @@ def open_store(root: Path, disk: Disk) -> StoreInfo:
     if not os.path.lexists(marker):
         _refuse_foreign(root)
         _make(marker, disk)
-    elif disk.is_unsure(root):
+    elif disk.has_unsynced_names(root):
         _make_anew(marker, disk)
     return _checked(marker, _read(marker))
 
@@ -61,11 +61,11 @@ def refuse_links(root: Path, base: Path) -> None:
     """Raise ``OSError`` if a folder of the store, or of a namespace that lies in ``base``, is a link."""
     for folder in [*(root / name for name in _FOLDERS), base, *(base / name for name in _OF_NAMESPACE)]:
         if folder != root:
-            refuse_link(folder)
+            reject_link(folder)
     try:
         with os.scandir(base / "ids") as entries:
             for entry in entries:
-                refuse_link(Path(entry.path))
+                reject_link(Path(entry.path))
     except FileNotFoundError:
         pass
 
@@ -104,7 +104,7 @@ def _make_anew(marker: Path, disk: Disk) -> None:
     disk.make_temp()
     disk.replace(disk.write(read_regular(marker, _LARGEST)), marker)
     disk.sync_names(marker.parent)
-    (marker.parent / UNSURE).unlink(missing_ok=True)
+    (marker.parent / UNSYNCED_MARK).unlink(missing_ok=True)
 
 
 def _make_root(root: Path, disk: Disk) -> None:
@@ -125,7 +125,7 @@ def _read(marker: Path) -> StoreInfo:
             int(document["minor"]),
             frozenset(map(str, document["features"])),
         )
-    except (ValueError, KeyError, TypeError, Irregular) as error:
+    except (ValueError, KeyError, TypeError, IrregularFile) as error:
         raise StorageError(
             f"{marker} is damaged: {type(error).__name__}: {error}. Put back a copy from a backup; "
             f"the runs beside it are not touched"

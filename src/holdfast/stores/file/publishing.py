@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 
 from holdfast.checkpoint.store import Commit, Letter
 from holdfast.errors import StorageError
-from holdfast.stores.common.compare import check_head
-from holdfast.stores.common.disk import explain
+from holdfast.stores.common.disk import explain_os_error
+from holdfast.stores.common.head_check import check_head
 from holdfast.stores.file import document
 from holdfast.stores.file.arrival import arrives, publish_whole
 from holdfast.stores.file.place import Place, listed
@@ -62,7 +62,7 @@ class Publishing:
         """
         try:
             while True:
-                with self._tools.locks.shared(f"{self._row.path.name}.run"):
+                with self._tools.locks.hold_shared(f"{self._row.path.name}.run"):
                     self.look()
                     with self._row.may_move_on():
                         newest = self._row.known.newest
@@ -83,7 +83,7 @@ class Publishing:
         Where it cannot be taken back, this process tells nothing more of the run.
         """
         run, left = self._row.path.name, unsynced.draft.left
-        with self._tools.locks.alone(f"{run}.run", _PATIENCE) as handle:
+        with self._tools.locks.try_alone(f"{run}.run", _PATIENCE) as handle:
             if not unsynced.newest or listed(self._row.path)[-1:] != unsynced.newest:
                 said = "Another process went on from it, but a power cut may undo it: check the disk"
             elif handle is not None and self._taken_back(unsynced.path, unsynced.inode):
@@ -97,7 +97,9 @@ class Publishing:
                 said = (
                     "It can be seen, but a power cut may undo it: check the disk, then open the storage anew"
                 )
-        return StorageError(f"run {unsynced.draft.commit.head.run_id!r}: {explain(unsynced.error)}. {said}")
+        return StorageError(
+            f"run {unsynced.draft.commit.head.run_id!r}: {explain_os_error(unsynced.error)}. {said}"
+        )
 
     def _taken_back(self, path: Path, inode: int | None) -> bool:
         """Take away what was published, while nobody else writes; false if that cannot be done."""
@@ -106,7 +108,7 @@ class Publishing:
             return False
         try:
             if path == self._row.path:
-                disk.remove(disk.renamed_away(path))
+                disk.remove(disk.move_away(path))
             else:
                 os.unlink(path)
         except OSError:

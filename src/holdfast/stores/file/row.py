@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from holdfast.checkpoint.store import Note
 from holdfast.errors import CheckpointCorrupt
-from holdfast.stores.common.names import safe_name
+from holdfast.stores.common.file_names import make_file_name
 from holdfast.stores.file import document
 from holdfast.stores.file.edits import Overlay
 from holdfast.stores.file.place import Misplaced, Names, Place, full, listed, names_in
@@ -107,10 +107,11 @@ class Row:
             self.known.pass_over(place)
             self._newest = looks
             self.add(place)
-        elif safe_name(file.head.run_id) != self.path.name:
+        elif make_file_name(file.head.run_id) != self.path.name:
             self.forget()
             raise Misplaced(
-                f"{file.path} belongs to run {file.head.run_id!r}, whose folder is {safe_name(file.head.run_id)!r}; "
+                f"{file.path} belongs to run {file.head.run_id!r}, whose folder is "
+                f"{make_file_name(file.head.run_id)!r}; "
                 f"{self.path} was copied or renamed: rename it back, or move it out of the store"
             )
         else:

@@ -24,7 +24,13 @@ from holdfast.checkpoint.store import (
 )
 from holdfast.errors import CheckpointCorrupt, StorageError
 from holdfast.ids import RunId
-from holdfast.stores.common.compare import check_expected, check_head, check_needs, check_removal, retagged
+from holdfast.stores.common.head_check import (
+    change_tags,
+    check_expected,
+    check_head,
+    check_needs,
+    check_removal,
+)
 from holdfast.stores.file import document
 from holdfast.stores.file.arrival import written_whole
 from holdfast.stores.file.edits import Overlay, removal_document, tags_document
@@ -126,7 +132,7 @@ class RunFolder:
             records = self.records(seq, seq, Depth.HEADERS) if known.head is not None else ()
             if known.head is None or not records:
                 return None
-            edits = tags_document(seq, retagged(records[0].tags, tags, drop))
+            edits = tags_document(seq, change_tags(records[0].tags, tags, drop))
             return Draft(Commit(known.head, known.expected), edits=edits, change=self._change(edits))
 
         with self._lock, self._forgetting():
@@ -294,8 +300,8 @@ class RunFolder:
     def _alone(self, patience: float = _PATIENCE) -> Iterator[None]:
         """Keep everybody else from the folder."""
         locks, name = self._tools.locks, self.path.name
-        with locks.turn(f"{name}.tidy") as mine, locks.alone(f"{name}.run", patience) as handle:
-            if not mine or (handle is None and not locks.unused(f"{name}.run")):
+        with locks.try_turn(f"{name}.tidy") as mine, locks.try_alone(f"{name}.run", patience) as handle:
+            if not mine or (handle is None and not locks.is_unused(f"{name}.run")):
                 raise StorageError(f"{self.path} is in use by others, and was not repaired; try again")
             yield
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from holdfast.checkpoint.store import Commit, Expected, Head, Letter
-from holdfast.stores.common.seals import MODULUS, keyed_seal, record_seal
+from holdfast.stores.common.seals import MODULUS, seal_entry, seal_record
 from holdfast.stores.file.document import Outline
 from holdfast.stores.file.place import FIRST, Place, full
 from holdfast.stores.file.waking import Sign, sign_of
@@ -107,7 +107,7 @@ class Standing:
         waiting = {**self.letters, **{letter.key: letter for letter in (*commit.letters, *left)}}
         taken = [key for key in commit.taken if waiting.pop(key, None) is not None]
         moved = commit.expected is None or commit.expected.checkpoint_id != commit.head.checkpoint_id
-        noted = sum(keyed_seal(commit.head.run_id, "note", *note) for note in commit.notes)
+        noted = sum(seal_entry(commit.head.run_id, "note", *note) for note in commit.notes)
         return Outline(
             commit.head,
             moved,
@@ -117,7 +117,7 @@ class Standing:
             bool(commit.notes),
             (*self.unsettled, self.next) if edits else self.unsettled,
             self.next if removes else self.base,
-            (self.content + change + sum(map(record_seal, commit.records))) % MODULUS,
+            (self.content + change + sum(map(seal_record, commit.records))) % MODULUS,
             (noted if moved else self.journal + noted) % MODULUS,
         )
 

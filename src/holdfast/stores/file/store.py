@@ -34,9 +34,9 @@ from holdfast.checkpoint.store import (
 from holdfast.checkpoint.threads import upkeep_threads
 from holdfast.errors import StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
-from holdfast.stores.common.disk import explain
+from holdfast.stores.common.disk import explain_os_error
 from holdfast.stores.common.presence import Presence
-from holdfast.stores.common.rehearsal import rehearsal_of
+from holdfast.stores.common.rehearsal import make_rehearsal
 from holdfast.stores.file.folders import Folders
 
 _T = TypeVar("_T")
@@ -111,7 +111,7 @@ class FileStore:
         folder = await self._do("copy what is to be repaired", lambda: self._folders.copied())
         copy = FileStore(folder, self.namespace)
         try:
-            yield rehearsal_of(copy, self, str(folder), str(self.path))
+            yield make_rehearsal(copy, self, str(folder), str(self.path))
         finally:
             await copy.close()
             await upkeep_threads.call(partial(self._folders.disk.remove, folder))
@@ -192,7 +192,9 @@ class FileStore:
         try:
             self._folders.presence.leave()
         except OSError as error:
-            raise StorageError(f"file store {self.path}: cannot leave it: {explain(error)}") from error
+            raise StorageError(
+                f"file store {self.path}: cannot leave it: {explain_os_error(error)}"
+            ) from error
 
     async def _do(self, doing: str, work: Callable[[], _T]) -> _T:
         """Work in a thread. A caller that is cancelled leaves it: what has begun goes on to its end."""
@@ -211,7 +213,9 @@ class FileStore:
             self._folders.open()
             return work()
         except OSError as error:
-            raise StorageError(f"file store {self.path}: cannot {doing}: {explain(error)}") from error
+            raise StorageError(
+                f"file store {self.path}: cannot {doing}: {explain_os_error(error)}"
+            ) from error
 
 
 def _leave(presence: Presence, process: int) -> None:

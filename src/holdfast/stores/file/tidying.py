@@ -57,14 +57,14 @@ class Tidying:
         known.full = later + known.full[len(earlier) :]
         if not any(place.round for place in earlier):
             return
-        with self._locks.turn(f"{self._name}.tidy") as mine:
+        with self._locks.try_turn(f"{self._name}.tidy") as mine:
             for place in earlier if mine else ():
                 empty_rounds(self._folder, place, self._disk, {*listed, known.base})
 
     def settle(self) -> None:
         """Carry out all edits, as far as that is possible, and make room; what fails is left to others."""
         try:
-            with self._locks.turn(f"{self._name}.tidy") as mine:
+            with self._locks.try_turn(f"{self._name}.tidy") as mine:
                 if mine:
                     self._settle()
         except (OSError, HoldfastError):
@@ -73,7 +73,7 @@ class Tidying:
     def _settle(self) -> None:
         view = self._row.view()
         known = self._row.known
-        if known.head is None or not known.unsettled or self._disk.is_unsure(self._folder):
+        if known.head is None or not known.unsettled or self._disk.has_unsynced_names(self._folder):
             return  # after a sync that failed nobody can tell that edits are carried out: they stay listed for good
         unsettled = known.unsettled
         moved = self._row.moved()
@@ -142,7 +142,7 @@ class Tidying:
             and place.seq > floor.offset
             and self._has_content(place)
         }
-        if 2 * len(alive) > len(before) or not self._locks.unused(f"{self._name}.run"):
+        if 2 * len(alive) > len(before) or not self._locks.is_unused(f"{self._name}.run"):
             for place in before:
                 if place not in alive:
                     empty(self._folder / place.name, self._disk)
@@ -165,7 +165,7 @@ class Tidying:
     def clear(self) -> None:
         """Remove the folder of a run that was removed, as far as that is possible."""
         try:
-            with self._locks.turn(f"{self._name}.tidy") as mine:
+            with self._locks.try_turn(f"{self._name}.tidy") as mine:
                 if mine:
                     self._clear()
         except OSError:
@@ -173,7 +173,7 @@ class Tidying:
         self._row.forget()
 
     def _clear(self) -> None:
-        with self._locks.alone(f"{self._name}.run", _PATIENCE) as handle:
+        with self._locks.try_alone(f"{self._name}.run", _PATIENCE) as handle:
             self._row.catch_up()
             end = self._row.known.newest
             if end is None or self._row.known.head is not None:
@@ -190,7 +190,7 @@ class Tidying:
                     empty(self._folder / place.name, self._disk)
             if handle is None:
                 return
-            if self._disk.is_unsure(self._folder):
+            if self._disk.has_unsynced_names(self._folder):
                 return
             # Nothing that was there before may come back without the file that ended it.
             self._disk.sync_names(self._folder)

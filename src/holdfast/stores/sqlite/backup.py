@@ -19,7 +19,7 @@ from holdfast.checkpoint.progress import Stopped
 from holdfast.errors import CheckpointCorrupt, HoldfastError, StorageError
 from holdfast.ids import Digest, RunId
 from holdfast.stores.common.blob_files import BlobFiles
-from holdfast.stores.common.disk import Disk, Irregular, is_regular, open_regular, refuse_link
+from holdfast.stores.common.disk import Disk, IrregularFile, is_regular, open_regular, reject_link
 from holdfast.stores.common.locks import Locks
 from holdfast.stores.sqlite.failures import patiently, storage_error
 from holdfast.stores.sqlite.handle import Handle, Place
@@ -119,12 +119,12 @@ class _Copy:
 
     def make(self) -> None:
         """Make it; where it fails, nothing new stays."""
-        refuse_link(self._folder)
-        refuse_link(self._disk.temp)
+        reject_link(self._folder)
+        reject_link(self._disk.temp)
         began_here = not self._folder.exists()
         self._disk.make_folder(self._folder)
         locks = Locks(self._folder)
-        with locks.turn(_LOCK) as alone:
+        with locks.try_turn(_LOCK) as alone:
             if not alone:
                 raise StorageError(
                     f"another backup to {str(self._target)!r} is under way; wait for it, or choose another path"
@@ -228,8 +228,8 @@ class _Copy:
         for one in big:
             place = one.path(self._target)
             if place.parent not in folders:
-                refuse_link(place.parent.parent)
-                refuse_link(place.parent)
+                reject_link(place.parent.parent)
+                reject_link(place.parent)
                 self._disk.make_folder(place.parent)
                 folders.add(place.parent)
             self._copy_one(one, place)
@@ -240,7 +240,7 @@ class _Copy:
         if is_regular(place) and place.stat().st_size == one.size:  # from a backup that was interrupted
             self._done += one.size
             return
-        temp = self._disk.write_all(self._content(one))
+        temp = self._disk.write_pieces(self._content(one))
         try:
             if temp.stat().st_size != one.size:
                 raise self._damaged(one, f"has {temp.stat().st_size} bytes, not {one.size}")
@@ -255,7 +255,7 @@ class _Copy:
                     yield data
                     self._done += len(data)
                     self._tell(self._done)
-        except Irregular as error:
+        except IrregularFile as error:
             raise self._damaged(one, f"is not what was stored: {error.strerror}") from error
         except FileNotFoundError:
             self._check_removed(one)

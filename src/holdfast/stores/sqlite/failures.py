@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from holdfast.errors import StorageError
-from holdfast.stores.common.disk import explain
+from holdfast.stores.common.disk import explain_os_error
 
 Result = TypeVar("Result")
 
@@ -79,7 +79,9 @@ def storage_error(
             "Find the one that left a transaction open (lsof shows who has the file open), then try again"
         )
     else:
-        explained = explain(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        explained = (
+            explain_os_error(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        )
         meaning = _MEANINGS.get(code, "") or explained
     name = getattr(error, "sqlite_errorname", None)
     code_name = f" [{name}]" if name else ""

@@ -11,7 +11,7 @@ from holdfast.checkpoint.format.record import read_header
 from holdfast.checkpoint.store import Damage, Record
 from holdfast.errors import CheckpointCorrupt, HoldfastError
 from holdfast.ids import CheckpointId, RunId
-from holdfast.stores.common.seals import MODULUS, keyed_seal
+from holdfast.stores.common.seals import MODULUS, seal_entry
 from holdfast.stores.sqlite import mail
 from holdfast.stores.sqlite.failures import any_text, storage_error
 from holdfast.stores.sqlite.handle import Handle, Place
@@ -179,7 +179,7 @@ def _content(connection: sqlite3.Connection, number: int, run_id: RunId, content
 def is_keyed(run_id: RunId, kind: str, key: Any, seal: Any, data: Any, order: int) -> bool:
     """Whether a note or a letter is what was left."""
     try:
-        return bool(keyed_seal(run_id, kind, str(key, "utf-8", "surrogatepass"), data, order) == seal)
+        return bool(seal_entry(run_id, kind, str(key, "utf-8", "surrogatepass"), data, order) == seal)
     except (TypeError, ValueError):
         return False
 

@@ -12,7 +12,7 @@ from typing import Any
 from holdfast.checkpoint.store import Letter, Note
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import RunId
-from holdfast.stores.common.seals import keyed_seal
+from holdfast.stores.common.seals import seal_entry
 
 NOTE, LETTER = "note", "letter"
 """What seals call them."""
@@ -49,7 +49,7 @@ def add_notes(connection: sqlite3.Connection, run: int, run_id: RunId, notes: It
     for key, data in notes:
         before = connection.execute(_NOTED, (run, _stored(key))).fetchone()
         order, old = before or (*connection.execute(_NEXT + "notes").fetchone(), 0)
-        seal = keyed_seal(run_id, NOTE, key, data, order)
+        seal = seal_entry(run_id, NOTE, key, data, order)
         connection.execute(_ADD_NOTE, (order, run, _stored(key), seal, data))
         change += seal - number(old)
     return change
@@ -61,7 +61,7 @@ def take_letters(connection: sqlite3.Connection, run: int, run_id: RunId, keys: 
     for key in keys:
         before = connection.execute(_LEFT, (run, _stored(key))).fetchone()
         if before is not None and not before[2]:
-            seal = keyed_seal(run_id, LETTER, key, None, before[0])
+            seal = seal_entry(run_id, LETTER, key, None, before[0])
             connection.execute(_TAKE, (seal, before[0]))
             change += seal - number(before[1])
     return change
@@ -83,7 +83,7 @@ def leave_letters(connection: sqlite3.Connection, run: int, run_id: RunId, lette
     """Leave letters whose keys are new."""
     (first,) = connection.execute(_NEXT + "letters").fetchone()
     rows = [
-        (order, run, _stored(key), keyed_seal(run_id, LETTER, key, data, order), data)
+        (order, run, _stored(key), seal_entry(run_id, LETTER, key, data, order), data)
         for order, (key, data) in enumerate(dict(letters).items(), first)
     ]
     connection.executemany(_ADD_LETTER, rows)

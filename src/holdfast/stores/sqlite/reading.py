@@ -12,9 +12,9 @@ from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.common.blob_files import BlobFiles
-from holdfast.stores.common.compare import sound
-from holdfast.stores.common.disk import Irregular
-from holdfast.stores.common.seals import head_seal, record_seal
+from holdfast.stores.common.disk import IrregularFile
+from holdfast.stores.common.head_check import check_head_fields
+from holdfast.stores.common.seals import seal_head, seal_record
 from holdfast.stores.sqlite.mail import has_table
 from holdfast.stores.sqlite.writing import FIND_FAMILY, prefix
 
@@ -78,8 +78,8 @@ def checked_head(namespace: str, row: tuple[Any, ...]) -> Head:
     """The head in a row, if it is what was written; raises ``CheckpointCorrupt``."""
     *fields, content, seal = row
     try:
-        head = sound(_head(tuple(fields)))
-        if head_seal(namespace, head, content) != seal:
+        head = check_head_fields(_head(tuple(fields)))
+        if seal_head(namespace, head, content) != seal:
             raise ValueError("it is not what was written")
         return head
     except (AttributeError, TypeError, ValueError) as error:
@@ -237,7 +237,7 @@ def _checked(record: Record, seal: Any) -> Record:
 
 def _is_sound(record: Record, seal: Any) -> bool:
     try:
-        return bool(record_seal(record) == seal)
+        return bool(seal_record(record) == seal)
     except (TypeError, ValueError):
         return False
 
@@ -306,7 +306,7 @@ def _from_file(files: BlobFiles, family: RunId, digest: Digest, size: int) -> by
     path = files.path(family, digest)
     try:
         data = files.read(family, digest, size)
-    except Irregular as error:
+    except IrregularFile as error:
         raise CheckpointCorrupt(
             f"the file {str(path)!r} of a large value of run {family!r} is not what was stored: {error.strerror}. "
             "Restore it from a backup"

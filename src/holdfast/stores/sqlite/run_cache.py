@@ -7,12 +7,12 @@ from functools import cache
 from typing import TypeAlias
 
 from holdfast.ids import RunId
-from holdfast.stores.common.compare import Place
+from holdfast.stores.common.head_check import HeadPosition
 
 Indexed: TypeAlias = tuple[int, int | None, str, str]
 """The columns of a run that are in indexes: created, wake_at, status and family."""
 
-Standing: TypeAlias = tuple[int, Place, int, Indexed, int]
+Standing: TypeAlias = tuple[int, HeadPosition, int, Indexed, int]
 """A run: its number, where it stands, its content, what is indexed, and whether it has notes or letters that wait."""
 
 NOTES, LETTERS = 1, 2

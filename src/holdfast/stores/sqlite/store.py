@@ -126,7 +126,7 @@ class SqliteStore:
         if not big:
             return nullcontext()
         await self.open()  # so that nothing is put beside a file that is no store
-        bring = partial(session.blob_files.bring, family, big)
+        bring = partial(session.blob_files.write_and_hold, family, big)
         held: AbstractContextManager[None] = await session.files.call(Job("writing large values of", bring))
         return held
 
@@ -165,7 +165,7 @@ class SqliteStore:
     async def rehearsal(self) -> AsyncIterator[Rehearsal]:
         from tempfile import TemporaryDirectory
 
-        from holdfast.stores.common.rehearsal import rehearsal_of
+        from holdfast.stores.common.rehearsal import make_rehearsal
         from holdfast.stores.sqlite.backup import copy_database
 
         with TemporaryDirectory(prefix="holdfast-") as folder:
@@ -174,7 +174,7 @@ class SqliteStore:
             copy = SqliteStore(path, self.namespace, big_blob=sys.maxsize)
             copy._large_values = self._large_values  # it reads them, and writes none: none is large enough
             try:
-                yield rehearsal_of(copy, self, str(path), str(self.path))
+                yield make_rehearsal(copy, self, str(path), str(self.path))
             finally:
                 await copy.close()
 
@@ -229,7 +229,7 @@ class SqliteStore:
             lambda connection: upkeep.mark(connection, self.namespace, family)
         )
         beside: Mapping[Digest, int] = await session.files.call(
-            Job("listing large values of", partial(session.blob_files.sizes, family))
+            Job("listing large values of", partial(session.blob_files.list_sizes, family))
         )
         return Marked(marked.mark, {**beside, **marked.sizes})
 
@@ -243,7 +243,7 @@ class SqliteStore:
             return freed
 
         alone: AbstractContextManager[None] | None = await session.files.call(
-            Job("sweeping", session.blob_files.alone)
+            Job("sweeping", session.blob_files.try_sweep_lock)
         )
         if alone is None:
             return await discard(files=False)

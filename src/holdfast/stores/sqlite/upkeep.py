@@ -9,8 +9,8 @@ from holdfast.checkpoint.store import Depth, Expected, Head, Marked, Record, Rem
 from holdfast.errors import StorageError
 from holdfast.ids import Digest, RunId
 from holdfast.stores.common.blob_files import BlobFiles
-from holdfast.stores.common.compare import check_expected, check_removal, retagged
-from holdfast.stores.common.seals import record_seal
+from holdfast.stores.common.head_check import change_tags, check_expected, check_removal
+from holdfast.stores.common.seals import seal_record
 from holdfast.stores.sqlite import mail
 from holdfast.stores.sqlite.reading import known_blobs, read_head, read_records
 from holdfast.stores.sqlite.writer import Refused
@@ -85,7 +85,7 @@ def _sealed(connection: sqlite3.Connection, row: int, before: Record, after: Rec
     if not before.sound:
         return 0
     (old,) = connection.execute(_SEAL, (row,)).fetchone()
-    new = record_seal(after)
+    new = seal_record(after)
     connection.execute(_SET_SEAL, (new, row))
     return new - mail.number(old)
 
@@ -111,7 +111,7 @@ def tag(
     if head is None or run is None or row is None:
         return False
     before = _at(connection, namespace, run_id, seq)
-    after = before._replace(tags=retagged(before.tags, tags, drop))
+    after = before._replace(tags=change_tags(before.tags, tags, drop))
     connection.execute(_OF_CHECKPOINT[1], row)
     given = [(*row, text.encode("utf-8", "surrogatepass")) for text in after.tags]
     connection.executemany("INSERT INTO tags VALUES (?, ?)", given)

@@ -11,8 +11,8 @@ from typing import TypeAlias
 from holdfast.checkpoint.store import Blob, Commit, Head, Letter, Record
 from holdfast.errors import CheckpointCorrupt, CheckpointNotFound, HeadMoved
 from holdfast.ids import RunId
-from holdfast.stores.common.compare import check_head, check_needs
-from holdfast.stores.common.seals import MODULUS, head_seal, seal_of_parts
+from holdfast.stores.common.head_check import check_head, check_needs
+from holdfast.stores.common.seals import MODULUS, seal_head, seal_record_parts
 from holdfast.stores.sqlite import mail
 from holdfast.stores.sqlite.run_cache import LETTERS, NOTES, Standing, find_runs
 
@@ -187,7 +187,7 @@ def change_content(connection: sqlite3.Connection, namespace: str, run: int, hea
     """Let the sum of the seals of a run be another, where it stands."""
     (content,) = connection.execute("SELECT content FROM runs WHERE id = ?", (run,)).fetchone()
     content = (content + change) % MODULUS
-    connection.execute(_SET_CONTENT, (content, head_seal(namespace, head, content), run))
+    connection.execute(_SET_CONTENT, (content, seal_head(namespace, head, content), run))
 
 
 def replace_run(connection: sqlite3.Connection, namespace: str, commit: Commit, big_blob: int) -> None:
@@ -236,7 +236,7 @@ def moving(namespace: str, head: Head, content: int) -> tuple[object, ...]:
         kept,
         waits,
         content,
-        head_seal(namespace, head, content),
+        seal_head(namespace, head, content),
     )
 
 
@@ -264,7 +264,7 @@ def row_of(run: int, record: Record) -> Row:
     checkpoint_id, _, seq, header, changes, values, new_bytes, keyframe, tags, _ = record
     checkpoint = _from_hex(checkpoint_id)
     (find,) = _PREFIX.unpack_from(checkpoint)
-    seal = seal_of_parts(checkpoint_id, seq, new_bytes, tags, None if keyframe is None else keyframe.cut)
+    seal = seal_record_parts(checkpoint_id, seq, new_bytes, tags, None if keyframe is None else keyframe.cut)
     return (
         run,
         seq,

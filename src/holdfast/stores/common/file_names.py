@@ -11,17 +11,17 @@ _DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?")
 _READABLE_CHARACTERS = 60
 
 
-def safe_name(text: str) -> str:
+def make_file_name(text: str) -> str:
     """A file name for ``text``: on every file system, never the same for two texts, never a way out of a folder.
 
     Lowercase names stay as they are. All others get a digest, because file systems may ignore case, normalize
     letters, or refuse lengths and names.
 
-    >>> safe_name("triage-eu.2024")
+    >>> make_file_name("triage-eu.2024")
     'triage-eu.2024'
-    >>> safe_name("Order 17")
+    >>> make_file_name("Order 17")
     'order_17~bab548482b176ab83b84f378383f12c3'
-    >>> safe_name("..")
+    >>> make_file_name("..")
     '__~c577bd8f25028e3bfd5dcb065343514b'
     """
     if _PLAIN.fullmatch(text) and not _DEVICE.fullmatch(text):

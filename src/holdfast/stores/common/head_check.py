@@ -9,11 +9,11 @@ from holdfast.checkpoint.store import Commit, Expected, Head, Removal
 from holdfast.errors import CheckpointNotFound, HeadMoved, StorageError
 from holdfast.ids import Digest, RunId
 
-Place: TypeAlias = tuple[str, int]
+HeadPosition: TypeAlias = tuple[str, int]
 """A checkpoint and a token, as ``Expected`` has them, which a plain tuple equals."""
 
 
-def check_head(commit: Commit, there: Place | None) -> None:
+def check_head(commit: Commit, there: HeadPosition | None) -> None:
     """Raise ``HeadMoved`` unless the place that is ``there`` is what the commit expects."""
     if there != commit.expected:
         raise HeadMoved(f"run {commit.head.run_id!r} {_difference(commit.expected, there)}")
@@ -45,7 +45,7 @@ def check_removal(head: Head, removal: Removal) -> None:
         )
 
 
-def _difference(expected: Place | None, there: Place | None) -> str:
+def _difference(expected: HeadPosition | None, there: HeadPosition | None) -> str:
     if there is None:
         return (
             f"is not in the storage, but its writer left it at {_shown(expected)}; nothing was written. "
@@ -62,11 +62,11 @@ def _difference(expected: Place | None, there: Place | None) -> str:
     )
 
 
-def _shown(place: Place | None) -> str:
+def _shown(place: HeadPosition | None) -> str:
     return f"checkpoint {place[0][:12]} (token {place[1]})" if place is not None else "no checkpoint"
 
 
-def sound(head: Head) -> Head:
+def check_head_fields(head: Head) -> Head:
     """A head that was read, if it can be one; raises ``TypeError`` or ``ValueError``."""
     for name in ("seq", "token", "created", "updated", "takeovers"):
         number = getattr(head, name)
@@ -78,7 +78,7 @@ def sound(head: Head) -> Head:
     return head
 
 
-def retagged(known: Sequence[str], tags: Sequence[str], drop: Sequence[str] | None) -> tuple[str, ...]:
+def change_tags(known: Sequence[str], tags: Sequence[str], drop: Sequence[str] | None) -> tuple[str, ...]:
     """The tags of a record that had some, after ``Store.tag``."""
     kept = [] if drop is None else [tag for tag in known if tag not in drop]
     return tuple(dict.fromkeys([*kept, *tags]))

@@ -12,7 +12,7 @@ from holdfast.ids import RunId
 _Order: TypeAlias = tuple[int, RunId]
 
 
-def asked_for(heads: Iterable[Head], query: RunQuery) -> list[Head]:
+def select_runs(heads: Iterable[Head], query: RunQuery) -> list[Head]:
     """The heads that the query asks for, in its order."""
     order = _newest if query.newest else _oldest
     ordered = sorted(heads, key=order)
@@ -22,7 +22,7 @@ def asked_for(heads: Iterable[Head], query: RunQuery) -> list[Head]:
     return wanted[: query.limit]
 
 
-def due_of(
+def select_due_runs(
     heads: Iterable[Head], workflow_name: str, time: int, limit: int, has_letters: Callable[[RunId], bool]
 ) -> list[Head]:
     """The runs of a workflow that have something to do, in the order in which they should be woken."""
