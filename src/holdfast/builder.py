@@ -31,6 +31,7 @@ from holdfast.graph.spec import ExecutorSpec, spec_of
 from holdfast.graph.state_key import MergeRule, merge_rule
 from holdfast.graph.validate import validate
 from holdfast.ids import ExecutorId, complaint_about_id
+from holdfast.runtime.config import RunConfig
 from holdfast.workflow import Workflow
 
 if TYPE_CHECKING:
@@ -294,15 +295,14 @@ class WorkflowBuilder:
         validate(graph)
         check_aliases(graph)
         name = self._name or f"{self._start}-{graph.fingerprint[:8]}"
-        return Workflow(
-            graph,
-            name,
+        config = RunConfig(
             max_iterations=self._max_iterations,
             limits=self._limits,
             storage=self._storage,
             retention=self._retention,
             durability=self._durability,
         )
+        return Workflow(graph, name, config)
 
     def _in_order(self) -> dict[ExecutorId, ExecutorSpec]:
         """The executors in graph order: as first named in the start and the edges."""

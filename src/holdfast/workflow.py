@@ -13,12 +13,9 @@ from holdfast.ids import RunId, complaint_about_id
 if TYPE_CHECKING:
     from holdfast.checkpoint.codec import Codec
     from holdfast.checkpoint.info import CheckpointInfo
-    from holdfast.checkpoint.retention import Retention
     from holdfast.checkpoint.storage import CheckpointStorage
-    from holdfast.engine.durability import Durability
-    from holdfast.engine.limits import Limits
+    from holdfast.runtime.config import RunConfig
     from holdfast.runtime.durable.stored_runs import Durable, Edits
-    from holdfast.runtime.environment import Environment
     from holdfast.runtime.run.factory import Runs
     from holdfast.runtime.run.result import RunResult
     from holdfast.runtime.run.run import Answers, Run
@@ -39,33 +36,19 @@ class Workflow:
     ['HELLO']
     """
 
-    def __init__(
-        self,
-        graph: Graph,
-        name: str,
-        *,
-        max_iterations: int,
-        limits: Limits,
-        environment: Environment | None = None,
-        storage: CheckpointStorage | None = None,
-        retention: Retention | None = None,
-        durability: Durability = "sync",
-    ) -> None:
+    def __init__(self, graph: Graph, name: str, config: RunConfig) -> None:
         from holdfast.runtime.environment import current
         from holdfast.runtime.step.leases import remember
 
         self._graph = graph
         self._name = name
-        self._max_iterations = max_iterations
-        self._limits = limits
-        self._environment = environment or current()
+        self._config = config
+        self._environment = config.environment or current()
         self._shared = remember(graph)
-        self._storage = storage
-        self._retention = retention
-        self._durability = durability
+        self._storage = config.storage
         self._codec: Codec | None = None
-        if storage is not None:
-            self._durable(storage)  # so that what cannot be stored is said when the workflow is built
+        if config.storage is not None:
+            self._durable(config.storage)  # so that what cannot be stored is said when the workflow is built
 
     @property
     def name(self) -> str:
@@ -237,8 +220,9 @@ class Workflow:
         # Once for all runs: an import statement costs as much as several objects, also where all is imported.
         from holdfast.runtime.run.factory import Runs
 
+        config = self._config
         return Runs(
-            self._graph, self._name, self._limits, self._max_iterations, self._environment, self._shared
+            self._graph, self._name, config.limits, config.max_iterations, self._environment, self._shared
         )
 
     def _new_run(self, message: Any, run_id: str | None, storage: CheckpointStorage | None) -> Run:
@@ -290,17 +274,18 @@ class Workflow:
             raise WrongType(f"storage={storage!r}: give a storage, like SqliteCheckpointStorage('runs.db')")
         if self._codec is None:
             self._codec = declared_codec(self._graph)
-        storage.learn(self._name, self._codec, self._limits.max_value_size)
+        config = self._config
+        storage.learn(self._name, self._codec, config.limits.max_value_size)
         return Durable(
             self._graph,
             self._name,
-            self._limits,
+            config.limits,
             self._environment,
             storage,
             self._codec,
             self._runs.runner,
-            self._retention,
-            self._durability,
+            config.retention,
+            config.durability,
         )
 
     def __repr__(self) -> str:

@@ -67,7 +67,7 @@ DURABILITIES = st.sampled_from(["sync", "async", "exit"])
 def durable(build: Callable[[], Workflow], durability: str) -> Callable[[], Workflow]:
     def make() -> Workflow:
         workflow = build()
-        workflow._durability = checked_durability(durability)
+        workflow._config = workflow._config._replace(durability=checked_durability(durability))
         return workflow
 
     return make

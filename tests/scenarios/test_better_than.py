@@ -17,7 +17,6 @@ from holdfast import (
     ExecutorFailed,
     GraphChanged,
     InMemoryCheckpointStorage,
-    Limits,
     Workflow,
     WorkflowBuilder,
     WorkflowContext,
@@ -25,6 +24,7 @@ from holdfast import (
     executor,
     handler,
 )
+from holdfast.runtime.config import RunConfig
 from holdfast.runtime.environment import Environment
 from tests.programs import run as run_script
 from tests.support.durable import Place
@@ -218,7 +218,7 @@ async def test_the_latest_checkpoint_is_known_by_its_number_not_by_the_clock(pla
         moment = datetime.datetime(2026, 3, 11, hour, tzinfo=datetime.UTC)
         graph = counting().graph
         environment = Environment(now=lambda: moment)
-        return Workflow(graph, "Count", max_iterations=9, limits=Limits(), environment=environment)
+        return Workflow(graph, "Count", RunConfig(max_iterations=9, environment=environment))
 
     first = await at(12).start(1, run_id="mine", storage=place.storage)
     await first.wait_for_completion()

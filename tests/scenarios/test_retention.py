@@ -30,7 +30,7 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.engine.limits import Limits
+from holdfast.runtime.config import RunConfig
 from holdfast.runtime.environment import Environment
 from tests.support.durable import ON_DISK, Place, outputs_of, watched
 from tests.support.retained import (
@@ -589,14 +589,8 @@ async def test_big_values_are_removed_with_what_held_them(place: Place, size: in
 
 def timed(clock: Clock, retention: Retention | None) -> Workflow:
     graph = counting().graph
-    return Workflow(
-        graph,
-        "Count",
-        max_iterations=99,
-        limits=Limits(),
-        environment=Environment(now=clock),
-        retention=retention,
-    )
+    config = RunConfig(max_iterations=99, environment=Environment(now=clock), retention=retention)
+    return Workflow(graph, "Count", config)
 
 
 @pytest.mark.parametrize("retention", [LATEST, Retention.keep_last(2), Retention.full_history()], ids=repr)

@@ -15,7 +15,6 @@ from holdfast import (
     ExecutorTimeout,
     GraphError,
     InvalidArgument,
-    Limits,
     RetryPolicy,
     RunStatus,
     Workflow,
@@ -28,6 +27,7 @@ from holdfast import (
     handler,
     response_handler,
 )
+from holdfast.runtime.config import RunConfig
 from holdfast.runtime.environment import Environment
 from tests.support.runs import cause_of_failure, events_of, events_until_failure, names, soon
 from tests.support.seeded_loop import run_seeded
@@ -58,9 +58,7 @@ def alone(work: Any, chance: Callable[[], float] | None = None) -> Workflow:
     built = WorkflowBuilder(name="Alone").set_start_executor(work).build()
     if chance is None:
         return built
-    return Workflow(
-        built.graph, built.name, max_iterations=100, limits=Limits(), environment=Environment(chance=chance)
-    )
+    return Workflow(built.graph, built.name, RunConfig(environment=Environment(chance=chance)))
 
 
 def in_virtual_time(make: Callable[[], Coroutine[Any, Any, T]]) -> T:

@@ -27,7 +27,7 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.engine.limits import Limits
+from holdfast.runtime.config import RunConfig
 from holdfast.runtime.environment import Environment
 from tests.seeds.storages import OpenStorage
 from tests.support.runs import events_until_failure
@@ -254,13 +254,7 @@ NOON = datetime.datetime(2026, 3, 11, 12, 0, 0, 123_456, datetime.UTC)
 
 
 def timed_by(clock: Clock, workflow: Workflow) -> Workflow:
-    return Workflow(
-        workflow.graph,
-        workflow.name,
-        max_iterations=100,
-        limits=Limits(),
-        environment=Environment(now=clock),
-    )
+    return Workflow(workflow.graph, workflow.name, RunConfig(environment=Environment(now=clock)))
 
 
 async def test_timestamps_have_microseconds_and_increase_while_the_clock_stands(
