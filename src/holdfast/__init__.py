@@ -42,13 +42,10 @@ from holdfast.errors import (
     WaitingFanIn,
     WrongType,
 )
-from holdfast.graph.context import WorkflowContext
-from holdfast.graph.executor import Executor, Recipe, executor
-from holdfast.graph.expired import RequestExpired
+from holdfast.graph.context import RequestExpired, WorkflowContext
+from holdfast.graph.executor import Executor, Recipe, RequestInfoExecutor, WorkflowExecutor, executor
 from holdfast.graph.handler import handler, response_handler
-from holdfast.graph.nested import WorkflowExecutor
-from holdfast.graph.policy import RetryPolicy
-from holdfast.graph.request_info import RequestInfoExecutor
+from holdfast.graph.retry import RetryPolicy
 from holdfast.graph.state_key import Merge, StateKey
 from holdfast.workflow import Workflow
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from holdfast.engine.durability import Durability, checked_durability
 from holdfast.engine.limits import Limits
@@ -23,10 +23,8 @@ from holdfast.graph.edge import (
     Switch,
     SwitchCase,
 )
-from holdfast.graph.executor import Executor
+from holdfast.graph.executor import Executor, FunctionExecutor, Recipe, WorkflowExecutor
 from holdfast.graph.graph import Graph
-from holdfast.graph.nested import WorkflowExecutor
-from holdfast.graph.placeable import Placeable, id_hint, spec_of_placeable
 from holdfast.graph.spec import ExecutorSpec, spec_of
 from holdfast.graph.state_key import MergeRule, merge_rule
 from holdfast.graph.validate import validate
@@ -40,6 +38,10 @@ if TYPE_CHECKING:
 
 # The workflows whose factories are being called, outermost first.
 _REGISTERING: ContextVar[tuple[str, ...]] = ContextVar("registering", default=())
+
+
+Placeable: TypeAlias = type[Executor] | Recipe | Executor | str
+"""The ways to name an executor in an edge: a class, a recipe, an instance, a decorated function or an id."""
 
 
 class Case(NamedTuple):
@@ -339,7 +341,7 @@ class WorkflowBuilder:
         elif there is not executor and there != executor:
             raise GraphError(
                 f"two executors have the id {executor_id!r}: {there!r} and {executor!r}; "
-                f"give one of them another id, like {id_hint(executor)}"
+                f"give one of them another id, like {_id_hint(executor)}"
             )
         return executor_id
 
@@ -385,3 +387,42 @@ class WorkflowBuilder:
         if complaint := complaint_about_id(text):
             raise GraphError(f"executor id {text!r} {complaint}")
         return ExecutorId(text)
+
+
+def spec_of_placeable(
+    executor: type[Executor] | Recipe | Executor, known: dict[type[Executor], ExecutorSpec] | None = None
+) -> ExecutorSpec:
+    """Return the spec of an executor in an edge; raise ``GraphError`` if it cannot stand there."""
+    if not isinstance(executor, Recipe | Executor) and not _is_executor_class(executor):
+        raise GraphError(_why_not_placeable(executor))
+    if isinstance(executor, Recipe) and issubclass(executor.executor_class, WorkflowExecutor):
+        raise GraphError(f"{executor!r}: nest a workflow with WorkflowExecutor(workflow, id='...') itself")
+    return spec_of(executor, known=known)
+
+
+def _id_hint(executor: object) -> str:
+    """Return the code that gives an executor another id, for messages."""
+    if isinstance(executor, FunctionExecutor):
+        return "@executor(id='...')"
+    cls = executor if isinstance(executor, type) else type(executor)
+    if isinstance(executor, Recipe):
+        cls = executor.executor_class
+    return f"{cls.__name__}.bind(id='...')"
+
+
+def _is_executor_class(thing: object) -> bool:
+    return isinstance(thing, type) and issubclass(thing, Executor)
+
+
+def _why_not_placeable(thing: object) -> str:
+    if isinstance(getattr(thing, "graph", None), Graph):
+        return f"{thing!r} cannot stand in an edge itself; nest it with WorkflowExecutor(workflow, id='...')"
+    if isinstance(thing, type):
+        return f"class {thing.__name__} is not an Executor; derive it from Executor"
+    if callable(thing):
+        name = getattr(thing, "__name__", repr(thing))
+        return f"function {name!r} is not an executor; decorate it with @executor"
+    return (
+        f"{thing!r} cannot stand in an edge; use an Executor class, Class.bind(...), an instance, "
+        f"a function decorated with @executor, or an id"
+    )

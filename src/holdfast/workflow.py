@@ -67,13 +67,13 @@ class Workflow:
 
     def to_mermaid(self) -> str:
         """The graph as Mermaid text."""
-        from holdfast.graph.viz import to_mermaid
+        from holdfast.graph.describe.viz import to_mermaid
 
         return to_mermaid(self._graph)
 
     def to_dot(self) -> str:
         """The graph in the DOT language of Graphviz."""
-        from holdfast.graph.viz import to_dot
+        from holdfast.graph.describe.viz import to_dot
 
         return to_dot(self._graph, self._name)
 

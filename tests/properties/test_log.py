@@ -25,11 +25,10 @@ from holdfast.checkpoint.write.entry import Entry
 from holdfast.checkpoint.write.log import RunLog
 from holdfast.checkpoint.write.records import Outside
 from holdfast.engine import state
-from holdfast.engine.copying import differs
-from holdfast.engine.distance import distance
+from holdfast.engine.copies import differs
 from holdfast.engine.message import Delivery, Expiry, Output, Request
 from holdfast.engine.persistent import Chain
-from holdfast.engine.snapshot import BufferKey, Delta, Snapshot, advance, answered
+from holdfast.engine.snapshot import BufferKey, Delta, Snapshot, advance, answered, distance
 from holdfast.engine.state import Scope
 from holdfast.engine.status import RunStatus
 from holdfast.engine.value import Joined, Value

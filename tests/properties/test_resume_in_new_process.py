@@ -13,7 +13,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from holdfast import InMemoryCheckpointStorage
-from holdfast.engine.copying import differs
+from holdfast.engine.copies import differs
 from tests.programs import ROOT
 from tests.support.going_on import ONE_BY_ONE, TOGETHER, Story, compare, lived
 from tests.support.living import Living, answer, inputs, livings

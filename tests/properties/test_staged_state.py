@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import Merge, StateConflict, WrongType
-from holdfast.engine.staging import Staging
-from holdfast.engine.state import EMPTY_STATE, Scope, State, combine, read, write
+from holdfast.engine.state import EMPTY_STATE, Scope, Staging, State, combine, read, write
 from holdfast.engine.value import Copier, capture
 from holdfast.ids import ExecutorId
 

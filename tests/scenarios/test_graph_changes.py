@@ -33,8 +33,8 @@ from holdfast import (
     response_handler,
 )
 from holdfast.checkpoint.store import Commit, Depth, Expected
-from holdfast.graph import description
-from holdfast.graph.types import type_name
+from holdfast.graph.describe import description
+from holdfast.graph.typing.types import type_name
 from holdfast.ids import RunId
 from tests.support.durable import (
     ON_DISK,

@@ -29,7 +29,7 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.engine.copying import differs
+from holdfast.engine.copies import differs
 from tests.support.durable import Place
 from tests.support.journals import (
     RUN,

@@ -29,9 +29,9 @@ from holdfast import (
     executor,
     handler,
 )
+from holdfast.builder import spec_of_placeable
 from holdfast.checkpoint.write import log
-from holdfast.engine.staging import Staging
-from holdfast.graph.placeable import spec_of_placeable
+from holdfast.engine.state import Staging
 
 if TYPE_CHECKING:
     from _typeshed import TraceFunction

@@ -18,7 +18,7 @@ from holdfast import (
 )
 from holdfast.checkpoint.format.record import read_header
 from holdfast.checkpoint.store import Depth
-from holdfast.engine.copying import differs
+from holdfast.engine.copies import differs
 from holdfast.engine.limits import Limits
 from holdfast.engine.message import Delivery
 from holdfast.engine.persistent import GONE, Layered

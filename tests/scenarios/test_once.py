@@ -35,7 +35,7 @@ from holdfast import (
     response_handler,
 )
 from holdfast.checkpoint.store import Commit, Letter
-from holdfast.engine.copying import differs
+from holdfast.engine.copies import differs
 from tests.support.durable import Gate, Place, Wrapped, outputs_of
 from tests.support.journals import RUN, Trip, broken, calls, fails, fan, goes_on, note, noted, ran, start
 from tests.support.runs import soon

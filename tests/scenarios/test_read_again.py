@@ -14,7 +14,7 @@ from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.format import slices
 from holdfast.checkpoint.values import Encoder
-from holdfast.engine.copying import is_immutable
+from holdfast.engine.copies import is_immutable
 from holdfast.engine.value import Copied
 from tests.properties.test_codec import CODEC, VALUES
 from tests.support.runs import soon

@@ -6,8 +6,8 @@ from functools import cache
 from typing import Any
 
 from holdfast import Executor, Workflow, WorkflowBuilder, WorkflowContext, WorkflowExecutor, handler
-from holdfast.graph.description import description_text
-from holdfast.graph.difference import difference
+from holdfast.graph.describe.description import description_text
+from holdfast.graph.describe.difference import difference
 
 Build = Callable[[WorkflowBuilder], object]
 

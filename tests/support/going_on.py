@@ -25,7 +25,7 @@ from holdfast.checkpoint.info import Cause, Phase
 from holdfast.checkpoint.read.loading import load
 from holdfast.checkpoint.read.restoring import snapshot_of
 from holdfast.checkpoint.store import Depth
-from holdfast.engine.copying import differs
+from holdfast.engine.copies import differs
 from holdfast.engine.message import Request
 from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.value import NotAtHand, Value

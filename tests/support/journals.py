@@ -24,7 +24,7 @@ from holdfast import (
 )
 from holdfast.checkpoint.format.bundles import unbundled
 from holdfast.checkpoint.store import Note
-from holdfast.engine.copying import differs
+from holdfast.engine.copies import differs
 from holdfast.ids import RunId
 from holdfast.testing.resumable import _durable
 from tests.support.durable import Place, info_of_run

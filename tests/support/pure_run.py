@@ -6,8 +6,7 @@ from typing import Any, NamedTuple, Protocol
 from holdfast import Limits, Workflow
 from holdfast.engine.message import Output, Sent
 from holdfast.engine.snapshot import Snapshot
-from holdfast.engine.staging import Staging
-from holdfast.engine.state import Scope
+from holdfast.engine.state import Scope, Staging
 from holdfast.engine.superstep import Applied, Outcome, Turn, apply, begin, plan
 from holdfast.engine.value import Copier, capture
 from holdfast.ids import ExecutorId

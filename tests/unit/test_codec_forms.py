@@ -18,7 +18,7 @@ import typing_extensions
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.codec.registry import TypeRegistry
 from holdfast.errors import CheckpointCorrupt, GraphError, NotCheckpointable, UnknownType
-from holdfast.graph.types import type_name
+from holdfast.graph.typing.types import type_name
 
 T = TypeVar("T")
 

@@ -27,7 +27,7 @@ from holdfast.checkpoint.codec import Codec, writer
 from holdfast.checkpoint.codec.registry import TypeRegistry, checkpointable
 from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.values import Encoder
-from holdfast.engine.copying import copied
+from holdfast.engine.copies import copied
 from holdfast.errors import NotCheckpointable, UnknownType
 from tests.unit.test_codec_exact import exact
 

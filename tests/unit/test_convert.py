@@ -12,7 +12,7 @@ from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, NotReq
 
 import pytest
 
-from holdfast.graph.convert import Unconvertible, convert
+from holdfast.graph.typing.conversion import Unconvertible, convert
 
 T = TypeVar("T")
 UserId = NewType("UserId", int)

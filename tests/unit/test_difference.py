@@ -13,8 +13,8 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.graph.description import description_text
-from holdfast.graph.difference import difference
+from holdfast.graph.describe.description import description_text
+from holdfast.graph.describe.difference import difference
 from tests.support.differences import (
     A,
     B,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.graph.difference import UNNAMED, difference
+from holdfast.graph.describe.difference import UNNAMED, difference
 from tests.support.differences import (
     guess,
     nesting,

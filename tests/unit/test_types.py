@@ -34,9 +34,9 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from holdfast.graph.dispatch import Dispatch
-from holdfast.graph.matching import can_match, matches
-from holdfast.graph.types import is_anything, is_nothing, members, type_name
+from holdfast.graph.typing.dispatch import Dispatch
+from holdfast.graph.typing.match import can_match, matches
+from holdfast.graph.typing.types import is_anything, is_nothing, members, type_name
 
 T = TypeVar("T")
 K = TypeVar("K")

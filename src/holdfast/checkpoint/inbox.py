@@ -12,7 +12,7 @@ from holdfast.checkpoint.format.record import plain_form, stored_form
 from holdfast.checkpoint.store import Letter
 from holdfast.checkpoint.values import Encoded, Encoder, class_of
 from holdfast.engine.value import Value
-from holdfast.graph.expired import RequestExpired
+from holdfast.graph.context import RequestExpired
 from holdfast.ids import RequestId
 
 # It is an answer that needs no declaration: every storage can hold it.

@@ -12,10 +12,10 @@ from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.format.changes import Ref
 from holdfast.checkpoint.format.record import LARGEST
 from holdfast.checkpoint.format.slices import SEQUENCES
-from holdfast.engine.copying import ListMaker, Maker, differs, is_immutable, maker_of, size_in_bytes
+from holdfast.engine.copies import ListMaker, Maker, differs, is_immutable, maker_of, size_in_bytes
 from holdfast.engine.value import Fetchable, NotAtHand, Value, missing_of, read_all
 from holdfast.errors import CheckpointCorrupt, LimitExceeded
-from holdfast.graph.types import TypeForm
+from holdfast.graph.typing.types import TypeForm
 from holdfast.ids import Digest
 
 _ATOMS = frozenset({int, float, bool, type(None), complex})

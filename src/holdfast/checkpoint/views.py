@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from holdfast.checkpoint.format.changes import Asked, Delivered, Ref
 from holdfast.checkpoint.info import CheckpointInfo, moment
 from holdfast.errors import NotLoaded
-from holdfast.graph.types import TypeForm
+from holdfast.graph.typing.types import TypeForm
 from holdfast.ids import ExecutorId, RequestId
 
 Read: TypeAlias = Callable[[Ref, str], Any]

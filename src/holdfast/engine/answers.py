@@ -8,7 +8,7 @@ from itertools import islice
 from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.value import Captor, Value
 from holdfast.errors import InvalidResponse, RequestAlreadyAnswered, UnknownRequest
-from holdfast.graph.convert import Unconvertible, convert
+from holdfast.graph.typing.conversion import Unconvertible, convert
 from holdfast.ids import RequestId
 
 # How many pending requests an error names.

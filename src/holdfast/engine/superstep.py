@@ -9,13 +9,13 @@ from typing import NamedTuple
 from holdfast.engine._fast import made
 from holdfast.engine.limits import Limits
 from holdfast.engine.message import Delivery, Output, Request, Sent, Unrouted
-from holdfast.engine.routing import Router, brief, deliver_input, expected_sources
+from holdfast.engine.router import Router, brief, deliver_input, expected_sources
 from holdfast.engine.snapshot import Buffer, BufferKey, Delta, Snapshot, advance, advance_alone
 from holdfast.engine.state import NO_CHANGES, Changes, Place, Write, combine, combine_alone
 from holdfast.engine.value import Captor, Copier
 from holdfast.errors import InvalidArgument, LimitExceeded, WrongType
 from holdfast.graph.graph import Graph, ancestors, path_of
-from holdfast.graph.types import type_name
+from holdfast.graph.typing.types import type_name
 from holdfast.ids import ExecutorId
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from holdfast.engine.copying import Maker, copied, differs, endless, is_immutable, is_larger, maker_of
+from holdfast.engine.copies import Maker, copied, differs, endless, is_immutable, is_larger, maker_of
 from holdfast.engine.persistent import Chain
 from holdfast.errors import LimitExceeded
-from holdfast.graph.types import TypeForm
+from holdfast.graph.typing.types import TypeForm
 
 
 class Value(Protocol):

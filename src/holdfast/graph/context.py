@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, overload
 
 if TYPE_CHECKING:
@@ -11,7 +13,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     from holdfast.graph.state_key import StateKey
-    from holdfast.graph.types import TypeForm
+    from holdfast.graph.typing.types import TypeForm
     from holdfast.ids import ExecutorId, RequestId, RunId
 
     TimeSpan: TypeAlias = float | datetime.timedelta
@@ -213,3 +215,27 @@ class WorkflowContext(Protocol[T_Out, T_Final]):
     async def add_event(self, event: Any) -> None:
         """Put an event of your own into the stream of the run's events."""
         ...
+
+
+@dataclass(frozen=True)
+class RequestExpired:
+    """Goes to the ``@response_handler`` of an executor whose question nobody answered in time.
+
+    >>> from holdfast import Executor, WorkflowContext, handler, response_handler
+    >>> class Approve(Executor):
+    ...     @handler
+    ...     async def ask(self, plan: str, ctx: WorkflowContext) -> None:
+    ...         await ctx.request_info(plan, response_type=bool, expires=3 * 86_400)
+    ...
+    ...     @response_handler
+    ...     async def answered(self, plan: str, approved: bool, ctx: WorkflowContext[None, str]) -> None:
+    ...         await ctx.yield_output("go" if approved else "no")
+    ...
+    ...     @response_handler
+    ...     async def late(self, plan: str, expired: RequestExpired, ctx: WorkflowContext[None, str]) -> None:
+    ...         await ctx.yield_output("nobody answered")
+    """
+
+    request_id: str
+    expires: datetime.datetime
+    """When its time was over, UTC."""

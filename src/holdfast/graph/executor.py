@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, overload
 
 from holdfast.errors import GraphError
-from holdfast.graph.annotations import Declared, Function, locals_named_by, read_signature
-from holdfast.graph.handler import Handler, Policy
-from holdfast.graph.policy import RetryPolicy
-from holdfast.graph.types import TypeForm
+from holdfast.graph.context import PassOn, WorkflowContext
+from holdfast.graph.handler import Handler, Policy, handler, response_handler
+from holdfast.graph.retry import RetryPolicy
+from holdfast.graph.typing.annotations import Declared, Function, locals_named_by, read_signature
+from holdfast.graph.typing.types import TypeForm
 from holdfast.ids import ExecutorId
 
 if TYPE_CHECKING:
@@ -188,3 +189,89 @@ def executor(
 
     depth = 2 if function is None else 3  # how far below the decorated function its frame is
     return make if function is None else make(function)
+
+
+if TYPE_CHECKING:
+    from holdfast.graph.graph import Graph
+
+
+class Nestable(Protocol):
+    """What a workflow must show to be nested."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def graph(self) -> Graph:
+        """Its graph."""
+        ...
+
+
+class WorkflowExecutor(Executor):
+    """Nests a workflow: each message that it takes starts it anew, its outputs are sent on.
+
+    Nesting is inlining: the nested executors run in the supersteps of the outer workflow, with addresses
+    like ``review#1/draft`` and state of their own. Their questions surface with that address.
+
+    >>> from holdfast import WorkflowBuilder, WorkflowExecutor, executor
+    >>> @executor
+    ... def double(number: int) -> int:
+    ...     return number * 2
+    >>> inner = WorkflowBuilder(name="Inner").set_start_executor(double).build()
+    >>> outer = WorkflowBuilder(name="Outer").set_start_executor(WorkflowExecutor(inner, id="twice")).build()
+    >>> outer.run_sync(21).outputs
+    [42]
+    """
+
+    shareable = True
+
+    def __init__(self, workflow: Nestable, id: str | None = None) -> None:
+        super().__init__(id if id is not None else workflow.name)
+        self._workflow = workflow
+
+    @property
+    def workflow(self) -> Nestable:
+        """The workflow that is nested."""
+        return self._workflow
+
+
+class Summarized(Protocol):
+    """What can say itself in a few words: a checkpoint."""
+
+    def summary(self) -> Any:
+        """It, in a few words."""
+        ...
+
+
+class RequestInfoExecutor(Executor):
+    """Asks the outside about whatever it receives and sends the response on.
+
+    >>> from holdfast import RequestInfoExecutor, WorkflowBuilder
+    >>> ask = RequestInfoExecutor(id="ask", response_type=bool)
+    >>> result = WorkflowBuilder(name="Ask").set_start_executor(ask).build().run_sync("Deploy?")
+    >>> [(request.executor_id, request.data) for request in result.pending_requests]
+    [('ask', 'Deploy?')]
+    """
+
+    shareable = True
+
+    def __init__(self, id: str | None = None, response_type: TypeForm = object) -> None:
+        super().__init__(id)
+        self.response_type = response_type
+
+    @handler
+    async def ask(self, message: object, ctx: WorkflowContext[Any, Any]) -> None:
+        """Ask about the message."""
+        await ctx.request_info(message, response_type=self.response_type)
+
+    @response_handler
+    async def answered(self, request: object, response: object, ctx: WorkflowContext[Any, Any]) -> Any:
+        """Send the response on."""
+        return PassOn(response)
+
+    @staticmethod
+    def checkpoint_summary(checkpoint: Summarized) -> Any:
+        """A checkpoint in a few words: the same as ``checkpoint.summary()``."""
+        return checkpoint.summary()

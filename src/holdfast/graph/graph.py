@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from holdfast.graph.description import (
+from holdfast.graph.describe.description import (
     described,
     description_text,
     fingerprint_by_classes,
@@ -17,7 +17,7 @@ from holdfast.graph.description import (
 from holdfast.graph.edge import Direct, Edge, FanIn
 from holdfast.graph.spec import ExecutorSpec
 from holdfast.graph.state_key import MergeRule
-from holdfast.graph.types import TypeForm
+from holdfast.graph.typing.types import TypeForm
 from holdfast.ids import ExecutorId
 
 

@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar, overload
 
 from holdfast.errors import GraphError
-from holdfast.graph.annotations import Declared, Function, Signed, locals_named_by, read_signature
 from holdfast.graph.context import WorkflowContext
-from holdfast.graph.policy import RetryPolicy
-from holdfast.graph.types import TypeForm, variables_of
+from holdfast.graph.retry import RetryPolicy
+from holdfast.graph.typing.annotations import Declared, Function, Signed, locals_named_by, read_signature
+from holdfast.graph.typing.types import TypeForm, variables_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 S = TypeVar("S")

@@ -6,13 +6,20 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import GraphError
-from holdfast.graph.annotations import uncallable_signature
-from holdfast.graph.dispatch import Dispatch
-from holdfast.graph.executor import Executor, FunctionExecutor, Recipe, default_id
+from holdfast.graph.executor import Executor, FunctionExecutor, Recipe, WorkflowExecutor, default_id
 from holdfast.graph.handler import Handler, handlers_of
-from holdfast.graph.matching import covers, matches
-from holdfast.graph.nested import WorkflowExecutor
-from holdfast.graph.types import TypeForm, class_of, is_anything, is_nothing, members, rendered, type_name
+from holdfast.graph.typing.annotations import uncallable_signature
+from holdfast.graph.typing.dispatch import Dispatch
+from holdfast.graph.typing.match import covers, matches
+from holdfast.graph.typing.types import (
+    TypeForm,
+    class_of,
+    is_anything,
+    is_nothing,
+    members,
+    rendered,
+    type_name,
+)
 from holdfast.ids import ExecutorId
 
 if TYPE_CHECKING:

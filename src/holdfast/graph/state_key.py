@@ -8,9 +8,9 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, get_args, get_origin
 
 from holdfast.errors import GraphError, WrongType
-from holdfast.graph.annotations import uncallable_signature
-from holdfast.graph.matching import matches, misfit
-from holdfast.graph.types import TypeForm, type_name
+from holdfast.graph.typing.annotations import uncallable_signature
+from holdfast.graph.typing.match import matches, misfit
+from holdfast.graph.typing.types import TypeForm, type_name
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar

@@ -7,12 +7,12 @@ from inspect import iscoroutinefunction
 from types import GenericAlias
 
 from holdfast.errors import GraphError
-from holdfast.graph.annotations import uncallable_signature
 from holdfast.graph.edge import Condition, Direct, Edge, FanIn, MultiSelection, Selection, Switch, describe
 from holdfast.graph.graph import Graph
-from holdfast.graph.matching import can_match
 from holdfast.graph.spec import ExecutorSpec
-from holdfast.graph.types import TypeForm, is_anything, type_name
+from holdfast.graph.typing.annotations import uncallable_signature
+from holdfast.graph.typing.match import can_match
+from holdfast.graph.typing.types import TypeForm, is_anything, type_name
 from holdfast.ids import ExecutorId
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from holdfast.checkpoint.checkpoint import Checkpoint
 from holdfast.checkpoint.storage import CheckpointStorage
 from holdfast.checkpoint.store import Commit, Letter, Store
-from holdfast.engine.copying import differs
+from holdfast.engine.copies import differs
 from holdfast.engine.status import RunStatus
 from holdfast.errors import HoldfastError, StorageError
 from holdfast.runtime.events.events import PendingRequest

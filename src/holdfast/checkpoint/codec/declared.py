@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from holdfast.graph.executor import Executor, FunctionExecutor, Recipe
+from holdfast.graph.executor import Executor, FunctionExecutor, Recipe, RequestInfoExecutor
 from holdfast.graph.graph import Graph
-from holdfast.graph.request_info import RequestInfoExecutor
 from holdfast.graph.spec import ExecutorSpec
 from holdfast.graph.state_key import StateKey
-from holdfast.graph.types import TypeForm
+from holdfast.graph.typing.types import TypeForm
 
 
 def declared_forms(graph: Graph, path: str = "") -> Iterator[tuple[str, TypeForm]]:

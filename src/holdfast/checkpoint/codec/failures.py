@@ -13,7 +13,7 @@ from holdfast.checkpoint.codec import wire
 from holdfast.checkpoint.codec.evolution import Evolution
 from holdfast.checkpoint.codec.refused import Malformed
 from holdfast.checkpoint.codec.shapes import Shape
-from holdfast.engine.copying import held_in, slots_of, solid_base
+from holdfast.engine.copies import held_in, slots_of, solid_base
 
 STANDARD: dict[str, type[BaseException]] = {
     found.__name__: found

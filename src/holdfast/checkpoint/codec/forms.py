@@ -19,7 +19,7 @@ from holdfast.checkpoint.codec.failures import STANDARD
 from holdfast.checkpoint.codec.refused import Malformed, Refused, TooDeep, Unknown
 from holdfast.checkpoint.codec.registry import TypeRegistry
 from holdfast.checkpoint.codec.standard import too_many_alike
-from holdfast.graph.types import TypeForm, args_of, members, origin_of, type_name
+from holdfast.graph.typing.types import TypeForm, args_of, members, origin_of, type_name
 
 _BUILTINS = (
     bool,

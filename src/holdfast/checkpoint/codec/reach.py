@@ -10,7 +10,7 @@ from enum import Enum
 from types import SimpleNamespace
 from typing import Any, Literal, get_args
 
-from holdfast.graph.types import TypeForm, members, origin_of
+from holdfast.graph.typing.types import TypeForm, members, origin_of
 
 # Classes of these are not the user's: they are not followed, and what is derived from them is not allowed by that.
 _FOUNDATIONS = sys.stdlib_module_names | {

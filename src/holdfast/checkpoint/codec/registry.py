@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar, overload
 from holdfast.checkpoint.codec.declared import declared_forms
 from holdfast.checkpoint.codec.reach import classes_in, field_forms, is_foundation
 from holdfast.errors import GraphError, InvalidArgument
-from holdfast.graph.types import MARK, TypeForm
+from holdfast.graph.typing.types import MARK, TypeForm
 
 __all__ = ["Mark", "TypeRegistry", "checkpointable", "declared_forms", "mark_of"]
 

@@ -13,7 +13,7 @@ from holdfast.checkpoint.codec import wire
 from holdfast.checkpoint.codec.evolution import Evolution
 from holdfast.checkpoint.codec.refused import Malformed, Refused, Unknown
 from holdfast.checkpoint.codec.registry import mark_of
-from holdfast.engine.copying import held_in, slots_of, solid_base
+from holdfast.engine.copies import held_in, slots_of, solid_base
 
 _NONE: dict[str, Any] = {}
 _UNKEPT = frozenset({"__orig_class__"})  # which type arguments a generic class was called with

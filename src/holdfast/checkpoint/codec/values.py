@@ -16,9 +16,9 @@ from holdfast.checkpoint.codec.registry import TypeRegistry
 from holdfast.checkpoint.codec.shapes import Shape
 from holdfast.checkpoint.codec.standard import TAKEN
 from holdfast.checkpoint.codec.writer import Takers, Writer
-from holdfast.engine.copying import endless
+from holdfast.engine.copies import endless
 from holdfast.errors import CheckpointCorrupt, NotCheckpointable, UnknownType
-from holdfast.graph.types import TypeForm
+from holdfast.graph.typing.types import TypeForm
 
 _SCALARS = frozenset({bool, bytes, float, int, str, type(None)})
 

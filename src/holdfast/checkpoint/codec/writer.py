@@ -16,7 +16,7 @@ from holdfast.checkpoint.codec.refused import Refused, TooDeep
 from holdfast.checkpoint.codec.registry import TypeRegistry
 from holdfast.checkpoint.codec.shapes import PlainShape, Shape, kind_of, shape_of
 from holdfast.checkpoint.codec.standard import Taken, alike, lazy_taken, too_many_alike
-from holdfast.engine.copying import solid_base
+from holdfast.engine.copies import solid_base
 
 
 def array(parts: list[bytes]) -> bytes:

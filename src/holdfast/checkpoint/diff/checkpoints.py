@@ -18,7 +18,7 @@ from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.threads import reading_threads
 from holdfast.checkpoint.values import BlobSource
-from holdfast.graph.difference import difference
+from holdfast.graph.describe.difference import difference
 from holdfast.ids import Digest, RunId
 
 # More than this is compared in a thread.

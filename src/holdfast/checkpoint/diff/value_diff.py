@@ -17,7 +17,7 @@ from holdfast.checkpoint.diff.words import short, short_pair
 from holdfast.checkpoint.format.changes import Part, Ref
 from holdfast.checkpoint.views import Unread
 from holdfast.errors import HoldfastError
-from holdfast.graph.types import type_name
+from holdfast.graph.typing.types import type_name
 from holdfast.ids import Digest
 
 Content: TypeAlias = Mapping[Digest, bytes]

@@ -22,8 +22,7 @@ from holdfast.checkpoint.format.changes import (
     Written,
     digests_of,
 )
-from holdfast.engine.expiries import Expiries
-from holdfast.engine.message import Expiry
+from holdfast.engine.message import Expiries, Expiry
 from holdfast.engine.snapshot import BufferKey
 from holdfast.engine.state import Scope
 from holdfast.ids import Digest, ExecutorId, RequestId

@@ -13,8 +13,7 @@ from holdfast.checkpoint.journal import Told, result_draft
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.write.entry import Entry
 from holdfast.checkpoint.write.log import Draft, RunLog
-from holdfast.engine.distance import distance
-from holdfast.engine.snapshot import Delta, Snapshot
+from holdfast.engine.snapshot import Delta, Snapshot, distance
 from holdfast.engine.status import RunStatus
 from holdfast.ids import ExecutorId
 from holdfast.runtime.durable.inbox_client import Correspondence

@@ -56,7 +56,7 @@ async def graph_changed(
         listed = ""
     else:
         # Who goes on with the same graph need not wait for it.
-        from holdfast.graph.difference import difference
+        from holdfast.graph.describe.difference import difference
 
         lines = difference(before, graph.description, graph) or ["nothing that has a name"]
         more = [f"and {len(lines) - _LISTED:,} more differences"] if len(lines) > _LISTED else []
@@ -190,7 +190,7 @@ class FanInsBefore:
 
 def _fan_ins_at(graph: Graph, before: Description, path: str) -> dict[str, FanIn]:
     # Who goes on with the same graph need not wait for it.
-    from holdfast.graph.reading import read
+    from holdfast.graph.describe.parser import read
 
     here, now = read(before), graph
     for segment in path.split("/")[:-1]:

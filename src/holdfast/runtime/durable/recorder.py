@@ -10,9 +10,8 @@ from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase
 from holdfast.checkpoint.journal import Contents, Journaled, MergeFor, Told, result_draft, turn_draft
 from holdfast.checkpoint.write.entry import Entry
 from holdfast.checkpoint.write.log import Draft, RunLog
-from holdfast.engine.distance import distance
 from holdfast.engine.durability import Durability
-from holdfast.engine.snapshot import Snapshot, status_at_rest
+from holdfast.engine.snapshot import Snapshot, distance, status_at_rest
 from holdfast.engine.status import RunStatus
 from holdfast.engine.superstep import Applied
 from holdfast.engine.value import Value

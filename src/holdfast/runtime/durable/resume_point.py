@@ -23,7 +23,7 @@ from holdfast.checkpoint.write.records import Outside
 from holdfast.engine.durability import Durability
 from holdfast.engine.limits import Limits
 from holdfast.engine.persistent import Layered
-from holdfast.engine.routing import release_complete
+from holdfast.engine.router import release_complete
 from holdfast.engine.snapshot import BufferKey, Snapshot, status_at_rest
 from holdfast.engine.state import Scope
 from holdfast.engine.status import RunStatus

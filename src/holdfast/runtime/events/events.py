@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.engine.status import RunStatus, WaitingFor
 from holdfast.errors import HoldfastWarning
-from holdfast.graph.types import TypeForm
+from holdfast.graph.typing.types import TypeForm
 from holdfast.ids import ExecutorId, RequestId, RunId
 
 if TYPE_CHECKING:

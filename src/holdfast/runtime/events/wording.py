@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from holdfast import errors
 from holdfast.engine.message import Request, Unrouted
-from holdfast.engine.routing import brief
+from holdfast.engine.router import brief
 from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.superstep import Turn, WaitingJoin
 from holdfast.engine.value import Value
 from holdfast.errors import ExecutorFailed, HoldfastWarning, SuperstepLimit, UnroutedMessage, WaitingFanIn
 from holdfast.graph.graph import Graph
-from holdfast.graph.matching import shown
+from holdfast.graph.typing.match import shown
 from holdfast.ids import ExecutorId, RunId
 from holdfast.runtime.events.events import PendingRequest, WorkflowEvent, WorkflowWarningEvent
 from holdfast.runtime.step.placed import Placed

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.engine.expiries import Expiries
-from holdfast.engine.message import Request
+from holdfast.engine.message import Expiries, Request
 from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.status import WaitingFor, waiting_for
 

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Any
 from holdfast.engine._fast import made
 from holdfast.engine.message import Expiry, Output, Request, Sent
 from holdfast.engine.snapshot import Snapshot
-from holdfast.engine.staging import Staging
-from holdfast.engine.state import NO_CHANGES, Scope
+from holdfast.engine.state import NO_CHANGES, Scope, Staging
 from holdfast.engine.superstep import Outcome
 from holdfast.engine.value import NotAtHand, Value
 from holdfast.errors import ChangedAfterCapture, GraphError, InvalidArgument, TurnOver, WrongType
-from holdfast.graph.context import DEFAULT_SHARED_SCOPE, PassOn, WorkflowContext
-from holdfast.graph.expired import RequestExpired
+from holdfast.graph.context import DEFAULT_SHARED_SCOPE, PassOn, RequestExpired, WorkflowContext
 from holdfast.graph.state_key import StateKey
-from holdfast.graph.types import TypeForm, type_name
+from holdfast.graph.typing.types import TypeForm, type_name
 from holdfast.ids import ExecutorId, RequestId, RunId, complaint_about_id
 from holdfast.runtime.events.events import WorkflowEvent, WorkflowWarningEvent
 from holdfast.runtime.step.effects import Asleep, Effects

@@ -8,7 +8,7 @@ from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.state import Scope
 from holdfast.errors import ExecutorFailed, HoldfastError
 from holdfast.graph.graph import Graph, Located, path_of
-from holdfast.graph.matching import shown
+from holdfast.graph.typing.match import shown
 from holdfast.ids import ExecutorId, RunId
 from holdfast.runtime.step.leases import Activity, Holder, check_free, regain, take
 from holdfast.runtime.step.placed import Placed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
-from holdfast.engine.copying import copied
+from holdfast.engine.copies import copied
 from holdfast.errors import NotCheckpointable, UnkeptField
 from holdfast.graph.executor import Executor
 from holdfast.ids import ExecutorId

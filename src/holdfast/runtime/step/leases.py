@@ -5,8 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from holdfast.engine.copying import differs
-from holdfast.engine.routing import brief
+from holdfast.engine.copies import differs
+from holdfast.engine.router import brief
 from holdfast.errors import ExecutorShared
 from holdfast.graph.executor import Executor
 from holdfast.graph.graph import Graph

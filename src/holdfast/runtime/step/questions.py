@@ -10,7 +10,7 @@ from holdfast.engine.answers import checked_answer
 from holdfast.engine.snapshot import answered
 from holdfast.engine.value import Captor, Value
 from holdfast.errors import RequestAlreadyAnswered
-from holdfast.graph.expired import RequestExpired
+from holdfast.graph.context import RequestExpired
 from holdfast.ids import RequestId
 from holdfast.runtime.events.events import PendingRequest
 from holdfast.runtime.events.wording import pending

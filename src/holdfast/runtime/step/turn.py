@@ -10,14 +10,14 @@ from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.engine._fast import made
 from holdfast.engine.message import Request
-from holdfast.engine.routing import brief
+from holdfast.engine.router import brief
 from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.superstep import Outcome, Turn
 from holdfast.errors import ExecutorTimeout, GraphError, RunTaken, WrongType
+from holdfast.graph.context import RequestExpired
 from holdfast.graph.executor import Executor
-from holdfast.graph.expired import RequestExpired
 from holdfast.graph.handler import Handler
-from holdfast.graph.types import type_name
+from holdfast.graph.typing.types import type_name
 from holdfast.ids import ExecutorId
 from holdfast.runtime.events.events import ExecutorFailedEvent, WorkflowEvent, WorkflowWarningEvent
 from holdfast.runtime.step.context import TurnContext

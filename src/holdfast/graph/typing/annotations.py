@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias, get_args, get_origin, get_type_hi
 
 from holdfast.errors import GraphError
 from holdfast.graph.context import WorkflowContext
-from holdfast.graph.types import TypeForm, is_nothing, members, open_variable, specialised
+from holdfast.graph.typing.types import TypeForm, is_nothing, members, open_variable, specialised
 
 Function: TypeAlias = Callable[..., Any]
 

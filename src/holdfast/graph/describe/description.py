@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.graph.edge import Direct, Edge, FanIn, FanOut, MultiSelection, Switch
-from holdfast.graph.types import TypeForm, stored_type_name, type_name
+from holdfast.graph.typing.types import TypeForm, stored_type_name, type_name
 
 if TYPE_CHECKING:
     from holdfast.graph.graph import Graph

@@ -8,8 +8,16 @@ from collections import abc
 from enum import Enum
 from typing import Any, Literal
 
-from holdfast.graph.matching import matches, misfit, shown
-from holdfast.graph.types import TypeForm, args_of, is_anything, is_typed_dict, members, origin_of, type_name
+from holdfast.graph.typing.match import matches, misfit, shown
+from holdfast.graph.typing.types import (
+    TypeForm,
+    args_of,
+    is_anything,
+    is_typed_dict,
+    members,
+    origin_of,
+    type_name,
+)
 
 
 class Unconvertible(Exception):
@@ -27,7 +35,7 @@ def convert(value: object, form: TypeForm, path: str = "response") -> Any:
     >>> convert("yes", bool)
     Traceback (most recent call last):
     ...
-    holdfast.graph.convert.Unconvertible: response: a str, not bool: 'yes'
+    holdfast.graph.typing.conversion.Unconvertible: response: a str, not bool: 'yes'
     """
     if is_anything(form) or matches(value, form):
         return value

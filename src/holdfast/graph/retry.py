@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from holdfast.errors import InvalidArgument
-from holdfast.graph.annotations import uncallable_signature
+from holdfast.graph.typing.annotations import uncallable_signature
 
 _NO_END = float("inf")
 _BOUNDS = (("backoff", 0, _NO_END), ("longest", 0, _NO_END), ("multiplier", 1, _NO_END), ("jitter", 0, 1))

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
-from holdfast.graph.matching import shown
+from holdfast.graph.typing.match import shown
 
 TYPES = ("accepts", "sends", "yields")
 _EXECUTOR_KEYS = frozenset({"id", *TYPES, "answers", "nested"})

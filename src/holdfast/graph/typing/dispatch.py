@@ -6,8 +6,8 @@ from abc import ABCMeta
 from collections.abc import Iterator, Sequence
 from typing import Any, Generic, Literal, Never, TypeVar
 
-from holdfast.graph.matching import is_instance, matches
-from holdfast.graph.types import (
+from holdfast.graph.typing.match import is_instance, matches
+from holdfast.graph.typing.types import (
     TypeForm,
     args_of,
     atoms_of,

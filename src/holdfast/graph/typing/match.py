@@ -9,7 +9,7 @@ from functools import lru_cache
 from types import NoneType
 from typing import Any, Literal, Never, get_args
 
-from holdfast.graph.types import (
+from holdfast.graph.typing.types import (
     TypeForm,
     args_of,
     atoms_of,

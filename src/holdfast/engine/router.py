@@ -13,7 +13,7 @@ from holdfast.engine.value import Joined, Value
 from holdfast.errors import ConditionFailed
 from holdfast.graph.edge import Direct, Edge, FanIn, FanOut, MultiSelection, Switch, describe
 from holdfast.graph.graph import Graph, host_of, path_of
-from holdfast.graph.matching import shown
+from holdfast.graph.typing.match import shown
 from holdfast.ids import ExecutorId
 
 

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from holdfast.graph.reading import ReadEdge, Way
+from holdfast.graph.describe.parser import ReadEdge, Way
 
 T = TypeVar("T")
 Pair = tuple[int, int]

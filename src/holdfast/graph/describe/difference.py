@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.graph.edge_difference import edge_lines, moved
-from holdfast.graph.reading import TYPES, ReadEdge, ReadExecutor, ReadGraph, read
+from holdfast.graph.describe.edge_difference import edge_lines, moved
+from holdfast.graph.describe.parser import TYPES, ReadEdge, ReadExecutor, ReadGraph, read
 from holdfast.ids import ExecutorId
 
 if TYPE_CHECKING:
