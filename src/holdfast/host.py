@@ -10,8 +10,7 @@ from copy import copy
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from holdfast.checkpoint.driving import is_driven
-from holdfast.checkpoint.owner import process_of, this_process
+from holdfast.checkpoint.ownership import is_driven, process_of, this_process
 from holdfast.checkpoint.store import RunQuery
 from holdfast.engine.status import RunStatus
 from holdfast.errors import HeadMoved, HoldfastError, InvalidArgument, RunEnded, RunTaken, WrongType

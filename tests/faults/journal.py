@@ -28,7 +28,7 @@ from holdfast import (
     executor,
     handler,
 )
-from holdfast.checkpoint.format.bundles import unbundled
+from holdfast.checkpoint.write.bundles import unbundled
 from holdfast.ids import RunId
 from holdfast.runtime.durable.ownership import MOST_TAKEOVERS
 from tests.faults.playing import Case, parser_for, told, tried

@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 from unittest.mock import AsyncMock, patch
 
 from holdfast import CheckpointStorage, HoldfastError, Retention, Run, RunStatus, SuperStepStartedEvent
-from holdfast.checkpoint import owner
+from holdfast.checkpoint import ownership
+from holdfast.checkpoint.format import replay
 from holdfast.checkpoint.inbox import cancel_letter
 from holdfast.checkpoint.store import Depth
 from holdfast.checkpoint.write import log
@@ -51,8 +52,8 @@ STORES = stores_in(HERE)
 def low_limits() -> Iterator[None]:
     """Let keyframes and parts that lie elsewhere come about in small runs."""
     with (
-        patch.object(making, "_KEYFRAME_BYTES", 600),
-        patch.object(making, "_RECORD_BYTES", 0),
+        patch.object(replay, "_KEYFRAME_BYTES", 600),
+        patch.object(replay, "_RECORD_BYTES", 0),
         patch.object(making, "LARGEST_PART", 350),
     ):
         yield
@@ -62,8 +63,8 @@ def low_limits() -> Iterator[None]:
 def named_owners() -> Iterator[None]:
     """Let owners have the same names each time, which are not those of some machine."""
     with (
-        patch.object(owner, "this_process", lambda: "boot/1/golden:17:42"),
-        patch.object(owner, "_numbers", itertools.count(1)),
+        patch.object(ownership, "this_process", lambda: "boot/1/golden:17:42"),
+        patch.object(ownership, "_numbers", itertools.count(1)),
     ):
         yield
 

@@ -36,7 +36,7 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.checkpoint.owner import Claim, is_held, let_go, this_process
+from holdfast.checkpoint.ownership import Claim, is_held, this_process, wait_for_release
 from holdfast.checkpoint.store import Commit, Expected, Head, Letter, Store
 from holdfast.engine.durability import Durability
 from holdfast.ids import RunId
@@ -1364,7 +1364,7 @@ def test_who_waits_for_a_loop_that_is_closed_meanwhile_goes_on() -> None:
     claim = other.run_until_complete(make())
 
     async def wait() -> bool:
-        waiting = asyncio.ensure_future(let_go(claim.name))
+        waiting = asyncio.ensure_future(wait_for_release(claim.name))
         await asyncio.sleep(0.005)
         assert not waiting.done()
         other.close()

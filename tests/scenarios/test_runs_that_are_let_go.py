@@ -20,7 +20,7 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.checkpoint.owner import Claim
+from holdfast.checkpoint.ownership import Claim
 from holdfast.runtime.step import runner
 from tests.support.durable import Place
 from tests.support.runs import soon

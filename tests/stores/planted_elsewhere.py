@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast.checkpoint.owner import is_gone, this_process
+from holdfast.checkpoint.ownership import is_gone, this_process
 from holdfast.checkpoint.store import (
     Commit,
     Depth,

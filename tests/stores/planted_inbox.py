@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from holdfast.checkpoint.owner import this_process
+from holdfast.checkpoint.ownership import this_process
 from holdfast.checkpoint.store import Commit, Head, Left, Letter
 from holdfast.errors import StorageError
 from holdfast.ids import RunId

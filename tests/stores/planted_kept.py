@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.checkpoint.owner import this_process
+from holdfast.checkpoint.ownership import this_process
 from holdfast.checkpoint.store import Commit, Expected, Left, Letter, Note
 from holdfast.ids import RunId
 from holdfast.stores.memory import MemoryStore

@@ -13,7 +13,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from holdfast.checkpoint.owner import this_process
+from holdfast.checkpoint.ownership import this_process
 from holdfast.checkpoint.store import Letter
 from holdfast.errors import StorageError
 from holdfast.ids import RunId

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from holdfast.checkpoint.owner import this_process
+from holdfast.checkpoint.ownership import this_process
 from holdfast.checkpoint.store import RunQuery
 from holdfast.errors import StorageError
 from holdfast.stores.file import FileStore

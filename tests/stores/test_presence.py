@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint import owner
-from holdfast.checkpoint.owner import this_process
+from holdfast.checkpoint import ownership
+from holdfast.checkpoint.ownership import this_process
 from holdfast.stores.common import presence
 from holdfast.stores.common.presence import Presence
 from tests.stores.presence_programs import Program, running
@@ -121,7 +121,7 @@ def test_a_step_of_the_clock_makes_nobody_look_gone(
 def test_a_file_without_a_time_of_this_machine_has_that_of_its_file_system(
     folder: Path, here: Presence
 ) -> None:
-    machine = owner.this_machine()
+    machine = ownership.this_machine()
     with running("stay", folder) as program:
         name = program.hear()
         program.stop()
@@ -435,7 +435,7 @@ def test_processes_of_two_containers_are_told_apart(monkeypatch: pytest.MonkeyPa
     names = set()
     for number in (1, 2):
         monkeypatch.setattr(os, "readlink", lambda path, number=number: f"pid:[{number}]")
-        names.add(owner._host.__wrapped__())
+        names.add(ownership._host.__wrapped__())
     assert len(names) == 2
 
 

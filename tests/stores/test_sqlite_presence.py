@@ -9,7 +9,7 @@ from unittest.mock import ANY
 
 import pytest
 
-from holdfast.checkpoint.owner import this_process
+from holdfast.checkpoint.ownership import this_process
 from holdfast.errors import StorageError
 from holdfast.stores.common.presence import Presence
 from holdfast.stores.sqlite import SqliteStore

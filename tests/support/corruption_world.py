@@ -19,9 +19,9 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.checkpoint.format import bundles
-from holdfast.checkpoint.format.bundles import unbundled
 from holdfast.checkpoint.store import Note, RunQuery
+from holdfast.checkpoint.write import bundles
+from holdfast.checkpoint.write.bundles import unbundled
 from holdfast.stores.file import FileStore
 from holdfast.stores.sqlite import SqliteStore
 from tests.support.retained import content

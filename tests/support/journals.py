@@ -22,8 +22,8 @@ from holdfast import (
     executor,
     handler,
 )
-from holdfast.checkpoint.format.bundles import unbundled
 from holdfast.checkpoint.store import Note
+from holdfast.checkpoint.write.bundles import unbundled
 from holdfast.engine.copies import differs
 from holdfast.ids import RunId
 from holdfast.testing.resumable import _durable

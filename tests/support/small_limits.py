@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from holdfast.checkpoint import values
-from holdfast.checkpoint.format import record
+from holdfast.checkpoint.format import record, replay
 from holdfast.checkpoint.maintenance import prune as pruning
 from holdfast.checkpoint.write import encode, tidying
 from holdfast.checkpoint.write import records as making
@@ -20,8 +20,8 @@ def small_limits(
     with pytest.MonkeyPatch.context() as patch:
         for module in (encode, values):
             patch.setattr(module, "INLINE", inline)
-        patch.setattr(making, "_KEYFRAME_BYTES", keyframe)
-        patch.setattr(making, "_RECORD_BYTES", 0)
+        patch.setattr(replay, "_KEYFRAME_BYTES", keyframe)
+        patch.setattr(replay, "_RECORD_BYTES", 0)
         patch.setattr(tidying, "_LEAST", 20 * keyframe)
         patch.setattr(tidying, "_PER_RECORD", 0)
         for module in (making, pruning):

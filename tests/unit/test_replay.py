@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.write.records import Replay
+from holdfast.checkpoint.format.replay import Replay
 
 KEYFRAME = 64 * 1024
 

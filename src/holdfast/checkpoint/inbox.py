@@ -1,26 +1,39 @@
-"""What others leave for the owner of a run: answers, and the wish that it be cancelled."""
+"""The inbox of a run: letters with answers and cancellations, which anyone may leave for its owner."""
 
 from __future__ import annotations
 
 import json
-from typing import NamedTuple, TypeAlias
+import secrets
+from collections.abc import Mapping
+from time import time_ns
+from typing import Any, NamedTuple, TypeAlias
 
 import ormsgpack
 
 from holdfast.checkpoint.codec.registry import checkpointable
+from holdfast.checkpoint.format.changes import Asked
 from holdfast.checkpoint.format.record import plain_form, stored_form
-from holdfast.checkpoint.store import Letter
+from holdfast.checkpoint.ownership import is_driven
+from holdfast.checkpoint.read.loading import Blobs, LatestManifests
+from holdfast.checkpoint.read.restoring import request_of
+from holdfast.checkpoint.store import Commit, Expected, Head, Letter, Store
 from holdfast.checkpoint.values import Encoded, Encoder, class_of
+from holdfast.engine.answers import already_answered, checked_answer
+from holdfast.engine.message import Request
+from holdfast.engine.persistent import Layered
+from holdfast.engine.snapshot import Snapshot
+from holdfast.engine.status import RunStatus
 from holdfast.engine.value import Value
+from holdfast.errors import HeadMoved, UnknownRequest, UnknownType
 from holdfast.graph.context import RequestExpired
 from holdfast.ids import RequestId
 
-# It is an answer that needs no declaration: every storage can hold it.
+# An answer of this type needs no declaration: every storage can hold it.
 checkpointable(name="holdfast.RequestExpired")(RequestExpired)
 
 
 class Answer(NamedTuple):
-    """An answer to a request, meant for the time that the checkpoint ``asked_by`` asked it."""
+    """An answer to a request; ``asked_by`` is the seq of the checkpoint that asked it."""
 
     request_id: RequestId
     asked_by: int
@@ -28,14 +41,14 @@ class Answer(NamedTuple):
 
 
 class Cancel(NamedTuple):
-    """The run should end as CANCELLED."""
+    """A call for the run to end as CANCELLED."""
 
 
 Wish: TypeAlias = Answer | Cancel
 
 
 def answer_letter(request_id: RequestId, asked_by: int, value: Encoded) -> Letter:
-    """The letter that holds an answer; there can be one for each time that a request is asked."""
+    """Make the letter with an answer; a request that is asked again can be answered again."""
     document = {
         "request": request_id,
         "asked_by": asked_by,
@@ -46,22 +59,22 @@ def answer_letter(request_id: RequestId, asked_by: int, value: Encoded) -> Lette
 
 
 def answer_key(request_id: RequestId, asked_by: int) -> str:
-    """The key of the letter with an answer."""
+    """Return the key of the letter with an answer."""
     return json.dumps(["answer", asked_by, request_id], ensure_ascii=False)
 
 
 def cancel_letter(salt: bytes) -> Letter:
-    """The letter that asks for a run to be cancelled; ``salt`` makes it another one each time."""
+    """Make a letter that cancels a run; ``salt`` makes its key unique."""
     return Letter(json.dumps(["cancel", salt.hex()]), stored_form(ormsgpack.packb({"cancel": True})))
 
 
 def asks_to_cancel(letter: Letter) -> bool:
-    """Whether a letter asks for the run to be cancelled."""
+    """Return True if a letter cancels the run."""
     return letter.key.startswith('["cancel"')
 
 
 def read_letter(letter: Letter, encoder: Encoder) -> Wish | None:
-    """What a letter says; None for one that cannot be read, which nobody can act on."""
+    """Read a letter; return None if it cannot be read, since nobody can act on it."""
     try:
         document = ormsgpack.unpackb(plain_form(letter.data))
         if "cancel" in document:
@@ -71,3 +84,87 @@ def read_letter(letter: Letter, encoder: Encoder) -> Wish | None:
         return Answer(RequestId(document["request"]), document["asked_by"], value)
     except Exception:
         return None
+
+
+async def leave_answers(
+    store: Store,
+    head: Head,
+    blobs: Blobs,
+    encoder: Encoder,
+    responses: Mapping[str, Any],
+    latest: LatestManifests | None = None,
+) -> Head:
+    """Leave answers to pending requests of a run, all or none; return the head of the run at that moment."""
+    manifest = await (latest or LatestManifests()).read(store, blobs, head)
+    # Only the requests that are answered are decoded: there may be many others, of types that are not known here.
+    answered = {
+        RequestId(request_id): _read_request(head, manifest.requests[RequestId(request_id)], encoder, blobs)
+        for request_id in responses
+        if request_id in manifest.requests
+    }
+    pending: Layered[RequestId, Any] = Layered(manifest.requests)
+    snapshot = Snapshot(requests=pending.changed(answered), answered=Layered(manifest.answered))
+    values = {
+        RequestId(request_id): checked_answer(snapshot, request_id, answer, encoder)
+        for request_id, answer in responses.items()
+    }
+    letters = {
+        request_id: answer_letter(request_id, manifest.requests[request_id].seq, value)  # type: ignore[arg-type]
+        for request_id, value in values.items()
+    }
+    left = await store.leave(head.run_id, head.seq, list(letters.values()))
+    if left.refused:
+        refused = frozenset(left.refused)
+        raise already_answered([known for known, letter in letters.items() if letter.key in refused])
+    if left.head is None:
+        raise UnknownRequest(f"run {head.run_id} was removed while it was answered")
+    return left.head
+
+
+def _read_request(head: Head, asked: Asked, encoder: Encoder, blobs: Blobs) -> Request:
+    try:
+        return request_of(asked, encoder, blobs)
+    except UnknownType as error:
+        raise UnknownType(
+            f"request {asked.request_id!r} of run {head.run_id} asks for a type that is not known here: build workflow "
+            f"{head.workflow_name!r} with this storage first, or declare the type with @checkpointable ({error})"
+        ) from error
+
+
+async def cancel_run(store: Store, head: Head) -> Head:
+    """Cancel a run, at once if nobody drives it, else by a letter to its owner; return its head afterwards."""
+    while not head.status.ended:
+        if await is_driven(store, head):
+            letter = cancel_letter(secrets.token_bytes(8))
+            left = (await store.leave(head.run_id, head.seq, [letter])).head
+            if left is None or left.status is RunStatus.RUNNING:
+                return left or head
+            head = left  # the run came to rest before it could see the letter
+        else:
+            status = head._replace(
+                status=RunStatus.CANCELLED,
+                token=head.token + 1,
+                owner="",
+                takeovers=0,
+                reason="",
+                wake_at=None,
+                waiting_for="",
+                updated=max(time_ns() // 1_000, head.updated + 1),
+            )
+            if await _end_run(store, head, status):
+                return status
+            head = await store.head(head.run_id) or status
+    await _end_run(store, head, head)
+    return head
+
+
+async def _end_run(store: Store, head: Head, new: Head) -> bool:
+    """Replace the head of a run that is over and take its cancel letters; return False if someone was faster."""
+    wishes = tuple(letter.key for letter in await store.inbox(head.run_id) if asks_to_cancel(letter))
+    if new == head and not wishes:
+        return True
+    try:
+        await store.commit(Commit(new, Expected(head.checkpoint_id, head.token), taken=wishes))
+    except HeadMoved:
+        return False
+    return True

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.checkpoint.driving import is_driven
 from holdfast.checkpoint.info import moment
+from holdfast.checkpoint.ownership import is_driven
 from holdfast.checkpoint.store import Head, Store
 from holdfast.engine.status import RunStatus
 

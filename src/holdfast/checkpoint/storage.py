@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from holdfast.checkpoint.browsing import Browsing
-from holdfast.checkpoint.driving import cancel, leave_answers
+from holdfast.checkpoint.inbox import cancel_run, leave_answers
 from holdfast.checkpoint.read.retry import steadily
 from holdfast.checkpoint.run_info import RunInfo, run_info
 from holdfast.checkpoint.store import Head
@@ -62,7 +62,7 @@ class CheckpointStorage(Browsing, Upkeep):
 
         A run that is over stays as it is.
         """
-        return await run_info(self._store, await cancel(self._store, await self.head(run_id)))
+        return await run_info(self._store, await cancel_run(self._store, await self.head(run_id)))
 
     async def close(self) -> None:
         """Let go of files and threads; what was committed stays."""

@@ -402,7 +402,7 @@ class Store(Protocol):
     async def lives(self, process: str) -> bool:
         """Whether a process that joined is to be waited for: it did not die, close the store, or stop for long.
 
-        ``process`` is what ``owner.this_process`` says there. False for one that never joined.
+        ``process`` is what ``ownership.this_process`` returns there. False for one that never joined.
         """
         ...
 

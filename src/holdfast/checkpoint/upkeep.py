@@ -14,12 +14,12 @@ from holdfast.checkpoint.arguments import (
     id_of_checkpoint,
     run_id_of,
 )
-from holdfast.checkpoint.driving import is_driven
 from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.keeping import RunKeeping, not_found
 from holdfast.checkpoint.maintenance.problems import VerifyReport
 from holdfast.checkpoint.maintenance.prune import PruneReport, pruned, remove_records, sweep
 from holdfast.checkpoint.maintenance.verify import verify_store
+from holdfast.checkpoint.ownership import is_driven
 from holdfast.checkpoint.progress import Progress
 from holdfast.checkpoint.read.retry import steadily
 from holdfast.checkpoint.retention import Retention

@@ -6,9 +6,7 @@ from collections.abc import Iterable
 from typing import NamedTuple, TypeAlias
 
 from holdfast.checkpoint.format.changes import Changes, Grow, Put, Ref
-from holdfast.checkpoint.maintenance.problems import LostValue
 from holdfast.engine.state import Scope
-from holdfast.ids import Digest
 
 
 class OfState(NamedTuple):
@@ -61,13 +59,3 @@ def placed_in(changes: Changes) -> Iterable[tuple[Place, Ref]]:
 def refs_in(changes: Changes) -> Iterable[Ref]:
     """The values that changes name."""
     return (ref for _, ref in placed_in(changes))
-
-
-def lost_at(place: Place, digest: Digest) -> LostValue:
-    """A value that is lost with a blob."""
-    if isinstance(place, OfRun):
-        return LostValue(place.kind, digest.hex(), place.executor_id, None, place.key)  # type: ignore[arg-type]
-    scope, key = place
-    if scope.owner is not None:
-        return LostValue("executor", digest.hex(), scope.owner, None, key)
-    return LostValue("state", digest.hex(), None, scope.path + scope.name, key)

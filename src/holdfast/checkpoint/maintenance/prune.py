@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from holdfast.checkpoint.format.bundles import unbundled
 from holdfast.checkpoint.format.changes import Changes, digests_of
 from holdfast.checkpoint.format.document import packed
 from holdfast.checkpoint.format.manifest import Manifest
@@ -29,6 +28,7 @@ from holdfast.checkpoint.store import (
     RunQuery,
     Store,
 )
+from holdfast.checkpoint.write.bundles import unbundled
 from holdfast.errors import CheckpointCorrupt, HeadMoved
 from holdfast.ids import CheckpointId, Digest, RunId
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 
 from holdfast.checkpoint.counters import Counters
-from holdfast.checkpoint.driving import is_driven
 from holdfast.checkpoint.maintenance.problems import Problem, briefly
 from holdfast.checkpoint.maintenance.salvage import Planned, PlannedBlobs, Salvage, Step
 from holdfast.checkpoint.maintenance.verify import LOOKS, heads_of, verified, verify_store
+from holdfast.checkpoint.ownership import is_driven
 from holdfast.checkpoint.progress import Progress, Steps
 from holdfast.checkpoint.read.loading import Blobs
 from holdfast.checkpoint.store import Damage, Head, RunQuery, Store

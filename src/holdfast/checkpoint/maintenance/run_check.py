@@ -7,11 +7,10 @@ from itertools import groupby
 from typing import NamedTuple
 
 from holdfast.checkpoint.format import slices
-from holdfast.checkpoint.format.bundles import unbundled
 from holdfast.checkpoint.format.changes import Changes, Part, Ref, sizes_in
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.record import read_header
-from holdfast.checkpoint.format.refs import OfRun, Place, lost_at, placed_in
+from holdfast.checkpoint.format.refs import OfRun, Place, placed_in
 from holdfast.checkpoint.info import Header
 from holdfast.checkpoint.journal import done_by, sizes_in_note
 from holdfast.checkpoint.maintenance.problems import LostValue, Problem, VerifyReport
@@ -19,6 +18,7 @@ from holdfast.checkpoint.progress import Steps
 from holdfast.checkpoint.read.loading import WHAT_NOW, Blobs, changes_of, fold_one, keyframe_of, load, whole
 from holdfast.checkpoint.read.paging import Unreadable, each_record
 from holdfast.checkpoint.store import Depth, Head, Note, Record, Store
+from holdfast.checkpoint.write.bundles import unbundled
 from holdfast.errors import CheckpointCorrupt, HoldfastError
 from holdfast.ids import CheckpointId, Digest
 
@@ -233,7 +233,7 @@ class RunCheck:
 
     def _tell_lost(self, named: Iterable[tuple[Place, Iterable[Digest]]], problems: list[_Said]) -> None:
         """Say which of these values are lost, each once."""
-        lost = [lost_at(place, one) for place, digests in named for one in digests if one in self._bad]
+        lost = [_lost_value(place, one) for place, digests in named for one in digests if one in self._bad]
         told = {problem.value for problem in problems}
         for value in dict.fromkeys(lost):
             if value not in told:
@@ -297,3 +297,13 @@ def _sizes(manifest: Manifest) -> dict[object, object]:
         for scope, keys in manifest.state.items()
         for key, ref in keys.items()
     }
+
+
+def _lost_value(place: Place, digest: Digest) -> LostValue:
+    """Describe the value at a place that is lost with a blob."""
+    if isinstance(place, OfRun):
+        return LostValue(place.kind, digest.hex(), place.executor_id, None, place.key)  # type: ignore[arg-type]
+    scope, key = place
+    if scope.owner is not None:
+        return LostValue("executor", digest.hex(), scope.owner, None, key)
+    return LostValue("state", digest.hex(), None, scope.path + scope.name, key)

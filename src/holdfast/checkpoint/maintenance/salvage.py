@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from holdfast.checkpoint.format.bundles import unbundled
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.record import plain_form, read_header
 from holdfast.checkpoint.info import Header, waiting_at
@@ -16,6 +15,7 @@ from holdfast.checkpoint.read.loading import Blobs, changes_of, fold_one, folded
 from holdfast.checkpoint.read.paging import Unreadable, each_record
 from holdfast.checkpoint.store import Blob, Commit, Depth, Expected, Head, Letter, Note, Record, Store
 from holdfast.checkpoint.values import Wanted
+from holdfast.checkpoint.write.bundles import unbundled
 from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointCorrupt, HoldfastError
 from holdfast.ids import CheckpointId, Digest, RunId

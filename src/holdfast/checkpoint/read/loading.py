@@ -7,6 +7,7 @@ from io import BytesIO
 from typing import NamedTuple, TypeAlias
 
 from holdfast.checkpoint.counters import Counters
+from holdfast.checkpoint.format.blob_stream import FileSlice, PlainStream
 from holdfast.checkpoint.format.changes import Changes
 from holdfast.checkpoint.format.document import unpacked
 from holdfast.checkpoint.format.folding import take_in
@@ -24,12 +25,11 @@ from holdfast.checkpoint.format.record import (
     read_header,
     unsealed,
 )
+from holdfast.checkpoint.format.replay import Replay
 from holdfast.checkpoint.info import CheckpointInfo, Header
 from holdfast.checkpoint.store import Depth, Head, Record, Store
 from holdfast.checkpoint.threads import reading_threads
-from holdfast.checkpoint.transfer.blob_stream import Plain, Slice
 from holdfast.checkpoint.values import Wanted
-from holdfast.checkpoint.write.records import Replay
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import CheckpointId, Digest, RunId
 
@@ -76,8 +76,8 @@ def _checked(wanted: Wanted, found: Mapping[Digest, bytes]) -> dict[Digest, byte
 def _plain(stored: bytes, digest: Digest, size: int | None) -> bytes | None:
     """Unpack a blob; None for a large one with another digest, which is found out without holding it in memory."""
     if size is None and stored.startswith(COMPRESSED):
-        slowly = Plain(Slice(BytesIO(stored), len(stored)))
-        if slowly.size > _LARGE and slowly.digest() != digest:
+        slowly = PlainStream(FileSlice(BytesIO(stored), len(stored)))
+        if slowly.size > _LARGE and slowly.compute_digest() != digest:
             return None
     return plain_form(stored, size)
 

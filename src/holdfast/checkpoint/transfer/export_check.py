@@ -11,7 +11,6 @@ from typing import cast
 
 import ormsgpack
 
-from holdfast.checkpoint.format.bundles import unbundled
 from holdfast.checkpoint.format.record import corrupt, elsewhere, plain_form, read_header, unsealed
 from holdfast.checkpoint.journal import sizes_in_note
 from holdfast.checkpoint.maintenance.verify import verified
@@ -21,6 +20,7 @@ from holdfast.checkpoint.store import Depth, Head, Letter, Note, Record, Store
 from holdfast.checkpoint.transfer.export_file import ExportReader
 from holdfast.checkpoint.transfer.export_frames import DIGEST
 from holdfast.checkpoint.values import Wanted
+from holdfast.checkpoint.write.bundles import unbundled
 from holdfast.errors import CheckpointCorrupt, HoldfastError
 from holdfast.ids import CheckpointId, Digest, RunId
 

@@ -12,8 +12,8 @@ from typing import Any, BinaryIO, TypeVar
 import ormsgpack
 from blake3 import blake3
 
+from holdfast.checkpoint.format.blob_stream import FileSlice, PlainStream
 from holdfast.checkpoint.store import FEATURES, FORMAT_MAJOR, FORMAT_MINOR, Head, Letter, Note, Record
-from holdfast.checkpoint.transfer.blob_stream import Plain, Slice
 from holdfast.checkpoint.transfer.export_frames import (
     DIGEST,
     Counts,
@@ -134,21 +134,21 @@ class ExportReader:
 
     def plain(self, digest: Digest, size: int | None = None) -> bytes:
         """The content of a blob that was read before; ``size`` is what is said of it elsewhere."""
-        return self._guarded(lambda: Plain(self._slice(digest)).whole(size))
+        return self._guarded(lambda: PlainStream(self._slice(digest)).read_all(size))
 
     def stored(self, digest: Digest) -> bytes:
         """A blob in its stored form, checked once more: time has passed since the file was read."""
         data = self._guarded(lambda: self._slice(digest).read())
-        if self._guarded(lambda: Plain(Slice(BytesIO(data), len(data))).digest()) != digest:
+        if self._guarded(lambda: PlainStream(FileSlice(BytesIO(data), len(data))).compute_digest()) != digest:
             raise self.damaged(f"blob {digest.hex()} was changed while it was imported")
         return data
 
-    def _slice(self, digest: Digest) -> Slice:
+    def _slice(self, digest: Digest) -> FileSlice:
         if digest not in self._blobs:
             raise self.damaged(f"blob {digest.hex()} is missing")
         place, size = self._blobs[digest]
         self._file.seek(place)
-        return Slice(self._file, size)
+        return FileSlice(self._file, size)
 
     def damaged(self, what: str) -> CheckpointCorrupt:
         """The error for a file that is not what was written."""
@@ -195,7 +195,7 @@ class ExportReader:
         return Counts(*(int.from_bytes(number, "little") for number in numbers))
 
     def _taken(self, size: int) -> bytes:
-        return Slice(self._file, size, self._digest.update).read()
+        return FileSlice(self._file, size, self._digest.update).read()
 
     def _read_kind(self) -> tuple[int, int]:
         frame = self._taken(_FRAME)
@@ -253,7 +253,7 @@ class ExportReader:
         place, stored = self._place(), size - DIGEST
         if digest in self._blobs:
             raise ValueError(f"blob {digest.hex()} is there twice")
-        if Plain(Slice(self._file, stored, self._digest.update)).digest() != digest:
+        if PlainStream(FileSlice(self._file, stored, self._digest.update)).compute_digest() != digest:
             raise ValueError(f"blob {digest.hex()} has other content than its name says")
         self._blobs[digest] = place, stored
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence, Set
 from typing import NamedTuple
 
-from holdfast.checkpoint.format.bundles import bundled
 from holdfast.checkpoint.format.changes import Changes, digests_of
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.record import Heading
+from holdfast.checkpoint.format.replay import Replay
 from holdfast.checkpoint.info import CheckpointInfo
-from holdfast.checkpoint.owner import Claim
+from holdfast.checkpoint.ownership import Claim
 from holdfast.checkpoint.store import (
     Blob,
     Commit,
@@ -23,9 +23,10 @@ from holdfast.checkpoint.store import (
     Store,
 )
 from holdfast.checkpoint.values import Encoder
+from holdfast.checkpoint.write.bundles import bundled
 from holdfast.checkpoint.write.encode import Packer, in_time, packed, plain
 from holdfast.checkpoint.write.entry import Entry
-from holdfast.checkpoint.write.records import Made, Maker, Outside, Replay
+from holdfast.checkpoint.write.records import Made, Maker, Outside
 from holdfast.checkpoint.write.tidying import Tidying
 from holdfast.engine._fast import made
 from holdfast.engine.message import Expiry

@@ -22,6 +22,7 @@ from holdfast.checkpoint.format.record import (
     sealed,
     stored_form,
 )
+from holdfast.checkpoint.format.replay import Replay
 from holdfast.checkpoint.info import CheckpointInfo, Header
 from holdfast.checkpoint.store import Head, Keyframe, Record
 from holdfast.checkpoint.write.encode import Names, Plain
@@ -31,47 +32,12 @@ from holdfast.engine._fast import made
 from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId, Digest
 
-# Deltas are replayed at each load: a keyframe bounds how many. Values that stand in records only have to be
-# read again, not replayed, so a byte of them weighs less. And a record has to be read and checked however little it
-# changed, with the start of the next superstep behind it, which changes nothing: that takes as long as so many bytes.
-_KEYFRAME_BYTES = 64 * 1024
-_VALUE_WEIGHT = 64
-_RECORD_BYTES = 512
-
 
 class Outside(NamedTuple):
     """What the log takes from the world: the time in microseconds, and salt."""
 
     now: Callable[[], int]
     salt: Callable[[], bytes]
-
-
-class Replay:
-    """Where replay of the newest record begins, and how much there is to replay since.
-
-    ``keyframe`` is the plain size of the keyframe that it begins with, or of a record that is as good as one.
-    """
-
-    __slots__ = ("_keyframe", "_weight", "first", "is_long")
-
-    def __init__(self, first: int = 1, keyframe: float = 0) -> None:
-        self.first = first
-        self.is_long = False
-        """Whether it should begin anew."""
-        self._weight: float = 0
-        self._keyframe = keyframe
-
-    def add(self, changes: int, values: int) -> None:
-        """One more record with so many bytes.
-
-        One that is far bigger than all before it holds nearly all that there is: a keyframe would only say it again.
-        """
-        own = _RECORD_BYTES + changes + values / _VALUE_WEIGHT
-        if own >= _KEYFRAME_BYTES and own >= 2 * (self._weight + self._keyframe):
-            self._keyframe = own
-        else:
-            self._weight += own
-        self.is_long = self._weight >= _KEYFRAME_BYTES and self._weight >= self._keyframe
 
 
 _Parts: TypeAlias = tuple[bytes, bytes, bytes, bytes, int]

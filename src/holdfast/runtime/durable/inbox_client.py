@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from holdfast.checkpoint.driving import leave_answers
-from holdfast.checkpoint.inbox import Answer, Cancel, answer_letter, read_letter
+from holdfast.checkpoint.inbox import Answer, Cancel, answer_letter, leave_answers, read_letter
 from holdfast.checkpoint.read.loading import Blobs
 from holdfast.checkpoint.write.log import RunLog
 from holdfast.engine.answers import already_answered

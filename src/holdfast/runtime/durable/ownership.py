@@ -6,8 +6,14 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TypeAlias
 
-from holdfast.checkpoint.driving import is_driven
-from holdfast.checkpoint.owner import Claim, is_held, let_go, process_of, this_process
+from holdfast.checkpoint.ownership import (
+    Claim,
+    is_driven,
+    is_held,
+    process_of,
+    this_process,
+    wait_for_release,
+)
 from holdfast.checkpoint.store import Commit, Expected, Head, Store
 from holdfast.engine.status import RunStatus
 from holdfast.errors import HeadMoved, RunPoisoned, RunTaken
@@ -30,7 +36,11 @@ async def free_to_drive(store: Store, head: Head, take_over: bool, resumed: str 
     """
     if head.status is not RunStatus.RUNNING or take_over:
         return head
-    if process_of(head.owner) == this_process() and is_held(head.owner) and await let_go(head.owner):
+    if (
+        process_of(head.owner) == this_process()
+        and is_held(head.owner)
+        and await wait_for_release(head.owner)
+    ):
         head = await store.head(head.run_id) or head
     if await is_driven(store, head):
         raise RunTaken(

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.checkpoint.codec import Codec
-from holdfast.checkpoint.format.bundles import unbundled
 from holdfast.checkpoint.format.changes import Renames
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.renames import rename, renames_of
@@ -17,6 +16,7 @@ from holdfast.checkpoint.read.restoring import snapshot_of
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.storage import CheckpointStorage
 from holdfast.checkpoint.store import Head
+from holdfast.checkpoint.write.bundles import unbundled
 from holdfast.checkpoint.write.entry import Entry
 from holdfast.checkpoint.write.log import RunLog
 from holdfast.checkpoint.write.records import Outside

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from holdfast.checkpoint.arguments import id_of_checkpoint
 from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase
-from holdfast.checkpoint.owner import Claim, holder_of
+from holdfast.checkpoint.ownership import Claim, holder_of
 from holdfast.checkpoint.read.loading import Loaded
 from holdfast.checkpoint.read.retry import steadily
 from holdfast.checkpoint.store import Head

@@ -22,7 +22,7 @@ from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
-from holdfast.checkpoint.owner import is_gone, this_machine, this_process
+from holdfast.checkpoint.ownership import is_gone, this_machine, this_process
 from holdfast.stores.common.disk import open_regular, reject_link
 
 RENEW_SECONDS = 10.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast.checkpoint.owner import this_process
+from holdfast.checkpoint.ownership import this_process
 from holdfast.checkpoint.store import Blob, Left, Letter, Store
 from holdfast.engine.status import RunStatus
 from holdfast.ids import RunId

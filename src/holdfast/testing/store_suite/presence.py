@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from holdfast.checkpoint.owner import this_process
+from holdfast.checkpoint.ownership import this_process
 from holdfast.checkpoint.store import Store
 from holdfast.errors import StorageError
 from holdfast.ids import RunId

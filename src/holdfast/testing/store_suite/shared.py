@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast.checkpoint.owner import this_process
+from holdfast.checkpoint.ownership import this_process
 from holdfast.checkpoint.store import Left, Letter, Note, Store
 from holdfast.ids import RunId
 from holdfast.testing.store_suite.durable import Reopen

@@ -1,4 +1,4 @@
-"""Who drives a run: a process, and in it one of its claims."""
+"""Ownership of runs: a run is driven by one claim of one process."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 
+from holdfast.checkpoint.store import Head, Store
+from holdfast.engine.status import RunStatus
+
 
 class Claim:
-    """What drives a run holds one as long as it does; its name is the owner in the head of the run.
+    """Held by an object of this process as long as it drives a run; its name is the owner in the head of the run.
 
     >>> claim = Claim()
     >>> is_held(claim.name)
@@ -31,10 +34,11 @@ class Claim:
 
     @property
     def holder(self) -> object:
-        """What holds it, for those who look for it by the name of its claim.
+        """The object that holds the claim, for callers that look it up by the name of the claim.
 
-        While the claim is held, it is kept: it drives the run, though nobody else may know it. Afterwards it is not,
-        for it knows the claim, and would stay with all that the run holds until the garbage collector comes.
+        The claim keeps it alive while it is held, because nothing else may refer to an object that drives a run.
+        A released claim refers to it weakly: the holder refers to the claim, and a cycle would keep everything that
+        the run holds in memory until the garbage collector runs.
         """
         return self._holder()
 
@@ -44,7 +48,7 @@ class Claim:
         self._kept = holder if self.held else None
 
     def take(self) -> None:
-        """Hold it, again if it was released."""
+        """Hold the claim, again if it was released."""
         try:
             self._loop: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:
@@ -53,22 +57,22 @@ class Claim:
         self.held = True
         self._kept = self._holder()
         self.leaving = False
-        """Whether what holds it is about to release it."""
+        """True while the holder is about to release it."""
 
     def release(self) -> None:
-        """Hold it no longer."""
+        """Stop holding the claim."""
         self.held = False
         self._kept = None
         _held.pop(self.name, None)
 
     @property
     def abandoned(self) -> bool:
-        """Whether its event loop is closed: what held it can never go on."""
+        """True if the event loop of the holder is closed, so that the holder can never go on."""
         return self._loop is not None and self._loop.is_closed()
 
 
 def _nobody() -> None:
-    """What holds a claim that nothing was said of."""
+    """Return no holder: the default of a new claim."""
 
 
 _numbers = itertools.count(1)
@@ -76,7 +80,7 @@ _held: weakref.WeakValueDictionary[str, Claim] = weakref.WeakValueDictionary()
 
 
 def holder_of(owner: str) -> object:
-    """What holds the claim with that name in this event loop, and will go on to; None if nothing does."""
+    """Return the holder of a claim in this event loop; None if there is none, or if it is about to release it."""
     claim = _held.get(owner)
     if claim is None or claim.leaving or claim._loop is not asyncio.get_running_loop():
         return None
@@ -84,14 +88,14 @@ def holder_of(owner: str) -> object:
 
 
 def is_held(owner: str) -> bool:
-    """Whether a claim of this process with that name is held."""
+    """Return True if a claim of this process with that name is held."""
     claim = _held.get(owner)
     return claim is not None and not claim.abandoned
 
 
-async def let_go(owner: str) -> bool:
-    """Whether a claim of this process is not held any more; one that is about to be released is waited for."""
-    for _ in range(_CHANCES):  # what was just dropped has yet to be told that it is to end
+async def wait_for_release(owner: str) -> bool:
+    """Wait for a claim of this process that is about to be released; return True if it is not held any more."""
+    for _ in range(_CHANCES):  # a run object that was just dropped has yet to notice it
         if not is_held(owner):
             return True
         await asyncio.sleep(0)
@@ -108,13 +112,26 @@ _CHANCES = 5
 _PATIENCE = 6_000
 
 
+async def is_driven(store: Store, head: Head, known: dict[str, bool] | None = None) -> bool:
+    """Return True if a run is RUNNING and its owner lives; ``known`` caches which processes live."""
+    if head.status is not RunStatus.RUNNING:
+        return False
+    process = process_of(head.owner)
+    if process == this_process():
+        return is_held(head.owner)
+    known = {} if known is None else known
+    if process not in known:
+        known[process] = await store.lives(process)
+    return known[process]
+
+
 def process_of(owner: str) -> str:
-    """The process in the name of an owner."""
+    """Return the name of the process in the name of an owner."""
     return owner.partition("#")[0]
 
 
 def this_process() -> str:
-    """The name of this process, which no other has: host, process id and when it began."""
+    """Return the unique name of this process: host, process id and start time."""
     return _named(os.getpid())
 
 
@@ -124,12 +141,12 @@ def _named(pid: int) -> str:
 
 
 def this_machine() -> str:
-    """The name of this machine since it started: all of its processes and containers have one monotonic clock."""
+    """Return the name of this machine since it started; its processes and containers share one monotonic clock."""
     return _host().partition("/")[0]
 
 
 def is_gone(owner: str) -> bool:
-    """Whether the process certainly lives no longer; of one on another host that cannot be told."""
+    """Return True if a process certainly lives no longer; False for one on another host, which cannot be seen."""
     host, _, rest = owner.rpartition(":")[0].rpartition(":")
     began = owner.rpartition(":")[2]
     return bool(owner) and host == _host() and (not rest.isdigit() or _began(int(rest)) != began)
@@ -137,13 +154,13 @@ def is_gone(owner: str) -> bool:
 
 @lru_cache(maxsize=1)
 def _host() -> str:
-    """Where the ids of processes mean the same: a host since it started, and there a container."""
+    """Return the name of the space of process ids: boot, container and host."""
     parts = [socket.gethostname()]
     try:
         parts.append(os.readlink("/proc/self/ns/pid").strip("pid:[]"))
     except (OSError, AttributeError):  # no Linux, or no links
         pass
-    try:  # unlike the name of a host, it differs after a restart
+    try:  # unlike the host name, it differs after a restart
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
     except OSError:
         pass
@@ -151,11 +168,11 @@ def _host() -> str:
 
 
 def _began(pid: int) -> str:
-    """When a process began, in the system's own words; empty if there is none."""
+    """Return the start time of a process as the system gives it; empty if there is no such process."""
     try:
         # The name of the program stands in parentheses and may contain anything.
         state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return rest[18] if state not in "ZX" else ""  # one that is dead may still be listed
+        return rest[18] if state not in "ZX" else ""  # a dead process may still be listed
     except (OSError, IndexError):
         pass
     try:

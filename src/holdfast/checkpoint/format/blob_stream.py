@@ -1,4 +1,4 @@
-"""Plain data behind stored forms, read bit by bit: a large blob never stands in memory twice."""
+"""Readers of stored blobs that unpack piece by piece: a large blob never stands in memory twice."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from holdfast.checkpoint.format.record import COMPRESSED, RAW, claimed_size
 from holdfast.ids import Digest
 
 CHUNK = 1 << 20
-# The header of a Zstandard frame, which says how much it holds, is not longer.
+# The header of a Zstandard frame, which says how much the frame holds, is not longer.
 _FRAME_HEADER = 18
 
 
-class Slice:
-    """The next ``size`` bytes of a file; ``seen`` is called with all that is read of them."""
+class FileSlice:
+    """The next ``size`` bytes of a file; ``seen`` is called with everything that is read of them."""
 
     def __init__(self, file: BinaryIO, size: int, seen: Callable[[bytes], object] | None = None) -> None:
         self._file = file
@@ -25,7 +25,7 @@ class Slice:
         self._seen = seen
 
     def read(self, size: int = -1) -> bytes:
-        """So many bytes, fewer only at the end; raises ``EOFError`` if the file ends before that."""
+        """Return ``size`` bytes, fewer only at the end; raise ``EOFError`` if the file ends before the slice does."""
         wanted = self.left if size < 0 else min(size, self.left)
         data = self._file.read(wanted)
         if len(data) < wanted:
@@ -36,17 +36,17 @@ class Slice:
         return data
 
     def peek(self, size: int) -> bytes:
-        """What comes next, which can be read again."""
+        """Return the next bytes without moving forward."""
         place = self._file.tell()
         data = self._file.read(min(size, self.left))
         self._file.seek(place)
         return data
 
 
-class Plain:
-    """The plain data behind a stored form that comes from a slice; raises ``ValueError`` where it is none."""
+class PlainStream:
+    """Reads the plain data of a stored form from a slice; raises ``ValueError`` if the form is not known."""
 
-    def __init__(self, stored: Slice) -> None:
+    def __init__(self, stored: FileSlice) -> None:
         self._stored = stored
         form = stored.read(1)
         self.size = stored.left
@@ -58,19 +58,19 @@ class Plain:
 
     def _unpack(self) -> None:
         self.size = claimed_size(self._stored.peek(_FRAME_HEADER), self._stored.left)
-        file = cast(BinaryIO, self._stored)  # nothing but read is asked of it
+        file = cast(BinaryIO, self._stored)  # only its ``read`` is called
         source = zstandard.ZstdDecompressor().stream_reader(file, read_size=CHUNK, closefd=False)
         self._read = source.read
 
     def read(self, size: int) -> bytes:
-        """So many bytes of the plain data, fewer only at its end."""
+        """Return ``size`` bytes of the plain data, fewer only at its end."""
         try:
             return self._read(size)
         except zstandard.ZstdError as error:
             raise ValueError(f"a compressed frame is broken: {error}") from error
 
-    def whole(self, size: int | None = None) -> bytes:
-        """All of it, unless it has another size than is said of it elsewhere."""
+    def read_all(self, size: int | None = None) -> bytes:
+        """Return all plain data; raise ``ValueError`` if its size is not the expected one."""
         if size is not None and size != self.size:
             raise ValueError(f"it has {self.size} bytes, though it should have {size}")
         data = self.read(self.size)
@@ -78,8 +78,8 @@ class Plain:
             raise ValueError("a compressed frame holds another number of bytes than it claims")
         return data
 
-    def digest(self) -> Digest:
-        """The digest of all of it; reads the slice to its end."""
+    def compute_digest(self) -> Digest:
+        """Return the digest of all plain data; reads the slice to its end."""
         name = blake3()
         rest = self.size
         while rest and (data := self.read(min(CHUNK, rest))):
