@@ -1,0 +1,451 @@
+"""The rules of the house: names, sizes and words that hold in all of ``src/holdfast``.
+
+Each rule has two lists. EXCEPTIONS break it for a reason that stands beside them. KNOWN breaks it today: entries may
+only go, so an entry that breaks its rule no more fails, too.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src"
+SMALL = 100  # lines below which a module with one importer belongs to that
+MOST_ARGUMENTS = 6
+OPENERS = ("What", "Whether", "Where", "Who", "How", "Which", "That which", "The same")
+
+Breaches: TypeAlias = Mapping[str, str]
+"""What breaks a rule, and in what way."""
+
+
+class Module(NamedTuple):
+    """A module of the library: its name below ``holdfast``, its length and its syntax tree."""
+
+    name: str
+    lines: int
+    is_package: bool
+    tree: ast.Module
+
+
+@cache
+def modules() -> dict[str, Module]:
+    found = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        parts = path.relative_to(SOURCE).with_suffix("").parts
+        is_package = parts[-1] == "__init__"
+        name = ".".join(parts[:-1] if is_package else parts)
+        text = path.read_text(encoding="utf-8")
+        found[name] = Module(name, len(text.splitlines()), is_package, ast.parse(text))
+    return found
+
+
+def short(name: str) -> str:
+    return name.removeprefix("holdfast.")
+
+
+# -- the rules -------------------------------------------------------------------------------------
+
+
+def doubled_classes() -> Breaches:
+    """A class name is unique."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for module in modules().values():
+        for node in module.tree.body:
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(short(module.name))
+    return {name: f"is in {', '.join(where)}" for name, where in places.items() if len(where) > 1}
+
+
+def long_constructors() -> Breaches:
+    """A constructor takes at most six arguments."""
+    found = {}
+    for module in modules().values():
+        for node in ast.walk(module.tree):
+            if not isinstance(node, ast.ClassDef):
+                continue
+            for method in node.body:
+                if isinstance(method, ast.FunctionDef) and method.name == "__init__":
+                    given = method.args
+                    count = len([*given.posonlyargs, *given.args, *given.kwonlyargs]) - 1
+                    if count > MOST_ARGUMENTS:
+                        found[node.name] = f"of {short(module.name)} takes {count}"
+    return found
+
+
+def closets() -> Breaches:
+    """A small module with one importer belongs to that, unless that imports it only when it needs it."""
+    importers: dict[str, dict[str, bool]] = defaultdict(dict)
+    for module in modules().values():
+        for imported, at_once in imports_of(module):
+            if imported != module.name:
+                importers[imported][module.name] = importers[imported].get(module.name, False) or at_once
+    return {
+        short(name): f"has {module.lines} lines, and only {short(*importers[name])} imports it"
+        for name, module in modules().items()
+        if not module.is_package
+        and module.lines < SMALL
+        and len(importers[name]) == 1
+        and all(importers[name].values())
+    }
+
+
+def riddles() -> Breaches:
+    """A docstring says the thing, not that there is one."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for module in modules().values():
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+                text = node.value.value
+                if isinstance(text, str) and text.startswith(tuple(f"{opener} " for opener in OPENERS)):
+                    found[short(module.name)].append(f"line {node.lineno} {text.splitlines()[0][:60]!r}")
+    return {name: f"has {'; '.join(lines[:5])}" for name, lines in found.items()}
+
+
+def gerunds() -> Breaches:
+    """A module is named by a noun."""
+    return {
+        short(name): "is named by a gerund" for name in modules() if name.rpartition(".")[2].endswith("ing")
+    }
+
+
+def imports_of(module: Module) -> Iterator[tuple[str, bool]]:
+    """Give the modules that this one imports, each with whether it does that at once."""
+    if module.name == "holdfast":  # names in a table the modules that it imports when someone asks
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield f"holdfast.{node.value}", False
+    waiting: list[tuple[ast.AST, bool]] = [(module.tree, True)]
+    while waiting:
+        node, at_once = waiting.pop()
+        match node:
+            case ast.ImportFrom(module=str(origin), level=0):
+                for alias in node.names:
+                    inner = f"{origin}.{alias.name}"
+                    yield (inner if inner in modules() else origin), at_once
+            case ast.Import():
+                yield from ((alias.name, at_once) for alias in node.names)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                at_once = False
+        waiting += [(child, at_once) for child in ast.iter_child_nodes(node)]
+
+
+# -- what is allowed -------------------------------------------------------------------------------
+
+EXCEPTIONS: dict[Callable[[], Breaches], dict[str, str]] = {
+    doubled_classes: {
+        "Executor": "holdfast.compat has the class that programs from Agent Framework name so",
+    },
+    long_constructors: {},
+    closets: {},
+    riddles: {},
+    gerunds: {
+        "graph.typing": "holds what the module of that name in the standard library is about",
+        "testing": "is public",
+    },
+}
+
+KNOWN: dict[Callable[[], Breaches], frozenset[str]] = {
+    doubled_classes: frozenset(
+        {
+            "Blobs",
+            "Commits",
+            "Draft",
+            "Drop",
+            "Durable",
+            "Job",
+            "Journal",
+            "Names",
+            "Pieces",
+            "Place",
+            "Presence",
+            "Put",
+            "Refused",
+            "Runs",
+            "Shared",
+            "Standing",
+            "Tidying",
+            "Unreadable",
+            "Waking",
+            "Writer",
+            "_Comparison",
+            "_Copy",
+            "_Named",
+            "_Run",
+        }
+    ),
+    long_constructors: frozenset(
+        {
+            "Maker",
+            "Recorder",
+            "RunLog",
+            "Runner",
+            "Standings",
+            "Supersteps",
+        }
+    ),
+    closets: frozenset(
+        {
+            "checkpoint.codec.culprit",
+            "checkpoint.codec.declared",
+            "checkpoint.codec.reader",
+            "checkpoint.read.listing",
+            "runtime.durable.inbox_client",
+            "runtime.run.factory",
+            "stores.file.copying",
+            "stores.file.emptying",
+            "stores.sqlite.wal",
+            "testing.store_suite.blobs",
+            "testing.store_suite.heads",
+            "testing.store_suite.names",
+            "testing.store_suite.presence",
+            "testing.store_suite.processes",
+        }
+    ),
+    riddles: frozenset(
+        {
+            "checkpoint",
+            "checkpoint.arguments",
+            "checkpoint.browsing",
+            "checkpoint.checkpoint",
+            "checkpoint.codec.arrays",
+            "checkpoint.codec.declared",
+            "checkpoint.codec.evolution",
+            "checkpoint.codec.nesting",
+            "checkpoint.codec.reach",
+            "checkpoint.codec.reader",
+            "checkpoint.codec.registry",
+            "checkpoint.codec.shapes",
+            "checkpoint.codec.standard",
+            "checkpoint.codec.writer",
+            "checkpoint.counters",
+            "checkpoint.diff.alignment",
+            "checkpoint.diff.checkpoints",
+            "checkpoint.diff.contents",
+            "checkpoint.diff.difference",
+            "checkpoint.diff.pairs",
+            "checkpoint.diff.parts",
+            "checkpoint.diff.plan",
+            "checkpoint.diff.value_diff",
+            "checkpoint.diff.value_tree",
+            "checkpoint.diff.words",
+            "checkpoint.format.changes",
+            "checkpoint.format.manifest",
+            "checkpoint.format.record",
+            "checkpoint.format.renames",
+            "checkpoint.format.slices",
+            "checkpoint.info",
+            "checkpoint.journal",
+            "checkpoint.keeping",
+            "checkpoint.maintenance.lost_head",
+            "checkpoint.maintenance.problems",
+            "checkpoint.maintenance.prune",
+            "checkpoint.maintenance.repair",
+            "checkpoint.maintenance.run_check",
+            "checkpoint.maintenance.salvage",
+            "checkpoint.maintenance.statistics",
+            "checkpoint.maintenance.usage",
+            "checkpoint.maintenance.verify",
+            "checkpoint.progress",
+            "checkpoint.read.listing",
+            "checkpoint.read.loading",
+            "checkpoint.read.retry",
+            "checkpoint.retention",
+            "checkpoint.run_info",
+            "checkpoint.storage",
+            "checkpoint.store",
+            "checkpoint.transfer.export_check",
+            "checkpoint.transfer.export_file",
+            "checkpoint.transfer.export_frames",
+            "checkpoint.transfer.export_place",
+            "checkpoint.transfer.run_transfer",
+            "checkpoint.tree",
+            "checkpoint.upkeep",
+            "checkpoint.values",
+            "checkpoint.views",
+            "checkpoint.write.bundles",
+            "checkpoint.write.encode",
+            "checkpoint.write.entry",
+            "checkpoint.write.log",
+            "checkpoint.write.records",
+            "checkpoint.write.tidying",
+            "compat",
+            "engine.answers",
+            "engine.copies",
+            "engine.persistent",
+            "engine.router",
+            "engine.snapshot",
+            "engine.state",
+            "engine.status",
+            "engine.superstep",
+            "engine.value",
+            "graph.alias",
+            "graph.context",
+            "graph.describe.description",
+            "graph.describe.difference",
+            "graph.describe.edge_difference",
+            "graph.describe.parser",
+            "graph.executor",
+            "graph.graph",
+            "graph.handler",
+            "graph.retry",
+            "graph.spec",
+            "graph.state_key",
+            "graph.typing.annotations",
+            "graph.typing.dispatch",
+            "graph.typing.match",
+            "graph.typing.types",
+            "graph.validate",
+            "host",
+            "runtime.durable.checkpoints",
+            "runtime.durable.commit_queue",
+            "runtime.durable.graph_change",
+            "runtime.durable.inbox_client",
+            "runtime.durable.journal",
+            "runtime.durable.ownership",
+            "runtime.durable.recorder",
+            "runtime.durable.resume_point",
+            "runtime.durable.stored_runs",
+            "runtime.environment",
+            "runtime.events.emitter",
+            "runtime.events.event_log",
+            "runtime.events.events",
+            "runtime.events.usual",
+            "runtime.events.wording",
+            "runtime.run.course",
+            "runtime.run.factory",
+            "runtime.run.hold",
+            "runtime.run.home",
+            "runtime.run.position",
+            "runtime.run.result",
+            "runtime.run.run",
+            "runtime.run.stretch",
+            "runtime.run.wakeup",
+            "runtime.step.context",
+            "runtime.step.effects",
+            "runtime.step.executors",
+            "runtime.step.fields",
+            "runtime.step.leases",
+            "runtime.step.questions",
+            "runtime.step.runner",
+            "runtime.step.superstep",
+            "runtime.step.surroundings",
+            "runtime.step.threads",
+            "runtime.step.turn",
+            "stores",
+            "stores.common.blob_files",
+            "stores.common.disk",
+            "stores.common.locks",
+            "stores.common.presence",
+            "stores.common.run_query",
+            "stores.common.seals",
+            "stores.file.arrival",
+            "stores.file.blobs",
+            "stores.file.document",
+            "stores.file.edits",
+            "stores.file.folders",
+            "stores.file.hints",
+            "stores.file.inspecting",
+            "stores.file.items",
+            "stores.file.mending",
+            "stores.file.parts",
+            "stores.file.place",
+            "stores.file.publishing",
+            "stores.file.readable",
+            "stores.file.row",
+            "stores.file.run_folder",
+            "stores.file.standing",
+            "stores.file.store",
+            "stores.file.tidying",
+            "stores.file.tools",
+            "stores.file.waking",
+            "stores.sqlite.backup",
+            "stores.sqlite.failures",
+            "stores.sqlite.forking",
+            "stores.sqlite.handle",
+            "stores.sqlite.inspecting",
+            "stores.sqlite.mail",
+            "stores.sqlite.mending",
+            "stores.sqlite.reading",
+            "stores.sqlite.run_cache",
+            "stores.sqlite.schema",
+            "stores.sqlite.session",
+            "stores.sqlite.store",
+            "stores.sqlite.wal",
+            "stores.sqlite.worker_thread",
+            "stores.sqlite.writer",
+            "stores.sqlite.writing",
+            "testing",
+            "testing.conformance",
+            "testing.resumable",
+            "testing.store_suite.arrivals",
+            "testing.store_suite.blobs",
+            "testing.store_suite.commits",
+            "testing.store_suite.concurrency",
+            "testing.store_suite.durable",
+            "testing.store_suite.elsewhere",
+            "testing.store_suite.heads",
+            "testing.store_suite.inbox",
+            "testing.store_suite.journal",
+            "testing.store_suite.lasting",
+            "testing.store_suite.letters",
+            "testing.store_suite.needs",
+            "testing.store_suite.presence",
+            "testing.store_suite.records",
+            "testing.store_suite.removal",
+            "testing.store_suite.repairing",
+            "testing.store_suite.runs",
+            "testing.store_suite.samples",
+            "testing.store_suite.shared",
+            "testing.store_suite.sweeping",
+            "testing.store_suite.waking",
+            "testing.virtual_time",
+        }
+    ),
+    gerunds: frozenset(
+        {
+            "checkpoint.browsing",
+            "checkpoint.codec.nesting",
+            "checkpoint.format.folding",
+            "checkpoint.keeping",
+            "checkpoint.read.listing",
+            "checkpoint.read.loading",
+            "checkpoint.read.paging",
+            "checkpoint.read.restoring",
+            "checkpoint.write.tidying",
+            "runtime.events.wording",
+            "stores.file.copying",
+            "stores.file.emptying",
+            "stores.file.inspecting",
+            "stores.file.mending",
+            "stores.file.publishing",
+            "stores.file.standing",
+            "stores.file.tidying",
+            "stores.file.waking",
+            "stores.sqlite.forking",
+            "stores.sqlite.inspecting",
+            "stores.sqlite.mending",
+            "stores.sqlite.reading",
+            "stores.sqlite.writing",
+            "testing.store_suite.lasting",
+            "testing.store_suite.repairing",
+            "testing.store_suite.sweeping",
+            "testing.store_suite.waking",
+        }
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", KNOWN, ids=lambda rule: rule.__name__)
+def test_the_house_keeps_its_rules(rule: Callable[[], Breaches]) -> None:
+    broken = rule()
+    allowed = EXCEPTIONS[rule].keys() | KNOWN[rule]
+    new = [f"{name} {why}" for name, why in sorted(broken.items()) if name not in allowed]
+    assert not new, f"{rule.__doc__}\n" + "\n".join(new)
+    kept = sorted(allowed - broken.keys())
+    assert not kept, f"these keep the rule by now, so take them off the list: {', '.join(kept)}"
