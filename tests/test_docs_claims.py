@@ -11,7 +11,6 @@ import pytest
 
 import holdfast
 from holdfast import HoldfastWarning, Limits, RetryPolicy, Store, WorkflowEvent
-from holdfast.checkpoint.keeping import RunKeeping
 from tests.programs import ROOT
 
 DOCS = ROOT / "docs"
@@ -23,7 +22,6 @@ CLASSES = {name: value for name, value in PUBLIC.items() if inspect.isclass(valu
 HELD = ("CheckpointStorage", "Host", "Run", "RunResult", "Workflow", "WorkflowBuilder", "WorkflowContext")
 # What workflows, hosts and storages call of each other; nobody else needs it.
 BETWEEN_PARTS = {
-    *vars(RunKeeping),
     "abandon",
     "ask_later",
     "begin",
@@ -33,7 +31,7 @@ BETWEEN_PARTS = {
     "rest_if_idle",
     "resumed",
     "stand_still",
-    "still_there",
+    "store",
     "take",
 }
 

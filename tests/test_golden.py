@@ -77,7 +77,7 @@ async def test_the_library_reads_values_of_all_kinds(storage: CheckpointStorage)
     latest = await storage.get_latest(run_id="all-kinds")
     assert latest is not None
     kept = (await storage.load(latest.checkpoint_id)).scopes["Kinds"]
-    codec = storage.codec_for("Kinds")
+    codec = storage.catalog.codec_for("Kinds")
     assert sorted(kept) == sorted(KINDS)
     for name, value in KINDS.items():
         assert type(kept[name]) is type(value), name
@@ -225,7 +225,7 @@ async def test_the_library_goes_on_with_runs_of_which_something_was_removed(
     assert (await run.wait_for_completion()).outputs == ["Q3: True, , asked 1", "how many? None"]
     run = await workflows.joining().resume(run_id="again", responses={"slow.2.1": 1}, storage=storage)
     assert (await run.wait_for_completion()).outputs == [5]
-    assert await storage.head_or_none("gone") is None
+    assert await storage.catalog.head_or_none("gone") is None
     assert (await storage.verify()).ok
     await storage.prune(Retention.latest_only())
     assert (await storage.verify()).ok

@@ -270,12 +270,12 @@ class Workflow:
     def _durable(self, storage: CheckpointStorage) -> Durable:
         from holdfast.runtime.durable.stored_runs import Durable
 
-        if not hasattr(storage, "learn"):
+        if not hasattr(storage, "run_logs"):
             raise WrongType(f"storage={storage!r}: give a storage, like SqliteCheckpointStorage('runs.db')")
         if self._codec is None:
             self._codec = declared_codec(self._graph)
         config = self._config
-        storage.learn(self._name, self._codec, config.limits.max_value_size)
+        storage.catalog.learn(self._name, self._codec, config.limits.max_value_size)
         return Durable(
             self._graph,
             self._name,

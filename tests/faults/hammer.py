@@ -124,7 +124,7 @@ async def fight(parent: Parent, case: Case, name: str, take_over: bool) -> None:
     """Go on with the contested run if this is the one who may; tell where it was lost."""
     _Here.parent, _Here.name = parent, name
     async with case.opened() as storage:
-        await storage.head_or_none(CONTESTED)
+        await storage.catalog.head_or_none(CONTESTED)
         parent.tell("ready")
         await parent.hear()
         try:

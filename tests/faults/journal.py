@@ -146,7 +146,7 @@ async def go_on(parent: Parent, case: Case, run_id: str) -> None:
     async with case.opened() as storage:
         parent.tell("ready")
         try:
-            if await storage.head_or_none(run_id) is None:
+            if await storage.catalog.head_or_none(run_id) is None:
                 run = await ten_turns().start(ROUNDS, run_id=run_id, storage=storage)
             else:
                 run = await ten_turns().resume(run_id=run_id, storage=storage)
@@ -161,7 +161,7 @@ async def go_on(parent: Parent, case: Case, run_id: str) -> None:
 async def look(parent: Parent, case: Case, run_id: str) -> None:
     """Answer where the run stands: why it was given up, its committed supersteps, and what the journal lists."""
     async with case.whole() as storage:
-        head = await storage.head_or_none(run_id)
+        head = await storage.catalog.head_or_none(run_id)
         if head is None:
             answer(parent, None)
             return
@@ -173,7 +173,7 @@ async def look(parent: Parent, case: Case, run_id: str) -> None:
         latest = await storage.get_latest(run_id=run_id)
         assert latest is not None
         committed = latest.superstep - (latest.phase is Phase.START)
-        notes = await unbundled(await storage.store.notes(RunId(run_id)), storage.blobs(head.family))
+        notes = await unbundled(await storage.store.notes(RunId(run_id)), storage.catalog.blobs(head.family))
         keys = [json.loads(note.key) for note in notes.notes]
         answer(parent, [run.reason, committed, keys])
 

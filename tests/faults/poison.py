@@ -73,7 +73,7 @@ async def try_deadly(parent: Parent, case: Case) -> None:
     _Here.folder = case.folder
     async with case.opened() as storage:
         try:
-            if await storage.head_or_none(RUN) is None:
+            if await storage.catalog.head_or_none(RUN) is None:
                 run = await deadly_workflow().start(1, run_id=RUN, storage=storage)
             else:
                 run = await deadly_workflow().resume(run_id=RUN, storage=storage)
@@ -148,7 +148,7 @@ async def find_poisoned(parent: Parent, case: Case) -> None:
     """Go on with a poisoned run, with others who do the same; tell what came of it."""
     _Here.folder = case.folder
     async with case.whole() as storage:
-        storage._store = Held(storage.store, parent)
+        storage.catalog.store = Held(storage.store, parent)
         try:
             await deadly_workflow().resume(run_id=RUN, storage=storage)
         except (RunPoisoned, RunTaken) as error:
@@ -219,7 +219,7 @@ async def step(parent: Parent, case: Case) -> None:
     """Take one turn further and die, or come to the end and answer what it is."""
     _Here.folder, _Here.one_at_a_time = case.folder, asyncio.Lock()
     async with case.opened() as storage:
-        if await storage.head_or_none(RUN) is None:
+        if await storage.catalog.head_or_none(RUN) is None:
             run = await steps().start(1, run_id=RUN, storage=storage)
         else:
             run = await steps().resume(run_id=RUN, storage=storage)

@@ -149,7 +149,7 @@ async def go_on(parent: Parent, case: Case, run_id: str) -> None:
     """Start a run of which only the latest checkpoint is kept, or go on with it."""
     async with storage_of(case) as storage:
         parent.tell("ready")
-        if await storage.head_or_none(run_id) is None:
+        if await storage.catalog.head_or_none(run_id) is None:
             run = await toggling(LATEST).start(STEPS, run_id=run_id, storage=storage)
         else:
             run = await toggling(LATEST).resume(run_id=run_id, storage=storage)
@@ -163,7 +163,7 @@ async def look(parent: Parent, case: Case, acknowledged: dict[str, int]) -> None
     """Whatever is listed can be loaded, nothing that was acknowledged is lost, and everything is right."""
     async with case.whole() as storage:
         for run_id, seq in acknowledged.items():
-            head = await storage.head(run_id)
+            head = await storage.catalog.head(run_id)
             expect(head.seq >= seq, f"{run_id} stands on {head.seq}, but {seq} was acknowledged")
             latest = await storage.get_latest(run_id=run_id)
             expect(latest is not None, f"{run_id} has no latest checkpoint")
@@ -204,7 +204,7 @@ async def stop_and_resume(parent: Parent, case: Case, steps: int) -> None:
                     saved += isinstance(event, CheckpointSavedEvent)
                     if saved == 9:
                         break
-            head = await storage.head(run_id)
+            head = await storage.catalog.head(run_id)
             if head.status.ended and head.status != "stopped":
                 break
             resumed = toggling(LATEST if run % 2 else None)
@@ -253,7 +253,7 @@ async def rewrite(parent: Parent, case: Case, name: str, steps: int) -> None:
     """Start a run that writes one key of its state anew in each superstep, or go on with it."""
     async with _planted_in(case) as storage:
         workflow = rewriting(STATES[name])
-        if await storage.head_or_none(name) is None:
+        if await storage.catalog.head_or_none(name) is None:
             run = await workflow.start(steps, run_id=name, storage=storage)
         else:
             run = await workflow.resume(run_id=name, storage=storage)

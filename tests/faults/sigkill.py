@@ -164,7 +164,7 @@ async def go_on(parent: Parent, kind: str, folder: Path, run_id: str, durability
     """Start the run or go on with it; tell each checkpoint that is acknowledged, and what comes of the run."""
     async with opened(kind, folder) as storage:
         parent.tell("ready")
-        if await storage.head_or_none(run_id) is None:
+        if await storage.catalog.head_or_none(run_id) is None:
             run = await rounds(durability).start(ROUNDS, run_id=run_id, storage=storage)
         else:
             run = await _resumed(rounds(durability), storage, run_id)
@@ -187,7 +187,7 @@ async def _resumed(workflow: Workflow, storage: CheckpointStorage, run_id: str) 
 async def look(parent: Parent, kind: str, folder: Path, run_id: str, acknowledged: list[str]) -> None:
     """Tell what is wrong with what is stored of a run."""
     async with storage_at("sqlite" if kind in ON_SQLITE else kind, folder) as storage:
-        head = await storage.head_or_none(run_id)
+        head = await storage.catalog.head_or_none(run_id)
         if head is None:
             if acknowledged:
                 parent.tell(

@@ -439,8 +439,8 @@ class Writing:
 
     def __init__(self) -> None:
         self.storage = InMemoryCheckpointStorage()
-        self.store = self.storage._store = Recording(self.storage._store)
-        self.encoder: Encoder = self.storage.encoder(Codec())
+        self.store = self.storage.catalog.store = Recording(self.storage.catalog.store)
+        self.encoder: Encoder = self.storage.catalog.encoder(Codec())
         self.made: list[Made] = []
         self._clock = 0
         self._requests = 0
@@ -460,7 +460,7 @@ class Writing:
 
     async def begin(self, value: Any) -> None:
         self.snapshot = Snapshot(deliveries=(Delivery(ExecutorId("a"), self.capture(value), None),))
-        self.log = self.storage.new_log(RunId("run"), "Written", self.encoder, self._outside())
+        self.log = self.storage.run_logs.new_log(RunId("run"), "Written", self.encoder, self._outside())
         given = Entry(
             Phase.START, 1, Cause.INPUT, RunStatus.RUNNING, given=self.snapshot, fingerprint="ab" * 16
         )
@@ -592,8 +592,8 @@ class Writing:
         """Load the head or an earlier checkpoint, as a new process would, and go on from there."""
         self._late = None  # it is lost
         target = self.made[-1 - again.back % len(self.made)] if again.back % 2 else self.made[-1]
-        head = await self.storage.head("run")
-        self.log, loaded, blobs = await self.storage.load_log(
+        head = await self.storage.catalog.head("run")
+        self.log, loaded, blobs = await self.storage.run_logs.load_log(
             head, self.encoder, self._outside(), target.info.seq
         )
         header = loaded.header
@@ -636,11 +636,13 @@ async def check(writing: Writing) -> None:
     report = await storage.verify()
     assert report.ok, report.problems
     assert report.checkpoints == len(writing.made)
-    head = await storage.head("run")
+    head = await storage.catalog.head("run")
     listed = await storage.list_checkpoints(run_id="run")
     assert [checkpoint.checkpoint_id for checkpoint in listed] == [m.info.checkpoint_id for m in writing.made]
     for made, without in zip(writing.made, listed, strict=True):
-        _, loaded, blobs = await storage.load_log(head, writing.encoder, writing._outside(), made.info.seq)
+        _, loaded, blobs = await storage.run_logs.load_log(
+            head, writing.encoder, writing._outside(), made.info.seq
+        )
         superstep = made.info.superstep - (made.info.phase is Phase.START)
         found = snapshot_of(loaded.manifest, superstep, writing.encoder, blobs)
         for part, expected in made.picture.items():

@@ -105,11 +105,11 @@ async def _stopped(
 ) -> bool:
     """Let the store die after so many commits and go on; whether the run was stopped at all."""
     async with make_storage() as storage:
-        store = storage._store
-        storage._store = mortal = _Mortal(store, commits)
+        store = storage.catalog.store
+        storage.catalog.store = mortal = _Mortal(store, commits)
         run = await living.build().start(message, storage=storage)
         stopped = await _dies(run, answer, manner, mortal.death)
-        storage._store = store
+        storage.catalog.store = store
         latest = await storage.get_latest(run_id=run.run_id)
         assert latest is not None
         assert [one.seq for one in await storage.list_checkpoints()][-1] == latest.seq
@@ -274,14 +274,14 @@ def _keyframes_name_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forgetful_keyframes(patch: pytest.MonkeyPatch) -> None:
-    straight = pruning.keyframe_at
+    straight = pruning.make_keyframe
 
-    def keyframe_at(checkpoint_id: CheckpointId, manifest: Manifest) -> tuple[Keyframe, list[Blob]]:
+    def make_keyframe(checkpoint_id: CheckpointId, manifest: Manifest) -> tuple[Keyframe, list[Blob]]:
         manifest.outputs.clear()
         manifest.requests.clear()
         return straight(checkpoint_id, manifest)
 
-    patch.setattr(pruning, "keyframe_at", keyframe_at)
+    patch.setattr(pruning, "make_keyframe", make_keyframe)
 
 
 def _answered_questions_are_swept(patch: pytest.MonkeyPatch) -> None:

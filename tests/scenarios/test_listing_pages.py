@@ -18,9 +18,8 @@ from holdfast import (
     RunNotFound,
     SqliteCheckpointStorage,
 )
-from holdfast.checkpoint import browsing
 from holdfast.checkpoint.format.record import read_header
-from holdfast.checkpoint.read import paging
+from holdfast.checkpoint.read import browser, paging
 from holdfast.checkpoint.store import Depth, Record, Store
 from holdfast.ids import RunId
 from tests.support.durable import Place, Wrapped
@@ -255,7 +254,7 @@ def _follows_from_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def _always_good(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(browsing, "_still_true", lambda *_: True)
+    patch.setattr(browser, "_still_true", lambda *_: True)
 
 
 def _good_only_at_rest(patch: pytest.MonkeyPatch) -> None:
@@ -264,7 +263,7 @@ def _good_only_at_rest(patch: pytest.MonkeyPatch) -> None:
             raise AssertionError("it looks and looks")
         return bool(now.checkpoint_id == before.checkpoint_id)
 
-    patch.setattr(browsing, "_still_true", still_true)
+    patch.setattr(browser, "_still_true", still_true)
 
 
 @pytest.mark.parametrize(

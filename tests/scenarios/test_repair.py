@@ -77,7 +77,7 @@ def lose_last(kind: str, folder: Path, *runs: str) -> None:
 
 
 async def state_of(storage: CheckpointStorage, run_id: str) -> Any:
-    head = await storage.head(run_id)
+    head = await storage.catalog.head(run_id)
     return head, list(await storage.store.records(head.run_id, 1, 99, Depth.ALL))
 
 
@@ -131,7 +131,7 @@ async def test_a_repair_that_is_interrupted_is_done_for_some_runs(
         assert (await storage.repair()).ok
         assert (await storage.verify()).ok
         assert not (await storage.repair()).repairs
-        assert {(await storage.head(run_id)).seq for run_id in RUNS} == {7}
+        assert {(await storage.catalog.head(run_id)).seq for run_id in RUNS} == {7}
 
 
 # -- runs that are driven --------------------------------------------------------------------------
@@ -160,12 +160,12 @@ async def test_a_run_that_is_driven_is_left_alone(kind: str, tmp_path: Path) -> 
                 damage.record(2)
             else:
                 damage.tear(2)
-            before = await storage.head("driven")
+            before = await storage.catalog.head("driven")
             for dry_run in (True, False):
                 report = await storage.repair(dry_run=dry_run)
                 assert (report.driven, report.ok, report.repairs) == (["driven"], False, [])
                 assert "run driven is driven: stop it, then repair it" in str(report)
-            assert await storage.head("driven") == before
+            assert await storage.catalog.head("driven") == before
         assert (await storage.repair()).repairs
         assert (await storage.verify()).ok or not await storage.list_runs()
 

@@ -341,7 +341,7 @@ async def test_a_fork_keeps_its_values_when_its_origin_goes(place: Place, size: 
     await assert_sound(storage)
     await storage.delete_run("r")
     with pytest.raises(RunNotFound):
-        await storage.head("r")
+        await storage.catalog.head("r")
     storage = await place.reopened()
     await assert_sound(storage)
     assert await outputs_of(counting(size=size).resume(first, storage=storage)) == counted(4)

@@ -21,11 +21,11 @@ from holdfast import (
     RunTaken,
     VerifyReport,
 )
-from holdfast.checkpoint import browsing, upkeep
 from holdfast.checkpoint import storage as storage_module
+from holdfast.checkpoint.diff import checkpoints as diffing
 from holdfast.checkpoint.maintenance import prune as pruning
 from holdfast.checkpoint.maintenance import verify as verify_module
-from holdfast.checkpoint.read import paging
+from holdfast.checkpoint.read import browser, catalog, paging
 from holdfast.checkpoint.read.paging import Page
 from holdfast.checkpoint.store import Commit, Depth, Head, Letter, Store
 from holdfast.checkpoint.transfer import run_transfer as transfer
@@ -409,7 +409,7 @@ def _looks_once(patch: pytest.MonkeyPatch) -> None:
     async def once(look: Callable[[], Awaitable[Any]]) -> Any:
         return await look()
 
-    for module in (storage_module, browsing, upkeep, durable, transfer, pruning):
+    for module in (storage_module, browser, catalog, diffing, durable, transfer, pruning):
         patch.setattr(module, "steadily", once)
 
 
@@ -421,7 +421,7 @@ def _reads_a_page_in_parts(patch: pytest.MonkeyPatch) -> None:
         before = await store.records(head.run_id, 1, first - 1, depth)
         return Page([*before, *page.records[page.begins :]], len(before))
 
-    patch.setattr(browsing, "page_of", page_of)
+    patch.setattr(browser, "page_of", page_of)
 
 
 def _verifies_once(patch: pytest.MonkeyPatch) -> None:

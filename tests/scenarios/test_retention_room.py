@@ -14,7 +14,7 @@ from holdfast import (
     Retention,
     RunStatus,
 )
-from holdfast.checkpoint.maintenance.prune import tidied
+from holdfast.checkpoint.maintenance.prune import prune_run
 from holdfast.checkpoint.store import Head
 from holdfast.checkpoint.write import tidying
 from holdfast.stores.sqlite import handle
@@ -34,7 +34,7 @@ async def load_latest(storage: CheckpointStorage) -> Checkpoint:
         try:
             return await storage.load(latest)
         except CheckpointNotFound:
-            assert (await storage.head("r")).checkpoint_id != latest.checkpoint_id
+            assert (await storage.catalog.head("r")).checkpoint_id != latest.checkpoint_id
 
 
 async def keeps_to_its_room(kind: str, folder: Path) -> None:
@@ -88,7 +88,7 @@ async def test_a_process_begins_with_what_others_left(on_disk: Path) -> None:
     assert len(await stored_seqs(place.storage, "r")) >= 41
     again = await place.reopened()
     stream = rewriting(STATE).run_stream_from_checkpoint(
-        (await again.head("r")).checkpoint_id, checkpoint_storage=again
+        (await again.catalog.head("r")).checkpoint_id, checkpoint_storage=again
     )
     async with stream:
         async for event in stream:
@@ -103,11 +103,11 @@ async def test_many_records_are_not_looked_at_often() -> None:
     looked: list[int] = []
 
     async def counted(store: Any, blobs: Any, head: Head, now: Any) -> int:
-        looked.append(await tidied(store, blobs, head, now))
+        looked.append(await prune_run(store, blobs, head, now))
         return looked[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("holdfast.checkpoint.keeping.tidied", counted)
+        patch.setattr("holdfast.checkpoint.run_logs.prune_run", counted)
         run = await rewriting(STATE, Retention.keep_last(50)).start(500, storage=storage)
         await run.wait_for_completion()
     assert len(looked) > 4
@@ -125,7 +125,7 @@ async def test_what_goes_wrong_with_it_is_not_the_problem_of_the_run() -> None:
         raise KeyError("a bug")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("holdfast.checkpoint.keeping.tidied", broken)
+        patch.setattr("holdfast.checkpoint.run_logs.prune_run", broken)
         run = await rewriting(STATE).start(60, run_id="r", storage=storage)
         assert (await run.wait_for_completion()).outputs == ["done"]
     assert len(asked) > 1

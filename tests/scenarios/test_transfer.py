@@ -144,7 +144,9 @@ async def test_runs_of_every_kind_move(kind: Any, storages: Storages, tmp_path: 
             await here.export_run(run.run_id, tmp_path / run.run_id)
             await there.import_run(tmp_path / run.run_id)
             assert await listed(here, run.run_id) == await listed(there, run.run_id)
-            assert (await here.head(run.run_id)).retention == (await there.head(run.run_id)).retention
+            assert (await here.catalog.head(run.run_id)).retention == (
+                await there.catalog.head(run.run_id)
+            ).retention
     assert len(await there.list_runs()) > 10
     assert (await there.verify()).problems == []
 

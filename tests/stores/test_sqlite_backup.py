@@ -339,7 +339,7 @@ async def test_a_backup_does_not_fail_for_a_file_that_stays_behind(
     monkeypatch.setattr(Path, "unlink", failing)
     await storage.backup(tmp_path / "copy.db")
     async with SqliteCheckpointStorage(tmp_path / "copy.db") as copy:
-        assert await copy.head_or_none("r") is not None
+        assert await copy.catalog.head_or_none("r") is not None
 
 
 async def test_two_backups_to_one_path_do_not_spoil_each_other(

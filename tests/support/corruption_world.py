@@ -194,7 +194,7 @@ async def _look_at(storage: CheckpointStorage, run_id: str) -> Seen:
 
 async def head_of(storage: CheckpointStorage, run_id: str) -> str:
     """Where a run stands."""
-    return repr(await storage.head(run_id))
+    return repr(await storage.catalog.head(run_id))
 
 
 async def loaded(storage: CheckpointStorage, checkpoint_id: str) -> str:
@@ -221,11 +221,11 @@ async def loaded(storage: CheckpointStorage, checkpoint_id: str) -> str:
 
 async def journal_of(storage: CheckpointStorage, run_id: str) -> str:
     """The notes of a run, as they were made."""
-    head = await storage.head(run_id)
+    head = await storage.catalog.head(run_id)
     notes: list[Note] = list(await storage.store.notes(head.run_id))
-    return repr((await unbundled(notes, storage.blobs(head.family))).notes)
+    return repr((await unbundled(notes, storage.catalog.blobs(head.family))).notes)
 
 
 async def inbox_of(storage: CheckpointStorage, run_id: str) -> str:
     """The letters that wait for a run."""
-    return repr(list(await storage.store.inbox((await storage.head(run_id)).run_id)))
+    return repr(list(await storage.store.inbox((await storage.catalog.head(run_id)).run_id)))

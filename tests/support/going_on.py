@@ -100,10 +100,10 @@ async def picture(snapshot: Snapshot) -> dict[str, Any]:
 
 async def stored_snapshot(storage: CheckpointStorage, info: CheckpointInfo) -> Snapshot:
     """The snapshot that a resume from a checkpoint would begin with."""
-    head = await storage.head(info.run_id)
-    blobs = storage.blobs(head.family)
+    head = await storage.catalog.head(info.run_id)
+    blobs = storage.catalog.blobs(head.family)
     loaded = await load(storage.store, blobs, head, info.seq, Depth.ALL)
-    encoder = storage.encoder(storage.codec_for(info.workflow_name))
+    encoder = storage.catalog.encoder(storage.catalog.codec_for(info.workflow_name))
     return snapshot_of(loaded.manifest, info.superstep - (info.phase is Phase.START), encoder, blobs)
 
 
@@ -238,11 +238,11 @@ async def _stopped(
 ) -> bool:
     """Let the store die after so many commits and go on; whether the run was stopped at all."""
     async with make_storage() as storage:
-        store = storage._store
-        storage._store = mortal = _Mortal(store, commits)
+        store = storage.catalog.store
+        storage.catalog.store = mortal = _Mortal(store, commits)
         run = await make().start(message, storage=storage)
         stopped = await _dies(run, answer, manner, mortal.death)
-        storage._store = store
+        storage.catalog.store = store
         latest = await storage.get_latest(run_id=run.run_id)
         assert latest is not None
         left = await answers_left(storage, run.run_id)
@@ -258,7 +258,7 @@ async def _stopped(
 
 async def answers_left(storage: CheckpointStorage, run_id: str) -> list[str]:
     """The requests whose answers lie in the inbox of a run."""
-    encoder = storage.encoder(Codec())
+    encoder = storage.catalog.encoder(Codec())
     letters = [read_letter(letter, encoder) for letter in await storage.store.inbox(RunId(run_id))]
     return [letter.request_id for letter in letters if isinstance(letter, inbox.Answer)]
 

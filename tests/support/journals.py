@@ -45,7 +45,7 @@ def keys_of(notes: Sequence[Note]) -> list[tuple[str, ...]]:
 
 async def noted(storage: CheckpointStorage, run_id: str = RUN) -> list[tuple[str, ...]]:
     """What the journal of a run holds."""
-    blobs = storage.blobs((await storage.head(run_id)).family)
+    blobs = storage.catalog.blobs((await storage.catalog.head(run_id)).family)
     return keys_of((await unbundled(await storage.store.notes(RunId(run_id)), blobs)).notes)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast.checkpoint.format.manifest import Manifest
-from holdfast.checkpoint.storage import CheckpointStorage
+from holdfast.checkpoint.run_logs import RunLogs
 from holdfast.checkpoint.store import Commit, Expected, Head, Left, Letter
 from holdfast.checkpoint.write.log import RunLog
 from holdfast.ids import RunId
@@ -37,14 +37,14 @@ def _restore_follows_the_head(patch: Patch) -> None:
 
 
 def _restore_overwrites(patch: Patch) -> None:
-    straight = CheckpointStorage.load_log
+    straight = RunLogs.load_log
 
-    async def load_log(self: CheckpointStorage, head: Head, encoder: Any, outside: Any, seq: int) -> Any:
-        log, *rest = await straight(self, head, encoder, outside, seq)
+    async def load_log(self: RunLogs, head: Head, encoder: Any, outside: Any, seq: int, kept: Any) -> Any:
+        log, *rest = await straight(self, head, encoder, outside, seq, kept)
         log.head = log.head._replace(seq=seq)
         return log, *rest
 
-    patch.setattr(CheckpointStorage, "load_log", load_log)
+    patch.setattr(RunLogs, "load_log", load_log)
 
 
 def _forks_share_an_inbox(patch: Patch) -> None:

@@ -97,7 +97,7 @@ def in_child(make: Callable[[], Coroutine[Any, Any, None]]) -> bool:
 async def start(job: Job, folder: Path, commits: int) -> None:
     """Run until the process dies, or to the end."""
     async with job.storage(folder, str(commits) if commits != NEVER else "whole") as storage:
-        storage._store = Deadly(storage._store, commits)
+        storage.catalog.store = Deadly(storage.catalog.store, commits)
         run = await job.living.build().start(job.message, run_id=RUN, storage=storage)
         await lived(run, answer, job.manner)
 
@@ -148,7 +148,7 @@ async def go_on(job: Job, folder: Path, commits: int) -> Continued:
     """Start or go on with a run."""
     async with job.storage(folder, "relay") as storage:
         # Taking the run over is a commit too; who dies right after it has not taken the run any further.
-        storage._store = Deadly(storage._store, commits, moving=True)
+        storage.catalog.store = Deadly(storage.catalog.store, commits, moving=True)
         workflow = job.living.build()
         try:
             run = await workflow.resume(run_id=RUN, storage=storage)

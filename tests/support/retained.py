@@ -84,7 +84,7 @@ async def stored_bytes(storage: CheckpointStorage) -> int:
     total = 0
     families = set()
     for run in await storage.list_runs(limit=None):
-        head = await storage.head(run.run_id)
+        head = await storage.catalog.head(run.run_id)
         families.add(head.family)
         for record in await storage.store.records(head.run_id, 1, head.seq, Depth.ALL):
             parts = [record.header, record.changes, record.values]

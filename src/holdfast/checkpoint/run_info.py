@@ -1,4 +1,4 @@
-"""A run as a storage lists it."""
+"""RunInfo: a run as a storage lists it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.checkpoint.info import moment
 from holdfast.checkpoint.ownership import is_driven
-from holdfast.checkpoint.store import Head, Store
+from holdfast.checkpoint.store import Head, RunQuery, Store
 from holdfast.engine.status import RunStatus
 
 
@@ -24,22 +24,22 @@ class RunInfo:
     workflow_name: str
     status: RunStatus
     checkpoint_id: str
-    """The checkpoint that it stands on."""
+    """The checkpoint that the run stands on."""
     seq: int
     created: Any
     updated: Any
     interrupted: bool = False
-    """Whether it says that it is running, but its process lives no longer."""
+    """True if its status is RUNNING but the process that drove it lives no longer."""
     reason: str = ""
-    """Why it failed."""
+    """The reason why it failed."""
     wake_at: Any = None
-    """When it goes on by itself, because a sleep or the time of a question is over; None if it does not."""
+    """The time when it goes on by itself, because a sleep or the time of a question is over; None if it does not."""
     waiting_for: tuple[str, ...] = ()
     """For a run that is WAITING: ``"answers"``, ``"time"`` (a sleep) or ``"messages"`` (of fan-ins); else empty."""
 
 
 async def run_info(store: Store, head: Head, known: dict[str, bool] | None = None) -> RunInfo:
-    """What a head says of its run, and whether anyone drives it; ``known`` is as for ``is_driven``."""
+    """Make the info of a run from its head; ``known`` is as for ``is_driven``."""
     return RunInfo(
         head.run_id,
         head.workflow_name,
@@ -53,3 +53,22 @@ async def run_info(store: Store, head: Head, known: dict[str, bool] | None = Non
         None if head.wake_at is None else moment(head.wake_at),
         tuple(head.waiting_for.split()),
     )
+
+
+async def list_runs(store: Store, query: RunQuery, interrupted: bool | None) -> list[RunInfo]:
+    """Return the runs that a query asks for; only those that are interrupted, or not, if that is given."""
+    if interrupted:  # only a run with status RUNNING can be
+        query = query._replace(statuses=(query.statuses or frozenset(RunStatus)) & {RunStatus.RUNNING})
+    found: list[RunInfo] = []
+    known: dict[str, bool] = {}
+    limit = query.limit
+    while True:
+        wanted = None if limit is None else limit - len(found)
+        page = await store.runs(query._replace(limit=wanted))
+        for head in page:
+            run = await run_info(store, head, known)
+            if interrupted is None or run.interrupted is interrupted:
+                found.append(run)
+        if wanted is None or len(page) < wanted or len(found) >= (limit or 0):
+            return found
+        query = query._replace(after=page[-1].run_id)

@@ -1,22 +1,54 @@
-"""CheckpointStorage: what users hold of a store."""
+"""CheckpointStorage: the object through which users see and manage the runs in a store.
+
+Its methods check their arguments and call the rooms beside it: ``read`` for lists and checkpoints, ``maintenance`` for
+checks, repairs and removal, ``transfer`` for copies in files, ``diff`` for differences. Rooms that few programs enter
+are imported on first use, so that ``import holdfast`` stays fast.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from holdfast.checkpoint.browsing import Browsing
+from holdfast.checkpoint.arguments import (
+    check_flag,
+    check_limit,
+    check_progress,
+    checked_retention,
+    checked_tag,
+    id_of_checkpoint,
+    run_id_of,
+    status_of,
+)
+from holdfast.checkpoint.checkpoint import Checkpoint
+from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.inbox import cancel_run, leave_answers
+from holdfast.checkpoint.info import CheckpointInfo
+from holdfast.checkpoint.maintenance.prune import PruneReport, delete_checkpoint, delete_run, prune_runs
+from holdfast.checkpoint.progress import Progress
+from holdfast.checkpoint.read.browser import CheckpointBrowser
+from holdfast.checkpoint.read.catalog import RunCatalog
+from holdfast.checkpoint.read.loading import LatestManifests
 from holdfast.checkpoint.read.retry import steadily
-from holdfast.checkpoint.run_info import RunInfo, run_info
-from holdfast.checkpoint.store import Head
-from holdfast.checkpoint.upkeep import Upkeep
+from holdfast.checkpoint.retention import Retention
+from holdfast.checkpoint.run_info import RunInfo, list_runs, run_info
+from holdfast.checkpoint.run_logs import RunLogs
+from holdfast.checkpoint.store import Head, RunQuery, Store
+from holdfast.engine.status import RunStatus
 from holdfast.errors import InvalidArgument, WrongType
+from holdfast.ids import RunId
+
+if TYPE_CHECKING:
+    from holdfast.checkpoint.diff.difference import CheckpointDiff
+    from holdfast.checkpoint.maintenance.problems import VerifyReport
+    from holdfast.checkpoint.maintenance.repair import RepairReport
+    from holdfast.checkpoint.maintenance.statistics import StorageStatistics
 
 
-class CheckpointStorage(Browsing, Upkeep):
-    """What users hold of a store: checkpoints can be listed, loaded, checked and resumed.
+class CheckpointStorage:
+    """A store as users hold it: its runs and checkpoints can be listed, loaded, answered, checked and removed.
 
     Made as ``InMemoryCheckpointStorage``, ``FileCheckpointStorage``, ``SqliteCheckpointStorage``, by ``open_storage``,
     or for a store of your own as ``CheckpointStorage(store)``.
@@ -30,11 +62,126 @@ class CheckpointStorage(Browsing, Upkeep):
     []
     """
 
-    async def open(self) -> None:
-        """Make sure that the store is there and can be used; anything else does so by itself."""
-        await self._store.open()
+    def __init__(self, store: Store, retention: Retention | None = None) -> None:
+        self.catalog = RunCatalog(store)
+        """Finds runs and checkpoints; for workflows that resume runs."""
+        self.run_logs = RunLogs(self.catalog, checked_retention(retention))
+        """Opens the logs of runs; for workflows that drive them."""
+        self._browser = CheckpointBrowser(self.catalog)
+        self._latest = LatestManifests()
 
-    # What those who do not drive a run ask of it.
+    @property
+    def store(self) -> Store:
+        """The store beneath."""
+        return self.catalog.store
+
+    @property
+    def counters(self) -> Counters:
+        """Numbers of commits, encoded values, blobs and more since the storage was made."""
+        return self.catalog.counters
+
+    @property
+    def retention(self) -> Retention | None:
+        """The retention of runs that are driven with this storage; None leaves it to each run."""
+        return self.run_logs.retention
+
+    @retention.setter
+    def retention(self, retention: Retention | None) -> None:
+        self.run_logs.retention = checked_retention(retention)
+
+    async def open(self) -> None:
+        """Make sure that the store is there and can be used; every other method does so by itself."""
+        await self.store.open()
+
+    async def close(self) -> None:
+        """Release files and threads; everything that was committed stays."""
+        await self.store.close()
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    # Looking at runs and checkpoints.
+
+    async def list_runs(
+        self,
+        workflow_name: str | None = None,
+        status: RunStatus | str | None = None,
+        interrupted: bool | None = None,
+        limit: int | None = 100,
+        after: str | None = None,
+    ) -> list[RunInfo]:
+        """Return the runs, oldest first; ``after`` is the run id of the last one of the page before."""
+        check_limit(limit)
+        statuses = None if status is None else frozenset([status_of(status)])
+        cursor = None if after is None else (await self.catalog.head(after)).run_id
+        return await list_runs(self.store, RunQuery(workflow_name, statuses, limit, cursor), interrupted)
+
+    async def list_checkpoints(
+        self,
+        workflow_name: str | None = None,
+        run_id: str | None = None,
+        limit: int | None = None,
+        after: str | CheckpointInfo | None = None,
+        *,
+        workflow_id: str | None = None,
+        values: bool = False,
+    ) -> list[Checkpoint]:
+        """Return checkpoints, oldest first; ``after`` is the last one of the page before, or its id.
+
+        ``workflow_id`` is a synonym of ``workflow_name``. A page of one run reads what it shows, not the whole run,
+        unless the run has retention. With ``values`` they can be read at once, as of one that ``load`` gives: all
+        records and blobs of the page are read for it, each once.
+        """
+        check_limit(limit)
+        if workflow_id is not None and workflow_name not in (None, workflow_id):
+            raise InvalidArgument(
+                f"workflow_name={workflow_name!r} and workflow_id={workflow_id!r} mean the same; give one of them"
+            )
+        workflow_name = workflow_name or workflow_id
+        cursor = None if after is None else id_of_checkpoint(after)
+        if run_id is None:
+            return await self._browser.list_of_runs(workflow_name, cursor, limit, values)
+        head = await self.catalog.head(run_id)
+        return await self._browser.list_of_run(head, workflow_name, cursor, limit, values)
+
+    async def get_latest(
+        self, workflow_name: str | None = None, run_id: str | None = None
+    ) -> Checkpoint | None:
+        """Return the checkpoint that a run stands on: that run, or the one of this workflow that moved last."""
+        wanted = None if run_id is None else run_id_of(run_id)
+        return await self._browser.latest(workflow_name, wanted)
+
+    async def load(self, checkpoint_id: str | CheckpointInfo, values: bool = True) -> Checkpoint:
+        """Return a checkpoint with its values; without them they can be read one by one with ``read_state``."""
+        return await self._browser.load(id_of_checkpoint(checkpoint_id), values)
+
+    async def draw_tree(self, run_id: str, ascii: bool = False) -> str:
+        """Draw the checkpoints of a run as a tree of text, with the run that it was forked from and all forks of these.
+
+        Where nothing but supersteps happened, many checkpoints are one line. ``ascii`` draws without box characters.
+        """
+        return await self._browser.draw_tree(await self.catalog.head(run_id), ascii)
+
+    async def diff(
+        self, checkpoint_a: str | CheckpointInfo, checkpoint_b: str | CheckpointInfo
+    ) -> CheckpointDiff:
+        """Return the difference between two checkpoints, of any runs and branches.
+
+        Values that both have are not read, however big they are. The result is data, and text by ``str``.
+        """
+        from holdfast.checkpoint.diff.checkpoints import diff_checkpoints
+
+        return await diff_checkpoints(
+            self.catalog, id_of_checkpoint(checkpoint_a), id_of_checkpoint(checkpoint_b)
+        )
+
+    # Reaching a run that someone else may drive.
 
     async def respond(self, run_id: str, responses: Mapping[str, Any]) -> RunInfo:
         """Answer pending requests of a run, all or none, from any process; they are durable when this returns.
@@ -50,29 +197,124 @@ class CheckpointStorage(Browsing, Upkeep):
             raise InvalidArgument(f"no response was given to run {run_id}; pass {{request_id: answer}}")
 
         async def leave() -> Head:
-            head = await self.head(run_id)
-            encoder = self.encoder_for(head.workflow_name)
-            blobs = self.blobs(head.family)
-            return await leave_answers(self._store, head, blobs, encoder, responses, self._latest)
+            head = await self.catalog.head(run_id)
+            encoder = self.catalog.encoder_for(head.workflow_name)
+            blobs = self.catalog.blobs(head.family)
+            return await leave_answers(self.store, head, blobs, encoder, responses, self._latest)
 
-        return await run_info(self._store, await steadily(leave))
+        return await run_info(self.store, await steadily(leave))
 
     async def cancel(self, run_id: str) -> RunInfo:
         """Cancel a run from any process: at once if nobody drives it, else whoever does ends it soon.
 
         A run that is over stays as it is.
         """
-        return await run_info(self._store, await cancel_run(self._store, await self.head(run_id)))
+        return await run_info(self.store, await cancel_run(self.store, await self.catalog.head(run_id)))
 
-    async def close(self) -> None:
-        """Let go of files and threads; what was committed stays."""
-        await self._store.close()
+    # Looking after the storage.
 
-    async def __aenter__(self) -> Self:
-        await self.open()
-        return self
+    async def verify(self, run_id: str | None = None, *, progress: Progress | None = None) -> VerifyReport:
+        """Check that everything stored is what was stored: a report, never an error about what it finds.
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()
+        ``progress`` is called with how many checkpoints are done, and of how many.
+        """
+        from holdfast.checkpoint.maintenance.verify import verify_store
+
+        check_progress(progress)
+        return await verify_store(self.store, self.catalog.blobs, _optional_run_id(run_id), progress)
+
+    async def repair(
+        self, run_id: str | None = None, *, progress: Progress | None = None, dry_run: bool = False
+    ) -> RepairReport:
+        """Repair what can be repaired, and say what cannot; with ``dry_run`` only say it.
+
+        Make a copy of the storage before. Each run is repaired at once or not at all, so this may be interrupted
+        anywhere; one that is driven now is left alone. ``progress`` is told how many runs of how many are done.
+        """
+        from holdfast.checkpoint.maintenance.repair import repair_store
+
+        check_progress(progress)
+        check_flag("dry_run", dry_run)
+        return await repair_store(self.store, self.counters, _optional_run_id(run_id), progress, dry_run)
+
+    async def statistics(
+        self, *, progress: Progress | None = None, measure_blobs: bool = False
+    ) -> StorageStatistics:
+        """Count what takes the room: by workflow, by run, and by scope of what runs hold where they stand.
+
+        Reads records, page by page, and no blobs. ``measure_blobs`` reads those too, to say what they take as stored.
+        ``progress`` is called with how many checkpoints are done, and of how many.
+        """
+        from holdfast.checkpoint.maintenance.usage import count_usage
+
+        check_progress(progress)
+        return await count_usage(self.store, self.catalog.blobs, progress, measure_blobs)
+
+    async def tag(self, checkpoint_id: str | CheckpointInfo, *tags: str) -> None:
+        """Give a checkpoint tags, beside those that it has; one with a tag is kept, whatever the retention says."""
+        await self.catalog.tag(id_of_checkpoint(checkpoint_id), tuple(map(checked_tag, tags)), ())
+
+    async def untag(self, checkpoint_id: str | CheckpointInfo, *tags: str) -> None:
+        """Take tags from a checkpoint, all of them if none is named."""
+        await self.catalog.tag(id_of_checkpoint(checkpoint_id), (), tags or None)
+
+    async def prune(
+        self,
+        retention: Retention | None = None,
+        dry_run: bool = False,
+        *,
+        run_id: str | None = None,
+        progress: Progress | None = None,
+    ) -> PruneReport:
+        """Remove the checkpoints that are not kept, and the values that nobody needs any more.
+
+        Without ``retention`` each run has its own. With ``dry_run`` nothing is removed, and the report says what would
+        be. May be interrupted anywhere. ``progress`` is told how many runs of how many are done.
+        """
+        checked_retention(retention)
+        check_flag("dry_run", dry_run)
+        check_progress(progress)
+        heads = [await self.catalog.head(run_id)] if run_id is not None else await self.store.runs(RunQuery())
+        return await prune_runs(self.store, heads, self.catalog.blobs, retention, dry_run, progress)
+
+    async def delete(self, checkpoint_id: str | CheckpointInfo) -> None:
+        """Remove one checkpoint; those that follow it stay. The one on which its run stands cannot be removed."""
+        await delete_checkpoint(self.catalog, id_of_checkpoint(checkpoint_id))
+
+    async def delete_run(self, run_id: str) -> None:
+        """Remove a run with all its checkpoints; forks of it stay. One that is driven raises ``RunTaken``."""
+        await delete_run(self.catalog, await self.catalog.head(run_id))
+
+    # Moving runs to other storages.
+
+    async def export_run(
+        self, run_id: str, path: str | os.PathLike[str], progress: Progress | None = None
+    ) -> RunInfo:
+        """Write a run to one new file, with its whole history, its journal and the letters that wait for it.
+
+        The run may move meanwhile: the file has it as it stood at one moment, which is what this returns. The file
+        gets its name when it is complete. ``progress`` is called with how much is done, and of how much.
+        """
+        from holdfast.checkpoint.transfer.run_transfer import export_run
+
+        check_progress(progress)
+        return await run_info(self.store, await export_run(self.store, run_id_of(run_id), path, progress))
+
+    async def import_run(
+        self, path: str | os.PathLike[str], run_id: str | None = None, progress: Progress | None = None
+    ) -> RunInfo:
+        """Bring in a run from a file that ``export_run`` made: all of it, or nothing where anything is wrong with it.
+
+        It has the same ids here, and is not driven: one that was RUNNING is STOPPED. ``run_id`` makes sure that the
+        file holds that run; a run cannot get another id. Raises ``RunExists``, unless all that the file holds is here.
+        """
+        from holdfast.checkpoint.transfer.run_transfer import import_run
+
+        check_progress(progress)
+        return await run_info(
+            self.store, await import_run(self.store, path, _optional_run_id(run_id), progress)
+        )
+
+
+def _optional_run_id(run_id: str | None) -> RunId | None:
+    return None if run_id is None else run_id_of(run_id)

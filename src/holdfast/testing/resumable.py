@@ -121,9 +121,9 @@ class _Comparison:
     async def _stopped_after(self, commits: int, expected: Ending) -> bool:
         """Let the store die after so many commits and go on; whether the run was stopped at all."""
         storage = self._make_storage()
-        store = storage._store
+        store = storage.catalog.store
         mortal = _Mortal(store, commits)
-        storage._store = mortal
+        storage.catalog.store = mortal
         run = await self._make_workflow().start(self._message, storage=storage)
         stopped = False
         try:
@@ -135,7 +135,7 @@ class _Comparison:
             ):  # the second where a handler waited for the store
                 raise
             stopped = True
-        storage._store = store
+        storage.catalog.store = store
         latest = await storage.get_latest(run_id=run.run_id)
         assert latest is not None
         resumed = await self._make_workflow().resume(run_id=run.run_id, storage=storage)

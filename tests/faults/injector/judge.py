@@ -64,7 +64,7 @@ async def _check(storage: CheckpointStorage, promises: Promises) -> None:
 
 async def _check_run(storage: CheckpointStorage, run_id: str, promises: Promises) -> None:
     saved = promises.saved[run_id]
-    head = await storage.head_or_none(run_id)
+    head = await storage.catalog.head_or_none(run_id)
     if head is None:
         raise Wrong(f"run {run_id!r} is not there, though {len(saved)} of its checkpoints were acknowledged")
     if run_id in promises.retained:

@@ -173,7 +173,7 @@ Act: TypeAlias = Callable[[DiskWorld, CheckpointStorage], Awaitable[None]]
 
 
 async def _begun(storage: CheckpointStorage, name: str, run_id: str) -> Run:
-    if await storage.head_or_none(run_id) is None:
+    if await storage.catalog.head_or_none(run_id) is None:
         return await workflow_named(name).start(_ROUNDS, run_id=run_id, storage=storage)
     return await resumed(storage, name, run_id)
 

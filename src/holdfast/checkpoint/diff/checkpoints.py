@@ -16,10 +16,14 @@ from holdfast.checkpoint.diff.plan import Job, batches, planned
 from holdfast.checkpoint.diff.value_diff import told
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.info import CheckpointInfo
+from holdfast.checkpoint.read.catalog import RunCatalog
+from holdfast.checkpoint.read.loading import load
+from holdfast.checkpoint.read.retry import steadily
+from holdfast.checkpoint.store import Depth
 from holdfast.checkpoint.threads import reading_threads
 from holdfast.checkpoint.values import BlobSource
 from holdfast.graph.describe.difference import difference
-from holdfast.ids import Digest, RunId
+from holdfast.ids import CheckpointId, Digest, RunId
 
 # More than this is compared in a thread.
 _HEAVY = 1 << 20
@@ -27,8 +31,8 @@ _HEAVY = 1 << 20
 _LISTED = 20
 
 
-class Side(NamedTuple):
-    """One of two checkpoints, and what reads its values."""
+class _Side(NamedTuple):
+    """One of two checkpoints, with its codec and its blobs."""
 
     info: CheckpointInfo
     manifest: Manifest
@@ -37,8 +41,24 @@ class Side(NamedTuple):
     blobs: BlobSource
 
 
-async def difference_of(old: Side, new: Side) -> CheckpointDiff:
-    """What is different between two checkpoints; reads only values of which their names do not tell."""
+async def diff_checkpoints(catalog: RunCatalog, old: CheckpointId, new: CheckpointId) -> CheckpointDiff:
+    """Return the difference between two checkpoints of any runs."""
+
+    async def look() -> CheckpointDiff:
+        return await _diff_sides(await _load_side(catalog, old), await _load_side(catalog, new))
+
+    return await steadily(look)
+
+
+async def _load_side(catalog: RunCatalog, checkpoint_id: CheckpointId) -> _Side:
+    head, seq = await catalog.find(checkpoint_id)
+    blobs = catalog.blobs(head.family)
+    loaded = await load(catalog.store, blobs, head, seq, Depth.ALL)
+    return _Side(loaded.info, loaded.manifest, catalog.codec_for(head.workflow_name), head.family, blobs)
+
+
+async def _diff_sides(old: _Side, new: _Side) -> CheckpointDiff:
+    """Compare two checkpoints; reads only values whose names do not tell whether they are the same."""
     codecs = Codecs(old.codec, new.codec)
     jobs = [job for pair in pairs_of(old.manifest, new.manifest) if (job := planned(pair)) is not None]
     sections: dict[str, list[Difference]] = {}
@@ -60,7 +80,7 @@ def _told(
     return [(section, entry) for section, entry in found if entry is not None]
 
 
-async def _read(old: Side, new: Side, batch: Sequence[Job]) -> dict[Digest, bytes]:
+async def _read(old: _Side, new: _Side, batch: Sequence[Job]) -> dict[Digest, bytes]:
     """The blobs that are needed, each once: those of one name have the same content in every family."""
     before = {digest: size for job in batch for digest, size in job.old_sizes.items()}
     after = {digest: size for job in batch for digest, size in job.new_sizes.items() if digest not in before}
@@ -73,7 +93,7 @@ async def _read(old: Side, new: Side, batch: Sequence[Job]) -> dict[Digest, byte
     return content
 
 
-async def _graph(old: Side, new: Side) -> tuple[str, ...]:
+async def _graph(old: _Side, new: _Side) -> tuple[str, ...]:
     """How the graphs differ that made the checkpoints."""
     before, after = old.manifest.fingerprint, new.manifest.fingerprint
     if before == after:
@@ -86,7 +106,7 @@ async def _graph(old: Side, new: Side) -> tuple[str, ...]:
     return tuple(lines[:_LISTED] + more) or (f"fingerprint {before[:8]}, then {after[:8]}",)
 
 
-async def _described(side: Side) -> Any:
+async def _described(side: _Side) -> Any:
     """The description of the graph that made a checkpoint; None if there is none, or none that can be read."""
     ref = side.manifest.graph
     if ref is None:

@@ -13,7 +13,9 @@ from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.record import LARGEST_PART, blob_of, elsewhere, info_of, sealed, stored_form
 from holdfast.checkpoint.format.refs import refs_in
 from holdfast.checkpoint.journal import sizes_in_note
+from holdfast.checkpoint.ownership import is_driven
 from holdfast.checkpoint.progress import Progress
+from holdfast.checkpoint.read.catalog import RunCatalog
 from holdfast.checkpoint.read.loading import Blobs, changes_of, keyframe_of, load, whole
 from holdfast.checkpoint.read.retry import steadily
 from holdfast.checkpoint.retention import Retention
@@ -29,7 +31,7 @@ from holdfast.checkpoint.store import (
     Store,
 )
 from holdfast.checkpoint.write.bundles import unbundled
-from holdfast.errors import CheckpointCorrupt, HeadMoved
+from holdfast.errors import CheckpointCorrupt, HeadMoved, InvalidArgument, RunTaken
 from holdfast.ids import CheckpointId, Digest, RunId
 
 # Records are read so many at a time: memory stays bounded, however long a run is.
@@ -133,13 +135,13 @@ async def _cut_keyframe(
         if await store.records(head.run_id, record.seq, record.seq, Depth.HEADERS):
             raise
         raise HeadMoved(f"run {head.run_id!r} is pruned by someone else at the same time") from None
-    keyframe, parts = keyframe_at(record.checkpoint_id, loaded.manifest)
+    keyframe, parts = make_keyframe(record.checkpoint_id, loaded.manifest)
     known = await store.blobs(head.family, [blob.digest for blob in parts]) if parts else {}
     new = sum(len(blob.data) for blob in parts if blob.digest not in known)
     return keyframe, parts, new + len(keyframe.changes) + len(keyframe.values)
 
 
-def keyframe_at(checkpoint_id: CheckpointId, manifest: Manifest) -> tuple[Keyframe, list[Blob]]:
+def make_keyframe(checkpoint_id: CheckpointId, manifest: Manifest) -> tuple[Keyframe, list[Blob]]:
     """A cut keyframe that holds a manifest, and the blobs with the parts of it that are too big."""
     changes, values = packed(manifest.as_changes())
     brought: list[Blob] = []
@@ -155,7 +157,7 @@ def keyframe_at(checkpoint_id: CheckpointId, manifest: Manifest) -> tuple[Keyfra
     return Keyframe(part(sealed(checkpoint_id, changes, values)), part(values), True), brought
 
 
-async def superfluous(store: Store, head: Head, retention: Retention, now: datetime) -> frozenset[int]:
+async def find_superfluous(store: Store, head: Head, retention: Retention, now: datetime) -> frozenset[int]:
     """The seqs of the checkpoints of a run that are not kept."""
     if retention.keeps_all:
         return frozenset()
@@ -163,9 +165,9 @@ async def superfluous(store: Store, head: Head, retention: Retention, now: datet
     return frozenset(info.seq for info in known) - retention.kept(known, head.checkpoint_id, now)
 
 
-async def tidied(store: Store, blobs: Blobs, head: Head, now: datetime) -> int:
+async def prune_run(store: Store, blobs: Blobs, head: Head, now: datetime) -> int:
     """Prune a run by its own retention and sweep its family; gives how many records were looked at."""
-    gone = await superfluous(store, head, Retention.of_text(head.retention), now)
+    gone = await find_superfluous(store, head, Retention.of_text(head.retention), now)
     if not (await remove_records(store, blobs, head, gone)).checkpoints:
         return len(await store.records(head.run_id, 1, head.seq, Depth.HEADERS))
     mark, sizes = await store.mark(head.family)
@@ -305,7 +307,7 @@ class PruneReport:
         return f"{self.runs} runs: {what}"
 
 
-async def pruned(
+async def prune_runs(
     store: Store,
     heads: Sequence[Head],
     blobs_of: BlobsOf,
@@ -341,7 +343,7 @@ async def _prune_moving(
         known, newest = newest or await store.head(head.run_id), None
         if known is None:
             return frozenset(), Freed()
-        gone = await superfluous(store, known, retention, now)
+        gone = await find_superfluous(store, known, retention, now)
         return gone, await remove_records(store, blobs, known, gone, dry_run)
 
     while True:
@@ -349,3 +351,39 @@ async def _prune_moving(
             return await steadily(look)
         except HeadMoved:
             continue
+
+
+async def delete_checkpoint(catalog: RunCatalog, checkpoint_id: CheckpointId) -> None:
+    """Remove one checkpoint, tagged or not; raise ``InvalidArgument`` if its run stands on it."""
+    store = catalog.store
+
+    async def look() -> Head:
+        head, seq = await catalog.find(checkpoint_id)
+        if seq == head.seq:
+            raise InvalidArgument(
+                f"run {head.run_id} stands on checkpoint {head.checkpoint_id}, so it cannot be deleted; delete the "
+                f"run with 'storage.delete_run', or go back to another checkpoint first"
+            )
+        records = await store.records(head.run_id, seq, seq, Depth.HEADERS)
+        if records and records[0].tags:
+            await store.tag(head.run_id, seq, ())
+        await remove_records(store, catalog.blobs(head.family), head, {seq})
+        return head
+
+    while True:
+        try:
+            head = await steadily(look)
+            break
+        except (
+            HeadMoved
+        ):  # the run was taken back meanwhile, perhaps to this checkpoint; or someone tagged it
+            continue
+    await sweep(store, head.family, catalog.blobs(head.family))
+
+
+async def delete_run(catalog: RunCatalog, head: Head) -> None:
+    """Remove a run with all its checkpoints, and the blobs that only it named; raise ``RunTaken`` if it is driven."""
+    if await is_driven(catalog.store, head):
+        raise RunTaken(f"run {head.run_id} is driven; cancel it first, with 'storage.cancel'")
+    await catalog.store.remove_run(head.run_id, Expected(head.checkpoint_id, head.token))
+    await sweep(catalog.store, head.family, catalog.blobs(head.family))

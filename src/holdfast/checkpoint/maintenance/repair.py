@@ -93,7 +93,7 @@ class RepairReport:
         return "\n".join(lines)
 
 
-async def repaired(
+async def repair_store(
     store: Store, counters: Counters, run_id: RunId | None, progress: Progress | None, dry_run: bool
 ) -> RepairReport:
     """Repair a run, or all: heads and indexes first, then each run that is damaged, at once.
@@ -101,16 +101,16 @@ async def repaired(
     A dry run does the same to a copy, so that it tells what a repair would.
     """
     if not dry_run:
-        return await _repaired(store, counters, run_id, progress)
+        return await _repair_all(store, counters, run_id, progress)
     async with AsyncExitStack() as stack:
         try:
             copy, retold = await stack.enter_async_context(store.rehearsal())
         except StorageError as error:  # nothing could be read by a repair, either
             return RepairReport(unrepaired=[Problem(None, None, str(error))], dry_run=True)
-        return (await _repaired(copy, counters, run_id, progress)).as_dry_run(retold)
+        return (await _repair_all(copy, counters, run_id, progress)).as_dry_run(retold)
 
 
-async def _repaired(
+async def _repair_all(
     store: Store, counters: Counters, run_id: RunId | None, progress: Progress | None
 ) -> RepairReport:
     report = RepairReport()

@@ -10,7 +10,7 @@ from holdfast.checkpoint.format.record import plain_form, read_header
 from holdfast.checkpoint.info import Header, waiting_at
 from holdfast.checkpoint.journal import sizes_in_note
 from holdfast.checkpoint.maintenance.problems import briefly
-from holdfast.checkpoint.maintenance.prune import keyframe_at
+from holdfast.checkpoint.maintenance.prune import make_keyframe
 from holdfast.checkpoint.read.loading import Blobs, changes_of, fold_one, folded, keyframe_of, lineage, whole
 from holdfast.checkpoint.read.paging import Unreadable, each_record
 from holdfast.checkpoint.store import Blob, Commit, Depth, Expected, Head, Letter, Note, Record, Store
@@ -102,7 +102,7 @@ class Salvage:
             manifest = self._manifest(parent)
             fold_one(manifest, own, Depth.ALL)
             if record.keyframe is not None or orphan or base < header.replay_from:
-                keyframe, brought = keyframe_at(checkpoint_id, manifest)
+                keyframe, brought = make_keyframe(checkpoint_id, manifest)
                 keyframe = keyframe._replace(cut=orphan)
                 self._new += brought
                 base = record.seq

@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING
 
 import ormsgpack
 
@@ -16,14 +15,12 @@ from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.record import corrupt, elsewhere, plain_form, read_header, unsealed
 from holdfast.checkpoint.info import Cause
 from holdfast.checkpoint.maintenance.statistics import StorageStatistics, StorageUsage
+from holdfast.checkpoint.progress import Progress
 from holdfast.checkpoint.read.loading import Blobs, load
 from holdfast.checkpoint.read.retry import steadily
 from holdfast.checkpoint.store import Depth, Head, Record, RunQuery, Store
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import CheckpointId, Digest, RunId
-
-if TYPE_CHECKING:
-    from holdfast.checkpoint.transfer.run_transfer import Progress
 
 # How many runs, how many records and how many bytes of blobs are read at a time.
 _RUNS = 500
@@ -33,7 +30,7 @@ _BLOBS = 16 << 20
 _NUMBER = re.compile(r"#\d+/")
 
 
-async def counted(
+async def count_usage(
     store: Store, blobs_of: Callable[[RunId], Blobs], progress: Progress | None, measure_blobs: bool
 ) -> StorageStatistics:
     """Count everything; ``progress`` is told of checkpoints."""

@@ -31,8 +31,6 @@ from holdfast.errors import (
 )
 from holdfast.ids import Digest, RunId
 
-__all__ = ["Progress", "export_run", "import_run"]
-
 T = TypeVar("T")
 
 # Records are read in pages that grow while they are light, blobs are handed over together while they are.

@@ -72,8 +72,8 @@ class Standings:
         self._graph = graph
         self._name = name
         self._limits = limits
-        self._storage = storage
-        self._encoder = storage.encoder(codec, limits.max_value_size)
+        self._catalog, self._logs = storage.catalog, storage.run_logs
+        self._encoder = self._catalog.encoder(codec, limits.max_value_size)
         self._runner = runner
         self._retention = retention
         self._durability = durability
@@ -116,7 +116,7 @@ class Standings:
             )
 
         async def journal() -> Contents:
-            notes, digests = await unbundled(await self._storage.store.notes(head.run_id), blobs)
+            notes, digests = await unbundled(await self._catalog.store.notes(head.run_id), blobs)
             contents = read_journal(notes, self._encoder, blobs, self._merge_for, namer_of(self._graph).named)
             contents = contents._replace(digests=contents.digests | digests)
             await at_hand([value for turn in contents.turns.values() for value in turn.sent()])
@@ -161,7 +161,7 @@ class Standings:
         return entries, snapshot
 
     async def _load_log(self, head: Head, seq: int) -> tuple[RunLog, Loaded, Blobs]:
-        return await self._storage.load_log(head, self._encoder, self._outside, seq, self._retention)
+        return await self._logs.load_log(head, self._encoder, self._outside, seq, self._retention)
 
     async def _began(self, head: Head, info: CheckpointInfo, now: Renames | None) -> Beginning | None:
         """Where the superstep to come began, before others went on with it, with other graphs."""
@@ -169,13 +169,13 @@ class Standings:
             return None
         renamings = [now]
         while info.cause is Cause.EDIT and info.parent_id is not None:
-            found = await self._storage.store.find(info.parent_id)
+            found = await self._catalog.store.find(info.parent_id)
             if found is None or found[0] != head.run_id:
                 break
-            parent = await self._storage.info(head, found[1])
+            parent = await self._catalog.info(head, found[1])
             if parent.phase is not Phase.START:
                 break
-            renamings.append(await self._storage.renames(head, info.seq))
+            renamings.append(await self._catalog.renames(head, info.seq))
             info = parent
         names: dict[str, str] = {}
         for renames in reversed(renamings):
@@ -216,7 +216,7 @@ class Standings:
 
     async def _follows_at_once(self, head: Head, loaded: Loaded) -> bool:
         """Whether the run stands at the start of the superstep behind this checkpoint, where nothing came between."""
-        newest = await self._storage.info(head, head.seq)
+        newest = await self._catalog.info(head, head.seq)
         return newest.parent_id == loaded.checkpoint_id and (newest.phase, newest.cause) == (
             Phase.START,
             Cause.SUPERSTEP,

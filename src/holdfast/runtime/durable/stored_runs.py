@@ -40,7 +40,7 @@ class Durable(Standings):
     def new_run(self, message: Any, run_id: RunId) -> Run:
         """A run with this input; its first checkpoint is made when it is opened."""
         snapshot = begin(self._graph, self._name, message, self._limits, self._encoder)
-        log = self._storage.new_log(run_id, self._name, self._encoder, self._outside, self._retention)
+        log = self._logs.new_log(run_id, self._name, self._encoder, self._outside, self._retention)
         given = Entry(
             Phase.START,
             1,
@@ -57,7 +57,7 @@ class Durable(Standings):
         given = begin(self._graph, self._name, message, self._limits, self._encoder).deliveries[0].value
 
         async def look() -> tuple[bool, Value | None]:
-            head = await self._storage.head_or_none(run_id)
+            head = await self._catalog.head_or_none(run_id)
             if head is None:
                 return False, None
             self._check_name(head)
@@ -86,7 +86,7 @@ class Durable(Standings):
 
     async def driven_here(self, run_id: str) -> Run | None:
         """The object of this process that drives a run, if there is one."""
-        head = await self._storage.head_or_none(run_id)
+        head = await self._catalog.head_or_none(run_id)
         driver = None if head is None or head.status is not RunStatus.RUNNING else holder_of(head.owner)
         return driver if isinstance(driver, Run) else None
 
@@ -107,14 +107,14 @@ class Durable(Standings):
         async def look() -> tuple[RunId, Standing]:
             if checkpoint is None:
                 assert run_id is not None
-                head = await self._storage.head(run_id)
+                head = await self._catalog.head(run_id)
                 seq = head.seq
             else:
-                head, seq = await self._storage.find(id_of_checkpoint(checkpoint))
+                head, seq = await self._catalog.find(id_of_checkpoint(checkpoint))
             self._check_name(head)
             at_head = seq == head.seq and checkpoint is None
             resumed = "run_id=..." if checkpoint is None else "checkpoint"
-            head = await free_to_drive(self._storage.store, head, take_over, resumed)
+            head = await free_to_drive(self._catalog.store, head, take_over, resumed)
             seq = head.seq if at_head else seq
             return head.run_id, await self._standing(head, seq, allow_graph_change)
 
@@ -140,7 +140,7 @@ class Durable(Standings):
         """Take a run away from whoever drives it now; whether it stands otherwise than it was looked at."""
         driver = await self.driven_here(looked_at.run_id)
         stand_still = nullcontext if driver is None else driver.stand_still
-        return await take_away(self._storage.store, looked_at, claim, stand_still)
+        return await take_away(self._catalog.store, looked_at, claim, stand_still)
 
     def _run(self, run_id: RunId, standing: Standing) -> Run:
         log = EventLog()
@@ -151,13 +151,13 @@ class Durable(Standings):
 
     async def runner_at(self, checkpoint: str | CheckpointInfo, run_id: RunId, log: EventLog) -> Runner:
         """What drives a run from another checkpoint of it on."""
-        await free_to_drive(self._storage.store, await self._storage.head(run_id), False, "checkpoint")
+        await free_to_drive(self._catalog.store, await self._catalog.head(run_id), False, "checkpoint")
         standing = await self._own(checkpoint, run_id)
         return self._runner(run_id, standing.snapshot, self._encoder, log, standing.recorder, True)
 
     async def runner_where_it_stands(self, run_id: RunId, log: EventLog) -> Runner:
         """What goes on with a run that nobody drives."""
-        head = await free_to_drive(self._storage.store, await self._storage.head(run_id), False)
+        head = await free_to_drive(self._catalog.store, await self._catalog.head(run_id), False)
         standing = await self._standing(head, head.seq, self._graph_may_change)
         return self._runner(run_id, standing.snapshot, self._encoder, log, standing.recorder, True)
 
@@ -167,7 +167,7 @@ class Durable(Standings):
 
     async def _own(self, checkpoint: str | CheckpointInfo, run_id: RunId) -> Standing:
         async def look() -> Standing:
-            head, seq = await self._storage.find(id_of_checkpoint(checkpoint))
+            head, seq = await self._catalog.find(id_of_checkpoint(checkpoint))
             if head.run_id != run_id:
                 raise InvalidArgument(
                     f"checkpoint {id_of_checkpoint(checkpoint)} belongs to run {head.run_id}, not to {run_id}; begin a "
@@ -187,7 +187,7 @@ class Durable(Standings):
             )
 
         async def look() -> tuple[Head, Loaded, Snapshot, NewGraph]:
-            head, seq = await self._storage.find(id_of_checkpoint(checkpoint))
+            head, seq = await self._catalog.find(id_of_checkpoint(checkpoint))
             self._check_name(head)
             _, loaded, blobs = await self._load_log(head, seq)
             return head, loaded, *await self._snapshot(loaded, blobs, allow_graph_change)
@@ -201,7 +201,7 @@ class Durable(Standings):
                 first[0].phase, first[0].superstep, Cause.EDIT, first[0].status, since_input=0, edits=writes
             )
             first[1:1] = [edit]
-        log = self._storage.forked_log(run_id, head, loaded, self._encoder, self._outside, self._retention)
+        log = self._logs.forked_log(run_id, head, loaded, self._encoder, self._outside, self._retention)
         return self._run(run_id, Standing(snapshot, self._recorder(log, first), True))
 
     def _edited(self, key: EditKey, value: Any) -> Value:

@@ -1,0 +1,304 @@
+"""Lists and loads checkpoints for people to look at."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from heapq import merge
+from typing import NamedTuple
+
+from holdfast.checkpoint.checkpoint import Checkpoint, WithValues, blobs_of
+from holdfast.checkpoint.format.changes import Changes
+from holdfast.checkpoint.format.manifest import Manifest
+from holdfast.checkpoint.format.record import corrupt, info_of, read_header
+from holdfast.checkpoint.info import CheckpointInfo, microseconds, moment
+from holdfast.checkpoint.read.catalog import RunCatalog, kept_seqs
+from holdfast.checkpoint.read.listing import Listing, Reading
+from holdfast.checkpoint.read.loading import Blobs, changes_of, is_whole, keyframe_of, load, whole
+from holdfast.checkpoint.read.paging import page_of
+from holdfast.checkpoint.read.retry import steadily
+from holdfast.checkpoint.store import Depth, Head, Record, RunQuery
+from holdfast.checkpoint.tree import drawn
+from holdfast.checkpoint.values import Wanted
+from holdfast.errors import CheckpointNotFound
+from holdfast.ids import CheckpointId, Digest, RunId
+
+# At most so many heads are read at a time.
+_MOST_HEADS = 1_000
+
+
+class CheckpointBrowser:
+    """Lists checkpoints page by page, loads them, and draws them as trees."""
+
+    def __init__(self, catalog: RunCatalog) -> None:
+        self._catalog = catalog
+
+    async def list_of_run(
+        self,
+        head: Head,
+        workflow_name: str | None,
+        after: CheckpointId | None,
+        limit: int | None,
+        values: bool,
+    ) -> list[Checkpoint]:
+        """Return the checkpoints of a run, oldest first; none if it belongs to another workflow."""
+        if workflow_name not in (None, head.workflow_name):
+            return _behind([], after)
+        return await self._list_now(head, after, limit, values)
+
+    async def list_of_runs(
+        self, workflow_name: str | None, after: CheckpointId | None, limit: int | None, values: bool
+    ) -> list[Checkpoint]:
+        """Return the checkpoints of all runs, oldest first; does not read runs that began later than a full page."""
+        begin = None if after is None else await self._sort_key_of(workflow_name, after)
+        found: list[Sequence[Checkpoint]] = []
+        async for head in self._heads(workflow_name, begin, limit):
+            is_full = bool(found) and len(found[0]) == limit
+            if is_full and found[0][-1].timestamp < moment(head.created):
+                break
+            found.append(await self._list_behind(head, begin, limit, values))
+            if limit is not None:
+                found = [_merged(found)[:limit]]
+        return _merged(found)
+
+    async def _heads(
+        self, workflow_name: str | None, begin: _SortKey | None, limit: int | None
+    ) -> AsyncIterator[Head]:
+        """Give the runs, oldest first, that may have checkpoints behind a sort key; as few at a time as may do."""
+        since = None if begin is None else microseconds(begin.timestamp)
+        query = RunQuery(workflow_name, limit=None if limit is None else limit + 1, since=since)
+        seen: set[str] = set()  # if the last run of a page is removed, the next page begins anew
+        while page := await self._catalog.store.runs(query):
+            for head in page:
+                if head.run_id not in seen:
+                    yield head
+            if query.limit is None or len(page) < query.limit:
+                return
+            seen.update(head.run_id for head in page)
+            query = query._replace(after=page[-1].run_id, limit=min(2 * query.limit, _MOST_HEADS))
+
+    async def _sort_key_of(self, workflow_name: str | None, checkpoint_id: CheckpointId) -> _SortKey:
+        """Return the sort key of a checkpoint among those of all runs."""
+        found = await self._catalog.store.find(checkpoint_id)
+        head = None if found is None else await self._catalog.store.head(found[0])
+        if found is None or head is None or workflow_name not in (None, head.workflow_name):
+            raise _not_listed(checkpoint_id)
+        if not await self._catalog.keeps(head, found[1]):
+            raise _not_listed(checkpoint_id)
+        return _SortKey.of(await self._catalog.info(head, found[1]), head)
+
+    async def _list_behind(
+        self, head: Head, begin: _SortKey | None, limit: int | None, values: bool
+    ) -> Sequence[Checkpoint]:
+        """Return the checkpoints of a run behind a sort key."""
+        if begin is None or moment(head.created) > begin.timestamp:
+            return await self._list_now(head, None, limit, values)
+        if not head.retention:
+            try:
+                last = await self._last_before(head, begin)
+                after = None if last is None else last.checkpoint_id
+                return await self._list_now(head, after, limit, values)
+            except CheckpointNotFound:  # the checkpoint was removed meanwhile, or its run
+                pass
+        found = await self._list_now(head, values=values)
+        return [made for made in found if _SortKey.of(made, head) > begin][:limit]
+
+    async def _last_before(self, head: Head, begin: _SortKey) -> CheckpointInfo | None:
+        """Return the last checkpoint of a run that is not behind a sort key, by binary search."""
+        last: CheckpointInfo | None = None
+        low, high = 1, head.seq
+        while low <= high:
+            middle = (low + high) // 2
+            records = await self._catalog.store.records(head.run_id, middle, middle, Depth.HEADERS)
+            if not records:  # it was removed, and perhaps many others: read all that are left
+                rest = map(info_of, await self._catalog.store.records(head.run_id, low, high, Depth.HEADERS))
+                return max(
+                    (one for one in rest if _SortKey.of(one, head) <= begin), key=_seq_of, default=last
+                )
+            made = info_of(records[0])
+            if _SortKey.of(made, head) > begin:
+                high = middle - 1
+            else:
+                last, low = made, middle + 1
+        return last
+
+    async def _list_now(
+        self,
+        head: Head,
+        after: CheckpointId | None = None,
+        limit: int | None = None,
+        values: bool = False,
+    ) -> list[Checkpoint]:
+        """Return the checkpoints of a run behind one of them, as the run stands now; none if it was removed."""
+        known: Head | None = head
+
+        async def look() -> list[Checkpoint]:
+            nonlocal known
+            now, known = known or await self._catalog.store.head(head.run_id), None
+            while now is not None:
+                # Retention needs all checkpoints and the head to decide which are kept: such a list is cut afterwards.
+                part = (None, None) if now.retention else (after, limit)
+                found = await self._read_page(now, *part, values)
+                latest = now if _stands(now, found) else await self._catalog.store.head(head.run_id)
+                if latest is not None and _still_true(found, now, latest, part[1]):
+                    return _behind(found, after)[:limit] if now.retention else found
+                now = latest
+            return _behind([], after)
+
+        return await steadily(look)
+
+    async def _read_page(
+        self, head: Head, after: CheckpointId | None, limit: int | None, values: bool
+    ) -> list[Checkpoint]:
+        blobs = self._catalog.blobs(head.family)
+        first = 1 if after is None else await self._seq_of(head, after) + 1
+        depth = Depth.ALL if values else Depth.CHANGES
+        page = await page_of(self._catalog.store, head, first, limit, depth)
+        records = [record if is_whole(record) else await whole(record, blobs) for record in page.records]
+        shown = records[page.begins :]
+        if head.retention:
+            kept = kept_seqs(head, records)
+            shown = [record for record in shown if record.seq in kept]
+        reading = self._reading(head, blobs)
+        if values:
+            reading = reading._replace(values=await blobs_of(_changes_in(records), blobs))
+        return Listing(records, reading).checkpoints(shown)
+
+    async def _seq_of(self, head: Head, checkpoint_id: CheckpointId) -> int:
+        found = await self._catalog.store.find(checkpoint_id)
+        if found is None or found[0] != head.run_id:
+            raise _not_listed(checkpoint_id)
+        return found[1]
+
+    def _reading(self, head: Head, blobs: Blobs) -> Reading:
+        return Reading(
+            self._catalog.encoder(self._catalog.codec_for(head.workflow_name)),
+            lambda checkpoint_id: _ListedBlobs(self._catalog, checkpoint_id, blobs),
+            lambda record: self._load_manifest(head, record),
+        )
+
+    async def _load_manifest(self, head: Head, record: Record) -> Manifest:
+        blobs = self._catalog.blobs(head.family)
+
+        async def read() -> Manifest:
+            return (await load(self._catalog.store, blobs, head, record.seq, Depth.ALL)).manifest
+
+        return await self._catalog.read_existing(record.checkpoint_id, read)
+
+    async def latest(self, workflow_name: str | None, run_id: RunId | None) -> Checkpoint | None:
+        """Return the checkpoint that a run stands on: that run, or the run of this workflow that moved last."""
+        store = self._catalog.store
+
+        async def look() -> Checkpoint | None:
+            if run_id is not None:
+                head = await store.head(run_id)
+            else:
+                newest = await store.runs(RunQuery(workflow_name, limit=1, newest=True))
+                head = newest[0] if newest else None
+            return None if head is None else await self._load(head, head.seq, values=False)
+
+        return await steadily(look)
+
+    async def load(self, checkpoint_id: CheckpointId, values: bool) -> Checkpoint:
+        """Return a checkpoint, with its values or without."""
+
+        async def look() -> Checkpoint:
+            return await self._load(*await self._catalog.find(checkpoint_id), values)
+
+        return await steadily(look)
+
+    async def _load(self, head: Head, seq: int, values: bool) -> Checkpoint:
+        store, blobs = self._catalog.store, self._catalog.blobs(head.family)
+        if not values:
+            record = await self._catalog.record(head, seq)
+            first = read_header(record).replay_from
+            records = await store.records(head.run_id, first, seq, Depth.CHANGES)
+            if all(one.checkpoint_id != record.checkpoint_id for one in records):
+                raise corrupt(record.checkpoint_id, "it was removed while it was looked at")
+            listing = Listing([await whole(record, blobs) for record in records], self._reading(head, blobs))
+            return listing.checkpoints([record])[0]
+        loaded = await load(store, blobs, head, seq, Depth.ALL)
+        read = await blobs_of([loaded.manifest.as_changes()], blobs)
+        encoder = self._catalog.encoder(self._catalog.codec_for(head.workflow_name))
+        info, values_of = loaded.info, WithValues(loaded.manifest, encoder, read)
+        return Checkpoint(info.checkpoint_id, loaded.header, info.new_bytes, info.tags, values_of)
+
+    async def draw_tree(self, head: Head, ascii: bool) -> str:
+        """Draw the checkpoints of a run and of all runs of its family as a tree of text."""
+        heads = await self._catalog.store.runs(RunQuery(head.workflow_name, family=head.family))
+        checkpoints = [made for one in heads for made in await self._list_now(one)]
+        return drawn(checkpoints, {one.checkpoint_id: one.status for one in heads}, ascii)
+
+
+class _ListedBlobs:
+    """Reads the blobs of a checkpoint that was listed, and that may have been removed since."""
+
+    def __init__(self, catalog: RunCatalog, checkpoint_id: CheckpointId, blobs: Blobs) -> None:
+        self._catalog, self._checkpoint_id, self._blobs = catalog, checkpoint_id, blobs
+
+    async def read(self, wanted: Wanted) -> Mapping[Digest, bytes]:
+        return await self._catalog.read_existing(self._checkpoint_id, lambda: self._blobs.read(wanted))
+
+
+def _changes_in(records: Iterable[Record]) -> Iterator[Changes]:
+    """Give the changes of records and of their keyframes."""
+    for record in records:
+        yield changes_of(record, Depth.CHANGES)
+        if record.keyframe is not None:
+            yield keyframe_of(record, Depth.CHANGES)
+
+
+class _SortKey(NamedTuple):
+    """Orders the checkpoints of all runs in one list."""
+
+    timestamp: datetime
+    seq: int
+    created: int
+    run_id: str
+
+    @classmethod
+    def of(cls, made: CheckpointInfo, head: Head) -> _SortKey:
+        return cls(made.timestamp, made.seq, head.created, head.run_id)
+
+
+def _seq_of(made: CheckpointInfo) -> int:
+    return made.seq
+
+
+def _merged(lists: Sequence[Sequence[Checkpoint]]) -> list[Checkpoint]:
+    """Merge the checkpoints of several runs, oldest first; of equals, those of the earlier run come first."""
+    if len(lists) == 1:
+        return list(lists[0])
+    return list(merge(*lists, key=lambda checkpoint: (checkpoint.timestamp, checkpoint.seq)))
+
+
+def _behind(listed: list[Checkpoint], after: CheckpointId | None) -> list[Checkpoint]:
+    """Return the part of a list behind a checkpoint; all of it without one."""
+    if after is None:
+        return listed
+    for place, one in enumerate(listed):
+        if one.checkpoint_id == after:
+            return listed[place + 1 :]
+    raise _not_listed(after)
+
+
+def _not_listed(checkpoint_id: CheckpointId) -> CheckpointNotFound:
+    return CheckpointNotFound(
+        f"after={checkpoint_id!r}: there is no such checkpoint among those that are listed"
+    )
+
+
+def _still_true(found: Sequence[Checkpoint], before: Head, now: Head, limit: int | None) -> bool:
+    """Return True if checkpoints that were read between two reads of the head are those of the run.
+
+    The run may have moved on, and the checkpoint that it stood on may be gone: then the newer ones are missing, unless
+    the page is full. Or the run was removed, and another one has its id.
+    """
+    if len(found) == limit:
+        return (now.created, now.family) == (before.created, before.family)
+    return now.checkpoint_id == before.checkpoint_id
+
+
+def _stands(head: Head, checkpoints: Sequence[CheckpointInfo]) -> bool:
+    """Return True if the checkpoint on which the run stands is in the list; most often it is the last."""
+    return any(one.checkpoint_id == head.checkpoint_id for one in reversed(checkpoints))

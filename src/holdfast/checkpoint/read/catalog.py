@@ -1,0 +1,153 @@
+"""The catalog of a store: finds runs and checkpoints, and the codecs that read their values."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from holdfast.checkpoint.arguments import checkpoint_id_of, no_run, run_id_of
+from holdfast.checkpoint.codec import Codec
+from holdfast.checkpoint.counters import Counters
+from holdfast.checkpoint.format.changes import Renames
+from holdfast.checkpoint.format.record import corrupt, info_of
+from holdfast.checkpoint.info import CheckpointInfo
+from holdfast.checkpoint.read.loading import Blobs, changes_of, whole
+from holdfast.checkpoint.read.retry import steadily
+from holdfast.checkpoint.retention import Retention
+from holdfast.checkpoint.store import Depth, Head, Record, Store
+from holdfast.checkpoint.values import Encoder
+from holdfast.engine.limits import Limits
+from holdfast.errors import CheckpointCorrupt, CheckpointNotFound
+from holdfast.ids import CheckpointId, RunId
+
+T = TypeVar("T")
+
+_ANY_SIZE = 1 << 62
+
+
+class RunCatalog:
+    """Finds runs and checkpoints in a store, and knows the codecs of the workflows that made them."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.counters = Counters()
+        self._codecs: dict[str, Codec] = {}
+        self._largest: dict[str, int] = {}
+        self._anything = Codec()
+
+    # Codecs.
+
+    def learn(self, workflow_name: str, codec: Codec, max_value_size: int) -> None:
+        """Remember the codec of a workflow, which reads its checkpoints, and the size limit of its values."""
+        self._codecs[workflow_name] = codec
+        self._largest[workflow_name] = max_value_size
+
+    def codec_for(self, workflow_name: str) -> Codec:
+        """Return the codec of a workflow; it knows the types of the workflow only if that was built here."""
+        return self._codecs.get(workflow_name, self._anything)
+
+    def encoder_for(self, workflow_name: str) -> Encoder:
+        """Return an encoder for values that are sent to a run of a workflow from outside."""
+        limit = self._largest.get(workflow_name, Limits().max_value_size)
+        return self.encoder(self.codec_for(workflow_name), limit)
+
+    def encoder(self, codec: Codec, limit: int = _ANY_SIZE) -> Encoder:
+        """Return an encoder that counts what it does in the counters of the storage."""
+        return Encoder(codec, limit, self.counters)
+
+    # Runs and checkpoints.
+
+    def blobs(self, family: RunId) -> Blobs:
+        """Return the reader of the blobs of a family of runs."""
+        return Blobs(self.store, family, self.counters)
+
+    async def head(self, run_id: str) -> Head:
+        """Return the head of a run; raise ``RunNotFound`` if there is no such run."""
+        head = await self.store.head(run_id_of(run_id))
+        if head is None:
+            raise no_run(run_id)
+        return head
+
+    async def head_or_none(self, run_id: str) -> Head | None:
+        """Return the head of a run; None if there is no such run."""
+        return await self.store.head(run_id_of(run_id))
+
+    async def find(self, checkpoint_id: str) -> tuple[Head, int]:
+        """Return the head of the run of a checkpoint, and its seq; raise ``CheckpointNotFound`` if it is not kept."""
+        found = await self.store.find(checkpoint_id_of(checkpoint_id))
+        head = None if found is None else await self.store.head(found[0])
+        if found is None or head is None or not await self.keeps(head, found[1]):
+            raise checkpoint_not_found(checkpoint_id)
+        return head, found[1]
+
+    async def keeps(self, head: Head, seq: int) -> bool:
+        """Return True if retention keeps a checkpoint; one that it does not keep may stay in the store for a while."""
+        if not head.retention or seq == head.seq:
+            return True
+        try:
+            records = await self.store.records(head.run_id, 1, head.seq, Depth.HEADERS)
+            return seq in kept_seqs(head, records)
+        except CheckpointCorrupt:  # other checkpoints are damaged: this one is given if it can be read
+            return True
+
+    async def record(self, head: Head, seq: int) -> Record:
+        """Return the record of a checkpoint without its changes and values."""
+        records = await self.store.records(head.run_id, seq, seq, Depth.HEADERS)
+        if not records:
+            raise _no_record(head, seq)
+        if seq == head.seq and records[0].checkpoint_id != head.checkpoint_id:
+            raise corrupt(head.checkpoint_id, f"the run stands on it, but its record {seq} is another")
+        return records[0]
+
+    async def info(self, head: Head, seq: int) -> CheckpointInfo:
+        """Return the info of a checkpoint; reads no values."""
+        return info_of(await self.record(head, seq))
+
+    async def renames(self, head: Head, seq: int) -> Renames | None:
+        """Return the renamed executors of a checkpoint; None if it renamed none."""
+        records = await self.store.records(head.run_id, seq, seq, Depth.CHANGES)
+        if not records:
+            raise _no_record(head, seq)
+        return changes_of(await whole(records[0], self.blobs(head.family)), Depth.CHANGES).renames
+
+    async def read_existing(self, checkpoint_id: CheckpointId, read: Callable[[], Awaitable[T]]) -> T:
+        """Read something of a checkpoint that was found earlier; raise ``CheckpointNotFound`` if it was removed."""
+        try:
+            return await read()
+        except CheckpointCorrupt:
+            await self.find(checkpoint_id)
+            return await steadily(read)
+
+    async def tag(self, checkpoint_id: CheckpointId, tags: Sequence[str], drop: Sequence[str] | None) -> None:
+        """Give a checkpoint tags and take others from it; all that it has if ``drop`` is None."""
+
+        async def look() -> bool:
+            head, seq = await self.find(checkpoint_id)
+            return await self.store.tag(head.run_id, seq, tags, drop)
+
+        if not await steadily(look):
+            raise checkpoint_not_found(checkpoint_id)
+
+
+def kept_seqs(head: Head, records: Sequence[Record]) -> frozenset[int]:
+    """Return the seqs of the records of a run that its retention keeps."""
+    if not head.retention:
+        return frozenset(record.seq for record in records)
+    now = datetime.now(UTC)
+    return Retention.of_text(head.retention).kept(map(info_of, records), head.checkpoint_id, now)
+
+
+def checkpoint_not_found(checkpoint_id: str) -> CheckpointNotFound:
+    """Make the error for a checkpoint that is not there, or not kept."""
+    return CheckpointNotFound(
+        f"there is no checkpoint {checkpoint_id!r} in this storage, or its run does not keep it; "
+        f"'await storage.list_checkpoints()' lists those that are there, and tags keep what retention would not"
+    )
+
+
+def _no_record(head: Head, seq: int) -> CheckpointCorrupt:
+    return CheckpointCorrupt(
+        f"run {head.run_id!r} has no checkpoint number {seq}, though it is said to be there; "
+        f"'await storage.verify()' lists what is affected"
+    )
