@@ -13,7 +13,8 @@ from bench.sides import ENVIRONMENTS, OURS_STORED, SIDES
 from bench.worker import perform
 from bench.workloads import WORKLOADS, Timed
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.stores.sqlite.handle import Handle, Place
+from holdfast.stores.sqlite.connection import DatabaseConnection
+from holdfast.stores.sqlite.database_file import DatabaseLocation
 from tests.stores.sqlite_programs import execute
 
 SMALL = {
@@ -66,11 +67,11 @@ async def test_the_limit_of_rows_writes_what_our_store_writes(tmp_path: Path) ->
     commits = await rows.commits_of({"supersteps": 40})
     ours = SqliteStore(tmp_path / "ours.db")
     theirs = tmp_path / "theirs.db"
-    handle = Handle(Place(theirs, 60.0), reads_only=False)
+    handle = DatabaseConnection(DatabaseLocation(theirs, 60.0), reads_only=False)
     for commit, statements in zip(commits, rows.statements_of(commits), strict=True):
         await ours.commit(commit)
         for sql, values in statements:
-            handle.connection().executemany(sql, values)
+            handle.open().executemany(sql, values)
     await ours.close()
     handle.close()
     for table in ("runs", "checkpoints", "keyframes", "families", "blobs", "notes", "letters", "tags"):

@@ -29,7 +29,7 @@ from holdfast import (
 )
 from holdfast.checkpoint.store import Depth, Head, Record, RunQuery, Store
 from holdfast.ids import RunId
-from holdfast.stores.sqlite import handle
+from holdfast.stores.sqlite import connection
 from tests.support.durable import Wrapped
 from tests.support.runs import soon
 from tests.support.steps import steps_of
@@ -222,7 +222,7 @@ async def fill(storage: CheckpointStorage, runs: int) -> None:
 def database_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many steps the virtual machines of all databases take."""
     count = [0]
-    connect = handle._connect
+    connect = connection._connect
 
     def step() -> None:
         count[0] += 1
@@ -232,7 +232,7 @@ def database_steps(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         connection.set_progress_handler(step, 1)
         return connection
 
-    monkeypatch.setattr(handle, "_connect", counting)
+    monkeypatch.setattr(connection, "_connect", counting)
     return count
 
 

@@ -17,7 +17,7 @@ from holdfast import (
 from holdfast.checkpoint.maintenance.prune import prune_run
 from holdfast.checkpoint.store import Head
 from holdfast.checkpoint.write import tidying
-from holdfast.stores.sqlite import handle
+from holdfast.stores.sqlite import database_file
 from tests.support.durable import KINDS, Place
 from tests.support.retained import stored_seqs
 from tests.support.room import ALLOWED, STATES, last_written, rewriting, room, state_held
@@ -137,7 +137,7 @@ def _never_tidies(patch: pytest.MonkeyPatch) -> None:
 
 
 def _has_a_long_log(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(handle, "SMALL_WAL_PAGES", handle.WAL_PAGES)
+    patch.setattr(database_file, "SMALL_WAL_PAGES", database_file.WAL_PAGES)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from holdfast.checkpoint.ownership import this_process
 from holdfast.checkpoint.store import Letter
 from holdfast.errors import StorageError
 from holdfast.ids import RunId
-from holdfast.stores.sqlite import SqliteStore, handle, writer
+from holdfast.stores.sqlite import SqliteStore, connection, transaction
 from holdfast.testing.store_suite.samples import LARGE, begin, move_on, sample_blob
 from tests.support.complaints import complaints
 
@@ -251,8 +251,8 @@ class Signalled(sqlite3.Connection):
 
 def fork_amid_commits(path: str) -> None:
     """Fork in the handler of a signal, at each moment of a commit that is made in the thread of the event loop."""
-    writer._LONG_SECONDS = 30.0
-    handle.CONNECTION_CLASS = Signalled
+    transaction._LONG_SECONDS = 30.0
+    connection.CONNECTION_CLASS = Signalled
     store = SqliteStore(path)
     children: list[int] = []
 

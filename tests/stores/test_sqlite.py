@@ -12,7 +12,7 @@ from holdfast.checkpoint.store import Commit, Depth, Letter, RunQuery
 from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointCorrupt, HeadMoved, StorageError
 from holdfast.ids import RunId
-from holdfast.stores.sqlite import SqliteStore, handle, session
+from holdfast.stores.sqlite import SqliteStore, connection, session
 from holdfast.testing.store_suite.samples import (
     ANYTHING,
     all_of,
@@ -63,7 +63,7 @@ async def test_damaged_text_makes_later_queries_no_slower(
         decoded.append(stored)
         return stored.decode("utf-8", "replace")
 
-    monkeypatch.setattr(session, "any_text", any_text)
+    monkeypatch.setattr(session, "decode_any_text", any_text)
     with pytest.raises(CheckpointCorrupt):
         await store.head(RunId("bad"))
     assert b"\xffa" in decoded
@@ -157,7 +157,7 @@ async def test_a_full_disk_is_told_and_nothing_is_written(path: Path, store: Sql
     head = await begin(store, "r")
     session = store._session
     assert session is not None
-    writing = session.writer._handle.connection()
+    writing = session.writer._connection.open()
     pages = writing.execute("PRAGMA page_count").fetchone()[0]
     writing.execute(f"PRAGMA max_page_count = {pages + 1}")
     blob = sample_blob(b"x" * 100_000)
@@ -192,7 +192,7 @@ class FailingConnection(sqlite3.Connection):
 
 
 async def test_a_failed_commit_poisons_its_connection(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handle, "CONNECTION_CLASS", FailingConnection)
+    monkeypatch.setattr(connection, "CONNECTION_CLASS", FailingConnection)
     store = SqliteStore(path)
     moved = await begin(store, "moved")
     await move_on(store, moved)

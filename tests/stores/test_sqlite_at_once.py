@@ -17,8 +17,8 @@ from holdfast import SqliteCheckpointStorage, WorkflowBuilder, executor
 from holdfast.checkpoint.store import Head
 from holdfast.errors import HeadMoved, StorageError
 from holdfast.ids import RunId
-from holdfast.stores.sqlite import SqliteStore, handle, writer
-from holdfast.stores.sqlite.worker_thread import Idle, idle
+from holdfast.stores.sqlite import SqliteStore, connection, transaction
+from holdfast.stores.sqlite.worker_thread import LoopIdle, check_idle
 from holdfast.testing.store_suite.samples import begin, first_commit, move_on, next_commit, sample_blob
 from tests.support.seeded_loop import SeededLoop
 
@@ -44,9 +44,9 @@ class Watched(sqlite3.Connection):
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the threads that committed; however slow this machine is, it is not found to be."""
-    monkeypatch.setattr(writer, "_LONG_SECONDS", 30.0)
+    monkeypatch.setattr(transaction, "_LONG_SECONDS", 30.0)
     Watched.threads, Watched.before, Watched.after = [], lambda: None, lambda: None
-    monkeypatch.setattr(handle, "CONNECTION_CLASS", Watched)
+    monkeypatch.setattr(connection, "CONNECTION_CLASS", Watched)
     return Watched.threads
 
 
@@ -157,7 +157,7 @@ async def test_one_of_several_that_is_not_small_is_left_to_the_thread_with_the_o
     store = SqliteStore(tmp_path / "runs.db")
     heads = await _many(store)
     threads.clear()
-    blob = sample_blob(b"x" * (writer._FEW_BYTES + 1))
+    blob = sample_blob(b"x" * (transaction._FEW_BYTES + 1))
     await asyncio.gather(*(move_on(store, head, [blob] if head is heads[3] else []) for head in heads))
     assert threads == [THERE]
     await store.close()
@@ -182,7 +182,7 @@ async def test_a_transaction_of_the_thread_is_waited_for_a_moment(
     head = await begin(store, "r")
     threads.clear()
     assert store._session is not None
-    gate = store._session.writer._handle.gate
+    gate = store._session.writer._connection.gate
     loop, taken, turned = asyncio.get_running_loop(), threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -194,7 +194,7 @@ async def test_a_transaction_of_the_thread_is_waited_for_a_moment(
                 assert turned.wait(30), "the event loop stands still"
 
     if not patient:
-        monkeypatch.setattr(writer, "_LONG_SECONDS", 0.0)
+        monkeypatch.setattr(transaction, "_LONG_SECONDS", 0.0)
         loop.call_later(0.2, turned.set)
     holding = threading.Thread(target=hold)
     holding.start()
@@ -206,20 +206,20 @@ async def test_a_transaction_of_the_thread_is_waited_for_a_moment(
 
 
 def test_idle_is_only_a_loop_of_which_it_can_be_told() -> None:
-    assert idle(SeededLoop(1)) is Idle.NO
+    assert check_idle(SeededLoop(1)) is LoopIdle.NO
     loop = asyncio.SelectorEventLoop()
-    assert idle(loop) is Idle.NOW
+    assert check_idle(loop) is LoopIdle.NOW
     later = loop.call_later(60, lambda: None)
-    assert idle(loop) is Idle.NOW
-    assert idle(loop, 1_000_000) is Idle.NO
+    assert check_idle(loop) is LoopIdle.NOW
+    assert check_idle(loop, 1_000_000) is LoopIdle.NO
     ready = loop.call_soon(lambda: None)
-    assert idle(loop) is Idle.SOON
+    assert check_idle(loop) is LoopIdle.SOON
     soon = loop.call_later(0, lambda: None)
-    assert idle(loop) is Idle.NO
+    assert check_idle(loop) is LoopIdle.NO
     for waiting in (soon, later, ready):
         waiting.cancel()
     loop.close()
-    assert idle(loop) is Idle.NO
+    assert check_idle(loop) is LoopIdle.NO
 
 
 async def test_a_lock_of_another_process_does_not_hold_the_event_loop_up(
@@ -251,28 +251,28 @@ async def test_a_lock_of_another_process_does_not_hold_the_event_loop_up(
 async def test_a_slow_disk_is_left_to_the_thread_for_a_while(
     tmp_path: Path, threads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "_LEFT_TO_THE_THREAD", 3)
+    monkeypatch.setattr(transaction, "_LEFT_TO_THE_THREAD", 3)
     store = SqliteStore(tmp_path / "runs.db")
     head = await begin(store, "r")
     threads.clear()
     head = await several(store, head, 2)
-    monkeypatch.setattr(writer, "_LONG_SECONDS", 0.01)
+    monkeypatch.setattr(transaction, "_LONG_SECONDS", 0.01)
     Watched.before = lambda: time.sleep(0.05)
     head = await move_on(store, head)
-    monkeypatch.setattr(writer, "_LONG_SECONDS", 30.0)
+    monkeypatch.setattr(transaction, "_LONG_SECONDS", 30.0)
     Watched.before = lambda: None
     await several(store, head, 5)
     assert threads == [HERE] * 3 + [THERE] * 3 + [HERE] * 2
     await store.close()
 
 
-@pytest.mark.parametrize("size", [writer._FEW_BYTES, writer._FEW_BYTES + 1])
+@pytest.mark.parametrize("size", [transaction._FEW_BYTES, transaction._FEW_BYTES + 1])
 async def test_many_bytes_are_left_to_the_thread(size: int, tmp_path: Path, threads: list[str]) -> None:
     store = SqliteStore(tmp_path / "runs.db")
     head = await begin(store, "r")
     threads.clear()
     await move_on(store, head, [sample_blob(b"x" * size)])
-    assert threads == [HERE if size == writer._FEW_BYTES else THERE]
+    assert threads == [HERE if size == transaction._FEW_BYTES else THERE]
     await store.close()
 
 
@@ -306,7 +306,7 @@ class Full(Watched):
 async def test_what_fails_there_is_tried_by_the_thread_and_told(
     fails: int, tmp_path: Path, threads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handle, "CONNECTION_CLASS", Full)
+    monkeypatch.setattr(connection, "CONNECTION_CLASS", Full)
     store = SqliteStore(tmp_path / "runs.db")
     head = await begin(store, "r")
     threads.clear()
@@ -379,15 +379,15 @@ def test_an_interrupt_amid_a_commit_that_failed_is_not_told_as_a_commit(
 
     def fail() -> None:
         Watched.before = lambda: None
-        monkeypatch.setattr(handle.Handle, "drop", drop)
+        monkeypatch.setattr(connection.DatabaseConnection, "drop", drop)
         error = sqlite3.OperationalError("disk I/O error")
         error.sqlite_errorcode, error.sqlite_errorname = 778, "SQLITE_IOERR_WRITE"
         raise error
 
-    dropped = handle.Handle.drop
+    dropped = connection.DatabaseConnection.drop
 
-    def drop(its: handle.Handle) -> None:
-        monkeypatch.setattr(handle.Handle, "drop", dropped)
+    def drop(its: connection.DatabaseConnection) -> None:
+        monkeypatch.setattr(connection.DatabaseConnection, "drop", dropped)
         dropped(its)
         raise KeyboardInterrupt
 

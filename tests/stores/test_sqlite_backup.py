@@ -26,7 +26,7 @@ from holdfast.checkpoint.store import RunQuery
 from holdfast.ids import RunId
 from holdfast.stores.sqlite import SqliteStore, backup
 from holdfast.stores.sqlite.backup import back_up
-from holdfast.stores.sqlite.handle import Place
+from holdfast.stores.sqlite.database_file import DatabaseLocation
 from holdfast.testing.store_suite.samples import LARGE, all_of, begin, move_on, sample_blob, sample_letters
 from tests.stores.sqlite_programs import execute
 from tests.support.durable import die, killed_by_itself, run_alone
@@ -125,7 +125,7 @@ async def test_a_copy_is_that_of_one_moment(tmp_path: Path, monkeypatch: pytest.
         writer.execute("INSERT INTO meta VALUES (?, 'later')", (f"{len(done)}",))
         writer.execute("UPDATE runs SET seq = seq + 1")
 
-    await asyncio.to_thread(back_up, Place(store.path, 60), tmp_path / "copy.db", commit)
+    await asyncio.to_thread(back_up, DatabaseLocation(store.path, 60), tmp_path / "copy.db", commit)
     writer.close()
     assert len(done) > 10
     assert all(one < other for one, other in pairwise(done))
@@ -266,7 +266,7 @@ def back_up_and_die(folder: str, when: str) -> None:
         await store.open()
         if when == "after the link":
             os.link = dying_link  # type: ignore[assignment]
-        back_up(Place(store.path, 60), Path(folder) / "copy.db", report)
+        back_up(DatabaseLocation(store.path, 60), Path(folder) / "copy.db", report)
 
     run_alone(main())
 
@@ -354,10 +354,10 @@ async def test_two_backups_to_one_path_do_not_spoil_each_other(
     def beside(done: int, total: int) -> None:
         if not refused and target.with_name("copy.db-blobs").exists():
             with pytest.raises(StorageError) as caught:
-                back_up(Place(path, 60), target, lambda done, total: None)
+                back_up(DatabaseLocation(path, 60), target, lambda done, total: None)
             refused.append(str(caught.value))
 
-    await asyncio.to_thread(back_up, Place(path, 60), target, beside)
+    await asyncio.to_thread(back_up, DatabaseLocation(path, 60), target, beside)
     assert "another backup to" in refused[0]
     copy = SqliteStore(target)
     blobs = [sample_blob(LARGE, number, "large") for number in range(3)]
@@ -409,7 +409,7 @@ async def test_values_that_are_removed_meanwhile_let_it_begin_anew(always: bool,
             removed.append(number)
 
     def work() -> None:
-        back_up(Place(store.path, 60), tmp_path / "copy.db", remove)
+        back_up(DatabaseLocation(store.path, 60), tmp_path / "copy.db", remove)
 
     if always:
         with pytest.raises(StorageError, match="was pruned 5 times while it was copied"):

@@ -10,7 +10,7 @@ import pytest
 from holdfast.checkpoint.store import Expected
 from holdfast.errors import StorageError
 from holdfast.ids import RunId
-from holdfast.stores.sqlite import SqliteStore, handle, run_cache
+from holdfast.stores.sqlite import SqliteStore, connection, row_writer
 from holdfast.testing.store_suite.samples import (
     all_of,
     begin,
@@ -49,7 +49,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def store(path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[SqliteStore]:
-    monkeypatch.setattr(handle, "CONNECTION_CLASS", Watched)
+    monkeypatch.setattr(connection, "CONNECTION_CLASS", Watched)
     Watched.searches, Watched.fails = 0, False
     store = SqliteStore(path)
     yield store
@@ -121,11 +121,11 @@ async def test_what_did_not_come_to_its_end_is_forgotten(store: SqliteStore) -> 
 async def test_not_more_are_remembered_than_a_process_can_hold(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_cache, "_MOST", 3)
+    monkeypatch.setattr(row_writer, "_MOST_KNOWN", 3)
     for number in range(20):
         await store.commit(first_commit(f"r{number}"))
     session = store._session
     assert session is not None
-    assert len(session.writer._known._runs) <= 4
+    assert len(session.writer._cache._runs) <= 4
     for number in range(20):
         await move_on(store, sample_head(f"r{number}"))

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from holdfast.errors import StorageError
-from holdfast.stores.sqlite.worker_thread import _BUSY, Call, Lane, settle
+from holdfast.stores.sqlite.worker_thread import _BUSY_TURNS, PendingCall, WorkerThread, settle_calls
 
 
 class Work:
@@ -17,16 +17,16 @@ class Work:
         self.begun = threading.Event()
         self.go = threading.Event()
 
-    def __call__(self, calls: list[Call[str]]) -> None:
+    def __call__(self, calls: list[PendingCall[str]]) -> None:
         self.batches.append([call.task for call in calls])
         self.begun.set()
         assert self.go.wait(60)
         for call in calls:
             call.result = call.task
-        settle(calls)
+        settle_calls(calls)
 
 
-async def busy(work: Work, lane: Lane[str]) -> asyncio.Task[str]:
+async def busy(work: Work, lane: WorkerThread[str]) -> asyncio.Task[str]:
     """A call that the thread has begun with."""
     call = asyncio.create_task(lane.call("first"))
     assert await asyncio.to_thread(work.begun.wait, 60)
@@ -35,7 +35,7 @@ async def busy(work: Work, lane: Lane[str]) -> asyncio.Task[str]:
 
 async def test_those_whom_one_answer_woke_are_served_at_once_again() -> None:
     work = Work()
-    lane = Lane("test", work)
+    lane = WorkerThread("test", work)
     first = await busy(work, lane)
 
     async def calls(name: str) -> list[str]:
@@ -55,7 +55,7 @@ async def test_those_whom_one_answer_woke_are_served_at_once_again() -> None:
 async def test_who_calls_alone_waits_for_no_round_of_the_loop() -> None:
     work = Work()
     work.go.set()
-    lane = Lane("test", work)
+    lane = WorkerThread("test", work)
     for number in range(3):
         coroutine = lane.call(str(number))
         coroutine.send(None)  # no round of any loop has gone by
@@ -73,7 +73,7 @@ class Here:
         self.takes = takes
         self.groups: list[int] = []
 
-    def __call__(self, calls: list[Call[str]]) -> bool:
+    def __call__(self, calls: list[PendingCall[str]]) -> bool:
         self.groups.append(len(calls))
         for call in calls:
             call.result = f"{call.task} here"
@@ -84,13 +84,13 @@ class Here:
 async def test_who_calls_alone_is_served_at_once_where_that_can_be(takes: bool) -> None:
     work = Work()
     work.go.set()
-    lane = Lane("test", work, work_at_once=Here(takes))
+    lane = WorkerThread("test", work, work_at_once=Here(takes))
     assert await lane.call("a") == ("a here" if takes else "a")
     await lane.close()
     assert work.batches == ([] if takes else [["a"]])
 
 
-async def _called(lane: Lane[str], times: int = 3) -> list[list[str]]:
+async def _called(lane: WorkerThread[str], times: int = 3) -> list[list[str]]:
     """What twenty tasks get, each of which calls several times."""
 
     async def calls(name: str) -> list[str]:
@@ -104,7 +104,7 @@ TASKS = "abcdefghijklmnopqrst"
 
 async def test_what_all_who_are_there_call_for_is_done_at_once() -> None:
     here = Here()
-    lane = Lane("test", Work(), work_at_once=here)
+    lane = WorkerThread("test", Work(), work_at_once=here)
     assert await _called(lane) == [[f"{name}{number} here" for number in range(3)] for name in TASKS]
     assert here.groups == [20, 20, 20]
     await lane.close()
@@ -113,7 +113,7 @@ async def test_what_all_who_are_there_call_for_is_done_at_once() -> None:
 async def test_what_cannot_be_done_at_once_the_thread_does_together() -> None:
     work = Work()
     work.go.set()
-    lane = Lane("test", work, work_at_once=Here(takes=False))
+    lane = WorkerThread("test", work, work_at_once=Here(takes=False))
     assert await _called(lane) == [[f"{name}{number}" for number in range(3)] for name in TASKS]
     await lane.close()
     assert [len(batch) for batch in work.batches] == [20, 20, 20]
@@ -123,7 +123,7 @@ async def test_tasks_that_always_have_more_to_do_are_not_waited_for() -> None:
     work = Work()
     work.go.set()
     here = Here()
-    lane = Lane("test", work, work_at_once=here)
+    lane = WorkerThread("test", work, work_at_once=here)
     loop, ready = asyncio.get_running_loop(), list[asyncio.Handle]()
 
     def go_round() -> None:
@@ -142,21 +142,21 @@ def test_a_signal_while_several_are_served_leaves_nobody_waiting(done: bool) -> 
     interrupts = [KeyboardInterrupt()]
     doubted: list[str] = []
 
-    def at_once(calls: list[Call[str]]) -> bool:
+    def at_once(calls: list[PendingCall[str]]) -> bool:
         for call in calls:
             call.result = f"{call.task} here"
         if interrupts:
             raise interrupts.pop()
         return True
 
-    def work(calls: list[Call[str]]) -> None:
+    def work(calls: list[PendingCall[str]]) -> None:
         for call in calls:
             if not call.doubtful or not done:
                 call.result = call.task
             doubted.extend(call.task for call in calls if call.doubtful)
-        settle(calls)
+        settle_calls(calls)
 
-    lane = Lane("test", work, work_at_once=at_once)
+    lane = WorkerThread("test", work, work_at_once=at_once)
     loop = asyncio.SelectorEventLoop()
     try:
         called = loop.create_task(_called(lane, 2))
@@ -186,7 +186,7 @@ class Interrupting(asyncio.Future[str]):
 def test_a_signal_while_several_are_told_leaves_nobody_waiting() -> None:
     work = Work()
     work.go.set()
-    lane = Lane("test", work, work_at_once=Here())
+    lane = WorkerThread("test", work, work_at_once=Here())
     loop = asyncio.SelectorEventLoop()
     made: list[int] = []
 
@@ -210,7 +210,7 @@ def test_a_signal_while_several_are_told_leaves_nobody_waiting() -> None:
 async def test_others_who_are_never_done_are_waited_for_once() -> None:
     work = Work()
     work.go.set()
-    lane = Lane("test", work, work_at_once=Here())
+    lane = WorkerThread("test", work, work_at_once=Here())
     loop, ready, rounds = asyncio.get_running_loop(), list[asyncio.Handle](), 0
 
     def go_round() -> None:
@@ -221,7 +221,7 @@ async def test_others_who_are_never_done_are_waited_for_once() -> None:
     go_round()
     assert await lane.call("first") == "first"
     work.begun.clear()
-    for number in range(_BUSY):
+    for number in range(_BUSY_TURNS):
         before = rounds
         call = lane.call(str(number))
         call.send(None)
@@ -230,7 +230,7 @@ async def test_others_who_are_never_done_are_waited_for_once() -> None:
         call.close()
     ready[0].cancel()
     await lane.close()
-    assert len(work.batches) == 1 + _BUSY
+    assert len(work.batches) == 1 + _BUSY_TURNS
 
 
 @pytest.mark.parametrize("started", [True, False])
@@ -238,9 +238,9 @@ async def test_who_calls_while_the_lane_is_closed_elsewhere_is_refused(started: 
     """The last call of all may come behind what the thread takes as the last."""
     work = Work()
     work.go.set()
-    closing: list[Lane[str]] = []
+    closing: list[WorkerThread[str]] = []
 
-    def at_once(calls: list[Call[str]]) -> bool:
+    def at_once(calls: list[PendingCall[str]]) -> bool:
         if closing:
             closing.pop().stop()
             for thread in threading.enumerate():
@@ -248,7 +248,7 @@ async def test_who_calls_while_the_lane_is_closed_elsewhere_is_refused(started: 
                     thread.join(60)
         return False
 
-    lane = Lane("closed lane", work, work_at_once=at_once)
+    lane = WorkerThread("closed lane", work, work_at_once=at_once)
     if started:
         assert await lane.call("a") == "a"
     closing.append(lane)
@@ -257,12 +257,12 @@ async def test_who_calls_while_the_lane_is_closed_elsewhere_is_refused(started: 
 
 
 async def test_what_fails_at_once_is_told() -> None:
-    def at_once(calls: list[Call[str]]) -> bool:
+    def at_once(calls: list[PendingCall[str]]) -> bool:
         for call in calls:
             call.error = StorageError(f"no {call.task}")
         return True
 
-    lane = Lane("test", Work(), work_at_once=at_once)
+    lane = WorkerThread("test", Work(), work_at_once=at_once)
     with pytest.raises(StorageError, match="no a"):
         await lane.call("a")
     found = await asyncio.gather(lane.call("b"), lane.call("c"), return_exceptions=True)
@@ -272,7 +272,7 @@ async def test_what_fails_at_once_is_told() -> None:
 
 async def test_calls_that_are_not_handed_over_yet_are_done_before_the_end() -> None:
     work = Work()
-    lane = Lane("test", work)
+    lane = WorkerThread("test", work)
     first = await busy(work, lane)
     waiting = [asyncio.create_task(lane.call(name)) for name in "abc"]
     await asyncio.sleep(0)  # they have called
@@ -286,7 +286,7 @@ async def test_calls_that_are_not_handed_over_yet_are_done_before_the_end() -> N
 def test_loops_in_two_threads_are_told_each_by_itself() -> None:
     work = Work()
     work.go.set()
-    lane = Lane("test", work)
+    lane = WorkerThread("test", work)
 
     async def many(name: str) -> list[str]:
         return await asyncio.gather(*(lane.call(f"{name} {number}") for number in range(200)))

@@ -10,7 +10,7 @@ import pytest
 from holdfast.checkpoint.store import Left, Letter, Note
 from holdfast.errors import CheckpointCorrupt, StorageError
 from holdfast.ids import RunId
-from holdfast.stores.sqlite import SqliteStore, mail
+from holdfast.stores.sqlite import SqliteStore, notes_and_letters
 from holdfast.testing.store_suite.samples import begin, first_commit, move_on, next_commit, sample_head
 from tests.golden import make
 from tests.stores.sqlite_programs import execute, finish, start
@@ -73,11 +73,11 @@ async def test_letters_that_cannot_be_left_disturb_nobody(path: Path, store: Sql
 
 async def test_what_waits_is_found_without_reading_what_was_taken(path: Path, store: SqliteStore) -> None:
     await begin(store, "r")
-    for statement in (mail._WAITING, mail._NOTES, mail._CLEAR):
+    for statement in (notes_and_letters._WAITING, notes_and_letters._NOTES, notes_and_letters._CLEAR):
         (*_, plan), *more = execute(path, "EXPLAIN QUERY PLAN " + statement.replace("?", "1"))
-        index = "letters_waiting" if statement == mail._WAITING else "notes_by_key"
+        index = "letters_waiting" if statement == notes_and_letters._WAITING else "notes_by_key"
         assert f"USING INDEX {index}" in plan or f"USING COVERING INDEX {index}" in plan
-        assert len(more) == (statement == mail._NOTES)  # it alone is sorted, and has few rows
+        assert len(more) == (statement == notes_and_letters._NOTES)  # it alone is sorted, and has few rows
 
 
 async def test_a_letter_that_was_taken_gives_its_room_back(path: Path, store: SqliteStore) -> None:

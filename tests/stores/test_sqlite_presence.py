@@ -13,7 +13,7 @@ from holdfast.checkpoint.ownership import this_process
 from holdfast.errors import StorageError
 from holdfast.stores.common.presence import Presence
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.stores.sqlite.worker_thread import Lane
+from holdfast.stores.sqlite.worker_thread import WorkerThread
 from holdfast.testing.store_suite.samples import begin
 from tests.stores.sqlite_programs import finish, start
 
@@ -54,7 +54,7 @@ async def test_joining_again_asks_no_thread(path: Path, monkeypatch: pytest.Monk
     store = SqliteStore(path)
     await store.join()
     with monkeypatch.context() as asked:
-        asked.delattr(Lane, "call")
+        asked.delattr(WorkerThread, "call")
         await store.join()
         with pytest.raises(AttributeError):
             await store.lives(this_process())

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.checkpoint.store import Head
 from holdfast.ids import RunId
-from holdfast.stores.sqlite import SqliteStore, handle, schema, wal
+from holdfast.stores.sqlite import SqliteStore, database_file, schema
 from holdfast.testing.store_suite.samples import begin, move_on
 from tests.stores.sqlite_programs import execute
 
@@ -27,7 +27,7 @@ async def moved(store: SqliteStore, head: Head, commits: int) -> tuple[Head, int
 async def test_few_commits_make_the_log_longer(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "runs.db")
     _, longer = await moved(store, await begin(store, "r"), 200)
-    assert wal.LEAST <= store.log_room <= (tmp_path / "runs.db-wal").stat().st_size
+    assert database_file.LEAST_ROOM <= store.log_room <= (tmp_path / "runs.db-wal").stat().st_size
     await store.close()
     assert longer < 50
 
@@ -35,7 +35,7 @@ async def test_few_commits_make_the_log_longer(tmp_path: Path) -> None:
 async def test_without_room_each_commit_makes_the_log_longer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(wal.Room, "make", lambda *_: None)
+    monkeypatch.setattr(database_file.WalRoom, "make", lambda *_: None)
     store = SqliteStore(tmp_path / "runs.db")
     _, longer = await moved(store, await begin(store, "r"), 50)
     await store.close()
@@ -53,9 +53,9 @@ async def test_few_commits_get_a_small_portion(tmp_path: Path) -> None:
     """A run of a few supersteps writes no more than 64 KB of zeros, and a log that goes on gets more at a time."""
     store = SqliteStore(tmp_path / "runs.db")
     head, _ = await moved(store, await begin(store, "r"), 6)
-    assert store.log_room == wal.LEAST == 64 * 1024
+    assert store.log_room == database_file.LEAST_ROOM == 64 * 1024
     await moved(store, head, 100)
-    assert store.log_room > 4 * wal.LEAST
+    assert store.log_room > 4 * database_file.LEAST_ROOM
     await store.close()
 
 
@@ -87,7 +87,7 @@ async def test_the_log_becomes_no_longer_than_it_would_be(tmp_path: Path) -> Non
     log = (tmp_path / "runs.db-wal").stat().st_size
     await store.close()
     # The commit that comes to the end of it writes its own pages first.
-    assert handle.LONGEST_LOG <= log < handle.LONGEST_LOG + 20 * schema.PAGE_SIZE
+    assert database_file.LONGEST_LOG <= log < database_file.LONGEST_LOG + 20 * schema.PAGE_SIZE
 
 
 async def test_a_log_that_begins_anew_gets_room_anew(tmp_path: Path) -> None:

@@ -27,7 +27,8 @@ from holdfast import (
 from holdfast.checkpoint.store import Letter, Note
 from holdfast.errors import StorageError
 from holdfast.ids import RunId
-from holdfast.stores.sqlite import SqliteStore, handle
+from holdfast.stores.sqlite import SqliteStore, connection
+from holdfast.stores.sqlite.database_file import DatabaseLocation
 from holdfast.testing.store_suite.samples import begin, first_commit, next_commit
 
 PAGE = 4096
@@ -143,7 +144,7 @@ async def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator
 
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(os, "write", written)
-    monkeypatch.setattr(handle, "CONNECTION_CLASS", _connection_of(disk))
+    monkeypatch.setattr(connection, "CONNECTION_CLASS", _connection_of(disk))
     other = sqlite3.connect(path)
     other.execute("SELECT count(*) FROM runs").fetchone()
     yield disk
@@ -197,7 +198,7 @@ async def test_a_run_that_goes_on_after_a_failed_sync_is_on_the_disk(
     assert not disk.path.with_name("runs.db-unsynced").exists()
 
 
-def _only_fence(connection: sqlite3.Connection, place: handle.Place) -> None:
+def _only_fence(connection: sqlite3.Connection, place: DatabaseLocation) -> None:
     connection.execute("BEGIN IMMEDIATE")
     connection.execute("INSERT OR REPLACE INTO meta VALUES ('fence', hex(randomblob(8)))")
     connection.execute("COMMIT")
@@ -206,7 +207,7 @@ def _only_fence(connection: sqlite3.Connection, place: handle.Place) -> None:
 async def test_planted_store_that_believes_what_it_sees(
     disk: FailingDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handle, "_secure", _only_fence)
+    monkeypatch.setattr(connection, "secure_log", _only_fence)
     with pytest.raises(AssertionError):
         await judge_run(disk, tmp_path)
 

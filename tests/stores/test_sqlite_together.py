@@ -13,7 +13,7 @@ from holdfast.ids import RunId
 from holdfast.stores.common.seals import seal_head
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.stores.sqlite.writing import TOGETHER
+from holdfast.stores.sqlite.row_writer import MOST_TOGETHER
 from holdfast.testing.store_suite.samples import (
     all_of,
     begin,
@@ -101,7 +101,7 @@ async def test_each_commit_does_what_it_does_in_memory(store: SqliteStore) -> No
 
 
 async def test_more_runs_than_one_statement_takes(store: SqliteStore) -> None:
-    names = [f"r{number}" for number in range(TOGETHER * 2 + 3)]
+    names = [f"r{number}" for number in range(MOST_TOGETHER * 2 + 3)]
     assert await committed(store, [first_commit(name) for name in names]) == [[]] * len(names)
     heads = [sample_head(name) for name in names]
     assert await committed(store, [next_commit(head) for head in heads]) == [[]] * len(names)

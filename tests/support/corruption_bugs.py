@@ -13,8 +13,7 @@ from holdfast.checkpoint.read import loading
 from holdfast.checkpoint.store import Record
 from holdfast.stores.file import document as files
 from holdfast.stores.file import inspecting as file_inspecting
-from holdfast.stores.sqlite import inspecting as rows
-from holdfast.stores.sqlite import mending, reading
+from holdfast.stores.sqlite import damage, row_reader
 
 
 async def _nothing(*_: Any) -> None:
@@ -30,7 +29,7 @@ def _unchecked_seal(_: Any, stored: bytes, values: bytes | None) -> bytes:
 
 
 def _unchecked_head(namespace: str, row: tuple[Any, ...]) -> Any:
-    return reading._head(tuple(row[:-2]))
+    return row_reader._make_head(tuple(row[:-2]))
 
 
 def _forgetful(self: salvage.Salvage, record: Record, *rest: Any) -> None:
@@ -68,19 +67,23 @@ PLANTED: dict[str, tuple[str, str, Patches]] = {
     "ignores-heads": (
         "sqlite",
         "row",
-        [(module, "checked_head", _unchecked_head) for module in (reading, rows, mending)],
+        [(module, "check_head_row", _unchecked_head) for module in (row_reader, damage)],
     ),
-    "ignores-seals-of-records": ("sqlite", "tag", [(reading, "_is_sound", lambda *_: True)]),
+    "ignores-seals-of-records": ("sqlite", "tag", [(row_reader, "_is_sealed", lambda *_: True)]),
     "ignores-seals-of-files": ("file", "head", [(files, "_unsound", lambda *_: "")]),
-    "ignores-letters": ("sqlite", "mail", [(rows, "is_keyed", lambda *_: True)]),
+    "ignores-letters": ("sqlite", "mail", [(damage, "_is_sealed_entry", lambda *_: True)]),
     "counts-nothing": (
         "sqlite",
         "mail",
-        [(rows, "_content", lambda *_: [])],
+        [(damage, "_check_seals", lambda *_: [])],
     ),
     "does-not-inspect-files": ("file", "commit", [(file_inspecting, "_sum_of", lambda *_: 0)]),
     "promises-nothing": ("sqlite", "row", [(repair.RepairReport, "as_dry_run", _nothing_to_do)]),
-    "trusts-the-types-of-columns": ("sqlite", "blob type", [(reading, "_from_row", lambda _, data: data)]),
+    "trusts-the-types-of-columns": (
+        "sqlite",
+        "blob type",
+        [(row_reader, "_read_from_row", lambda _, data: data)],
+    ),
     "repairs-without-keyframes": ("sqlite", "keyframe", [(salvage.Salvage, "_keep", _forgetful)]),
 }
 """By name: the kind of store and of damage with which each shows, and what it puts in place of what."""

@@ -11,23 +11,23 @@ from holdfast.checkpoint.store import Commit
 from holdfast.stores.file.arrival import written_whole
 from holdfast.stores.file.mending import put_aside
 from holdfast.stores.file.run_folder import RunFolder
-from holdfast.stores.sqlite import store, writing
+from holdfast.stores.sqlite import row_writer, store
 
 
 def _in_two_transactions(connection: sqlite3.Connection, *rest: Any) -> None:
     """Commits that the rows of a run are gone, before it writes those that are left."""
-    straight = writing._add_content
+    straight = row_writer._add_content
 
     def add_content(connection: sqlite3.Connection, *rest: Any) -> int:
         connection.execute("COMMIT")
         connection.execute("BEGIN IMMEDIATE")
         return straight(connection, *rest)
 
-    with patch.object(writing, "_add_content", add_content):
+    with patch.object(row_writer, "_add_content", add_content):
         _REPLACE_RUN(connection, *rest)
 
 
-_REPLACE_RUN = writing.replace_run
+_REPLACE_RUN = row_writer.replace_run
 
 
 def _puts_aside_first(self: RunFolder, commit: Commit, damaged: Path, mending: Path) -> None:

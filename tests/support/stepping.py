@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.stores.common.disk import Disk
-from holdfast.stores.sqlite import handle
+from holdfast.stores.sqlite import connection
 
 _CHANGES = ("os.rename", "os.link", "os.symlink", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree")
 _WRITES = ("BEGIN IMMEDIATE", "INSERT", "UPDATE", "DELETE", "REINDEX", "COMMIT")
@@ -51,6 +51,6 @@ def count_steps(folder: Path, last: int | None) -> Steps:
             return super().executemany(sql, *rest)
 
     sys.addaudithook(hook)
-    handle.CONNECTION_CLASS = Connection
+    connection.CONNECTION_CLASS = Connection
     Disk._sync = lambda *_: steps.take()  # type: ignore[method-assign]  # a killed process needs none
     return steps

@@ -17,11 +17,9 @@ from holdfast import CheckpointStorage
 from holdfast.checkpoint.store import Commit, Letter
 from holdfast.stores.common.seals import MODULUS
 from holdfast.stores.memory import MemoryStore
-from holdfast.stores.sqlite.handle import LONGEST_LOG, WAL_PAGES, Handle, Place
-from holdfast.stores.sqlite.schema import PAGE_SIZE
-from holdfast.stores.sqlite.wal import Room
-from holdfast.stores.sqlite.worker_thread import Call, Lane, settle
-from holdfast.stores.sqlite.writing import (
+from holdfast.stores.sqlite.connection import DatabaseConnection
+from holdfast.stores.sqlite.database_file import LONGEST_LOG, WAL_PAGES, DatabaseLocation, WalRoom
+from holdfast.stores.sqlite.row_writer import (
     ADD_BLOB,
     ADD_CHECKPOINT,
     ADD_FAMILY,
@@ -29,11 +27,13 @@ from holdfast.stores.sqlite.writing import (
     ADD_RUN,
     MOVE_RUN,
     SET_STATUS,
-    indexed_of,
-    moving,
-    prefix,
-    row_of,
+    get_indexed_columns,
+    get_moving_columns,
+    get_prefix,
+    make_checkpoint_row,
 )
+from holdfast.stores.sqlite.schema import PAGE_SIZE
+from holdfast.stores.sqlite.worker_thread import PendingCall, WorkerThread, settle_calls
 
 Statement: TypeAlias = tuple[str, Sequence[tuple[Any, ...]]]
 """What is executed, for each of some rows."""
@@ -63,7 +63,7 @@ def statements_of(commits: Sequence[Commit]) -> Iterator[list[Statement]]:
     content = written = 0
     for number, commit in enumerate(commits):
         head = commit.head
-        rows = [row_of(1, record) for record in commit.records]
+        rows = [make_checkpoint_row(1, record) for record in commit.records]
         keyframes = [
             (place, keyframe.cut, keyframe.changes, keyframe.values)
             for place, record in enumerate(commit.records, written + 1)
@@ -71,18 +71,20 @@ def statements_of(commits: Sequence[Commit]) -> Iterator[list[Statement]]:
         ]
         content = (content + sum(row[5] for row in rows)) % MODULUS
         written += len(rows)
-        blobs = [(1, prefix(blob.digest), blob.digest, len(blob.data), 0, blob.data) for blob in commit.blobs]
+        blobs = [
+            (1, get_prefix(blob.digest), blob.digest, len(blob.data), 0, blob.data) for blob in commit.blobs
+        ]
         if number == 0:
             statements: list[Statement] = [
-                (ADD_RUN, [("", head.run_id, *indexed_of(head), *moving("", head, 0))]),
+                (ADD_RUN, [("", head.run_id, *get_indexed_columns(head), *get_moving_columns("", head, 0))]),
                 (ADD_FAMILY, [("", head.family)]),
             ]
-        elif (indexed := indexed_of(head)) != indexed_of(commits[number - 1].head):
+        elif (indexed := get_indexed_columns(head)) != get_indexed_columns(commits[number - 1].head):
             statements = [(SET_STATUS, [(*indexed[1:3], 1)])]
         else:
             statements = []
         statements += [(ADD_CHECKPOINT, rows), (ADD_KEYFRAME, keyframes), (ADD_BLOB, blobs)]
-        statements.append((MOVE_RUN, [(*moving("", head, content), 1)]))
+        statements.append((MOVE_RUN, [(*get_moving_columns("", head, content), 1)]))
         yield [statement for statement in statements if statement[1]]
 
 
@@ -96,9 +98,9 @@ def same_rows(hop: bool) -> Prepare:
     async def prepare(job: Job) -> AsyncIterator[Run]:
         commits = list(statements_of(await commits_of(job.params)))
         make(job.folder)
-        place = Place(job.folder / "runs.db", 60.0)
-        handle, room = Handle(place, reads_only=False), Room(place.path, LONGEST_LOG)
-        connection = handle.connection()
+        place = DatabaseLocation(job.folder / "runs.db", 60.0)
+        handle, room = DatabaseConnection(place, reads_only=False), WalRoom(place.path, LONGEST_LOG)
+        connection = handle.open()
 
         def write(commit: list[Statement]) -> None:
             connection.execute("BEGIN IMMEDIATE")
@@ -107,12 +109,12 @@ def same_rows(hop: bool) -> Prepare:
                 connection.executemany(sql, rows)
             connection.execute("COMMIT")
 
-        def work(calls: list[Call[list[Statement]]]) -> None:
+        def work(calls: list[PendingCall[list[Statement]]]) -> None:
             for call in calls:
                 write(call.task)
-            settle(calls)
+            settle_calls(calls)
 
-        lane: Lane[list[Statement]] = Lane("bench-writes", work)
+        lane: WorkerThread[list[Statement]] = WorkerThread("bench-writes", work)
 
         async def run() -> Outcome:
             for commit in commits:

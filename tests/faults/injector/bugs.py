@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.stores.common.disk import Disk
-from holdfast.stores.sqlite import handle
+from holdfast.stores.sqlite import connection
 
 
 def _no_folder_sync() -> None:
@@ -81,7 +81,7 @@ class _Piecemeal(sqlite3.Connection):
 
 def _connect_as(kind: type[sqlite3.Connection]) -> Callable[[], None]:
     def plant() -> None:
-        handle.CONNECTION_CLASS = kind
+        connection.CONNECTION_CLASS = kind
 
     return plant
 

@@ -27,7 +27,7 @@ from holdfast import (
     executor,
     handler,
 )
-from holdfast.stores.sqlite import handle
+from holdfast.stores.sqlite import database_file
 from tests.faults.injector.interposer import mark
 from tests.support.durable import storage_at
 
@@ -48,7 +48,7 @@ class DiskWorld(NamedTuple):
 
     def storage(self) -> CheckpointStorage:
         """The storage; the log of a SQLite database is copied into it often, as if much were written."""
-        handle.WAL_PAGES = 60
+        database_file.WAL_PAGES = 60
         return storage_at(self.kind, self.root)
 
     @property

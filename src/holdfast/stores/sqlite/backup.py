@@ -1,8 +1,8 @@
-"""A copy of a database that is in use, with its large values: complete, or not there. Everything here blocks.
+"""Copies a database that is in use, with its large values: completely, or not at all. All functions here block.
 
 The database is copied first, as it stands at one moment, then the files of the large values that this copy names: so
-no record of the copy misses one. Large values never change. Whoever removes one removes its row before its file, so a
-file that is missing though the copy names it was removed since; then all begins anew.
+no record of the copy misses one. Large values never change. A sweep removes the row of a value before its file, so a
+file that is missing though the copy names it was removed since; then the backup begins anew.
 """
 
 from __future__ import annotations
@@ -21,79 +21,80 @@ from holdfast.ids import Digest, RunId
 from holdfast.stores.common.blob_files import BlobFiles
 from holdfast.stores.common.disk import Disk, IrregularFile, is_regular, open_regular, reject_link
 from holdfast.stores.common.locks import Locks
-from holdfast.stores.sqlite.failures import patiently, storage_error
-from holdfast.stores.sqlite.handle import Handle, Place
-from holdfast.stores.sqlite.reading import read_head
-from holdfast.stores.sqlite.writing import change_content
+from holdfast.stores.sqlite.connection import DatabaseConnection
+from holdfast.stores.sqlite.database_file import DatabaseLocation
+from holdfast.stores.sqlite.row_reader import read_head
+from holdfast.stores.sqlite.row_writer import change_content
+from holdfast.stores.sqlite.sqlite_errors import make_storage_error, retry_while_busy
 
 Report: TypeAlias = Callable[[int, int], None]
-"""Is told how many bytes are copied, of how many; what it raises ends the work."""
+"""Called with how many bytes are copied, and of how many; an error that it raises ends the backup."""
 
-# In pages: 2 MB. Between two steps whoever waits hears of it, and can put an end to it.
+# In pages: 2 MB. Between two steps progress is reported, and the backup can be stopped.
 _STEP = 1024
 _CHUNK = 1 << 20
 _MOST_TRIES = 5
-_OWNED = "SELECT id, namespace, run FROM runs WHERE owner <> ''"
-_BESIDE = ("-wal", "-shm", "-journal")
+_OWNED_RUNS = "SELECT id, namespace, run FROM runs WHERE owner <> ''"
+_ENDINGS = ("-wal", "-shm", "-journal")
 _LOCK = ".backup"
-"""Held by the one that makes the copy: another to the same path would remove what they have in common if it failed."""
+"""The lock of a backup: a second one to the same path would remove common files if it failed."""
 
-_BIG = (
+_LARGE_VALUES = (
     "SELECT namespace, families.family, digest, size FROM blobs JOIN families ON families.id = blobs.family "
     "WHERE data IS NULL"
 )
-_IS_BIG = _BIG + " AND namespace = ? AND families.family = ? AND digest = ?"
+_IS_LARGE = _LARGE_VALUES + " AND namespace = ? AND families.family = ? AND digest = ?"
 
 
-class Big(NamedTuple):
-    """A large value: a file beside the database."""
+class LargeValue(NamedTuple):
+    """A value that is stored as a file beside the database."""
 
     namespace: str
     family: RunId
     digest: Digest
     size: int
 
-    def path(self, database: Path) -> Path:
-        """Where it lies."""
-        return BlobFiles(_blobs_of(database), self.namespace).path(self.family, self.digest)
+    def find_path(self, database: Path) -> Path:
+        """Return the path of its file."""
+        return BlobFiles(_get_blob_folder(database), self.namespace).path(self.family, self.digest)
 
 
-class _Removed(Exception):
-    """A large value is no longer there."""
+class _ValueRemoved(Exception):
+    """A large value was removed during the backup."""
 
 
-def back_up(source: Place, target: Path, report: Report) -> None:
-    """Copy a database to a path where nothing is; it gets its name when all of the copy is durable."""
-    handle = Handle(source, reads_only=True)
+def back_up(source: DatabaseLocation, target: Path, report: Report) -> None:
+    """Copy a database to a free path; the copy gets its name when all of it is durable."""
+    reader = DatabaseConnection(source, reads_only=True)
     try:
         _check_free(target)
-        _Copy(handle, source, target, report).make()
+        _Backup(reader, source, target, report).make()
     except (HoldfastError, Stopped):
         raise
     except Exception as error:
         doing = f"backing up {str(source.path)!r} to"
-        raise storage_error(error, target, doing, source.busy_seconds) from error
+        raise make_storage_error(error, target, doing, source.busy_seconds) from error
     finally:
-        handle.close()
+        reader.close()
 
 
-def copy_database(source: Place, target: Path) -> None:
-    """Copy a database alone, as it stands at one moment, to try something on it."""
-    handle = Handle(source, reads_only=True)
+def copy_database(source: DatabaseLocation, target: Path) -> None:
+    """Copy a database without its large values, as it stands at one moment, for a rehearsal."""
+    reader = DatabaseConnection(source, reads_only=True)
     try:
-        with closing(sqlite3.connect(target)) as copy, handle.gate:
-            handle.connection().backup(copy)
+        with closing(sqlite3.connect(target)) as copy, reader.gate:
+            reader.open().backup(copy)
     except HoldfastError:
         raise
     except Exception as error:
         doing = f"copying {str(source.path)!r} to"
-        raise storage_error(error, target, doing, source.busy_seconds) from error
+        raise make_storage_error(error, target, doing, source.busy_seconds) from error
     finally:
-        handle.close()
+        reader.close()
 
 
 def _check_free(target: Path) -> None:
-    for path in (target, *(target.with_name(target.name + end) for end in _BESIDE)):
+    for path in (target, *(target.with_name(target.name + end) for end in _ENDINGS)):
         if os.path.lexists(path):
             raise StorageError(
                 f"there is something at {str(path)!r} already, which is not written over; remove it, or choose another "
@@ -101,38 +102,40 @@ def _check_free(target: Path) -> None:
             )
 
 
-def _blobs_of(database: Path) -> Path:
+def _get_blob_folder(database: Path) -> Path:
     return database.with_name(database.name + "-blobs")
 
 
-class _Copy:
-    """One backup. What is on its way lies in the folder for large values, where a later one sweeps it up."""
+class _Backup:
+    """One backup. Its temporary files lie in the folder for large values, where a later backup sweeps them up."""
 
-    def __init__(self, handle: Handle, source: Place, target: Path, report: Report) -> None:
-        self._handle = handle
+    def __init__(
+        self, reader: DatabaseConnection, source: DatabaseLocation, target: Path, report: Report
+    ) -> None:
+        self._reader = reader
         self._source = source
         self._target = target
-        self._folder = _blobs_of(target)
+        self._folder = _get_blob_folder(target)
         self._disk = Disk(self._folder / ".temp")
         self._report = report
         self._done = self._total = 0
 
     def make(self) -> None:
-        """Make it; where it fails, nothing new stays."""
+        """Make the backup; if it fails, nothing new stays."""
         reject_link(self._folder)
         reject_link(self._disk.temp)
         began_here = not self._folder.exists()
         self._disk.make_folder(self._folder)
         locks = Locks(self._folder)
-        with locks.try_turn(_LOCK) as alone:
-            if not alone:
+        with locks.try_turn(_LOCK) as got_turn:
+            if not got_turn:
                 raise StorageError(
                     f"another backup to {str(self._target)!r} is under way; wait for it, or choose another path"
                 )
             try:
                 self._disk.make_folder(self._disk.temp)
                 self._disk.sweep()
-                self._publish(self._whole())
+                self._publish(self._make_whole_copy())
             except BaseException:
                 # A copy that has its name and cannot be removed keeps its large values.
                 if began_here and not os.path.lexists(self._target):
@@ -144,16 +147,16 @@ class _Copy:
         _remove_if_empty(self._folder)
         self._report(self._total, self._total)
 
-    def _whole(self) -> Path:
-        """A durable database under a name that nobody reads, when the files of all large values are in their place."""
+    def _make_whole_copy(self) -> Path:
+        """Copy all large values to their place; return a durable copy of the database under a temporary name."""
         for _ in range(_MOST_TRIES):
             temp = self._disk.new_file()
             try:
-                with self._handle.gate:
-                    big = self._copy_database(temp)
-                self._copy_big(big)
+                with self._reader.gate:
+                    large = self._copy_database(temp)
+                self._copy_large_values(large)
                 self._disk.sync_file(temp)
-            except _Removed:
+            except _ValueRemoved:
                 self._remove(temp)
             except BaseException:
                 self._remove(temp)
@@ -180,109 +183,111 @@ class _Copy:
             raise
 
     def _remove(self, temp: Path) -> None:
-        """Remove what is no longer needed if that is possible; what stays is swept up later."""
-        for end in _BESIDE:
+        """Remove a temporary database if possible; a later backup sweeps up what stays."""
+        for end in _ENDINGS:
             with suppress(OSError):
                 temp.with_name(temp.name + end).unlink(missing_ok=True)
         self._disk.remove(temp)
 
     # The database.
 
-    def _copy_database(self, temp: Path) -> list[Big]:
-        """Copy the database as it stands at one moment; says which large values it names then."""
-        source = self._handle.connection()
+    def _copy_database(self, temp: Path) -> list[LargeValue]:
+        """Copy the database as it stands at one moment, and return the large values that it names."""
+        source = self._reader.open()
         copy = sqlite3.connect(temp, isolation_level=None)
         try:
-            # What this transaction reads is what there was when it began, though others write: without it the copy
-            # would begin anew with each of their commits.
+            # Without this transaction, which reads one state of the database while others write, the copy would begin
+            # anew with each of their commits.
             source.execute("BEGIN")
             try:
-                big = [
-                    Big(*row)
-                    for row in patiently(lambda: source.execute(_BIG).fetchall(), self._source.busy_seconds)
+                large = [
+                    LargeValue(*row)
+                    for row in retry_while_busy(
+                        lambda: source.execute(_LARGE_VALUES).fetchall(), self._source.busy_seconds
+                    )
                 ]
                 (page,) = source.execute("PRAGMA page_size").fetchone()
                 (pages,) = source.execute("PRAGMA page_count").fetchone()
-                self._done, self._total = 0, page * pages + sum(one.size for one in big)
+                self._done, self._total = 0, page * pages + sum(value.size for value in large)
 
-                def tell(_: int, remaining: int, pages: int) -> None:
-                    self._tell(page * (pages - remaining))
+                def report_pages(_: int, remaining: int, pages: int) -> None:
+                    self._report_progress(page * (pages - remaining))
 
-                source.backup(copy, pages=_STEP, progress=tell)
+                source.backup(copy, pages=_STEP, progress=report_pages)
             finally:
                 source.execute("ROLLBACK")
             self._done = page * pages
-            _settle(copy)
+            _detach_copy(copy)
         finally:
             copy.close()
-        return big
+        return large
 
-    def _tell(self, done: int) -> None:
-        if done < self._total:  # that all is done is said when it is
+    def _report_progress(self, done: int) -> None:
+        if done < self._total:  # the end is reported when the copy is published
             self._report(done, self._total)
 
     # The large values.
 
-    def _copy_big(self, big: list[Big]) -> None:
+    def _copy_large_values(self, large: list[LargeValue]) -> None:
         folders = set()
-        for one in big:
-            place = one.path(self._target)
+        for value in large:
+            place = value.find_path(self._target)
             if place.parent not in folders:
                 reject_link(place.parent.parent)
                 reject_link(place.parent)
                 self._disk.make_folder(place.parent)
                 folders.add(place.parent)
-            self._copy_one(one, place)
+            self._copy_one(value, place)
         for folder in folders:
             self._disk.sync_folder(folder)
 
-    def _copy_one(self, one: Big, place: Path) -> None:
-        if is_regular(place) and place.stat().st_size == one.size:  # from a backup that was interrupted
-            self._done += one.size
+    def _copy_one(self, value: LargeValue, place: Path) -> None:
+        if is_regular(place) and place.stat().st_size == value.size:  # from a backup that was interrupted
+            self._done += value.size
             return
-        temp = self._disk.write_pieces(self._content(one))
+        temp = self._disk.write_pieces(self._read_file(value))
         try:
-            if temp.stat().st_size != one.size:
-                raise self._damaged(one, f"has {temp.stat().st_size} bytes, not {one.size}")
+            if temp.stat().st_size != value.size:
+                raise self._make_corrupt(value, f"has {temp.stat().st_size} bytes, not {value.size}")
             self._disk.replace(temp, place)
         finally:
             self._disk.remove(temp)
 
-    def _content(self, one: Big) -> Iterator[bytes]:
+    def _read_file(self, value: LargeValue) -> Iterator[bytes]:
         try:
-            with open(open_regular(one.path(self._source.path)), "rb") as file:
+            with open(open_regular(value.find_path(self._source.path)), "rb") as file:
                 while data := file.read(_CHUNK):
                     yield data
                     self._done += len(data)
-                    self._tell(self._done)
+                    self._report_progress(self._done)
         except IrregularFile as error:
-            raise self._damaged(one, f"is not what was stored: {error.strerror}") from error
+            raise self._make_corrupt(value, f"is not what was stored: {error.strerror}") from error
         except FileNotFoundError:
-            self._check_removed(one)
-            raise _Removed from None
+            self._check_removed(value)
+            raise _ValueRemoved from None
 
-    def _check_removed(self, one: Big) -> None:
-        """Raise unless the database no longer names the value."""
-        with self._handle.gate:
-            query = self._handle.connection().execute(_IS_BIG, (one.namespace, one.family, one.digest))
+    def _check_removed(self, value: LargeValue) -> None:
+        """Raise ``CheckpointCorrupt`` if the database still names the value."""
+        with self._reader.gate:
+            query = self._reader.open().execute(_IS_LARGE, (value.namespace, value.family, value.digest))
             if query.fetchone() is not None:
-                raise self._damaged(one, "is missing")
+                raise self._make_corrupt(value, "is missing")
 
-    def _damaged(self, one: Big, what: str) -> CheckpointCorrupt:
+    def _make_corrupt(self, value: LargeValue, what: str) -> CheckpointCorrupt:
         return CheckpointCorrupt(
-            f"the file {str(one.path(self._source.path))!r} of a large value {what}, so {str(self._source.path)!r} "
-            f"cannot be backed up: 'await storage.verify()' lists what is affected"
+            f"the file {str(value.find_path(self._source.path))!r} of a large value {what}, so "
+            f"{str(self._source.path)!r} cannot be backed up: 'await storage.verify()' lists what is affected"
         )
 
 
-def _settle(copy: sqlite3.Connection) -> None:
-    """Make one file of the copy. Nobody drives its runs: those that are RUNNING are interrupted there."""
+def _detach_copy(copy: sqlite3.Connection) -> None:
+    """Make one file of the copy, in which no process owns a run: those that are RUNNING can be resumed there."""
     copy.execute("PRAGMA synchronous = FULL")
     copy.execute("BEGIN")
-    for number, namespace, run_id in copy.execute(_OWNED).fetchall():
+    for number, namespace, run_id in copy.execute(_OWNED_RUNS).fetchall():
         try:
             head = read_head(copy, namespace, run_id)
-        except CheckpointCorrupt:  # a damaged row stays as it is, to be seen
+        except CheckpointCorrupt:  # a damaged row stays as it is
             continue
         assert head is not None
         copy.execute("UPDATE runs SET owner = '' WHERE id = ?", (number,))

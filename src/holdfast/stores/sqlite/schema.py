@@ -1,4 +1,4 @@
-"""The tables, and whether they are those of a store that this version can read."""
+"""The tables of a database, and the check that this version can read them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ PAGE_SIZE = 2048
 
 # Rows of checkpoints are only ever added, at the end. The large columns are last and a keyframe has a row of its
 # own: SQLite reads a row from the front, so that listing headers touches none of them. `find` is the first 8
-# bytes of an id as an integer: an index of whole ids would be three times as large. A `seal` is over what no id covers
-# (see ``seals``), `content` the sum of those of all rows of a run: so a row that is lost is noticed, too.
+# bytes of an id as an integer: an index of whole ids would be three times as large. A `seal` covers the columns that no
+# id covers (see ``seals``), `content` is the sum of the seals of all rows of a run: it shows that a row was lost.
 TABLES = (
     "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
     """CREATE TABLE runs (
@@ -43,7 +43,7 @@ TABLES = (
         small_values BLOB NOT NULL)""",
     "CREATE TABLE families (id INTEGER PRIMARY KEY, namespace TEXT NOT NULL, family TEXT NOT NULL)",
     "CREATE UNIQUE INDEX families_by_name ON families (namespace, family)",
-    # Without data it is a file. `mark` is how many sweeps had begun when it was last brought.
+    # A blob without data is a file. `mark` is how many sweeps had begun when a commit last wrote or needed it.
     """CREATE TABLE blobs (
         id INTEGER PRIMARY KEY, family INTEGER NOT NULL, find INTEGER NOT NULL, digest BLOB NOT NULL,
         size INTEGER NOT NULL, mark INTEGER NOT NULL, data BLOB)""",
@@ -54,8 +54,8 @@ TABLES = (
     "CREATE INDEX tags_by_checkpoint ON tags (checkpoint)",
 )
 
-# Databases of the first days lack these, which are added when somebody writes. A letter without data was taken; what
-# waits has an index of its own, because every commit asks for it and a run may have taken thousands.
+# The oldest databases lack these; the first connection that writes adds them. A letter without data was taken. Waiting
+# letters have an index of their own, because every commit reads them and a run may have taken thousands.
 MAIL_TABLES = (
     """CREATE TABLE IF NOT EXISTS notes (
         id INTEGER PRIMARY KEY, run INTEGER NOT NULL, key BLOB NOT NULL, seal INTEGER NOT NULL,
@@ -67,8 +67,8 @@ MAIL_TABLES = (
     "CREATE INDEX IF NOT EXISTS letters_waiting ON letters (run) WHERE data IS NOT NULL",
 )
 
-# Those of later days lack these: without them the same is found, by looking at every run. Nearly all runs are COMPLETED
-# in the end, and need no index to be found. A run that is no fork is alone in its family, or the first of it.
+# Later databases lack these: without them queries read every run. Nearly all runs are COMPLETED in the end, and need
+# no index. A run that is no fork is alone in its family, or the first of it.
 RUN_INDEXES = (
     "CREATE INDEX IF NOT EXISTS runs_by_status ON runs (namespace, status, created, run) WHERE status <> 'completed'",
     "CREATE INDEX IF NOT EXISTS forks_by_family ON runs (namespace, family) WHERE family <> run",
@@ -79,7 +79,7 @@ _NAMES_ADDED_LATER = [statement.partition(" EXISTS ")[2].split()[0] for statemen
 
 
 def is_empty(connection: sqlite3.Connection) -> bool:
-    """Whether nothing was ever put into the database."""
+    """Return True if the database was never used."""
     (application_id,) = connection.execute("PRAGMA application_id").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     return not application_id and not tables
@@ -127,11 +127,11 @@ def _new_meta() -> dict[str, str]:
 
 
 def read_info(connection: sqlite3.Connection, path: Path) -> StoreInfo:
-    """What the store says of itself; raises where it is not one that this version can read."""
+    """Return the id and format of the store; raise ``StorageError`` if this version cannot read it."""
     (application_id,) = connection.execute("PRAGMA application_id").fetchone()
     if application_id != APPLICATION_ID:
         raise StorageError(
-            f"{str(path)!r} is a database of another program{_tables_of(connection)}; nothing was changed. "
+            f"{str(path)!r} is a database of another program{_name_tables(connection)}; nothing was changed. "
             "Give the store another path"
         )
     (major,) = connection.execute("PRAGMA user_version").fetchone()
@@ -164,7 +164,7 @@ def _read_meta(connection: sqlite3.Connection) -> dict[str, str]:
     return dict(connection.execute("SELECT key, value FROM meta"))
 
 
-def _tables_of(connection: sqlite3.Connection) -> str:
+def _name_tables(connection: sqlite3.Connection) -> str:
     query = "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name LIMIT 3"
     names = [repr(name) for (name,) in connection.execute(query)]
     return f" (it has the table {', '.join(names)})" if names else ""

@@ -1,4 +1,4 @@
-"""The storage in a SQLite file; whoever names it uses it, so its store is imported with it."""
+"""The storage that users open on a SQLite file."""
 
 from __future__ import annotations
 

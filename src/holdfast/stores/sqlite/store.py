@@ -34,10 +34,18 @@ from holdfast.checkpoint.store import (
 from holdfast.checkpoint.threads import upkeep_threads
 from holdfast.errors import InvalidArgument, StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
-from holdfast.stores.sqlite import mail, reading, upkeep
-from holdfast.stores.sqlite.session import Job, Session
-from holdfast.stores.sqlite.writer import Mail
-from holdfast.stores.sqlite.writing import add_blobs, is_big, replace_run
+from holdfast.stores.sqlite import notes_and_letters, row_reader
+from holdfast.stores.sqlite.removal import (
+    begin_sweep,
+    remove_blobs,
+    remove_files,
+    remove_records,
+    remove_run,
+    set_tags,
+)
+from holdfast.stores.sqlite.row_writer import add_blobs, is_big, replace_run
+from holdfast.stores.sqlite.session import FileJob, Session
+from holdfast.stores.sqlite.transaction import LettersForRun
 
 Result = TypeVar("Result")
 
@@ -45,8 +53,8 @@ Result = TypeVar("Result")
 class SqliteStore:
     """A store in one SQLite file, with large blobs in a folder beside it.
 
-    Commits of many runs share a transaction and its sync; reads wait for nobody. ``busy_seconds`` is how long
-    it waits for other processes, ``big_blob`` from how many bytes on a blob is a file of its own.
+    Commits of many runs share a transaction and its sync; reads wait for nobody. ``busy_seconds`` is how long it waits
+    for other processes; a blob of ``big_blob`` bytes or more is a file of its own.
 
     >>> import asyncio, tempfile
     >>> async def look(path: str) -> None:
@@ -59,7 +67,7 @@ class SqliteStore:
     """
 
     in_any_task = True
-    """As the port says of stores that have it."""
+    """Explained where ``Store`` is defined."""
 
     def __init__(
         self,
@@ -86,77 +94,81 @@ class SqliteStore:
 
     @property
     def transactions(self) -> int:
-        """How many transactions this process has committed: many commits share one."""
+        """Count the transactions that this process has committed: many commits share one."""
         return self._session.writer.transactions if self._session is not None else 0
 
     @property
     def log_room(self) -> int:
-        """How many bytes this process has put at the end of the log, so that commits need not make it longer."""
-        return self._session.writer.room.added if self._session is not None else 0
+        """Count the bytes by which this process lengthened the log, so that commits need not do it."""
+        return self._session.writer.wal_room.added if self._session is not None else 0
 
     async def open(self) -> StoreInfo:
-        session = self._current()
-        info: StoreInfo = await session.reads.call(lambda _: session.reader.info)
+        session = self._get_session()
+        info: StoreInfo = await session.reads.call(lambda _: session.reader.read_info())
         return info
 
     def commit(self, commit: Commit) -> Coroutine[Any, Any, Sequence[Letter]]:
         session = self._session
         if commit.blobs or session is None or not session.is_of_this_process():
             return self._commit(commit)
-        return session.writes.call(commit)  # most are this, and every superstep waits for it
+        return session.writes.call(commit)  # the usual case: each superstep waits for it
 
     async def _commit(self, commit: Commit) -> Sequence[Letter]:
-        session = self._current()
-        with await self._bring(session, commit.head.family, commit.blobs):
+        session = self._get_session()
+        with await self._write_big_blobs(session, commit.head.family, commit.blobs):
             waiting: list[Letter] = await session.writes.call(commit)
         return waiting
 
     async def add_blobs(self, family: RunId, blobs: Sequence[Blob]) -> None:
-        session = self._current()
-        with await self._bring(session, family, blobs):
+        session = self._get_session()
+        with await self._write_big_blobs(session, family, blobs):
             await session.writes.call(
                 lambda connection: add_blobs(connection, self.namespace, family, blobs, self._big_blob)
             )
 
-    async def _bring(
+    async def _write_big_blobs(
         self, session: Session, family: RunId, blobs: Sequence[Blob]
     ) -> AbstractContextManager[None]:
-        """Write the blobs that are files; while the context is open no sweep removes any."""
+        """Write the blobs that are files; no sweep removes any while the returned context is open."""
         big = [blob for blob in blobs if is_big(blob, self._big_blob)] if blobs else []
         if not big:
             return nullcontext()
         await self.open()  # so that nothing is put beside a file that is no store
-        bring = partial(session.blob_files.write_and_hold, family, big)
-        held: AbstractContextManager[None] = await session.files.call(Job("writing large values of", bring))
+        write = partial(session.blob_files.write_and_hold, family, big)
+        held: AbstractContextManager[None] = await session.files.call(
+            FileJob("writing large values of", write)
+        )
         return held
 
     async def head(self, run_id: RunId) -> Head | None:
-        return await self._read(lambda connection: reading.read_head(connection, self.namespace, run_id))
+        return await self._read(lambda connection: row_reader.read_head(connection, self.namespace, run_id))
 
     async def runs(self, query: RunQuery) -> Sequence[Head]:
-        return await self._read(lambda connection: reading.read_runs(connection, self.namespace, query))
+        return await self._read(lambda connection: row_reader.read_runs(connection, self.namespace, query))
 
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
         return await self._read(
-            lambda connection: reading.read_due(connection, self.namespace, workflow_name, time, limit)
+            lambda connection: row_reader.read_due(connection, self.namespace, workflow_name, time, limit)
         )
 
     async def damaged(self) -> Sequence[Damage]:
-        return await self._read(lambda connection: reading.read_damaged(connection, self.namespace))
+        return await self._read(lambda connection: row_reader.read_damaged(connection, self.namespace))
 
-    # What few processes do is imported by those who do it: a process that only lists begins sooner.
+    # Imports within functions are of modules that few processes need: others start sooner without them.
 
     async def inspect(self, run_id: RunId | None = None) -> Sequence[Damage]:
-        from holdfast.stores.sqlite.inspecting import inspect
+        from holdfast.stores.sqlite.damage import find_damage
 
         await self.open()
-        return await upkeep_threads.call(partial(inspect, self._current().place, self.namespace, run_id))
+        return await upkeep_threads.call(
+            partial(find_damage, self._get_session().location, self.namespace, run_id)
+        )
 
     async def mend(self, run_id: RunId | None) -> Sequence[Mended]:
-        from holdfast.stores.sqlite.mending import mend
+        from holdfast.stores.sqlite.damage import mend
 
         await self.open()
-        mended: Sequence[Mended] = await self._current().writes.call(
+        mended: Sequence[Mended] = await self._get_session().writes.call(
             lambda connection: mend(connection, self.namespace, run_id)
         )
         return mended
@@ -170,113 +182,119 @@ class SqliteStore:
 
         with TemporaryDirectory(prefix="holdfast-") as folder:
             path = Path(folder) / self.path.name
-            await finished(partial(copy_database, self._current().place, path))
+            await finished(partial(copy_database, self._get_session().location, path))
             copy = SqliteStore(path, self.namespace, big_blob=sys.maxsize)
-            copy._large_values = self._large_values  # it reads them, and writes none: none is large enough
+            copy._large_values = (
+                self._large_values
+            )  # the copy reads them; it writes none, for no blob is large enough
             try:
                 yield make_rehearsal(copy, self, str(path), str(self.path))
             finally:
                 await copy.close()
 
     async def replace(self, commit: Commit) -> None:
-        session = self._current()
-        with await self._bring(session, commit.head.family, commit.blobs):
+        session = self._get_session()
+        with await self._write_big_blobs(session, commit.head.family, commit.blobs):
             await session.writes.call(
                 lambda connection: replace_run(connection, self.namespace, commit, self._big_blob)
             )
 
     async def find(self, checkpoint_id: CheckpointId) -> tuple[RunId, int] | None:
         return await self._read(
-            lambda connection: reading.find_checkpoint(connection, self.namespace, checkpoint_id)
+            lambda connection: row_reader.find_checkpoint(connection, self.namespace, checkpoint_id)
         )
 
     async def records(self, run_id: RunId, first: int, last: int, depth: Depth) -> Sequence[Record]:
         return await self._read(
-            lambda connection: reading.read_records(connection, self.namespace, run_id, first, last, depth)
+            lambda connection: row_reader.read_records(connection, self.namespace, run_id, first, last, depth)
         )
 
     async def blobs(self, family: RunId, digests: Sequence[Digest]) -> Mapping[Digest, bytes]:
-        files = self._current().blob_files
+        files = self._get_session().blob_files
         return await self._read(
-            lambda connection: reading.read_blobs(connection, self.namespace, files, family, digests)
+            lambda connection: row_reader.read_blobs(connection, self.namespace, files, family, digests)
         )
 
     async def tag(
         self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None
     ) -> bool:
-        done: bool = await self._current().writes.call(
-            lambda connection: upkeep.tag(connection, self.namespace, run_id, seq, tags, drop)
+        done: bool = await self._get_session().writes.call(
+            lambda connection: set_tags(connection, self.namespace, run_id, seq, tags, drop)
         )
         return done
 
     async def remove(self, removal: Removal) -> bool:
-        session = self._current()
+        session = self._get_session()
         head = await self.head(removal.run_id)
-        with await self._bring(session, RunId("") if head is None else head.family, removal.blobs):
+        with await self._write_big_blobs(session, RunId("") if head is None else head.family, removal.blobs):
             done: bool = await session.writes.call(
-                lambda connection: upkeep.remove(connection, self.namespace, removal, self._big_blob)
+                lambda connection: remove_records(connection, self.namespace, removal, self._big_blob)
             )
         return done
 
     async def remove_run(self, run_id: RunId, expected: Expected) -> None:
-        await self._current().writes.call(
-            lambda connection: upkeep.remove_run(connection, self.namespace, run_id, expected)
+        await self._get_session().writes.call(
+            lambda connection: remove_run(connection, self.namespace, run_id, expected)
         )
 
     async def mark(self, family: RunId) -> Marked:
-        session = self._current()
+        session = self._get_session()
         marked: Marked = await session.writes.call(
-            lambda connection: upkeep.mark(connection, self.namespace, family)
+            lambda connection: begin_sweep(connection, self.namespace, family)
         )
         beside: Mapping[Digest, int] = await session.files.call(
-            Job("listing large values of", partial(session.blob_files.list_sizes, family))
+            FileJob("listing large values of", partial(session.blob_files.list_sizes, family))
         )
         return Marked(marked.mark, {**beside, **marked.sizes})
 
     async def discard(self, family: RunId, mark: int, digests: Sequence[Digest]) -> int:
-        session = self._current()
+        session = self._get_session()
 
         async def discard(files: bool) -> int:
             freed: int = await session.writes.call(
-                lambda connection: upkeep.discard(connection, self.namespace, family, mark, digests, files)
+                lambda connection: remove_blobs(connection, self.namespace, family, mark, digests, files)
             )
             return freed
 
         alone: AbstractContextManager[None] | None = await session.files.call(
-            Job("sweeping", session.blob_files.try_sweep_lock)
+            FileJob("sweeping", session.blob_files.try_sweep_lock)
         )
         if alone is None:
             return await discard(files=False)
-        with alone:  # nobody is between writing a file and naming it
+        with alone:  # no commit is between writing a file and its row
             freed = await discard(files=True)
-            # Not by the thread for files, where someone may wait until this is over.
+            # Not in the thread for files: a writer there may wait until the lock is released.
             of_files = await self._read(
-                lambda connection: upkeep.remove_files(
+                lambda connection: remove_files(
                     connection, self.namespace, session.blob_files, family, digests
                 )
             )
         return freed + of_files
 
     async def notes(self, run_id: RunId) -> Sequence[Note]:
-        return await self._read(lambda connection: mail.read_notes(connection, self.namespace, run_id))
+        return await self._read(
+            lambda connection: notes_and_letters.read_notes(connection, self.namespace, run_id)
+        )
 
     async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
-        left: Left = await self._current().writes.call(Mail(run_id, tuple(letters)))
+        left: Left = await self._get_session().writes.call(LettersForRun(run_id, tuple(letters)))
         return left
 
     async def inbox(self, run_id: RunId) -> Sequence[Letter]:
-        return await self._read(lambda connection: mail.read_inbox(connection, self.namespace, run_id))
+        return await self._read(
+            lambda connection: notes_and_letters.read_inbox(connection, self.namespace, run_id)
+        )
 
     async def join(self) -> None:
-        session = self._current()
-        if not session.presence.joined:  # each run that begins asks for it
+        session = self._get_session()
+        if not session.presence.joined:  # each run that begins calls this
             await session.join()
 
     async def lives(self, process: str) -> bool:
         await self.open()
-        session = self._current()
+        session = self._get_session()
         lives: bool = await session.files.call(
-            Job("looking who uses", partial(session.presence.lives, process))
+            FileJob("looking who uses", partial(session.presence.lives, process))
         )
         return lives
 
@@ -286,10 +304,10 @@ class SqliteStore:
 
         await self.open()
         target = Path(os.path.abspath(path))  # noqa: ASYNC240
-        await watched(partial(back_up, self._current().place, target), progress)
+        await watched(partial(back_up, self._get_session().location, target), progress)
 
     async def _read(self, query: Callable[[sqlite3.Connection], Result]) -> Result:
-        result: Result = await self._current().reads.call(query)
+        result: Result = await self._get_session().reads.call(query)
         return result
 
     async def close(self) -> None:
@@ -300,13 +318,13 @@ class SqliteStore:
         if session is not None and session.is_of_this_process():
             await session.close()
 
-    def _current(self) -> Session:
+    def _get_session(self) -> Session:
         session = self._session
         if session is None or not session.is_of_this_process():
-            session = self._begin()
+            session = self._begin_session()
         return session
 
-    def _begin(self) -> Session:
+    def _begin_session(self) -> Session:
         if self._closed:
             raise StorageError(
                 f"the store {str(self.path)!r} is closed; make a new SqliteStore to use it again"

@@ -11,17 +11,17 @@ from typing import Any, Generic, Protocol, TypeVar, cast
 
 from holdfast.errors import StorageError
 
-# A timer that is due within this, and this for each thing that shall be done, wants the event loop to itself.
+# A timer that is due within this time, plus this for each call, needs the event loop for itself.
 _SOON_SECONDS = 0.01
 _EACH_SECONDS = 0.0001
 
 
-class Idle(Enum):
-    """When nothing but the callback under way needs an event loop, or would be served by it soon."""
+class LoopIdle(Enum):
+    """Says when an event loop has nothing to do but the callback under way."""
 
     NOW = "now"
     SOON = "soon"
-    """When what is ready has had its turn, if nothing comes of that."""
+    """After the callbacks that are ready now, if they start nothing new."""
     NO = "no"
 
 
@@ -29,38 +29,38 @@ class _Selector(Protocol):
     def get_map(self) -> Mapping[int, object]: ...
 
 
-class _Insides(Protocol):
-    """What the event loops of asyncio that wait for files are made of, in all versions of Python so far."""
+class _LoopInternals(Protocol):
+    """The private parts of asyncio's selector event loops, the same in all versions of Python so far."""
 
     _ready: Sized
     _scheduled: Sequence[asyncio.TimerHandle]
     _selector: _Selector
 
 
-def idle(loop: asyncio.AbstractEventLoop, things: int = 1) -> Idle:
-    """When an event loop has nothing to do: no timer is due soon, and it waits for no connection, pipe or process.
+def check_idle(loop: asyncio.AbstractEventLoop, calls: int = 1) -> LoopIdle:
+    """Say when an event loop has nothing to do: no timer is due soon, and no connection, pipe or process is watched.
 
-    What is left are those who come from other threads. ``things`` is how many shall be done meanwhile. There is no
-    public way to ask for that; ``NO`` for a loop that is made differently.
+    Only other threads can wake it then. ``calls`` is how many calls shall be done meanwhile. asyncio has no public way
+    to ask for that; ``NO`` for a loop that is made differently.
     """
-    insides = cast(_Insides, loop)
+    internals = cast(_LoopInternals, loop)
     try:
         # One file is the loop's own, by which other threads wake it.
-        if len(insides._selector.get_map()) > 1:
-            return Idle.NO
-        timers = insides._scheduled
-        if timers and timers[0].when() - loop.time() <= _SOON_SECONDS + things * _EACH_SECONDS:
-            return Idle.NO
-        return Idle.SOON if insides._ready else Idle.NOW
+        if len(internals._selector.get_map()) > 1:
+            return LoopIdle.NO
+        timers = internals._scheduled
+        if timers and timers[0].when() - loop.time() <= _SOON_SECONDS + calls * _EACH_SECONDS:
+            return LoopIdle.NO
+        return LoopIdle.SOON if internals._ready else LoopIdle.NOW
     except (AttributeError, TypeError):
-        return Idle.NO
+        return LoopIdle.NO
 
 
 Task = TypeVar("Task")
 
 
-class Call(Generic[Task]):
-    """A task that someone waits for."""
+class PendingCall(Generic[Task]):
+    """A task with the coroutine that waits for it, and its result or error when it is done."""
 
     __slots__ = ("doubtful", "error", "future", "loop", "result", "task")
 
@@ -71,30 +71,30 @@ class Call(Generic[Task]):
         self.result: Any = None
         self.error: BaseException | None = None
         self.doubtful = False
-        """Whether it may have been done already: whoever did it was interrupted."""
+        """True if the task may have been done already, by work that a signal interrupted."""
 
-    def outcome(self) -> Any:
-        """What came of it, once it is over."""
+    def get_result(self) -> Any:
+        """Return the result of a call that is done, or raise its error."""
         if self.error is not None:
             raise self.error
         return self.result
 
 
-def settle(calls: list[Call[Any]]) -> None:
-    """Tell the callers: each event loop is woken once, and one that is closed by now disturbs nobody."""
-    loops: dict[asyncio.AbstractEventLoop, list[Call[Any]]] = {calls[0].loop: calls}
+def settle_calls(calls: list[PendingCall[Any]]) -> None:
+    """Give each caller its result; wake each event loop once, and pass over those that are closed by now."""
+    loops: dict[asyncio.AbstractEventLoop, list[PendingCall[Any]]] = {calls[0].loop: calls}
     if len(calls) > 1:
         loops = {}
         for call in calls:
             loops.setdefault(call.loop, []).append(call)
     for loop, its_calls in loops.items():
         try:
-            loop.call_soon_threadsafe(_tell, its_calls)
+            loop.call_soon_threadsafe(_set_results, its_calls)
         except RuntimeError:
             pass
 
 
-def _tell(calls: list[Call[Any]]) -> None:
+def _set_results(calls: list[PendingCall[Any]]) -> None:
     try:
         for call in calls:
             assert call.future is not None
@@ -104,64 +104,65 @@ def _tell(calls: list[Call[Any]]) -> None:
                 call.future.set_exception(call.error)
             else:
                 call.future.set_result(call.result)
-    except BaseException:  # a signal: the others are told when it was heeded
-        calls[0].loop.call_soon(_tell, calls)
+    except BaseException:  # a signal: the others get theirs after its handler
+        calls[0].loop.call_soon(_set_results, calls)
         raise
 
 
 _CLOSED = "the store was closed before it could do this; nothing was changed"
-_BUSY = 100
-"""So many times others are not waited for, in an event loop where that was in vain."""
+_BUSY_TURNS = 100
+"""The number of calls that do not wait for an event loop to become idle, after one waited in vain."""
 
 
-class Lane(Generic[Task]):
+class WorkerThread(Generic[Task]):
     """A daemon thread, started with the first call, that takes all the calls that wait at once.
 
-    ``work`` settles the calls that it is given; ``finish`` runs when the lane is stopped. Where several call, theirs
-    are handed over when the event loop has gone once through all that is ready there: what many tasks ask for in one
-    round, as they do when one answer woke them all, is then done at once. Who calls alone does not wait for that,
-    unless ``work_at_once`` could do it then.
+    ``work`` settles the calls that it is given; ``finish`` runs when the worker is stopped. Calls of several tasks are
+    handed over when the event loop has gone once through all that is ready there: what many tasks ask for in one
+    round, as they do when one answer woke them all, is then done together. A task that calls alone does not wait for
+    that, unless ``work_at_once`` could do it then.
 
-    ``work_at_once`` does calls in the thread of the event loop, if they are of the kind that takes less time than
-    waking a thread and being woken by it; else it gives false, and nothing happened. It is asked only while nobody
-    else needs the event loop: all who are there wait for these calls, after those who are ready had their turn. If a
-    signal interrupts it, ``work`` gets the calls; they are ``doubtful`` then.
+    ``work_at_once`` does calls in the thread of the event loop, if they take less time than waking a thread and being
+    woken by it; else it returns False, and nothing happened. It is used only while nobody else needs the event loop:
+    all tasks there wait for these calls, after those that are ready had their turn. If a signal interrupts it,
+    ``work`` gets the calls; they are ``doubtful`` then.
     """
 
     def __init__(
         self,
         name: str,
-        work: Callable[[list[Call[Task]]], None],
+        work: Callable[[list[PendingCall[Task]]], None],
         finish: Callable[[], None] = lambda: None,
-        work_at_once: Callable[[list[Call[Task]]], bool] | None = None,
+        work_at_once: Callable[[list[PendingCall[Task]]], bool] | None = None,
     ) -> None:
         self._name = name
         self._work = work
         self._finish = finish
         self._work_at_once = work_at_once
-        self._queue: SimpleQueue[Call[Task] | None] = SimpleQueue()
-        self._gathered: dict[asyncio.AbstractEventLoop, list[Call[Task]]] = {}
+        self._queue: SimpleQueue[PendingCall[Task] | None] = SimpleQueue()
+        self._gathered: dict[asyncio.AbstractEventLoop, list[PendingCall[Task]]] = {}
         self._several = False
-        self._busy = 0
-        """How many times others are not waited for yet."""
+        """True if the last calls came together."""
+        self._busy_turns = 0
+        """Counts the calls that still do not wait for an event loop to become idle."""
         self._ended = False
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         self._stopped = False
-        self._end: Call[None] | None = None
+        self._end: PendingCall[None] | None = None
 
     async def call(self, task: Task) -> Any:
-        """Have a task done, and wait for it."""
+        """Have a task done, and wait for its result."""
         if self._stopped:
             raise StorageError(_CLOSED)
-        call = Call(task)
+        call = PendingCall(task)
         loop = call.loop
         if (gathered := self._gathered.get(loop)) is None:
             alone = not self._several and self._queue.empty()
-            when = self._idle(loop, 1) if alone else Idle.SOON
-            if when is Idle.NOW and self._work_at_once is not None and self._work_at_once([call]):
-                return call.outcome()
-            if when is not Idle.SOON:
+            when = self._check_idle(loop, 1) if alone else LoopIdle.SOON
+            if when is LoopIdle.NOW and self._work_at_once is not None and self._work_at_once([call]):
+                return call.get_result()
+            if when is not LoopIdle.SOON:
                 call.future = loop.create_future()
                 self._put([call])
                 return await call.future
@@ -171,32 +172,32 @@ class Lane(Generic[Task]):
         gathered.append(call)
         return await call.future
 
-    def _idle(self, loop: asyncio.AbstractEventLoop, calls: int) -> Idle:
-        """When so many calls could be done in the thread of the event loop, as far as it was not in vain to wait."""
-        when = Idle.NO if self._work_at_once is None else idle(loop, calls)
-        if when is Idle.SOON and self._busy > 0:
-            self._busy -= 1
-            return Idle.NO
+    def _check_idle(self, loop: asyncio.AbstractEventLoop, calls: int) -> LoopIdle:
+        """Say when so many calls could be done in the thread of the event loop."""
+        when = LoopIdle.NO if self._work_at_once is None else check_idle(loop, calls)
+        if when is LoopIdle.SOON and self._busy_turns > 0:
+            self._busy_turns -= 1
+            return LoopIdle.NO
         return when
 
     def _hand_over(self, loop: asyncio.AbstractEventLoop, may_wait: bool) -> None:
-        if loop not in self._gathered:  # the lane was stopped
+        if loop not in self._gathered:  # the worker was stopped
             return
         calls = self._gathered[loop]
         try:
-            when = self._idle(loop, len(calls)) if self._queue.empty() else Idle.NO
-            if when is Idle.SOON and may_wait:
+            when = self._check_idle(loop, len(calls)) if self._queue.empty() else LoopIdle.NO
+            if when is LoopIdle.SOON and may_wait:
                 loop.call_soon(self._hand_over, loop, False)
                 return
             self._gathered.pop(loop, None)
-            if when is Idle.NOW and self._work_at_once is not None and self._work_at_once(calls):
+            if when is LoopIdle.NOW and self._work_at_once is not None and self._work_at_once(calls):
                 self._several = len(calls) > 1
-                _tell(calls)
+                _set_results(calls)
                 return
-            if when is Idle.SOON:
-                self._busy = _BUSY
+            if when is LoopIdle.SOON:
+                self._busy_turns = _BUSY_TURNS
             self._put(calls)
-        except BaseException:  # a signal, of which those who wait do not have to know
+        except BaseException:  # a signal, which does not concern the callers
             self._gathered.pop(loop, None)
             waiting = [call for call in calls if call.future is not None and not call.future.done()]
             for call in waiting:
@@ -204,7 +205,7 @@ class Lane(Generic[Task]):
             self._put(waiting)
             raise
 
-    def _put(self, calls: list[Call[Task]]) -> None:
+    def _put(self, calls: list[PendingCall[Task]]) -> None:
         for call in calls:
             self._queue.put(call)
         if self._thread is None:
@@ -220,7 +221,7 @@ class Lane(Generic[Task]):
                 self._thread = thread
 
     def stop(self) -> None:
-        """Let the thread end when it has done what it was given so far; it is not waited for."""
+        """Let the thread end when it has done the calls that it was given; do not wait for it."""
         self._stopped = True
         for loop in list(self._gathered):
             self._put(self._gathered.pop(loop, []))
@@ -228,7 +229,7 @@ class Lane(Generic[Task]):
 
     async def close(self) -> None:
         """Stop the thread, and wait until it is gone."""
-        self._end = Call(None)
+        self._end = PendingCall(None)
         self._end.future = self._end.loop.create_future()
         self.stop()
         if self._thread is not None:
@@ -238,7 +239,7 @@ class Lane(Generic[Task]):
     def _run(self) -> None:
         going = True
         while going:
-            calls = self._waiting()
+            calls = self._take_all()
             self._several = len(calls) > 1
             if calls[-1] is None:
                 going = False
@@ -249,8 +250,8 @@ class Lane(Generic[Task]):
             except BaseException as error:  # whatever it is: nobody may wait forever
                 for call in wanted:
                     call.error = error
-                settle(wanted)
-            # Whoever waits for the next calls must not keep the last ones alive.
+                settle_calls(wanted)
+            # Waiting for the next calls must not keep the last ones alive.
             del calls, wanted
         self._ended = True
         self._refuse_the_rest()
@@ -258,10 +259,10 @@ class Lane(Generic[Task]):
             self._finish()
         finally:
             if self._end is not None:
-                settle([self._end])
+                settle_calls([self._end])
 
     def _refuse_the_rest(self) -> None:
-        """Tell those who called when the lane was stopped already; nobody takes their calls any more."""
+        """Fail the calls that came after the worker was stopped; nobody takes them any more."""
         while True:
             try:
                 call = self._queue.get_nowait()
@@ -269,13 +270,13 @@ class Lane(Generic[Task]):
                 return
             if call is not None:
                 call.error = StorageError(_CLOSED)
-                settle([call])
+                settle_calls([call])
 
-    def _waiting(self) -> list[Call[Task] | None]:
-        """All calls that are there, at least one; None is the last of all."""
+    def _take_all(self) -> list[PendingCall[Task] | None]:
+        """Wait for a call, and return it with all others that wait; None is the last of all."""
         queue = self._queue
         calls = [queue.get()]
-        # Nobody else takes from it, so what is seen there can be had.
+        # No other thread takes from the queue, so get() does not block while it is not empty.
         while calls[-1] is not None and not queue.empty():
             calls.append(queue.get())
         return calls

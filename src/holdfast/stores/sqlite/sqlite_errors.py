@@ -1,4 +1,4 @@
-"""What the errors of SQLite and of the file system mean, and what to do about them."""
+"""Errors of SQLite and of the file system as ``StorageError`` with advice; retries while others hold a lock."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _CODES_OF_ERRNO = {
 }
 
 
-def primary_code(error: BaseException) -> int:
-    """The primary result code of SQLite, also for an error of the file system; 0 where there is none."""
+def _primary_code(error: BaseException) -> int:
+    """Return the primary result code of SQLite, also for an error of the file system; 0 if there is none."""
     if isinstance(error, OSError):
         return _CODES_OF_ERRNO.get(error.errno or 0, 0)
     if isinstance(error, UnicodeDecodeError):  # SQLite's own words quote a damaged definition
@@ -40,39 +40,39 @@ def primary_code(error: BaseException) -> int:
     return (getattr(error, "sqlite_errorcode", None) or 0) & 0xFF
 
 
-def patiently(call: Callable[[], Result], seconds: float) -> Result:
-    """Try again while others are in the way: SQLite's own busy timeout does not cover every case."""
+def retry_while_busy(call: Callable[[], Result], seconds: float) -> Result:
+    """Call again while others hold a lock, for so many seconds: SQLite's own busy timeout does not cover every case."""
     deadline = time.monotonic() + seconds
     pause = 0.001
     while True:
         try:
             return call()
         except sqlite3.OperationalError as error:
-            if primary_code(error) not in _BUSY_CODES or time.monotonic() >= deadline:
+            if _primary_code(error) not in _BUSY_CODES or time.monotonic() >= deadline:
                 raise
         time.sleep(pause)
         pause = min(pause * 2, 0.05)
 
 
-def any_text(stored: bytes) -> str:
-    """Text as SQLite has it, for a connection that has to read damaged rows, too: what is no UTF-8 is another text."""
+def decode_any_text(stored: bytes) -> str:
+    """Decode text for a connection that also has to read damaged rows: other bytes than UTF-8 become other text."""
     return stored.decode("utf-8", "replace")
 
 
-def is_undecodable(error: sqlite3.Error) -> bool:
-    """Tell whether a row holds text that is no UTF-8; there is no code for that."""
+def is_decoding_error(error: sqlite3.Error) -> bool:
+    """Return True if a row holds text that is not UTF-8; SQLite has no code for that."""
     return str(error).startswith("Could not decode to UTF-8")
 
 
-def storage_error(
+def make_storage_error(
     error: BaseException, path: Path, doing: str, seconds: float, doubt: str = ""
 ) -> StorageError:
-    """What to tell one caller; a StorageError is told as it is, but each caller gets its own."""
+    """Return the error for one caller; of a ``StorageError`` a copy, so that no two callers raise the same object."""
     if isinstance(error, StorageError):
         own = copy.copy(error)
         own.__cause__ = error.__cause__
         return own
-    code = primary_code(error)
+    code = _primary_code(error)
     if code in _BUSY_CODES:
         meaning = (
             f"another process has held it locked for more than {seconds:g} s. "
@@ -85,9 +85,9 @@ def storage_error(
         meaning = _MEANINGS.get(code, "") or explained
     name = getattr(error, "sqlite_errorname", None)
     code_name = f" [{name}]" if name else ""
-    told = StorageError(f"{doing} {os.fspath(path)!r} failed: {meaning}{doubt}{code_name}")
-    told.__cause__ = error
-    return told
+    explained_error = StorageError(f"{doing} {os.fspath(path)!r} failed: {meaning}{doubt}{code_name}")
+    explained_error.__cause__ = error
+    return explained_error
 
 
 _MEANINGS = {

@@ -1,4 +1,4 @@
-"""Rows become heads, records and blobs again."""
+"""Reads rows as heads, records and blobs."""
 
 from __future__ import annotations
 
@@ -15,41 +15,43 @@ from holdfast.stores.common.blob_files import BlobFiles
 from holdfast.stores.common.disk import IrregularFile
 from holdfast.stores.common.head_check import check_head_fields
 from holdfast.stores.common.seals import seal_head, seal_record
-from holdfast.stores.sqlite.mail import has_table
-from holdfast.stores.sqlite.writing import FIND_FAMILY, prefix
+from holdfast.stores.sqlite.notes_and_letters import has_table
+from holdfast.stores.sqlite.row_writer import FIND_FAMILY, get_prefix
 
 HEAD_COLUMNS = (
     "run, workflow, family, checkpoint, seq, token, status, created, updated, owner, wake_at, takeovers, reason, "
     "retention, waiting_for, content, seal"
 )
-"""What ``checked_head`` wants."""
-_HEAD = f"SELECT {HEAD_COLUMNS} FROM runs WHERE namespace = ?"
-_ONE_HEAD = _HEAD + " AND run = ?"
-_FIND = (
+"""The columns that ``check_head_row`` takes."""
+_HEADS = f"SELECT {HEAD_COLUMNS} FROM runs WHERE namespace = ?"
+_ONE_HEAD = _HEADS + " AND run = ?"
+_FIND_CHECKPOINT = (
     "SELECT runs.run, checkpoints.seq FROM checkpoints JOIN runs ON runs.id = checkpoints.run "
     "WHERE find = ? AND checkpoints.checkpoint = ? AND namespace = ?"
 )
-_OF_RUN = (
+_WHERE_OF_RUN = (
     "WHERE run = (SELECT id FROM runs WHERE namespace = ? AND run = ?) AND seq BETWEEN ? AND ? ORDER BY seq"
 )
-_WITH_KEYFRAMES = f"FROM checkpoints c LEFT JOIN keyframes k ON k.checkpoint = c.id {_OF_RUN}"
-# Nothing that is not wanted: with a row each, what a list of a thousand costs is columns.
+_FROM_WITH_KEYFRAMES = f"FROM checkpoints c LEFT JOIN keyframes k ON k.checkpoint = c.id {_WHERE_OF_RUN}"
+# Only the columns that are needed: the cost of a list of a thousand rows is columns.
 _RECORDS = {
-    Depth.HEADERS: f"SELECT checkpoint, seq, header, new_bytes FROM checkpoints {_OF_RUN}",
+    Depth.HEADERS: f"SELECT checkpoint, seq, header, new_bytes FROM checkpoints {_WHERE_OF_RUN}",
     Depth.CHANGES: "SELECT c.checkpoint, seq, header, new_bytes, c.changes, k.changes, k.cut "
-    + _WITH_KEYFRAMES,
+    + _FROM_WITH_KEYFRAMES,
     Depth.ALL: "SELECT c.checkpoint, seq, header, new_bytes, c.changes, k.changes, k.cut, c.small_values, "
-    "k.small_values, seal " + _WITH_KEYFRAMES,
+    "k.small_values, seal " + _FROM_WITH_KEYFRAMES,
 }
 _TAGS = (
     "SELECT seq, tag FROM tags JOIN checkpoints ON checkpoints.id = tags.checkpoint WHERE run = "
     "(SELECT id FROM runs WHERE namespace = ? AND run = ?) AND seq BETWEEN ? AND ? ORDER BY tags.rowid"
 )
-# Not by the index of the status, which most of them may have: by that of the time, or of letters.
-_WAITS = _HEAD + " AND workflow = ? AND +status = ?"
-_WITH_LETTERS = _WAITS + " AND id IN (SELECT run FROM letters WHERE data IS NOT NULL) ORDER BY run LIMIT ?"
-_WAKING = _WAITS + " AND wake_at <= ? ORDER BY wake_at, run LIMIT ?"
-_OF_FAMILY = (
+# The + keeps SQLite from the index of the status, which most runs may share: that of the time or of letters is better.
+_WAITING = _HEADS + " AND workflow = ? AND +status = ?"
+_WAITING_WITH_LETTERS = (
+    _WAITING + " AND id IN (SELECT run FROM letters WHERE data IS NOT NULL) ORDER BY run LIMIT ?"
+)
+_WAITING_AND_DUE = _WAITING + " AND wake_at <= ? ORDER BY wake_at, run LIMIT ?"
+_IN_FAMILY = (
     "id IN (SELECT id FROM runs WHERE namespace = ? AND run = ? AND family = ? "
     "UNION ALL SELECT id FROM runs WHERE namespace = ? AND family = ? AND family <> run)"
 )
@@ -58,27 +60,27 @@ _GREATEST = 2**63 - 1
 
 
 def read_head(connection: sqlite3.Connection, namespace: str, run_id: RunId) -> Head | None:
-    """The head of a run."""
+    """Return the head of a run, or None if it is not in the store."""
     row = connection.execute(_ONE_HEAD, (namespace, run_id)).fetchone()
-    return None if row is None else checked_head(namespace, row)
+    return None if row is None else check_head_row(namespace, row)
 
 
 def read_damaged(connection: sqlite3.Connection, namespace: str) -> list[Damage]:
-    """The runs whose row cannot be a head."""
+    """Return the runs whose row is damaged."""
     found = []
-    for row in connection.execute(_HEAD, (namespace,)):
+    for row in connection.execute(_HEADS, (namespace,)):
         try:
-            checked_head(namespace, row)
+            check_head_row(namespace, row)
         except CheckpointCorrupt as error:
             found.append(Damage(RunId(row[0]) if isinstance(row[0], str) else None, str(error)))
     return found
 
 
-def checked_head(namespace: str, row: tuple[Any, ...]) -> Head:
-    """The head in a row, if it is what was written; raises ``CheckpointCorrupt``."""
+def check_head_row(namespace: str, row: tuple[Any, ...]) -> Head:
+    """Return the head in a row; raise ``CheckpointCorrupt`` if it is not what was written."""
     *fields, content, seal = row
     try:
-        head = check_head_fields(_head(tuple(fields)))
+        head = check_head_fields(_make_head(tuple(fields)))
         if seal_head(namespace, head, content) != seal:
             raise ValueError("it is not what was written")
         return head
@@ -89,7 +91,7 @@ def checked_head(namespace: str, row: tuple[Any, ...]) -> Head:
         ) from error
 
 
-def _head(row: tuple[Any, ...]) -> Head:
+def _make_head(row: tuple[Any, ...]) -> Head:
     (
         run,
         workflow,
@@ -127,11 +129,11 @@ def _head(row: tuple[Any, ...]) -> Head:
 
 
 def read_runs(connection: sqlite3.Connection, namespace: str, query: RunQuery) -> list[Head]:
-    """The heads of the runs that are asked for."""
-    # A family is found by its own index: with another that gives the order, every run would be looked at.
-    sql = _HEAD if query.family is None else _HEAD.replace("namespace", "+namespace")
+    """Return the heads of the runs that a query selects."""
+    # The + lets SQLite use the index of the family: with the index that gives the order it would read every run.
+    sql = _HEADS if query.family is None else _HEADS.replace("namespace", "+namespace")
     values: list[Any] = [namespace]
-    for clause, its_values in _clauses(connection, namespace, query):
+    for clause, its_values in _make_clauses(connection, namespace, query):
         sql += " AND " + clause
         values += its_values
     sql += " ORDER BY " + ("updated DESC, run" if query.newest else "created, run")
@@ -141,10 +143,10 @@ def read_runs(connection: sqlite3.Connection, namespace: str, query: RunQuery) -
         heads = []
         for row in rows:
             try:
-                heads.append(checked_head(namespace, row))
-            except CheckpointCorrupt:  # told by read_damaged
+                heads.append(check_head_row(namespace, row))
+            except CheckpointCorrupt:  # read_damaged reports it
                 continue
-        # Of a page in which some are left out there may be more: one that is not full is the last.
+        # A full page in which damaged rows were left out may have a next one.
         if len(rows) != limit or len(heads) >= (query.limit or 0):
             return heads[: query.limit]
         limit *= 2
@@ -153,33 +155,33 @@ def read_runs(connection: sqlite3.Connection, namespace: str, query: RunQuery) -
 def read_due(
     connection: sqlite3.Connection, namespace: str, workflow_name: str, time: int, limit: int
 ) -> list[Head]:
-    """The runs of a workflow that have something to do: those with letters, then those whose time has come."""
+    """Return the runs of a workflow that have something to do: those with letters, then those whose time has come."""
     of = (namespace, workflow_name, RunStatus.WAITING.value)
     has_mail = has_table(connection, "letters")
-    rows = connection.execute(_WITH_LETTERS, (*of, limit)).fetchall() if has_mail else []
-    rows += connection.execute(_WAKING, (*of, min(time, _GREATEST), limit + len(rows))).fetchall()
+    rows = connection.execute(_WAITING_WITH_LETTERS, (*of, limit)).fetchall() if has_mail else []
+    rows += connection.execute(_WAITING_AND_DUE, (*of, min(time, _GREATEST), limit + len(rows))).fetchall()
     heads: dict[RunId, Head] = {}
     for row in rows:
         try:
-            head = checked_head(namespace, row)
-        except CheckpointCorrupt:  # told by read_damaged
+            head = check_head_row(namespace, row)
+        except CheckpointCorrupt:  # read_damaged reports it
             continue
         heads.setdefault(head.run_id, head)
     return list(heads.values())[:limit]
 
 
-def _clauses(
+def _make_clauses(
     connection: sqlite3.Connection, namespace: str, query: RunQuery
 ) -> Iterator[tuple[str, Sequence[Any]]]:
     if query.workflow_name is not None:
         yield "workflow = ?", [query.workflow_name]
     if query.statuses is not None:
-        # Of one that is not that of most, its index gives the order, too; else that by age does.
+        # For one status, but COMPLETED, its index also gives the order; else the index by age does.
         rare = len(query.statuses) == 1 and RunStatus.COMPLETED not in query.statuses
         any_of = f"+status IN ({', '.join('?' * len(query.statuses))})"
         yield "status = ? AND status <> 'completed'" if rare else any_of, [s.value for s in query.statuses]
     if query.family is not None:
-        yield _OF_FAMILY, [namespace, query.family, query.family, namespace, query.family]
+        yield _IN_FAMILY, [namespace, query.family, query.family, namespace, query.family]
     if query.since is not None:
         yield "updated >= ?", [query.since]
     after = read_head(connection, namespace, query.after) if query.after is not None else None
@@ -192,14 +194,14 @@ def _clauses(
 def find_checkpoint(
     connection: sqlite3.Connection, namespace: str, checkpoint_id: CheckpointId
 ) -> tuple[RunId, int] | None:
-    """The run and seq of a checkpoint."""
+    """Return the run and seq of a checkpoint, or None if it is not in the store."""
     try:
         checkpoint = bytes.fromhex(checkpoint_id)
     except ValueError:
         return None
-    if checkpoint.hex() != checkpoint_id:  # another way to write it, which is not its id
+    if checkpoint.hex() != checkpoint_id:  # an id has lowercase digits and nothing else
         return None
-    row = connection.execute(_FIND, (prefix(checkpoint), checkpoint, namespace)).fetchone()
+    row = connection.execute(_FIND_CHECKPOINT, (get_prefix(checkpoint), checkpoint, namespace)).fetchone()
     if row is None:
         return None
     run_id, seq = row
@@ -211,46 +213,46 @@ def find_checkpoint(
 def read_records(
     connection: sqlite3.Connection, namespace: str, run_id: RunId, first: int, last: int, depth: Depth
 ) -> list[Record]:
-    """The records of a run."""
+    """Return the records of a run in a range of seqs."""
     bounds = max(first, -_GREATEST), min(last, _GREATEST)
     tags: dict[int, tuple[str, ...]] = {}
     for seq, tag in connection.execute(_TAGS, (namespace, run_id, *bounds)):
-        tags[seq] = (*tags.get(seq, ()), _tag(tag))
+        tags[seq] = (*tags.get(seq, ()), _decode_tag(tag))
     rows = connection.execute(_RECORDS[depth], (namespace, run_id, *bounds))
     if depth is Depth.ALL:
-        return [_checked(_record(run_id, row, tags.get(row[1], ())), row[-1]) for row in rows]
+        return [_check_seal(_make_record(run_id, row, tags.get(row[1], ())), row[-1]) for row in rows]
     missing = (b"", b"", None) if depth is Depth.CHANGES else (b"", None, None, b"", b"", None)
-    return [_record(run_id, row + missing, tags.get(row[1], ())) for row in rows]
+    return [_make_record(run_id, row + missing, tags.get(row[1], ())) for row in rows]
 
 
-def _tag(stored: Any) -> str:
-    # One that is no text any more is noticed by the seal of its record.
+def _decode_tag(stored: Any) -> str:
+    # The seal of its record shows that a tag is no text any more.
     try:
         return str(stored, "utf-8", "surrogatepass")
     except (TypeError, UnicodeDecodeError):
         return repr(stored)
 
 
-def _checked(record: Record, seal: Any) -> Record:
-    return record if _is_sound(record, seal) else record._replace(sound=False)
+def _check_seal(record: Record, seal: Any) -> Record:
+    return record if _is_sealed(record, seal) else record._replace(sound=False)
 
 
-def _is_sound(record: Record, seal: Any) -> bool:
+def _is_sealed(record: Record, seal: Any) -> bool:
     try:
         return bool(seal_record(record) == seal)
     except (TypeError, ValueError):
         return False
 
 
-def _record(run_id: RunId, row: tuple[Any, ...], tags: tuple[str, ...]) -> Record:
-    """The record in a row with all columns of ``Depth.ALL``."""
+def _make_record(run_id: RunId, row: tuple[Any, ...], tags: tuple[str, ...]) -> Record:
+    """Return the record in a row that has all columns of ``Depth.ALL``."""
     checkpoint, seq, header, new_bytes, changes, key_changes, cut, values, key_values, _ = row
     plain = type(checkpoint) is type(header) is type(changes) is type(values) is bytes
     if plain and cut is None and type(new_bytes) is type(seq) is int:  # as nearly all are
         return made(
             Record, (checkpoint.hex(), run_id, seq, header, changes, values, new_bytes, None, tags, True)
         )
-    # What is no bytes is not what was written; as bytes it is noticed with everything else that was changed.
+    # Text where bytes were written: as bytes it fails the check of the id, as any other change does.
     row = tuple(str(part).encode("utf-8", "replace") if isinstance(part, str) else part for part in row)
     checkpoint, seq, header, new_bytes, changes, key_changes, cut, values, key_values, _ = row
     keyframe = None if cut is None else Keyframe(key_changes, key_values, bool(cut))
@@ -267,34 +269,36 @@ def _record(run_id: RunId, row: tuple[Any, ...], tags: tuple[str, ...]) -> Recor
 def read_blobs(
     connection: sqlite3.Connection, namespace: str, files: BlobFiles, family: RunId, digests: Sequence[Digest]
 ) -> dict[Digest, bytes]:
-    """The blobs of a family that are there."""
+    """Return those of the blobs that are in the store."""
     found: dict[Digest, bytes] = {}
     row = connection.execute(FIND_FAMILY, (namespace, family)).fetchone()
     if row is None:
         return found
     for digest in digests:
-        blob = connection.execute(_BLOB, (row[0], prefix(digest), digest)).fetchone()
+        blob = connection.execute(_BLOB, (row[0], get_prefix(digest), digest)).fetchone()
         if blob is not None:
             size, data = blob
             found[digest] = (
-                _from_file(files, family, digest, size) if data is None else _from_row(digest, data)
+                _read_from_file(files, family, digest, size) if data is None else _read_from_row(digest, data)
             )
     return found
 
 
-def known_blobs(
+def find_known_blobs(
     connection: sqlite3.Connection, namespace: str, family: RunId, digests: Sequence[Digest]
 ) -> set[Digest]:
-    """Those of the blobs that the family has."""
+    """Return the digests that have a row."""
     row = connection.execute(FIND_FAMILY, (namespace, family)).fetchone()
     if row is None:
         return set()
     return {
-        digest for digest in digests if connection.execute(_BLOB, (row[0], prefix(digest), digest)).fetchone()
+        digest
+        for digest in digests
+        if connection.execute(_BLOB, (row[0], get_prefix(digest), digest)).fetchone()
     }
 
 
-def _from_row(digest: Digest, data: Any) -> bytes:
+def _read_from_row(digest: Digest, data: Any) -> bytes:
     if not isinstance(data, bytes):
         raise CheckpointCorrupt(
             f"the row of blob {digest.hex()} is damaged: it holds no bytes. Restore the database from a backup"
@@ -302,7 +306,7 @@ def _from_row(digest: Digest, data: Any) -> bytes:
     return data
 
 
-def _from_file(files: BlobFiles, family: RunId, digest: Digest, size: int) -> bytes:
+def _read_from_file(files: BlobFiles, family: RunId, digest: Digest, size: int) -> bytes:
     path = files.path(family, digest)
     try:
         data = files.read(family, digest, size)
