@@ -14,7 +14,7 @@ from holdfast.checkpoint.store import Commit, Expected, Head, Left, Letter, Note
 from holdfast.errors import HeadMoved
 from holdfast.ids import RunId
 from holdfast.runtime.durable import stored_runs as durable
-from holdfast.runtime.durable.commit_queue import Commits
+from holdfast.runtime.durable.recorder import Recorder
 from holdfast.runtime.step.context import TurnContext
 from tests.support.durable import Wrapped, storage_at
 
@@ -144,10 +144,10 @@ def _other_keys() -> None:
 def _no_look() -> None:
     """Let an effect happen without looking who drives the run by now."""
 
-    async def check_owned(self: Commits) -> None:
+    async def check_owned(self: Recorder) -> None:
         pass
 
-    Commits.check_owned = check_owned  # type: ignore[method-assign]
+    Recorder.check_owned = check_owned  # type: ignore[method-assign]
 
 
 def _forget_runs() -> None:

@@ -40,6 +40,7 @@ from holdfast.engine.snapshot import Snapshot
 from holdfast.ids import RunId
 from tests.support.durable import Failing, Gate, Place, Wrapped, info_of_run, wrapped
 from tests.support.going_on import matches_the_store, picture
+from tests.support.inside import events_in, runner_of
 from tests.support.runs import soon
 
 MODES: list[Durability] = ["sync", "async", "exit"]
@@ -216,7 +217,7 @@ async def test_memory_is_bounded_with_a_store_ten_times_slower_than_the_engine()
     held: list[int] = []
     alive: list[int] = []
     ahead: list[int] = []
-    log, runner = run._course.log, run._course.runner
+    log, runner = events_in(run), runner_of(run)
 
     async def look() -> None:
         count = 0
@@ -255,7 +256,7 @@ async def test_superstep_runs_while_the_one_before_is_committed_and_nobody_sees_
     for _ in range(50):
         await asyncio.sleep(0)
     # The second superstep is being committed. The third ran, but its end has to wait.
-    assert run._course.runner.teller.superstep == 3
+    assert runner_of(run).teller.superstep == 3
     assert max(event.superstep for event in seen) == 2
     assert not [e for e in seen if isinstance(e, WorkflowOutputEvent) and e.data == 2]
     assert run.result().outputs == [3]
@@ -413,7 +414,7 @@ async def test_only_the_newest_snapshot_is_kept_until_the_end() -> None:
 
     async def look() -> None:
         while run.status is RunStatus.RUNNING:
-            if run._course.runner.teller.superstep > 200 * (len(alive) + 1):
+            if runner_of(run).teller.superstep > 200 * (len(alive) + 1):
                 alive.append(snapshots() - before)
             await asyncio.sleep(0)
 

@@ -5,6 +5,7 @@ decides in which order callbacks run, how long the store takes, and before which
 watcher was shown outlives the process. ``HYPOTHESIS_PROFILE=thorough`` takes many more seeds.
 """
 
+import itertools
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -31,11 +32,12 @@ from holdfast import (
 from holdfast.checkpoint.journal import result_draft
 from holdfast.checkpoint.write.log import Draft
 from holdfast.engine.durability import Durability
+from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.value import Value
 from holdfast.ids import ExecutorId, RunId
-from holdfast.runtime.durable.commit_queue import Commits
+from holdfast.runtime.durable.checkpoint_trail import CheckpointTrail
+from holdfast.runtime.durable.commit_queue import CommitQueue
 from holdfast.runtime.durable.journal import StoredJournal
-from holdfast.runtime.durable.recorder import Recorder
 from holdfast.runtime.events.event_log import EventLog
 from holdfast.testing.resumable import _durable
 from tests.support.going_on import picture
@@ -374,10 +376,10 @@ def test_planted_events_that_are_shown_at_once(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_planted_commits_that_overtake(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def sound(self: Commits) -> None:
+    async def settle(self: CommitQueue) -> None:
         pass
 
-    monkeypatch.setattr(Commits, "_sound", sound)
+    monkeypatch.setattr(CommitQueue, "settle", settle)
     with pytest.raises(AssertionError, match="in flight"):
         true_to_the_promise(_overtaking())
 
@@ -410,10 +412,12 @@ def test_planted_effects_that_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_planted_keys_that_depend_on_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    name = Recorder._beginning_of
-    monkeypatch.setattr(
-        Recorder, "_beginning_of", lambda self, before: f"{self.log.head.token} {name(self, before)}"
-    )
+    name, numbers = CheckpointTrail.name_beginning, itertools.count()
+
+    def name_by_process(self: CheckpointTrail, before: Snapshot) -> str:
+        return f"{vars(self).setdefault('number', next(numbers))} {name(self, before)}"
+
+    monkeypatch.setattr(CheckpointTrail, "name_beginning", name_by_process)
     caught("with another key", "exit")
 
 
@@ -421,5 +425,5 @@ def test_planted_beginning_that_is_not_noted(monkeypatch: pytest.MonkeyPatch) ->
     def draft(executor_id: ExecutorId, name: str, result: Value) -> Draft:
         return result_draft(executor_id, name if executor_id else "nothing", result)
 
-    monkeypatch.setattr("holdfast.runtime.durable.checkpoints.result_draft", draft)
+    monkeypatch.setattr("holdfast.runtime.durable.recorder.result_draft", draft)
     caught("with another key", "exit")

@@ -31,7 +31,7 @@ from holdfast import (
     response_handler,
 )
 from holdfast.checkpoint.store import Commit, Letter
-from holdfast.runtime.durable import commit_queue as commits
+from holdfast.runtime.durable import commit_queue
 from holdfast.runtime.durable.recorder import Recorder
 from tests.support.durable import (
     Failing,
@@ -665,7 +665,7 @@ def test_planted_commit_that_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     async def cut(commit: Any, cancelled: Any) -> Any:
         return await commit
 
-    monkeypatch.setattr(commits, "run_uncancelled", cut)
+    monkeypatch.setattr(commit_queue, "run_uncancelled", cut)
     with pytest.raises((AssertionError, HeadMoved, RunTaken)):
         every_point(single, "cancel", lambda store: SlowHere(store, 1, 3), range(3), first=4)
 
@@ -673,10 +673,10 @@ def test_planted_commit_that_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_planted_commit_that_is_cancelled_with_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without the shield the store moves on while the run does not know."""
 
-    async def unshielded(self: Recorder, commit: Any) -> Any:
+    async def unshielded(self: commit_queue.CommitQueue, commit: Any) -> Any:
         return await commit
 
-    monkeypatch.setattr(Recorder, "_shielded", unshielded)
+    monkeypatch.setattr(commit_queue.CommitQueue, "run", unshielded)
     with pytest.raises((AssertionError, HeadMoved)):
         every_point(single, "cancel", lambda store: Slow(store, 1, 3), range(3), first=4)
 

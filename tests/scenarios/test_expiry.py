@@ -37,6 +37,7 @@ from holdfast.checkpoint.store import Left, Letter
 from holdfast.ids import RunId
 from holdfast.testing import VirtualTime
 from tests.support.durable import Place, Wrapped, info_of_run
+from tests.support.inside import never_wake, task_of
 from tests.support.runs import cause_of_failure, soon
 
 HOUR = 3_600
@@ -78,17 +79,16 @@ async def asked(
 
 async def at_rest(run: Run) -> list[Any]:
     """The outputs of a run, once nothing drives it."""
-    assert run._course.task is not None
-    await soon(asyncio.wait([run._course.task]))
+    await soon(asyncio.wait([task_of(run)]))
     return run.result().outputs
 
 
 async def advance(time: VirtualTime, run: Run, hours: float) -> list[Any]:
     """What the run gave out so many hours later."""
-    before = run._course.task
+    before = task_of(run)
     await time.advance(hours * HOUR)
     for _ in range(2_000):  # a run that is woken has another task, once it has looked into its storage
-        if run._course.task is not before or (run.wake_at or time.now()) > time.now():
+        if task_of(run) is not before or (run.wake_at or time.now()) > time.now():
             break
         await asyncio.sleep(0.001)
     return await at_rest(run)
@@ -170,7 +170,7 @@ async def test_questions_expire_one_by_one(place: Place, time: VirtualTime) -> N
 
 async def test_a_question_expires_while_nobody_drives_the_run(place: Place, time: VirtualTime) -> None:
     run = await asked(place.storage, {"q": 1, "p": 5})
-    run._waker.turn_off()
+    never_wake(run)
     await time.advance(2 * HOUR)
     storage = await place.reopened()
     resumed = await asking().resume(run_id="r", storage=storage)
@@ -183,7 +183,7 @@ async def test_an_answer_that_is_given_with_a_resume_counts_though_it_is_late(
 ) -> None:
     """Nobody noticed that the time was over: the first that is stored counts."""
     run = await asked(storage, {"q": 1})
-    run._waker.turn_off()
+    never_wake(run)
     await time.advance(2 * HOUR)
     resumed = await asking().resume(run_id="r", responses={"q": True}, storage=storage)
     assert await at_rest(resumed) == ["q: True"]
@@ -416,10 +416,10 @@ async def test_a_question_expires_while_the_run_sleeps(hours: int, place: Place,
     await soon(run.wait_for_completion())
     wakes = time.now() + DAY
     assert (run.wake_at, (await info_of_run(place.storage, "r")).wake_at) == (wakes, wakes)
-    task = run._course.task
+    task = task_of(run)
     await time.advance(23 * HOUR)
     assert await Host(place.storage, workflow).wake_due() == 0
-    assert (run._course.task, run.status) == (task, RunStatus.WAITING)
+    assert (task_of(run), run.status) == (task, RunStatus.WAITING)
     outputs = await advance(time, run, 1)
     if hours == 48:
         assert (outputs, run.wake_at) == (["awake"], time.now() + DAY)
@@ -504,7 +504,7 @@ async def test_going_back_and_forks_begin_a_span_anew_but_no_time(place: Place, 
         info = await info_of_run(place.storage, run_id)
         assert info.wake_at == begin + 1.5 * DAY
     # What another process finds is the same.
-    run._waker.turn_off()
+    never_wake(run)
     storage = await place.reopened()
     resumed = await until().resume(run_id="r", storage=storage)
     await at_rest(resumed)

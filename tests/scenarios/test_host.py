@@ -38,6 +38,7 @@ from holdfast.checkpoint.store import Commit, Expected, Head, Letter, RunQuery, 
 from holdfast.ids import RunId
 from holdfast.testing import VirtualTime
 from tests.support.durable import Place, Wrapped, info_of_run, storage_at
+from tests.support.inside import never_wake
 from tests.support.runs import soon
 
 HOUR = 3_600
@@ -678,7 +679,7 @@ def test_hosts_of_one_event_loop_after_another(tmp_path: Path) -> None:
             return run
 
         async def end() -> None:
-            held._waker.turn_off()  # as that of a real clock, whose timer went with its event loop
+            never_wake(held)  # as that of a real clock, whose timer went with its event loop
             await time.advance(HOUR)
             assert await Host(storage, sleeping()).wake_due() == 1
             assert await status(storage) is RunStatus.COMPLETED

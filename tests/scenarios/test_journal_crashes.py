@@ -584,8 +584,8 @@ def test_planted_notes_that_come_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Outcomes of a superstep that was committed meanwhile are noted at the next one, where they are not fenced."""
 
     async def note(self: Recorder, drafts: Any, count: Callable[[], bool]) -> None:
-        await self._idle()
-        await self._shielded(self.log.note(drafts))
+        await self._commits.idle()
+        await self._commits.run(self._log.note(drafts))
 
     def clear(self: StoredJournal) -> None:
         self.turns, self._results = {}, {}
@@ -662,7 +662,7 @@ def test_planted_executors_that_are_as_before_their_turns(monkeypatch: pytest.Mo
 
 
 def test_planted_keys_that_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Recorder, "begun", lambda self, address: (f"{self.log.head.token}", address))
+    monkeypatch.setattr(Recorder, "begun", lambda self, address: (f"{self.head.token}", address))
     caught("with another key|had the same key")
 
 

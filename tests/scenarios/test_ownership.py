@@ -56,6 +56,7 @@ from tests.support.durable import (
     storage_at,
     wrapped,
 )
+from tests.support.inside import log_of, recorder_of
 from tests.support.runs import soon
 
 DEAD = "nowhere:17:4711#1"
@@ -977,7 +978,7 @@ async def test_runs_that_wait_or_are_over_have_no_owner(place: Place) -> None:
         await soon(run.wait_for_completion())
         head = await head_of(place.storage, run.run_id)
         assert (head.status, head.owner) == (RunStatus.WAITING, "")
-        claim = run._course.runner.recorder.log.claim  # type: ignore[union-attr]
+        claim = recorder_of(run).claim
         assert not is_held(claim.name)
     scene = Scene()
     for made in (_stopped, _failed, _cancelled):
@@ -1106,7 +1107,7 @@ async def test_attaching_to_a_run_that_is_being_closed_goes_on_with_it(
     """Whoever attaches wants the run to go on, not to share in its end."""
     run = await scene.driven(storage)
     gate = Gate(storage.store, 1)
-    run._course.runner.recorder.log.store = gate  # type: ignore[union-attr]
+    log_of(run).store = gate
     closing = asyncio.ensure_future(run.close())
     await soon(gate.reached.wait())
     scene.go_on.set()

@@ -22,6 +22,7 @@ from holdfast.checkpoint.store import Commit, Left, Letter
 from holdfast.ids import RunId
 from holdfast.runtime.run import stretch
 from holdfast.stores.memory import MemoryStore
+from tests.support.inside import recorder_of
 from tests.support.runs import soon
 
 effects: list[bool] = []
@@ -132,7 +133,7 @@ async def test_an_owner_in_doubt_is_not_taken_for_another(monkeypatch: pytest.Mo
     workflow = asking(storage)
     begun = workflow._new_run("?", "mine", None)
     await begun.open()
-    begun._course.runner.recorder.log.claim.release()  # type: ignore[union-attr]
+    recorder_of(begun).release_claim()
     winner: list[Any] = []
     real = store.commit
 

@@ -33,6 +33,7 @@ from holdfast import (
 from holdfast.runtime.config import RunConfig
 from holdfast.runtime.environment import Environment
 from tests.support.durable import ON_DISK, Place, outputs_of, watched
+from tests.support.inside import seen_by
 from tests.support.retained import (
     BIG,
     BLOB,
@@ -600,9 +601,7 @@ async def test_run_shows_the_checkpoints_that_are_kept_and_holds_few_others(rete
     held = 0
     async for event in run.watch_stream():
         if isinstance(event, SuperStepCompletedEvent):
-            recorder = run._course.runner.recorder
-            assert recorder is not None
-            held = max(held, len(recorder._seen))
+            held = max(held, seen_by(run))
     assert [made.seq for made in run.checkpoints] == [made.seq for made in await listed(storage, "r")]
     assert held >= 398 if retention.keeps_all else held <= 66
 

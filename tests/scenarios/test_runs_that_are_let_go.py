@@ -23,6 +23,7 @@ from holdfast import (
 from holdfast.checkpoint.ownership import Claim
 from holdfast.runtime.step import runner
 from tests.support.durable import Place
+from tests.support.inside import recorder_of, runner_of
 from tests.support.runs import soon
 
 Durability = Literal["sync", "async", "exit"]
@@ -166,9 +167,8 @@ async def gone(
 ) -> bool:
     """Whether a run of this kind, and what drove it, is gone once it is let go."""
     run = await way(place, durability)
-    parts: list[weakref.ref[Any]] = [weakref.ref(run), weakref.ref(run._course.runner)]
-    recorder = run._course.runner.recorder
-    assert recorder is not None
+    parts: list[weakref.ref[Any]] = [weakref.ref(run), weakref.ref(runner_of(run))]
+    recorder = recorder_of(run)
     parts += [weakref.ref(recorder), weakref.ref(recorder.journal)]
     del run, recorder
     for _ in range(100):  # a task that is over, or a thread that just wrote, may hold it for a moment

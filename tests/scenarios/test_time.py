@@ -42,6 +42,7 @@ from holdfast.checkpoint.store import Commit, Head, Letter, Store
 from holdfast.ids import RunId
 from holdfast.testing import VirtualTime
 from tests.support.durable import Place, Wrapped, head_of, info_of_run, wrapped
+from tests.support.inside import task_of
 from tests.support.journals import noted
 from tests.support.runs import cause_of_failure, names, soon
 
@@ -79,8 +80,7 @@ async def asleep(
 
 async def at_rest(run: Run) -> None:
     """Wait until nothing drives the run."""
-    assert run._course.task is not None
-    await soon(asyncio.wait([run._course.task]))
+    await soon(asyncio.wait([task_of(run)]))
 
 
 async def end_of(run: Run) -> RunResult:

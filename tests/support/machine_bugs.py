@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast.checkpoint.format.manifest import Manifest
+from holdfast.checkpoint.journal import Contents
 from holdfast.checkpoint.run_logs import RunLogs
 from holdfast.checkpoint.store import Commit, Expected, Head, Left, Letter
 from holdfast.checkpoint.write.log import RunLog
@@ -79,19 +80,24 @@ def _journal_outlives_its_checkpoint(patch: Patch) -> None:
     _committing(patch, commit)
 
 
-def _recorders(patch: Patch, bent: Callable[[Recorder], None]) -> None:
+def _resumptions(patch: Patch, **bent: Any) -> None:
     straight = Recorder.__init__
 
     def make(self: Recorder, *args: Any, **kwargs: Any) -> None:
         straight(self, *args, **kwargs)
-        bent(self)
+        if self._resumption is not None:
+            self._resumption = self._resumption._replace(**bent)
 
     patch.setattr(Recorder, "__init__", make)
 
 
+async def _empty_journal() -> Contents:
+    return Contents({}, {}, frozenset())
+
+
 def _wish_to_cancel_is_ignored(patch: Patch) -> None:
-    straight = Recorder.wishes
-    patch.setattr(Recorder, "wishes", lambda self: (straight(self)[0], False))
+    straight = Recorder.open_letters
+    patch.setattr(Recorder, "open_letters", lambda self: (straight(self)[0], False))
 
 
 def _payments_are_repeated(patch: Patch) -> None:
@@ -125,15 +131,11 @@ BUGS: dict[str, Callable[[Patch], Any]] = {
     ),
     "the wish to cancel is ignored": _wish_to_cancel_is_ignored,
     "what was committed is forgotten by a cancel": lambda patch: patch.setattr(
-        Recorder, "_standing", lambda self, status: status
+        Recorder, "_resting_status", lambda self, status: status
     ),
     "a commit that may have happened has not": lambda patch: patch.setattr(RunLog, "_reread", _raise),
     "the journal outlives its checkpoint": _journal_outlives_its_checkpoint,
-    "a restore keeps the journal": lambda patch: _recorders(
-        patch, lambda made: setattr(made, "_carries", True)
-    ),
-    "a resume forgets the journal": lambda patch: _recorders(
-        patch, lambda made: setattr(made, "_before", None)
-    ),
+    "a restore keeps the journal": lambda patch: _resumptions(patch, keeps_journal=True),
+    "a resume forgets the journal": lambda patch: _resumptions(patch, read_journal=_empty_journal),
     "payments are repeated": _payments_are_repeated,
 }

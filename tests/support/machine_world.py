@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from holdfast import CheckpointStorage, Run
 from holdfast.checkpoint.store import Commit, Letter, Store
 from holdfast.errors import StorageError
+from tests.support.inside import recorder_of
 from tests.support.machine_workflow import DESK
 from tests.support.machine_writer import AFTER
 from tests.support.model import NotDone
@@ -206,9 +207,7 @@ class Process:
         self.wire.cut()
         self.dead = True
         assert self.run is not None
-        recorder = self.run._course.runner.recorder
-        assert recorder is not None
-        recorder.log.claim.release()
+        recorder_of(self.run).release_claim()
 
     async def end(self) -> None:
         """Clean up after the test."""

@@ -1,4 +1,4 @@
-"""Commits of one run, one after the other: waited for, or in the background."""
+"""The commits of one run, one after the other: awaited, or in the background."""
 
 from __future__ import annotations
 
@@ -11,130 +11,127 @@ from typing import Any, TypeVar
 from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.write.entry import Entry
 from holdfast.checkpoint.write.log import RunLog
-from holdfast.errors import HeadMoved, HoldfastError, RunTaken
+from holdfast.errors import HeadMoved, RunTaken
 from holdfast.runtime._async import run_uncancelled
 
 T = TypeVar("T")
 
 
-class Commits:
-    """Makes commits, never two at a time. None of them is cut by a cancellation: what was committed counts."""
+class CommitQueue:
+    """Makes the commits of one run, never two at a time.
+
+    A cancellation cuts no commit, because what was committed counts. It is kept until ``raise_if_cancelled``, when the
+    caller has taken note of what was committed.
+    """
 
     def __init__(self, log: RunLog) -> None:
-        self.log = log
+        self._log = log
+        self.busy = False
+        """True while a commit is under way."""
+        self.count = 0
+        """The number of commits that began so far."""
         self.behind = False
-        """Whether a commit goes on in the background: what the run did last may yet come to nothing."""
-        self.committed: Callable[[BaseException | None], None] = lambda error: None
-        """Told when a commit in the background is over, and what it failed with."""
-        self._under_way = False
-        self._begun = 0
-        """How many commits began so far."""
+        """True while a commit goes on in the background: the last superstep may yet come to nothing."""
+        self.failure: BaseException | None = None
+        """The error of a commit that nobody awaited; no other commit can follow it."""
+        self.on_background_end: Callable[[BaseException | None], None] = lambda error: None
+        """Called when a commit in the background is over, with its error if it failed."""
         self._waiting: list[asyncio.Future[None]] = []
         """Those who wait until no commit is under way."""
-        self._heirs: set[asyncio.Future[None]] = set()
-        """Those among them who let the run stand still then."""
+        self._next_holders: set[asyncio.Future[None]] = set()
+        """Those of them who let all other commits wait then."""
         self._background: asyncio.Task[None] | None = None
-        """What commits in the background; the event loop itself would let it go."""
-        self._look: asyncio.Task[bool | HoldfastError] | None = None
-        """What reads who drives the run, until it begins to."""
+        """The commit in the background; the event loop keeps only a weak reference to it."""
         self._in_any_task: bool = getattr(type(log.store), "in_any_task", False)
         self._cancelled: asyncio.CancelledError | None = None
-        self._failure: BaseException | None = None
-        """What a commit in the background failed with: nothing more can follow."""
 
-    async def _idle(self) -> None:
-        """Wait for commits that are under way: a run may be left while it commits."""
-        while self._under_way:
+    async def idle(self) -> None:
+        """Wait until no commit is under way."""
+        while self.busy:
             ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(ended)
             try:
                 await ended
             except asyncio.CancelledError as error:
-                self._be_cancelled(error)
+                self._keep_cancellation(error)
 
-    async def _sound(self) -> None:
-        """The same; raises what a commit in the background failed with."""
-        await self._idle()
-        if self._failure is not None:
-            raise self._failure
+    async def settle(self) -> None:
+        """Wait until no commit is under way; raise if a commit that nobody awaited failed."""
+        if self.busy:
+            await self.idle()
+        if self.failure is not None:
+            raise self.failure
 
-    async def _shielded(self, commit: Coroutine[Any, Any, T]) -> T:
-        """Wait for a commit to end, also while being cancelled: what was committed counts.
-
-        The cancellation is raised by ``raise_if_cancelled``, once the caller has taken what was committed.
-        """
-        if self._under_way:
-            await self._idle()
-        self._commit_begins()
+    async def run(self, commit: Coroutine[Any, Any, T]) -> T:
+        """Make a commit and return its result; raise ``RunTaken`` if another process owns the run by now."""
+        if self.busy:
+            await self.idle()
+        self._begin()
         try:
             if self._in_any_task:
-                return await run_uncancelled(commit, self._be_cancelled)
+                return await run_uncancelled(commit, self._keep_cancellation)
             task = asyncio.ensure_future(commit)
-            await self._over(task)
+            await self.wait_for(task)
             return task.result()
         except HeadMoved as error:
-            meaning = self._meaning(error)
-            raise meaning from meaning.__cause__
+            explained = self.explain(error)
+            raise explained from explained.__cause__
         finally:
-            self._commit_ends()
+            self._end()
 
     @asynccontextmanager
     async def stand_still(self) -> AsyncIterator[None]:
-        """Let all further commits wait for a while."""
-        if self._under_way:
-            # Not as others wait, for the run would begin its next commit before this one is told that the last is over.
+        """Let all further commits wait until this context ends."""
+        if self.busy:
+            # Others who wait learn that the last commit is over after the run has begun its next one.
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
-            self._heirs.add(turn)
+            self._next_holders.add(turn)
             try:
                 await turn
             except asyncio.CancelledError:
                 if not turn.cancelled():
-                    self._commit_ends()
+                    self._end()
                 raise
             finally:
-                self._heirs.discard(turn)
+                self._next_holders.discard(turn)
         else:
-            self._commit_begins()
+            self._begin()
         try:
             yield
         finally:
-            self._commit_ends()
+            self._end()
 
-    def _commit_begins(self) -> None:
-        self._under_way = True
-        self._begun += 1
+    def _begin(self) -> None:
+        self.busy = True
+        self.count += 1
 
-    def _commit_ends(self) -> None:
-        self._under_way = False
+    def _end(self) -> None:
+        self.busy = False
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             for ended in waiting:
-                if ended not in self._heirs:
-                    _tell(ended)
-                elif self._under_way:
+                if ended not in self._next_holders:
+                    _wake(ended)
+                elif self.busy:
                     self._waiting.append(ended)
                 elif not ended.done():
-                    self._commit_begins()
+                    self._begin()
                     ended.set_result(None)
 
-    def _be_cancelled(self, error: asyncio.CancelledError) -> None:
-        # Where it came from tells nobody anything, but would hold all that was used there.
-        self._cancelled = error.with_traceback(None)
-
-    async def _in_background(
+    async def run_in_background(
         self, entries: Sequence[Entry], taken: Sequence[str], done: Callable[[Sequence[CheckpointInfo]], None]
     ) -> Sequence[CheckpointInfo]:
-        """Give checkpoints their ids and let them be committed while the caller goes on; then ``done`` is told."""
-        await self._sound()
+        """Give checkpoints their ids and commit them while the caller goes on; call ``done`` when they are durable."""
+        await self.settle()
         ready: asyncio.Future[Sequence[CheckpointInfo]] = asyncio.get_running_loop().create_future()
-        self._commit_begins()
+        self._begin()
         task = self._background = asyncio.ensure_future(self._commit_behind(entries, taken, done, ready))
-        await self._over(ready)
+        await self.wait_for(ready)
         made = ready.result()
         self.behind = not task.done()
-        if self._failure is not None:
-            raise self._failure
+        if self.failure is not None:
+            raise self.failure
         return made
 
     async def _commit_behind(
@@ -146,83 +143,68 @@ class Commits:
     ) -> None:
         failure: BaseException | None = None
         try:
-            prepared = await self.log.prepare(entries, taken)
+            prepared = await self._log.prepare(entries, taken)
             ready.set_result(prepared.made)
-            await self._unless_taken(self.log.commit(prepared))
+            await self.explaining(self._log.commit(prepared))
             done(prepared.made)
         except BaseException as error:
             if not ready.done():
                 ready.set_exception(error)
                 return
-            self._failure = failure = error
+            self.failure = failure = error
         finally:
-            self._commit_ends()
+            self._end()
         behind, self.behind = self.behind, False
-        if behind:  # else whoever makes it will see for itself
-            self.committed(failure)
+        if behind:  # else the caller of run_in_background sees for itself
+            self.on_background_end(failure)
 
-    async def _unless_taken(self, commit: Awaitable[T]) -> T:
-        """What a commit gives; one that another writer prevented raises ``RunTaken``."""
+    async def explaining(self, work: Awaitable[T]) -> T:
+        """Return the result of ``work``; raise ``RunTaken`` if another process owns the run by now."""
         try:
-            return await commit
+            return await work
         except HeadMoved as error:
-            meaning = self._meaning(error)
-            raise meaning from meaning.__cause__
+            explained = self.explain(error)
+            raise explained from explained.__cause__
 
-    def _meaning(self, error: BaseException) -> BaseException:
-        """What a commit failed with, as those who drive a run are told it."""
-        if not isinstance(error, HeadMoved) or not self.log.head.checkpoint_id:  # that of a run that begins
+    def explain(self, error: BaseException) -> BaseException:
+        """Return the error that the driver of a run gets for a commit that failed: ``RunTaken`` for ``HeadMoved``."""
+        if not isinstance(error, HeadMoved) or not self._log.head.checkpoint_id:  # the run has yet to begin
             return error
-        taken = self._taken()
+        taken = run_taken(self._log)
         taken.__cause__ = error
         return taken
 
-    def _taken(self) -> RunTaken:
-        return RunTaken(
-            f"run {self.log.run_id} was taken over, or cancelled, by someone else; what was done here since its "
-            f"last checkpoint is not part of it. Let its new owner go on, or take it back with "
-            f"'workflow.resume(run_id=..., take_over=True)'"
-        )
-
-    async def check_owned(self) -> None:
-        """Read from the store who drives the run; raise ``RunTaken`` if that is another by now.
-
-        Reads, and syncs nothing: a commit in its place would leave the same window, from its end to what follows.
-        Effects that begin together share one read, so that their results can share a commit.
-        """
-        if self._look is None:
-            self._look = asyncio.ensure_future(self._is_owned())
-        owned = await asyncio.shield(self._look)
-        if isinstance(owned, HoldfastError):
-            raise owned
-        if not owned:
-            raise self._taken()
-
-    async def _is_owned(self) -> bool | HoldfastError:
-        """Read who drives the run; give the error where that fails, for those who wait may be gone by then."""
-        self._look = None  # who asks from now on must not be told what was read before
-        try:
-            return await self.log.is_owned()
-        except HoldfastError as error:
-            return error
-
-    async def _over(self, future: asyncio.Future[Any]) -> None:
+    async def wait_for(self, future: asyncio.Future[Any]) -> None:
+        """Wait until a future is done, also while being cancelled."""
         while not future.done():
-            # What asyncio.wait does, without its ceremony.
+            # asyncio.wait does the same and costs more.
             ended = asyncio.get_running_loop().create_future()
-            future.add_done_callback(partial(_tell, ended))
+            future.add_done_callback(partial(_wake, ended))
             try:
                 await ended
             except asyncio.CancelledError as error:
-                self._be_cancelled(error)
+                self._keep_cancellation(error)
+
+    def _keep_cancellation(self, error: asyncio.CancelledError) -> None:
+        # Its traceback tells nobody anything, but would keep alive all that was used there.
+        self._cancelled = error.with_traceback(None)
 
     def raise_if_cancelled(self) -> None:
-        """Be cancelled, if that was asked for during a commit."""
+        """Raise the cancellation that came during a commit, if one came."""
         cancelled, self._cancelled = self._cancelled, None
         if cancelled is not None:
             raise cancelled
 
 
-def _tell(ended: asyncio.Future[None], _: object = None) -> None:
+def run_taken(log: RunLog) -> RunTaken:
+    """Return the error for a run that another process owns by now."""
+    return RunTaken(
+        f"run {log.run_id} was taken over, or cancelled, by someone else; what was done here since its "
+        f"last checkpoint is not part of it. Let its new owner go on, or take it back with "
+        f"'workflow.resume(run_id=..., take_over=True)'"
+    )
+
+
+def _wake(ended: asyncio.Future[None], _: object = None) -> None:
     if not ended.done():
         ended.set_result(None)

@@ -1,4 +1,4 @@
-"""The inbox of a run as the one reads it who drives the run."""
+"""The inbox of a run, as the driver of the run uses it."""
 
 from __future__ import annotations
 
@@ -9,81 +9,76 @@ from holdfast.checkpoint.inbox import Answer, Cancel, answer_letter, leave_answe
 from holdfast.checkpoint.read.loading import Blobs
 from holdfast.checkpoint.write.log import RunLog
 from holdfast.engine.answers import already_answered
-from holdfast.engine.status import RunStatus
 from holdfast.engine.value import Value
 from holdfast.ids import RequestId
-from holdfast.runtime.durable.commit_queue import Commits
+from holdfast.runtime.durable.commit_queue import CommitQueue
 
 
-class Correspondence(Commits):
-    """Leaves letters in the inbox of a run, and says which of those that are there are used up."""
+class InboxClient:
+    """Leaves answers in the inbox of a run, reads it, and says which letters the next commit takes out of it."""
 
-    def __init__(self, log: RunLog) -> None:
-        super().__init__(log)
-        self._letters: dict[RequestId, str] = {}
+    def __init__(self, log: RunLog, commits: CommitQueue) -> None:
+        self._log = log
+        self._commits = commits
+        self._keys: dict[RequestId, str] = {}
         """The keys of the letters in which answers came."""
         self._void: set[str] = set()
-        """The keys of letters that are of no use, which the next commit takes."""
+        """The keys of useless letters, which the next commit takes."""
 
-    async def caught_up(self) -> None:
-        """Wait until all that the run stands on is durable; raises if it cannot be."""
+    @property
+    def has_void_letters(self) -> bool:
+        """True if the next commit takes letters that nobody acts on."""
+        return bool(self._void)
 
     async def leave(self, answers: Mapping[RequestId, Value]) -> None:
-        """Leave answers to pending requests, so that they are durable; raises ``RequestAlreadyAnswered``."""
-        await self.caught_up()  # who answers has seen a request that has to be there
+        """Leave answers to pending requests, so that they are durable; raise ``RequestAlreadyAnswered`` if late."""
         letters = [
             answer_letter(request_id, self._asked_by(request_id), value)  # type: ignore[arg-type]
             for request_id, value in answers.items()
         ]
-        left = await self._unless_taken(self.log.leave(letters))
+        left = await self._commits.explaining(self._log.leave(letters))
         if left.refused:
             known = {letter.key: str(request_id) for letter, request_id in zip(letters, answers, strict=True)}
             raise already_answered([known[key] for key in left.refused])
-        self._letters.update(zip(answers, (letter.key for letter in letters), strict=True))
-
-    async def moved_by_others(self) -> RunStatus | None:
-        """How a run stands that someone else moved on since it came to rest here; None if nobody did."""
-        head = await self.log.newest()
-        ours = (head.checkpoint_id, head.token) == (self.log.head.checkpoint_id, self.log.head.token)
-        return None if ours else head.status
-
-    async def respond_where_it_stands(self, responses: Mapping[Any, Any]) -> None:
-        """Answer requests of a run that someone else moved on, as those do who never had it."""
-        head, store = await self.log.newest(), self.log.store
-        blobs = Blobs(store, head.family, self.log.encoder.counters)
-        await leave_answers(store, head, blobs, self.log.encoder, responses)
-
-    async def look(self) -> None:
-        """Read the inbox now, and not only with the next commit; not while a commit is about to change what counts."""
-        await self._idle()
-        before, seen = self._begun, self.log.letters
-        await self.log.read_letters()
-        if self._begun != before:
-            self.log.letters = seen
+        self._keys.update(zip(answers, (letter.key for letter in letters), strict=True))
 
     def _asked_by(self, request_id: RequestId) -> int:
-        asked_by = self.log.asked_by(request_id)
+        asked_by = self._log.asked_by(request_id)
         if asked_by is None:  # a commit under way delivers another answer
             raise already_answered([request_id])
         return asked_by
 
-    def wishes(self) -> tuple[dict[RequestId, Value], bool]:
-        """The answers that others left for pending requests, and whether the run is to be cancelled."""
+    async def leave_at_newest_head(self, responses: Mapping[Any, Any]) -> None:
+        """Answer requests of a run that another process moved on, like a process that never drove it."""
+        head, store = await self._log.newest(), self._log.store
+        blobs = Blobs(store, head.family, self._log.encoder.counters)
+        await leave_answers(store, head, blobs, self._log.encoder, responses)
+
+    async def read(self) -> None:
+        """Read the inbox now instead of with the next commit, unless a commit changes meanwhile what counts."""
+        await self._commits.idle()
+        before, seen = self._commits.count, self._log.letters
+        await self._log.read_letters()
+        if self._commits.count != before:
+            self._log.letters = seen
+
+    def open_letters(self) -> tuple[dict[RequestId, Value], bool]:
+        """Return the answers in the inbox to pending requests, and True if a letter asks to cancel the run."""
         answers: dict[RequestId, Value] = {}
         cancelled = False
-        for letter in self.log.letters:
-            wish = read_letter(letter, self.log.encoder)
-            if isinstance(wish, Answer) and self.log.asked_by(wish.request_id) == wish.asked_by:
+        for letter in self._log.letters:
+            wish = read_letter(letter, self._log.encoder)
+            if isinstance(wish, Answer) and self._log.asked_by(wish.request_id) == wish.asked_by:
                 answers[wish.request_id] = wish.value
-                self._letters[wish.request_id] = letter.key
+                self._keys[wish.request_id] = letter.key
             else:
                 cancelled = cancelled or isinstance(wish, Cancel)
                 self._void.add(letter.key)
         return answers, cancelled
 
-    def _taken_by(self, responses: Collection[RequestId]) -> Sequence[str]:
-        """The letters that a commit with these responses uses up."""
-        if not (responses or self._void) or self.log.ahead:
-            return ()  # what could not be committed says nothing of what is void
+    def take(self, responses: Collection[RequestId]) -> Sequence[str]:
+        """Return the keys of the letters that a commit with these responses uses up, with the useless ones."""
+        if not (responses or self._void) or self._log.ahead:
+            return ()  # a commit that failed says nothing of useless letters
         void, self._void = self._void, set()
-        return [*(self._letters[known] for known in responses if known in self._letters), *void]
+        return [*(self._keys[known] for known in responses if known in self._keys), *void]

@@ -1,38 +1,57 @@
-"""When a run makes checkpoints, and what they hold."""
+"""Makes a run durable: its checkpoints, the notes in its journal, and the status in its head."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from holdfast.checkpoint.inbox import asks_to_cancel
 from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase
 from holdfast.checkpoint.journal import Contents, Journaled, MergeFor, Told, result_draft, turn_draft
+from holdfast.checkpoint.ownership import Claim
+from holdfast.checkpoint.store import Head, Store
 from holdfast.checkpoint.write.entry import Entry
 from holdfast.checkpoint.write.log import Draft, RunLog
 from holdfast.engine.durability import Durability
-from holdfast.engine.snapshot import Snapshot, distance, status_at_rest
+from holdfast.engine.message import Expiry
+from holdfast.engine.snapshot import Delta, Snapshot, distance, status_at_rest
 from holdfast.engine.status import RunStatus
 from holdfast.engine.superstep import Applied
 from holdfast.engine.value import Value
 from holdfast.errors import HeadMoved, HoldfastError, RunExists, RunTaken
 from holdfast.ids import ExecutorId, RequestId
-from holdfast.runtime.durable.checkpoints import BEGAN, Beginning, Checkpoints
+from holdfast.runtime.durable.checkpoint_trail import Beginning, CheckpointTrail
+from holdfast.runtime.durable.commit_queue import CommitQueue, run_taken
+from holdfast.runtime.durable.inbox_client import InboxClient
 from holdfast.runtime.durable.journal import StoredJournal
 from holdfast.runtime.events.events import WorkflowEvent, WorkflowWarningEvent
 
 if TYPE_CHECKING:
     from holdfast.runtime.step.turn import Finished
 
+# The name under which the journal keeps where the superstep began, if that is not the checkpoint it belongs to. No
+# executor has an empty id.
+BEGAN: Final = (ExecutorId(""), "began")
 
-class Recorder(Checkpoints):
+
+class Resumption(NamedTuple):
+    """The checkpoint that a resumed run stands on, and what is left of the superstep after it."""
+
+    head: CheckpointInfo
+    read_journal: Callable[[], Awaitable[Contents]]
+    keeps_journal: bool
+    """True if the journal still counts behind the first checkpoints of the recorder."""
+    began: Beginning | None
+    """Where the superstep to come began: with another graph the run gets a new checkpoint, but nothing begins anew."""
+
+
+class Recorder:
     """Makes the checkpoints of one run, notes in its journal what comes between them, and reads its inbox.
 
-    ``first`` are the checkpoints to make before anything else: the input of a new run, or the place to which an old
-    one is restored. ``head`` is the checkpoint that a resumed run stands on. ``before`` reads the journal of a
-    resumed run; with ``carries`` it is still worth something behind ``first``. ``began`` is where the superstep to come
-    began: with another graph the run stands there anew, but nothing of it begins anew. ``durability`` says when
-    supersteps are committed.
+    ``first`` are the checkpoints to make before anything else: the input of a new run, or the point to which an old
+    one is restored. ``durability`` says when supersteps are committed.
     """
 
     def __init__(
@@ -41,32 +60,162 @@ class Recorder(Checkpoints):
         merge_for: MergeFor,
         durability: Durability,
         first: Sequence[Entry] = (),
-        head: CheckpointInfo | None = None,
-        before: Callable[[], Awaitable[Contents]] | None = None,
-        carries: bool = False,
-        began: Beginning | None = None,
+        resumption: Resumption | None = None,
     ) -> None:
-        super().__init__(log, head, began)
-        self.durability = durability
-        self._merge_for = merge_for
-        self._before = before
-        self._carries = carries
+        head, began = (None, None) if resumption is None else (resumption.head, resumption.began)
+        self._log = log
+        self._commits = CommitQueue(log)
+        self._inbox = InboxClient(log, self._commits)
+        self._trail = CheckpointTrail(log.head.retention, head, began)
         self.journal = StoredJournal(self)
         self.journal.patient = durability == "exit"
+        self._durability = durability
+        self._merge_for = merge_for
+        self._resumption = resumption
         self._first = list(first)
-        self._resumed = head is not None
         self._opened = False
         self._stored = False
-        """Whether the head in the store is this run's own: from then on it says how the run stands."""
+        """True once the head in the store is this run's own: from then on it has to say how the run stands."""
+        self.tell: Callable[[Sequence[WorkflowEvent]], None] = lambda events: None
+        """Called with the events of checkpoints that are made between the ends of supersteps."""
+        self._catching_up: asyncio.Task[None] | None = None
+        self._owner_check: asyncio.Task[bool | HoldfastError] | None = None
+        """The read of the run's owner that is about to begin."""
+
+    # The run as the store has it.
 
     @property
     def status(self) -> RunStatus:
-        """What the store says of the run."""
-        return self.log.head.status
+        """The status of the run in the store."""
+        return self._log.head.status
+
+    @property
+    def head(self) -> Head:
+        """The head of the run as this process committed or read it."""
+        return self._log.head
+
+    @property
+    def store(self) -> Store:
+        """The store that has the run."""
+        return self._log.store
+
+    @property
+    def checkpoints(self) -> list[CheckpointInfo]:
+        """The checkpoints that this process has seen, oldest first, as far as the run keeps them."""
+        return self._trail.checkpoints
+
+    @property
+    def latest(self) -> CheckpointInfo | None:
+        """The newest checkpoint."""
+        return self._trail.latest
+
+    @property
+    def started(self) -> CheckpointInfo | None:
+        """The checkpoint at the start of the superstep that comes next or is under way."""
+        return self._trail.started
+
+    @property
+    def durable(self) -> Snapshot | None:
+        """The snapshot that the store has, if the run is further than that; else None."""
+        uncommitted = self._trail.uncommitted
+        return None if uncommitted is None else uncommitted.before
+
+    def expiries(self) -> dict[RequestId, Expiry | None]:
+        """Return until when the pending requests wait."""
+        return self._log.expiries()
+
+    def news(self, most: int | None = None) -> list[WorkflowEvent]:
+        """Return the events for checkpoints that were made and not told yet, the first ``most`` of them."""
+        return self._trail.news(most)
+
+    def begun(self, address: ExecutorId) -> tuple[str, str]:
+        """Return the checkpoint at which the superstep under way began, and the name an executor had there."""
+        return self._trail.beginning_of(address)
+
+    def follow(self, before: Recorder) -> None:
+        """Go on with the claim's holder and the checkpoints of the recorder that the run had until now."""
+        self._log.claim.holder = before._log.claim.holder
+        self._trail.follow(before._trail)
+
+    def sleep_until(self, time: int) -> None:
+        """Let the head of the run say when its first sleeping turn goes on."""
+        self._log.asleep_until = time
+
+    # Ownership.
+
+    @property
+    def claim(self) -> Claim:
+        """The claim that makes this process the owner of the run while it moves."""
+        return self._log.claim
+
+    def use_claim(self, claim: Claim) -> None:
+        """Drive the run with a claim that owns it already."""
+        self._log.claim = claim
+
+    def hold_claim(self, holder: object) -> None:
+        """Name the object that drives the run, for others in this process who look for it."""
+        self._log.claim.holder = holder
+
+    def release_claim(self) -> None:
+        """Give up the ownership of the run: nothing drives it here any more."""
+        self._log.claim.release()
+
+    def announce_leaving(self) -> None:
+        """Let others in this process know that the claim is about to be released."""
+        self._log.claim.leaving = True
+
+    async def moved_by_others(self) -> RunStatus | None:
+        """Return the status of a run that another process moved since it came to rest here; None if nobody did."""
+        head = await self._log.newest()
+        ours = (head.checkpoint_id, head.token) == (self.head.checkpoint_id, self.head.token)
+        return None if ours else head.status
+
+    async def check_owned(self) -> None:
+        """Read from the store who drives the run; raise ``RunTaken`` if another process does by now.
+
+        Reads, and syncs nothing: a commit in its place would leave the same window, from its end to what follows.
+        Effects that begin together share one read, so that their results can share a commit.
+        """
+        if self._owner_check is None:
+            self._owner_check = asyncio.ensure_future(self._is_owned())
+        owned = await asyncio.shield(self._owner_check)
+        if isinstance(owned, HoldfastError):
+            raise owned
+        if not owned:
+            raise run_taken(self._log)
+
+    async def _is_owned(self) -> bool | HoldfastError:
+        """Return True if this process owns the run, or the error: those who wait for it may be gone by then."""
+        self._owner_check = None  # who asks from now on needs a read that begins later
+        try:
+            return await self._log.is_owned()
+        except HoldfastError as error:
+            return error
+
+    # Commits.
+
+    @property
+    def behind(self) -> bool:
+        """True while a commit goes on in the background: the last superstep may yet come to nothing."""
+        return self._commits.behind
+
+    def when_committed(self, call: Callable[[BaseException | None], None]) -> None:
+        """Call this when a commit in the background is over, with its error if it failed."""
+        self._commits.on_background_end = call
+
+    def stand_still(self) -> AbstractAsyncContextManager[None]:
+        """Let all further commits wait until this context ends."""
+        return self._commits.stand_still()
+
+    def raise_if_cancelled(self) -> None:
+        """Raise the cancellation that came during a commit, if one came."""
+        self._commits.raise_if_cancelled()
+
+    # The beginning.
 
     @property
     def asks_again(self) -> bool:
-        """Whether it has yet to make a checkpoint that asks the pending requests again."""
+        """True if it has yet to make a checkpoint that asks the pending requests again."""
         return not self._opened and any(entry.cause in (Cause.RESTORE, Cause.FORK) for entry in self._first)
 
     async def open(self, moves: bool, superstep: int) -> None:
@@ -77,72 +226,96 @@ class Recorder(Checkpoints):
         if self._opened:
             return
         self._opened = True
-        await self.log.join()
-        if not self._resumed:
+        log, resumption = self._log, self._resumption
+        await log.join()
+        if resumption is None:
             await self._begin()
             return
         if self.status is RunStatus.RUNNING:
-            await self._shielded(self.log.acquire())
+            await self._commits.run(log.acquire())
         elif moves and not self._first:
-            await self._shielded(self.log.set_status(RunStatus.RUNNING))
+            await self._commits.run(log.set_status(RunStatus.RUNNING))
         else:
-            await self.log.read_letters()
+            await log.read_letters()
         self._stored = not self._first
-        if self._before is not None and (self._carries or not self._first):
-            contents = await self._before()
-            self.log.knows(contents.digests)
+        if resumption.keeps_journal or not self._first:
+            contents = await resumption.read_journal()
+            log.knows(contents.digests)
             self.journal.found(superstep, contents)
             if (began := contents.results.get(BEGAN)) is not None:
-                self._began = Beginning(began.load(), {} if self._began is None else self._began.names)
-                self._origin = self._began.name.rpartition("/")[0]
+                self._trail.begin_at(began.load())
         if self._first:
-            made = await self._append(self._first, self._carried())
+            made = await self._append(self._first, self._journal_drafts())
             self._stored = True
-            self._began = self._began if self._carries else _beginning(made)
+            self._trail.began = self._trail.began if resumption.keeps_journal else _beginning(made)
 
     async def _begin(self) -> None:
         try:
-            self._began = _beginning(await self._append(self._first))
+            self._trail.began = _beginning(await self._append(self._first))
             self._stored = True
         except HeadMoved as error:
             attach = ", or say if_exists='attach'" if self._first[0].cause is Cause.INPUT else ""
             raise RunExists(
-                f"run {self.log.run_id!r} is in this storage already; choose another id or leave it out, or go on "
+                f"run {self._log.run_id!r} is in this storage already; choose another id or leave it out, or go on "
                 f"with that run by 'workflow.resume(run_id=...)'{attach}"
             ) from error
 
-    def _carried(self) -> list[Draft]:
-        """The journal once more, for a checkpoint at which the run stands as it stood before."""
-        turns = [turn_draft(turn, self.log.encoder, self._merge_for) for turn in self.journal.turns.values()]
+    def _journal_drafts(self) -> list[Draft]:
+        """Return the journal once more, for a new checkpoint at the same point of the run."""
+        turns = [turn_draft(turn, self._log.encoder, self._merge_for) for turn in self.journal.turns.values()]
         return turns + [result_draft(*key, result) for key, result in self.journal.results]
 
     # The journal.
 
     def draft_turn(self, turn: Finished) -> Draft:
-        """The note of a turn that is over."""
+        """Return the note of a turn that is over."""
         assert turn.outcome is not None
-        events = [self._kept(event) for event in turn.events if not event.provisional]
+        events = [self._storable(event) for event in turn.events if not event.provisional]
         journaled = Journaled(turn.outcome, events, turn.attempt)
-        return turn_draft(journaled, self.log.encoder, self._merge_for)
+        return turn_draft(journaled, self._log.encoder, self._merge_for)
 
     def draft_result(self, executor_id: ExecutorId, name: str, result: Value) -> Draft:
-        """The note of what ``once`` gave."""
+        """Return the note of a result of ``once``."""
         return result_draft(executor_id, name, result)
 
     async def note(self, drafts: Sequence[Draft], count: Callable[[], bool]) -> None:
-        """Make notes durable, if they still count when it comes to that."""
-        await self._sound()
+        """Make notes durable, if they still count when no other commit is under way."""
+        await self._commits.settle()
         if count():  # else their superstep was committed meanwhile, and the journal is that of the next
-            await self._shielded(self.log.note(drafts))
+            await self._commits.run(self._log.note(drafts))
+
+    # The inbox.
+
+    @property
+    def has_letters(self) -> bool:
+        """True if the inbox had letters at the last commit."""
+        return bool(self._log.letters)
+
+    async def leave(self, answers: Mapping[RequestId, Value]) -> None:
+        """Leave answers to pending requests, so that they are durable; raise ``RequestAlreadyAnswered`` if late."""
+        await self.caught_up()  # who answers has seen a request that has to be stored
+        await self._inbox.leave(answers)
+
+    async def leave_at_newest_head(self, responses: Mapping[Any, Any]) -> None:
+        """Answer requests of a run that another process moved on."""
+        await self._inbox.leave_at_newest_head(responses)
+
+    async def read_inbox(self) -> None:
+        """Read the inbox now instead of with the next commit."""
+        await self._inbox.read()
+
+    def open_letters(self) -> tuple[dict[RequestId, Value], bool]:
+        """Return the answers in the inbox to pending requests, and True if a letter asks to cancel the run."""
+        return self._inbox.open_letters()
 
     # Checkpoints.
 
     async def answered(self, snapshot: Snapshot, responses: Mapping[RequestId, Value]) -> None:
         """Commit responses before anything acts on them."""
         await self.caught_up()
-        self._began = None
+        self._trail.began = None
         self.journal.over = False
-        await self._append([_answers(snapshot, responses)], taken=self._taken_by(responses))
+        await self._append([_answers(snapshot, responses)], taken=self._inbox.take(responses))
 
     async def superstep(
         self,
@@ -157,76 +330,162 @@ class Recorder(Checkpoints):
         """
         after, delta = applied.snapshot, applied.delta
         self.journal.clear()
-        kept = [self._kept(event) for event in happened] if happened else ()
+        kept = [self._storable(event) for event in happened] if happened else ()
+        commits, trail = self._commits, self._trail
         going_on = bool(after.deliveries or responses)
         at_leisure = going_on and not responses
-        if self.durability == "exit":
+        if self._durability == "exit":
             if at_leisure:
-                self._began = None
-                self._put_off(before, after, kept)
+                trail.put_off(before, after, kept)
                 return []
-            await self._idle()
-            if self._uncommitted is not None:
-                before, _, earlier = self._uncommitted
+            await commits.idle()
+            if trail.uncommitted is not None:
+                before, _, earlier = trail.uncommitted
                 delta, kept = distance(before, after), [*earlier, *kept]
-        elif self.durability == "async":
-            await self._sound()
-        self._began = None
-        taken = self._taken_by(responses)
-        if at_leisure and not kept and self.durability == "sync":
-            # Most end here, and need no entry that could say all that others say.
-            if self._under_way:
-                await self._idle()
-            prepared = self.log.prepare_step(after.superstep, after.since_input, delta, taken)
+        elif self._durability == "async":
+            await commits.settle()
+        trail.began = None
+        taken = self._inbox.take(responses)
+        if at_leisure and not kept and self._durability == "sync":
+            # Most supersteps end here, and need no entry.
+            if commits.busy:
+                await commits.idle()
+            prepared = self._log.prepare_step(after.superstep, after.since_input, delta, taken)
             if prepared is not None:
-                await self._shielded(self.log.commit(prepared))
-                return self._went_on(prepared.made)
+                await commits.run(self._log.commit(prepared))
+                end, start = prepared.made
+                trail.go_on(end, start)
+                return prepared.made
         status = RunStatus.RUNNING if going_on else status_at_rest(after)
         entries = [self._end(status, before, after, delta, kept, at_leisure)]
         if responses:
             entries.append(_answers(after, responses))
-        if at_leisure and self.durability == "async":
-            made = await self._in_background(entries, taken, self._see)
-            self._news += made
-            self._made(made)
+        if at_leisure and self._durability == "async":
+            made = await commits.run_in_background(entries, taken, trail.add)
+            trail.announce(made)
+            trail.stand_on(made)
             return made
         return await self._append(entries, taken=taken)
 
-    def _kept(self, event: WorkflowEvent) -> Told:
+    def _storable(self, event: WorkflowEvent) -> Told:
         if isinstance(event, WorkflowWarningEvent):
             return event.executor_id, (type(event.warning).__name__, str(event.warning))
-        return None, self.log.encoder(event, "event")
+        return None, self._log.encoder(event, "event")
+
+    def _end(
+        self,
+        status: RunStatus,
+        before: Snapshot,
+        after: Snapshot,
+        delta: Delta,
+        happened: Sequence[Told],
+        goes_on: bool,
+    ) -> Entry:
+        since_input = after.since_input if after.since_input != self._log.since_input + 1 else None
+        end = Phase.END, after.superstep, Cause.SUPERSTEP, status
+        return Entry(*end, before, delta, since_input, happened, goes_on)
+
+    async def _append(
+        self, entries: Sequence[Entry], drafts: Sequence[Draft] = (), taken: Sequence[str] = ()
+    ) -> Sequence[CheckpointInfo]:
+        """Commit checkpoints, and what was put off with them."""
+        if self._trail.uncommitted is not None:
+            return await self._commits.run(self._append_with_uncommitted(entries, drafts, taken))
+        if self._commits.busy:
+            await self._commits.idle()
+        made = await self._commits.run(self._log.append(entries, taken, drafts))
+        self._trail.add(made)
+        self._trail.announce(made)
+        self._trail.stand_on(made)
+        return made
+
+    async def _append_with_uncommitted(
+        self, entries: Sequence[Entry], drafts: Sequence[Draft], taken: Sequence[str]
+    ) -> Sequence[CheckpointInfo]:
+        made = await self._append_or_fail(entries, drafts, taken)
+        self._trail.stand_on(made)
+        self._trail.uncommitted = None
+        return made
+
+    async def _append_or_fail(
+        self, entries: Sequence[Entry], drafts: Sequence[Draft], taken: Sequence[str] = ()
+    ) -> Sequence[CheckpointInfo]:
+        """Append to the log, in a commit that is under way; no other commit can follow if it fails."""
+        try:
+            made = await self._log.append(entries, taken, drafts)
+        except BaseException as error:
+            self._commits.failure = self._commits.explain(error)
+            raise
+        self._trail.add(made)
+        self._trail.announce(made)
+        return made
+
+    # Work that was put off.
+
+    async def caught_up(self) -> None:
+        """Wait until all that the run stands on is durable; raise if it cannot be.
+
+        The caller can be cancelled, the commit goes on then.
+        """
+        if self._trail.uncommitted is None and not self._commits.behind and self._commits.failure is None:
+            return
+        if self._catching_up is None or self._catching_up.done():
+            self._catching_up = asyncio.ensure_future(self._catch_up())
+            self._catching_up.add_done_callback(_retrieve_exception)
+        await asyncio.shield(self._catching_up)
+
+    async def _catch_up(self) -> None:
+        await self._commits.settle()
+        while self._trail.uncommitted is not None:
+            await self._commits.run(self._commit_late())
+            await self._commits.settle()
+
+    async def _commit_late(self) -> None:
+        """Commit what was put off, while its superstep is under way."""
+        work = self._trail.uncommitted
+        if work is None:
+            return
+        before, after, happened = work
+        told = list(happened)
+        end = self._end(RunStatus.RUNNING, before, after, distance(before, after), told, True)
+        beginning = self._trail.name_beginning(after)
+        note = result_draft(*BEGAN, self._log.encoder(beginning, "beginning"))
+        made = await self._append_or_fail([end], [note])
+        self._trail.catch_up(work, len(told), beginning, made[-1])
+        self.tell(self.news())
+
+    # The end.
 
     def abandon(self) -> None:
-        """Say no more how the run stands: whoever finds it RUNNING without an owner goes on with it."""
+        """Leave the head as it is: whoever finds the run RUNNING without an owner goes on with it."""
         self._stored = False
 
-    def _standing(self, status: RunStatus) -> RunStatus:
-        """How a run stands that was left with ``status``: what was committed counts."""
-        stored = self.status if self.log.head.checkpoint_id else RunStatus.RUNNING
+    def _resting_status(self, status: RunStatus) -> RunStatus:
+        """Return the status of a run that was left with ``status``: a stored end or wait counts more than a leave."""
+        stored = self.status if self._log.head.checkpoint_id else RunStatus.RUNNING
         left = status in (RunStatus.STOPPED, RunStatus.CANCELLED)
         if left and stored is RunStatus.COMPLETED:
             return stored
         return stored if status is RunStatus.STOPPED and stored is RunStatus.WAITING else status
 
     async def rest(self, status: RunStatus, error: BaseException | None) -> RunStatus:
-        """Let the head say how the run ended, if it does not say so already; gives the status that it has then.
+        """Let the head say how the run ended, if it does not say so already; return the status that it has then.
 
-        A run whose end is stored is complete, and one that is left when it waits goes on waiting. Never raises what
-        the store raises: a head that cannot be changed still says RUNNING, and the run can be resumed as well.
+        A run whose end is stored is complete, and one that is left while it waits goes on waiting. Never raises an
+        error of the store: a head that cannot be changed still says RUNNING, and the run can be resumed as well.
         """
-        await self._idle()
+        await self._commits.idle()
         if self.journal.writing is not None:  # notes that waited for a commit as well
-            await self._over(self.journal.writing)
+            await self._commits.wait_for(self.journal.writing)
         await self._catch_up_at_last(error)
-        status = self._standing(status)
+        status = self._resting_status(status)
         pending = self.journal.take_pending()
-        settled = status is self.status and not self._void
+        settled = status is self.status and not self._inbox.has_void_letters
         if not self._stored or settled or isinstance(error, HeadMoved | RunTaken):
             return status
         try:
-            drafts, taken = [draft() for draft in pending], self._taken_by(())
-            await self._shielded(self.log.set_status(status, _reason(error), drafts, taken))
+            drafts, taken = [draft() for draft in pending], self._inbox.take(())
+            await self._commits.run(self._log.set_status(status, _reason(error), drafts, taken))
             if status.ended:
                 await self._forget_cancels(status, _reason(error))
         except HoldfastError as problem:
@@ -235,7 +494,7 @@ class Recorder(Checkpoints):
         return status
 
     async def _catch_up_at_last(self, error: BaseException | None) -> None:
-        if self._uncommitted is None or self._failure is not None:
+        if self._trail.uncommitted is None or self._commits.failure is not None:
             return
         try:
             await self._catch_up()
@@ -244,15 +503,15 @@ class Recorder(Checkpoints):
                 error.add_note(f"what it did since its last checkpoint could not be stored: {problem}")
 
     async def _forget_cancels(self, status: RunStatus, reason: str) -> None:
-        """A run that is over has no wish left that it be cancelled: one that is resumed should not find it."""
+        """Take letters that ask to cancel the run, which is over: a resume should not find them."""
         taken: set[str] = set()
-        while wishes := {w.key for w in self.log.letters if asks_to_cancel(w)} - taken:
+        while wishes := {w.key for w in self._log.letters if asks_to_cancel(w)} - taken:
             taken |= wishes
-            await self._shielded(self.log.set_status(status, reason, taken=sorted(wishes)))
+            await self._commits.run(self._log.set_status(status, reason, taken=sorted(wishes)))
 
 
 def _beginning(made: Sequence[CheckpointInfo]) -> Beginning | None:
-    """At which of the checkpoints that were made together a superstep begins: those behind it only edit it."""
+    """Return the checkpoint at which a superstep begins, of those made together: the ones behind it only edit it."""
     for info in made:
         if info.phase is Phase.START:
             return Beginning(info.checkpoint_id, {})
@@ -278,3 +537,9 @@ def _answers(snapshot: Snapshot, responses: Mapping[RequestId, Value]) -> Entry:
 
 def _reason(error: BaseException | None) -> str:
     return "" if error is None else f"{type(error).__name__}: {error}"[:1_000]
+
+
+def _retrieve_exception(task: asyncio.Task[None]) -> None:
+    """Keep asyncio from logging an error that those who waited have got."""
+    if not task.cancelled():
+        task.exception()

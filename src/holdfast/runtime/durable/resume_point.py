@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.format.changes import Renames
@@ -31,7 +31,7 @@ from holdfast.engine.value import NotAtHand, Value, missing_of
 from holdfast.graph.graph import Graph
 from holdfast.graph.state_key import MergeRule, declared_merge
 from holdfast.ids import ExecutorId
-from holdfast.runtime.durable.checkpoints import Beginning
+from holdfast.runtime.durable.checkpoint_trail import Beginning
 from holdfast.runtime.durable.graph_change import (
     FanInsBefore,
     check_homes,
@@ -41,7 +41,7 @@ from holdfast.runtime.durable.graph_change import (
     namer_of,
     rounds_under_way,
 )
-from holdfast.runtime.durable.recorder import Recorder
+from holdfast.runtime.durable.recorder import Recorder, Resumption
 from holdfast.runtime.environment import Environment
 from holdfast.runtime.step.runner import Runner
 
@@ -80,8 +80,10 @@ class Standings:
         self._graph_may_change = False
         self._outside = Outside(environment.microseconds(), environment.salt)
 
-    def _recorder(self, log: RunLog, first: Sequence[Entry], *before: Any) -> Recorder:
-        return Recorder(log, self._merge_for, self._durability, first, *before)
+    def _recorder(
+        self, log: RunLog, first: Sequence[Entry], resumption: Resumption | None = None
+    ) -> Recorder:
+        return Recorder(log, self._merge_for, self._durability, first, resumption)
 
     def _description(self) -> Value:
         return self._encoder(self._graph.description_text, "graph")
@@ -125,7 +127,7 @@ class Standings:
             return contents
 
         began = await self._began(head, loaded.info, new.renames) if not back else None
-        recorder = self._recorder(log, first, loaded.info, journal, not back, began)
+        recorder = self._recorder(log, first, Resumption(loaded.info, journal, not back, began))
         return Standing(snapshot, recorder, True)
 
     def _standing_again(

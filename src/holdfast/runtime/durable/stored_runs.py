@@ -120,12 +120,13 @@ class Durable(Standings):
 
         async def resumed(claim: Claim | None = None) -> tuple[Run, Claim, Head]:
             found, standing = await steadily(look)
-            log = standing.recorder.log
-            log.claim = claim or log.claim
+            recorder = standing.recorder
+            if claim is not None:
+                recorder.use_claim(claim)
             run = self._run(found, standing)
             if responses is not None and responses != {}:
                 run.take(responses)
-            return run, log.claim, log.head
+            return run, recorder.claim, recorder.head
 
         run, claim, head = await resumed()
         if not take_over:

@@ -127,7 +127,6 @@ class Course:
     def _adopt(self, runner: Runner) -> None:
         before, self.runner = self.runner, runner
         if runner.recorder is not None and before.recorder is not None:
-            runner.recorder.log.claim.holder = before.recorder.log.claim.holder
             runner.recorder.follow(before.recorder)
 
     # Out of it.
@@ -159,7 +158,7 @@ class Course:
         if self._stretch is not None:
             self._stretch.over()
         if self.runner.recorder is not None:
-            self.runner.recorder.log.claim.release()
+            self.runner.recorder.release_claim()
         self.runner.questions.drop()
         for event in (WorkflowStatusEvent(status, self.waiting_for), *events):
             self.emit(event)
@@ -205,7 +204,7 @@ class Course:
     def _leave_with(self, status: RunStatus) -> RunStatus:
         self.leaving = status
         if self.runner.recorder is not None:
-            self.runner.recorder.log.claim.leaving = True
+            self.runner.recorder.announce_leaving()
         return status
 
     async def _leave_at_rest(self, status: RunStatus) -> None:

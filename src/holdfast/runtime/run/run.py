@@ -58,7 +58,7 @@ class Run:
         self._waker = Waker(self, self._course, home)
         self._home = home
         if runner.recorder is not None:
-            runner.recorder.log.claim.holder = self
+            runner.recorder.hold_claim(self)
 
     def __repr__(self) -> str:
         return f"<Run {self.run_id!r} of {self._course.workflow_name!r}, {self.status}>"
@@ -185,7 +185,7 @@ class Run:
         if self.status is RunStatus.WAITING and await self._waker.moved_by_others() is not None:
             recorder = self._course.runner.recorder
             assert recorder is not None, "nobody else can move a run that is not stored"
-            await recorder.respond_where_it_stands(responses)
+            await recorder.leave_at_newest_head(responses)
             return
         runner = self._course.runner
         await runner.questions.leave(self.take(responses))

@@ -82,14 +82,14 @@ class Stretch:
         recorder = self._runner.recorder
         if recorder is not None:
             loop = asyncio.get_running_loop()
-            self._look = loop.call_later(_LOOK_SECONDS, self._look_now, recorder.log.head.seq)
+            self._look = loop.call_later(_LOOK_SECONDS, self._look_now, recorder.head.seq)
 
     def _look_now(self, seq: int) -> None:
         course, recorder = self._course, self._runner.recorder
         assert recorder is not None
         if self._left_behind or course.status is not RunStatus.RUNNING or course.leaving is not None:
             return
-        if recorder.log.head.seq == seq:  # else a commit has looked since
+        if recorder.head.seq == seq:  # else a commit has looked since
             self._looking = asyncio.ensure_future(self._look_into_inbox())
         self._look_later()
 

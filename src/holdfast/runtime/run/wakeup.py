@@ -120,7 +120,7 @@ class Waker:
     def _held_as(self) -> tuple[int, str] | None:
         """The key of the run in ``_held``; None for one that is not stored, which nobody else can find."""
         recorder = self._course.runner.recorder
-        return None if recorder is None else (id(recorder.log.store), self._course.run_id)
+        return None if recorder is None else (id(recorder.store), self._course.run_id)
 
     def wait_here(self) -> None:
         """Let a run that waits be woken in this event loop, if the one in which it came to rest is closed."""

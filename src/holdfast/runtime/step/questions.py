@@ -101,9 +101,9 @@ class Questions:
     def take_letters(self) -> bool:
         """Take what others left in the inbox; whether there is something to act on."""
         assert self._recorder is not None
-        if not self._recorder.log.letters:
+        if not self._recorder.has_letters:
             return False
-        answers, cancelled = self._recorder.wishes()
+        answers, cancelled = self._recorder.open_letters()
         self._accept(answers)
         self.cancel_asked = self.cancel_asked or cancelled
         return bool(answers) or cancelled
@@ -111,7 +111,7 @@ class Questions:
     async def look_for_letters(self) -> bool:
         """The same, after reading the inbox now."""
         assert self._recorder is not None
-        await self._recorder.look()
+        await self._recorder.read_inbox()
         return self.take_letters()
 
     async def expire(self, first: int) -> None:

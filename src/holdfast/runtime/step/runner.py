@@ -76,7 +76,7 @@ class Runner:
             around = Surroundings(limits, capture, run_id, emit, journal, True, recorder.begun, environment)
             self._turns = Turns(around, place, chance, journal.add)
             journal.lost = weak_callback(self._lose)
-            recorder.committed = weak_callback(self._committed)
+            recorder.when_committed(weak_callback(self._committed))
             recorder.tell = emit
         self._steps = Supersteps(
             graph,
@@ -132,7 +132,7 @@ class Runner:
         self.questions.take_letters()
         if self.resumed and not self._restored:
             self._restored = True
-            at.go_to(with_expiries(at.snapshot, recorder.log.expiries()))
+            at.go_to(with_expiries(at.snapshot, recorder.expiries()))
             journal, now = recorder.journal, in_microseconds(self.environment.now())
             self._steps.done = {who: replayed(turn) for who, turn in journal.turns.items()}
             self._steps.asleep = sleepers(journal.results, now)
@@ -206,7 +206,7 @@ class Runner:
                     await recorder.rest(RunStatus.WAITING, None)
                     questions.take_letters()
                     return
-                if recorder.log.letters:
+                if recorder.has_letters:
                     questions.take_letters()
             if log.held_by is not None:
                 await log.released()

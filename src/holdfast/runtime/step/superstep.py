@@ -154,7 +154,8 @@ class Supersteps:
 
     def _sleep_until(self, time: int) -> None:
         assert self._recorder is not None
-        self._at.asleep_until = self._recorder.log.asleep_until = time
+        self._recorder.sleep_until(time)
+        self._at.asleep_until = time
 
     async def _apply_again(
         self,
