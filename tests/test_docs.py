@@ -1,4 +1,7 @@
-"""Every python block of README.md and docs/ runs, and prints what the page shows."""
+"""Every python block of README.md and docs/ runs, and prints what the page shows.
+
+``test_docs_tutorial`` runs those of the tutorial, whose programs are files of one folder.
+"""
 
 from pathlib import Path
 
@@ -6,7 +9,11 @@ import pytest
 
 from tests.programs import ROOT, Program, programs, run_program
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TUTORIAL = ROOT / "docs" / "tutorial"
+PAGES = [
+    ROOT / "README.md",
+    *sorted(page for page in (ROOT / "docs").rglob("*.md") if page.parent != TUTORIAL),
+]
 
 
 def shown() -> list[Program]:

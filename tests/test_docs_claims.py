@@ -72,20 +72,20 @@ def rows(text: str, header: str) -> dict[str, list[str]]:
 
 
 def test_the_methods_of_a_store_are_those_of_the_protocol() -> None:
-    text = section("storage.md", "A store of your own").partition("What they promise")[0]
+    text = text_of(DOCS / "how-to" / "write-a-store.md").partition("The docstrings of")[0]
     listed = _SPAN.findall(text.partition("`holdfast.Store`:")[2])
     methods = [name for name, value in vars(Store).items() if inspect.isroutine(value) and name[0] != "_"]
     assert sorted(listed) == sorted(methods)
 
 
 def test_every_warning_has_a_row() -> None:
-    found = rows(section("execution.md", "Warnings"), "warning")
+    found = rows(section("reference/events.md", "Warnings"), "warning")
     kinds = [name for name, kind in CLASSES.items() if issubclass(kind, HoldfastWarning)]
     assert sorted(found) == sorted(name for name in kinds if name != "HoldfastWarning")
 
 
 def test_every_event_has_a_row_with_its_fields() -> None:
-    found = rows(section("execution.md", "Events"), "event")
+    found = rows(section("reference/events.md", "Events"), "event")
     kinds = {
         name: kind
         for name, kind in CLASSES.items()
@@ -112,7 +112,7 @@ def number(cell: str) -> float:
 
 
 def test_limits_have_the_defaults_that_are_said() -> None:
-    found = rows(section("execution.md", "Limits"), "limit")
+    found = rows(section("reference/limits.md", "Limits"), "limit")
     said = {name.removeprefix("Limits(").removesuffix("=)"): number(row[1]) for name, row in found.items()}
     parameters = inspect.signature(holdfast.WorkflowBuilder).parameters
     assert said.pop("WorkflowBuilder(max_iterations") == parameters["max_iterations"].default
@@ -120,7 +120,7 @@ def test_limits_have_the_defaults_that_are_said() -> None:
 
 
 def test_retries_have_the_defaults_that_are_said() -> None:
-    found = rows(section("runs.md", "Retries and timeouts"), "`RetryPolicy`")
+    found = rows(text_of(DOCS / "how-to" / "retry-and-time-out.md"), "`RetryPolicy`")
     defaults = {field.name: field.default for field in dataclasses.fields(RetryPolicy)}
     assert sorted(found) == sorted(defaults)
     assert defaults.pop("retry_on") is Exception
@@ -146,11 +146,17 @@ def test_every_method_is_on_some_page(name: str) -> None:
     assert [method for method in methods if method not in words and method not in BETWEEN_PARTS] == []
 
 
+def test_a_page_that_states_the_promise_states_it_in_its_words() -> None:
+    stating = [page for page in PAGES if "at-least-once until" in " ".join(text_of(page).split())]
+    assert len(stating) >= 2
+    assert [page.name for page in stating if PROMISE not in " ".join(text_of(page).split())] == []
+
+
 @pytest.mark.parametrize(
     ("page", "promise"),
     [
         ("README.md", PROMISE),
-        ("docs/checkpoints.md", PROMISE),
+        ("docs/explanation/durability.md", PROMISE),
         ("docs/decisions/0036-processes-that-stand-still.md", EFFECTS),
     ],
 )
@@ -158,7 +164,9 @@ def test_the_promise_is_the_same_everywhere(page: str, promise: str) -> None:
     assert promise in " ".join(text_of(ROOT / page).split())
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/storage.md", "docs/from-agent-framework.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/explanation/trust-boundary.md", "docs/from-agent-framework.md"]
+)
 def test_readers_are_told_whom_to_trust(page: str) -> None:
     text = " ".join(text_of(ROOT / page).split())
     assert REMINDER.lower() in text.lower()
@@ -182,4 +190,5 @@ def test_links_lead_to_pages_and_sections() -> None:
 @cache
 def anchors(page: Path) -> frozenset[str]:
     titles = re.findall(r"^#+ (.*)$", text_of(page), re.MULTILINE)
-    return frozenset(re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles)
+    slugs = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    return frozenset(slugs | set(re.findall(r"^::: (\S+)$", text_of(page), re.MULTILINE)))

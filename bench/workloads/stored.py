@@ -74,7 +74,7 @@ def _runs(runs: int, id: str, quick: int, rounds: int, young: int = YOUNG) -> Wo
         "Each run changes a counter in its own state 20 times; all runs are started at once in one event loop, "
         "on one store. The value is the whole time by all supersteps of all runs. The garbage collector of every side "
         f"looks at new objects once there are {young:,} of them"
-        + (", as docs/runs.md advises." if young == YOUNG else ", as Python has it."),
+        + (", as docs/how-to/run-many-runs.md advises." if young == YOUNG else ", as Python has it."),
         {"runs": runs, "supersteps": 20, "young": young},
         unit="us",
         per="superstep",
