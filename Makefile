@@ -11,11 +11,12 @@ BIN := $(VENV)/bin
 # Stamps lie inside .venv, so that deleting it forgets them too.
 DEMO := $(VENV)/.installed-demo
 DEV := $(VENV)/.installed-dev
+DOCS := $(VENV)/.installed-docs
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check coverage faults bench clean
+.PHONY: help demo test check docs coverage faults bench clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -26,7 +27,7 @@ demo: $(DEMO) ## run the incident triage example; it kills itself, and the same 
 # Hundreds of processes of the tests import the same modules: each would compile them anew.
 test coverage: export PYTHONDONTWRITEBYTECODE :=
 # worksteal: the tests of a file stay together, and so does what is made once for all of them, such as a wheel.
-test: check ## check, then run all tests (README, docs and examples are run too)
+test: check docs ## check, build the documentation, then run all tests (README, docs and examples are run too)
 	$(BIN)/python -m pytest -n 2 --dist worksteal $(ARGS)
 
 coverage: $(DEV) ## run all tests and say which lines they miss; takes twice as long
@@ -37,6 +38,9 @@ check: $(DEV) ## formatting, lint, types, layers
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+docs: $(DOCS) ## build the documentation as a site in build/site; links that lead nowhere are errors
+	@$(BIN)/python scripts/build_docs.py
 
 faults: $(DEV) ## kill, stop and race processes, fail their calls, cut the power, thousands of times (a short form is in make test)
 	$(BIN)/python -m tests.faults.sigkill --store sqlite --kills 1000 $(ARGS)
@@ -71,7 +75,7 @@ bench: $(DEV) ## measure beside peers and limits; ARGS=--quick for a rough answe
 	@$(BIN)/python -m bench $(ARGS)
 
 clean: ## remove .venv and everything that was generated
-	rm -rf $(VENV) build dist htmlcov .bench .demo .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist htmlcov .bench .cache .demo .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	rm -f .coverage .coverage.*
 	find . -name .git -prune -o -type d -name __pycache__ -exec rm -rf {} +
 
@@ -88,4 +92,9 @@ $(DEV): pyproject.toml scripts/venv.sh
 	@echo "installing holdfast[demo] with the development tools into $(VENV)"
 	@$(BIN)/python -m pip install -qq --upgrade 'pip>=25.1'
 	@$(BIN)/python -m pip install -qq --editable '.[demo]' --group dev
+	@touch $@
+
+$(DOCS): $(DEV)
+	@echo "installing the tools of the documentation into $(VENV)"
+	@$(BIN)/python -m pip install -qq --group docs
 	@touch $@
