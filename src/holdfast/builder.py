@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from holdfast.engine.durability import Durability, checked_durability
+from holdfast.engine.durability import Durability, check_durability
 from holdfast.engine.limits import Limits
 from holdfast.errors import GraphError, LimitExceeded
 from holdfast.graph.alias import check_aliases
@@ -26,7 +26,7 @@ from holdfast.graph.edge import (
 from holdfast.graph.executor import Executor, FunctionExecutor, Recipe, WorkflowExecutor
 from holdfast.graph.graph import Graph
 from holdfast.graph.spec import ExecutorSpec, spec_of
-from holdfast.graph.state_key import MergeRule, merge_rule
+from holdfast.graph.state_key import MergeRule, parse_merge
 from holdfast.graph.validate import validate
 from holdfast.ids import ExecutorId, complaint_about_id
 from holdfast.runtime.config import RunConfig
@@ -171,7 +171,7 @@ class WorkflowBuilder:
     def add_fan_in_edges(self, sources: Sequence[Placeable], target: Placeable) -> WorkflowBuilder:
         """Give the target one list once each source has sent something: all of it, in the order of the sources."""
         placed = self._place_all(sources, "add_fan_in_edges", "sources")
-        self._edges.append(FanIn.joining(placed, self._place(target)))
+        self._edges.append(FanIn.of(placed, self._place(target)))
         return self
 
     def add_switch_case_edge_group(
@@ -233,7 +233,7 @@ class WorkflowBuilder:
         Each before the next one begins; each while the next one runs, before anyone sees what came of it; or all of
         them when the run comes to rest. Without storage it means nothing.
         """
-        self._durability = checked_durability(durability)
+        self._durability = check_durability(durability)
         return self
 
     def with_output_from(self, *executors: Placeable) -> WorkflowBuilder:
@@ -248,7 +248,7 @@ class WorkflowBuilder:
 
     def with_state_merge(self, scope_name: str, key: str | None, merge: MergeRule | str) -> WorkflowBuilder:
         """Declare how writes to a key of a shared scope are merged; without a key, to all its keys."""
-        self._merges[(scope_name, key)] = merge_rule(merge, f"with_state_merge({scope_name!r}, {key!r})")
+        self._merges[(scope_name, key)] = parse_merge(merge, f"with_state_merge({scope_name!r}, {key!r})")
         return self
 
     def with_alias(self, old_id: str, executor: Placeable) -> WorkflowBuilder:

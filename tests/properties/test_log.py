@@ -28,10 +28,10 @@ from holdfast.engine import state
 from holdfast.engine.copies import differs
 from holdfast.engine.message import Delivery, Expiry, Output, Request
 from holdfast.engine.persistent import Chain
-from holdfast.engine.snapshot import BufferKey, Delta, Snapshot, advance, answered, distance
+from holdfast.engine.snapshot import BufferKey, Delta, Snapshot, advance, compute_delta, deliver_answers
 from holdfast.engine.state import Scope
 from holdfast.engine.status import RunStatus
-from holdfast.engine.value import Joined, Value
+from holdfast.engine.value import JoinedValue, Value
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import CheckpointId, Digest, ExecutorId, RequestId, RunId
 from tests.support.exploring import shows_all
@@ -498,7 +498,7 @@ class Writing:
             happened += [(ExecutorId("a"), ("Kind", f"text {len(happened)}"))]  # type: ignore[list-item]
         if self._late is not None:
             before, earlier = self._late
-            delta, happened = distance(before, after), [*earlier, *happened]
+            delta, happened = compute_delta(before, after), [*earlier, *happened]
             await as_far(before, delta, after)
         self.snapshot, self._late = after, (before, happened)
         if not step.late:
@@ -515,7 +515,7 @@ class Writing:
             Cause.SUPERSTEP,
             RunStatus.RUNNING,
             before=before,
-            delta=distance(before, after) if delta is None else delta,
+            delta=compute_delta(before, after) if delta is None else delta,
             since_input=after.since_input if after.since_input != self.log.since_input + 1 else None,
             happened=happened,
             goes_on=bool(after.deliveries),
@@ -554,7 +554,7 @@ class Writing:
 
     def _delivery(self, joined: bool, values: list[Any]) -> Delivery:
         parts = [self.capture(value) for value in values]
-        value = Joined(None, Chain.of(parts)) if joined else parts[0]
+        value = JoinedValue(None, Chain.of(parts)) if joined else parts[0]
         return Delivery(ExecutorId("b"), value, None if joined else ExecutorId("a"))
 
     def _write(self, place: int, kind: str, value: Any) -> state.Write | None:
@@ -581,7 +581,7 @@ class Writing:
             return
         given = {pending[number % len(pending)]: self.capture(value) for number, value in answers.given}
         ordered = {known: given[known] for known in pending if known in given}
-        after = answered(self.snapshot, ordered)
+        after = deliver_answers(self.snapshot, ordered)
         superstep = after.superstep + 1
         entry = Entry(
             Phase.START, superstep, Cause.RESPONSE, RunStatus.RUNNING, responses=ordered, since_input=0

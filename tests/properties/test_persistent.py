@@ -60,7 +60,7 @@ def test_layered_is_a_dict_that_keeps_its_past(first: dict[Any, int], more: list
     model = dict(first)
     versions = [(layered, dict(model))]
     for changes in more:
-        layered = layered.changed(changes)
+        layered = layered.change(changes)
         model = changed(model, changes)
         versions.append((layered, dict(model)))
     for version, expected in versions:
@@ -75,6 +75,6 @@ def test_layered_is_a_dict_that_keeps_its_past(first: dict[Any, int], more: list
 @given(st.dictionaries(KEYS, st.integers(), min_size=1), CHANGES, CHANGES)
 def test_layered_has_many_futures(base: dict[Any, int], left: dict[Any, Any], right: dict[Any, Any]) -> None:
     layered: Layered[Any, int] = Layered(dict(base))
-    assert layered.changed(left) == changed(base, left)
-    assert layered.changed(right) == changed(base, right)
+    assert layered.change(left) == changed(base, left)
+    assert layered.change(right) == changed(base, right)
     assert layered == base

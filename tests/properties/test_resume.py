@@ -25,7 +25,7 @@ from holdfast import (
 from holdfast.checkpoint.format import manifest
 from holdfast.checkpoint.format.changes import Changes, Grow
 from holdfast.checkpoint.format.manifest import Manifest
-from holdfast.engine.durability import checked_durability
+from holdfast.engine.durability import check_durability
 from holdfast.errors import HoldfastError
 from holdfast.runtime.durable import recorder
 from holdfast.runtime.step import executors as cast
@@ -67,7 +67,7 @@ DURABILITIES = st.sampled_from(["sync", "async", "exit"])
 def durable(build: Callable[[], Workflow], durability: str) -> Callable[[], Workflow]:
     def make() -> Workflow:
         workflow = build()
-        workflow._config = workflow._config._replace(durability=checked_durability(durability))
+        workflow._config = workflow._config._replace(durability=check_durability(durability))
         return workflow
 
     return make

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import Merge, StateConflict, WrongType
-from holdfast.engine.state import EMPTY_STATE, Scope, Staging, State, combine, read, write
+from holdfast.engine.state import EMPTY_STATE, Scope, StagedState, State, combine, read, write
 from holdfast.engine.value import Copier, capture
 from holdfast.ids import ExecutorId
 
@@ -186,8 +186,8 @@ def scope_of(op: Op, owner: str) -> Scope:
     return Scope(ExecutorId(owner), "") if op.scope is None else Scope(None, op.scope)
 
 
-def staged(state: State, owner: str) -> Staging:
-    return Staging(
+def staged(state: State, owner: str) -> StagedState:
+    return StagedState(
         state,
         ExecutorId(owner),
         lambda scope, key: RULES.get(scope.name) if scope.owner is None else None,
@@ -195,7 +195,7 @@ def staged(state: State, owner: str) -> Staging:
     )
 
 
-def do(staging: Staging, op: Op, owner: str) -> Any:
+def do(staging: StagedState, op: Op, owner: str) -> Any:
     scope = scope_of(op, owner)
     if op.name == "read":
         found = staging.read(scope, op.key)

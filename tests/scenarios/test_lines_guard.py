@@ -31,7 +31,7 @@ from holdfast import (
 )
 from holdfast.builder import spec_of_placeable
 from holdfast.checkpoint.write import log
-from holdfast.engine.state import Staging
+from holdfast.engine.state import StagedState
 
 if TYPE_CHECKING:
     from _typeshed import TraceFunction
@@ -173,7 +173,7 @@ def test_planted_waste_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         patch.setattr(log, "plain", lambda delta: None)
         assert for_each(lambda count: repeat(count, InMemoryCheckpointStorage())) > SUPERSTEP
     with monkeypatch.context() as patch:
-        patch.setattr(Staging, "put", repeated(Staging.put))
+        patch.setattr(StagedState, "put", repeated(StagedState.put))
         assert for_each(write_keys) > KEY
     with monkeypatch.context() as patch:
         patch.setattr(Checkpoint, "__init__", repeated(Checkpoint.__init__))

@@ -97,8 +97,8 @@ async def test_factory_that_returns_one_executor_again_and_again_is_refused() ->
 
 @pytest.mark.parametrize("before", [0, 1, 31, 32, 33, 100, 1000])
 def test_order_is_that_of_the_last_change_however_much_there_is(before: int) -> None:
-    mapping = Layered[str, int]().changed({f"k{number}": number for number in range(before)})
-    mapping = mapping.changed({"a": 1}).changed({"b": 2}).changed({"a": GONE}).changed({"a": 3})
+    mapping = Layered[str, int]().change({f"k{number}": number for number in range(before)})
+    mapping = mapping.change({"a": 1}).change({"b": 2}).change({"a": GONE}).change({"a": 3})
     assert list(mapping)[-2:] == ["b", "a"]
     assert len(mapping) == before + 2
 

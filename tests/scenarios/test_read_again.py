@@ -15,7 +15,7 @@ from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.format import slices
 from holdfast.checkpoint.values import Encoder
 from holdfast.engine.copies import is_immutable
-from holdfast.engine.value import Copied
+from holdfast.engine.value import CopiedValue
 from tests.properties.test_codec import CODEC, VALUES
 from tests.support.runs import soon
 from tests.unit.test_codec_exact import exact
@@ -214,7 +214,11 @@ def mutable_parts(value: Any) -> Iterator[int]:
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_copies_of_every_value_are_exact_and_share_nothing_that_can_change(value: Any) -> None:
     wanted = exact(value)
-    for captured in (encoder()(value, "value"), encoder()([value, "a" * 2_000], "value"), Copied([value])):
+    for captured in (
+        encoder()(value, "value"),
+        encoder()([value, "a" * 2_000], "value"),
+        CopiedValue([value]),
+    ):
         copies = [captured.load() for _ in range(4)]
         for copy in copies:
             found = copy if captured.type is type(value) and exact(copy) == wanted else copy[0]

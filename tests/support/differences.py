@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast import Executor, Workflow, WorkflowBuilder, WorkflowContext, WorkflowExecutor, handler
 from holdfast.graph.describe.description import description_text
-from holdfast.graph.describe.difference import difference
+from holdfast.graph.describe.difference import describe_difference
 
 Build = Callable[[WorkflowBuilder], object]
 
@@ -33,7 +33,7 @@ def built(build: Build, start: Any = A, name: str = "Sample") -> Workflow:
 def told(before: Workflow, after: Workflow) -> list[str]:
     """The difference as a resumed run sees it: one description comes back from where it was stored."""
     stored = json.loads(description_text(before.graph))
-    lines = difference(stored, after.graph.description, after.graph)
+    lines = describe_difference(stored, after.graph.description, after.graph)
     assert all(line.isprintable() and line for line in lines)
     assert (lines == []) == (before.fingerprint == after.fingerprint)
     return lines

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol
 from holdfast import Limits, Workflow
 from holdfast.engine.message import Output, Sent
 from holdfast.engine.snapshot import Snapshot
-from holdfast.engine.state import Scope, Staging
+from holdfast.engine.state import Scope, StagedState
 from holdfast.engine.superstep import Applied, Outcome, Turn, apply, begin, plan
 from holdfast.engine.value import Copier, capture
 from holdfast.ids import ExecutorId
@@ -32,7 +32,7 @@ def perform(described: Described, workflow: Workflow, snapshot: Snapshot, turn: 
     graph, path, spec = workflow.graph.locate(turn.executor_id)
     description = described.at(path)
     node, targets = description.node(spec.id), description.reachable_from(spec.id)
-    staging = Staging(
+    staging = StagedState(
         snapshot.state,
         turn.executor_id,
         lambda scope, key: graph.merge_for(scope.name, key) if scope.owner is None else None,

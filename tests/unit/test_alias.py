@@ -17,7 +17,7 @@ from holdfast import (
     executor,
     handler,
 )
-from holdfast.graph.alias import renamed, renamed_buffer, renamed_path, renamed_source
+from holdfast.graph.alias import resolve_address, resolve_buffer_key, resolve_path, resolve_source
 from holdfast.graph.graph import Graph
 from holdfast.ids import complaint_about_id
 
@@ -175,8 +175,8 @@ def nested() -> Graph:
 )
 def test_addresses(address: str, now: str) -> None:
     graph = nested()
-    assert renamed(graph, address) == now
-    assert renamed(graph, now) == now
+    assert resolve_address(graph, address) == now
+    assert resolve_address(graph, now) == now
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_addresses(address: str, now: str) -> None:
     ],
 )
 def test_paths(path: str, now: str) -> None:
-    assert renamed_path(nested(), path) == now
+    assert resolve_path(nested(), path) == now
 
 
 def test_whether_there_are_any_is_known_through_all_levels() -> None:
@@ -216,17 +216,17 @@ AWKWARD = ["it's", '"', "' -> '", "', '", "\\", "\\'", "'a'", "a, b", "x' \"y\\"
 def test_keys_of_buffers_are_translated_whatever_ids_look_like(old: str) -> None:
     before = joined("a", old, "b", target="end").build().graph
     after = joined("a", "new", "b", target="end").with_alias(old, "new").build().graph
-    assert renamed_buffer(after, "", buffer_key(before)) == buffer_key(after)
-    assert renamed_source(after, "", old) == "new"
+    assert resolve_buffer_key(after, "", buffer_key(before)) == buffer_key(after)
+    assert resolve_source(after, "", old) == "new"
     before = joined("a", "b", target=old).build().graph
     after = joined("a", "b", target=f"{old}2").with_alias(old, f"{old}2").build().graph
-    assert renamed_buffer(after, "", buffer_key(before)) == buffer_key(after)
+    assert resolve_buffer_key(after, "", buffer_key(before)) == buffer_key(after)
 
 
 def test_a_part_of_an_id_is_not_an_alias() -> None:
     after = joined("ab", "b", target="end").with_alias("a", "b").build().graph
-    assert renamed_buffer(after, "", buffer_key(after)) == buffer_key(after)
-    assert renamed_source(after, "", "ab") == "ab"
+    assert resolve_buffer_key(after, "", buffer_key(after)) == buffer_key(after)
+    assert resolve_source(after, "", "ab") == "ab"
 
 
 def test_keys_of_buffers_in_nested_workflows() -> None:
@@ -237,18 +237,18 @@ def test_keys_of_buffers_in_nested_workflows() -> None:
     graph = builder.with_alias("a", host).build().graph
     key = buffer_key(before)
     for path in ("Host#3/", "host#3/"):
-        assert renamed_buffer(graph, path, key) == buffer_key(inner.graph)
-        assert renamed_source(graph, path, "b") == "c"
-    assert renamed_buffer(graph, "", "'b' -> 'a'") == "'b' -> 'host'"
+        assert resolve_buffer_key(graph, path, key) == buffer_key(inner.graph)
+        assert resolve_source(graph, path, "b") == "c"
+    assert resolve_buffer_key(graph, "", "'b' -> 'a'") == "'b' -> 'host'"
     for unknown in ("gone#1/", "host#1/a#1/", "host#1/gone#1/"):
-        assert renamed_buffer(graph, unknown, key) == key
-        assert renamed_source(graph, unknown, "b") == "b"
+        assert resolve_buffer_key(graph, unknown, key) == key
+        assert resolve_source(graph, unknown, "b") == "b"
 
 
 @pytest.mark.parametrize("key", ["", "'", "no key at all", "'a", "\\'b\\'", "'b' -> "])
 def test_what_is_no_key_of_a_buffer_does_no_harm(key: str) -> None:
     graph = joined("c", target="end").with_alias("a", "c").build().graph
-    assert renamed_buffer(graph, "", key) == key
+    assert resolve_buffer_key(graph, "", key) == key
 
 
 # -- any workflows ---------------------------------------------------------------------------------
@@ -310,10 +310,10 @@ def new_names(name: str) -> str:
 def test_without_aliases_nothing_is_renamed(level: Level, junk: str) -> None:
     graph = level.build(old_names).graph
     for address in [*level.addresses(), junk]:
-        assert renamed(graph, address) == address
-        assert renamed_path(graph, f"{address}#1/") == f"{address}#1/"
-        assert renamed_buffer(graph, f"{address}#1/", junk) == junk
-        assert renamed_source(graph, f"{address}#1/", junk) == junk
+        assert resolve_address(graph, address) == address
+        assert resolve_path(graph, f"{address}#1/") == f"{address}#1/"
+        assert resolve_buffer_key(graph, f"{address}#1/", junk) == junk
+        assert resolve_source(graph, f"{address}#1/", junk) == junk
 
 
 @given(levels(), st.sets(st.integers(0, 3)))
@@ -323,21 +323,21 @@ def test_all_that_was_there_is_found_under_its_new_name(level: Level, spared: se
 
     before, after = level.build(name=old_names).graph, level.build(name, aliases=True).graph
     for address in level.addresses():
-        now = renamed(after, address)
+        now = resolve_address(after, address)
         then, found = before.locate(address), after.locate(now)
         assert found.spec.id == name(then.spec.id)
-        assert found.path == renamed_path(after, then.path)
-        assert renamed(after, now) == now
+        assert found.path == resolve_path(after, then.path)
+        assert resolve_address(after, now) == now
         for was, edge in zip(then.graph.fan_ins, found.graph.fan_ins, strict=True):
-            key = renamed_buffer(after, then.path, was.buffer_key)
+            key = resolve_buffer_key(after, then.path, was.buffer_key)
             assert key == edge.buffer_key
-            assert renamed_buffer(after, found.path, key) == key
-            assert [renamed_source(after, then.path, source) for source in was.sources] == [*edge.sources]
+            assert resolve_buffer_key(after, found.path, key) == key
+            assert [resolve_source(after, then.path, source) for source in was.sources] == [*edge.sources]
 
 
 @given(levels(), st.text("aA'#/1", max_size=12))
 def test_renaming_twice_is_renaming_once(level: Level, junk: str) -> None:
     graph = level.build(new_names, aliases=True).graph
     for address in (junk, *(f"{address}#1/{junk}" for address in level.addresses())):
-        once = renamed(graph, address)
-        assert renamed(graph, once) == once
+        once = resolve_address(graph, address)
+        assert resolve_address(graph, once) == once

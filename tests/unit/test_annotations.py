@@ -192,7 +192,7 @@ class Overriding(Box[T]):
 def test_type_variables_of_a_generic_class_are_what_a_derived_class_says(cls: Any, item: Any) -> None:
     read = spec_of(cls)
     assert (read.accepts, read.sends(), read.yields()) == ((item,), (dict[str, item],), (item,))
-    assert [found.signed.accepts for found in read.answerers] == [list[item]]
+    assert [found.signature.accepts for found in read.answerers] == [list[item]]
 
 
 @pytest.mark.parametrize("cls", [Box, Lists, Said, HalfSaid])

@@ -27,7 +27,7 @@ from holdfast.checkpoint.codec import Codec, writer
 from holdfast.checkpoint.codec.registry import TypeRegistry, checkpointable
 from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.values import Encoder
-from holdfast.engine.copies import copied
+from holdfast.engine.copies import deep_copy
 from holdfast.errors import NotCheckpointable, UnknownType
 from tests.unit.test_codec_exact import exact
 
@@ -323,7 +323,7 @@ def test_what_an_instance_does_not_hold_it_does_not_hold_again(cls: Any, held: d
     for _ in range(4):  # the first is decoded, later ones may be copied
         assert exact(kept.load()) == exact([value, [value]])
     if is_dataclass(value):  # others copy themselves
-        assert exact(copied(value, "value")) == before
+        assert exact(deep_copy(value, "value")) == before
 
 
 def test_what_is_read_again_is_the_same(codec: Codec) -> None:

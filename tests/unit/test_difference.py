@@ -14,7 +14,7 @@ from holdfast import (
     response_handler,
 )
 from holdfast.graph.describe.description import description_text
-from holdfast.graph.describe.difference import difference
+from holdfast.graph.describe.difference import describe_difference
 from tests.support.differences import (
     A,
     B,
@@ -260,7 +260,7 @@ def test_an_executor_that_becomes_a_nested_workflow() -> None:
 def test_a_nested_workflow_that_is_not_described() -> None:
     before, after = (nesting(pipeline("one", name)).graph.description for name in ("two", "2"))
     del before["workflows"]
-    assert difference(before, after) == [
+    assert describe_difference(before, after) == [
         "in nested workflow 'review': it changed, but its description does not say how"
     ]
 

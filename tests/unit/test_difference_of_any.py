@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.graph.describe.difference import UNNAMED, difference
+from holdfast.graph.describe.difference import UNNAMED, describe_difference
 from tests.support.differences import (
     guess,
     nesting,
@@ -31,7 +31,7 @@ def test_unknown_keys_are_told_as_they_are() -> None:
     after["version"] = 2
     before["executors"][0]["priority"] = {"high": 1}
     after["executors"][0]["priority"] = {"high": 2}
-    assert difference(before, after) == [
+    assert describe_difference(before, after) == [
         "executor 'A': 'priority' is now {'high': 2} (was {'high': 1})",
         "the graph: 'version' is now 2 (was not said)",
     ]
@@ -41,7 +41,7 @@ def test_unknown_edges_are_told_as_they_are() -> None:
     before, after = sample(), sample()
     after["edges"].append(["broadcast", "A", 7])
     before["edges"][0].append("more")
-    assert difference(before, after) == [
+    assert describe_difference(before, after) == [
         "edge 'A' -> 'review' changed in something that this version of Holdfast cannot name",
         "edge ['broadcast', 'A', 7], of a kind that this version of Holdfast does not know, was added",
     ]
@@ -52,7 +52,7 @@ def test_parts_of_another_shape_are_told_as_they_are() -> None:
     after["executors"][0]["answers"] = [["str", "bool"], 7]
     before["edges"][0] = ["switch", "A", [["review", True, None], ["review", True, None, "more"]]]
     after["edges"][0] = ["switch", "A", [["review", True, None], {"to": "review"}]]
-    assert difference(before, after) == [
+    assert describe_difference(before, after) == [
         "executor 'A' now handles 7 in response to ?",
         "executor 'A' now handles bool in response to str",
         "switch from 'A': case -> 'review' was removed",
@@ -66,24 +66,24 @@ def test_types_that_are_not_said_are_not_compared(key: str) -> None:
     for executor in before["executors"]:
         del executor[key]
     after["start"] = "review"
-    assert difference(before, after) == ["the start executor is now 'review' (was 'A')"]
+    assert describe_difference(before, after) == ["the start executor is now 'review' (was 'A')"]
 
 
 @pytest.mark.parametrize("key", ["start", "executors", "edges"])
 def test_what_a_description_does_not_say_is_not_made_up(key: str) -> None:
     before, after = sample(), sample()
     del before[key]
-    assert difference(before, after) == [UNNAMED]
-    assert difference(after, before) == [UNNAMED]
-    assert difference({}, after) == [UNNAMED]
-    assert difference({}, {}) == []
+    assert describe_difference(before, after) == [UNNAMED]
+    assert describe_difference(after, before) == [UNNAMED]
+    assert describe_difference({}, after) == [UNNAMED]
+    assert describe_difference({}, {}) == []
 
 
 def test_control_characters_do_not_reach_the_terminal() -> None:
     before, after = sample(), sample()
     after["executors"][0] |= {"id": "\x1b[2J", "accepts": ["\x1b]0;"], "\n": "\r"}
     after["edges"][0][4] = "\x07"
-    for lines in (difference(before, after), difference(after, before)):
+    for lines in (describe_difference(before, after), describe_difference(after, before)):
         assert all(line.isprintable() for line in lines)
 
 
@@ -125,7 +125,7 @@ def disturbed(draw: Callable[[Any], Any]) -> Any:
 @given(disturbed(), disturbed())
 def test_no_description_is_too_strange(before: Any, after: Any) -> None:
     for one, other in ((before, after), (before, sample()), (sample(), after)):
-        for lines in (difference(one, other), difference(other, one)):
+        for lines in (describe_difference(one, other), describe_difference(other, one)):
             assert all(line and line.isprintable() for line in lines)
             assert lines or {**one, "workflows": 0} == {**other, "workflows": 0}
 
@@ -137,11 +137,11 @@ def test_junk_is_no_description_either(before: Any, after: Any) -> None:
         "executors": [before, {"id": "A", "nested": after}],
         "edges": [before, after],
     }
-    difference(description, sample())
-    difference(sample(), {**description, "workflows": after})
-    difference(before, after)
-    difference(before, sample())
-    difference(sample(), after)
+    describe_difference(description, sample())
+    describe_difference(sample(), {**description, "workflows": after})
+    describe_difference(before, after)
+    describe_difference(before, sample())
+    describe_difference(sample(), after)
 
 
 def test_a_workflow_that_says_it_nests_itself() -> None:
@@ -149,7 +149,7 @@ def test_a_workflow_that_says_it_nests_itself() -> None:
         inner = {"start": "A", "executors": [{"id": "A", "nested": fingerprint}, {"id": other}], "edges": []}
         return {**inner, "workflows": {fingerprint: inner}}
 
-    lines = difference(cyclic("one", "B"), cyclic("two", "B"))
+    lines = describe_difference(cyclic("one", "B"), cyclic("two", "B"))
     assert lines == ["in nested workflow 'A/A': the same changes as in 'A'"]
 
 
@@ -160,8 +160,8 @@ def test_values_that_are_nested_too_deep() -> None:
             value = [value]
         return {**sample(), "more": value}
 
-    assert difference(deep(), deep())
-    assert difference(sample(), deep())
+    assert describe_difference(deep(), deep())
+    assert describe_difference(sample(), deep())
 
 
 # -- any graphs ------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from holdfast.checkpoint.read.loading import Blobs, LatestManifests
 from holdfast.checkpoint.read.restoring import request_of
 from holdfast.checkpoint.store import Commit, Expected, Head, Letter, Store
 from holdfast.checkpoint.values import Encoded, Encoder, class_of
-from holdfast.engine.answers import already_answered, checked_answer
+from holdfast.engine.answers import already_answered, check_answer
 from holdfast.engine.message import Request
 from holdfast.engine.persistent import Layered
 from holdfast.engine.snapshot import Snapshot
@@ -103,9 +103,9 @@ async def leave_answers(
         if request_id in manifest.requests
     }
     pending: Layered[RequestId, Any] = Layered(manifest.requests)
-    snapshot = Snapshot(requests=pending.changed(answered), answered=Layered(manifest.answered))
+    snapshot = Snapshot(requests=pending.change(answered), answered=Layered(manifest.answered))
     values = {
-        RequestId(request_id): checked_answer(snapshot, request_id, answer, encoder)
+        RequestId(request_id): check_answer(snapshot, request_id, answer, encoder)
         for request_id, answer in responses.items()
     }
     letters = {

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import ormsgpack
 
 from holdfast.checkpoint.store import FORMAT_MAJOR
-from holdfast.engine._fast import made
+from holdfast.engine._fast import make_tuple
 from holdfast.engine.status import RunStatus, WaitingFor, waiting_for
 from holdfast.ids import CheckpointId, RunId
 
@@ -111,7 +111,7 @@ def unpacked_header(data: bytes) -> Header:
     ) = _fields_of(fields)
     if type(replay_from) is not int:  # the one part by which others are found before they are checked
         raise ValueError(f"replay begins from {replay_from!r}, which is no number")
-    return made(
+    return make_tuple(
         Header,
         (
             run_id,

@@ -22,7 +22,7 @@ from holdfast.engine.superstep import Outcome
 from holdfast.engine.value import Value
 from holdfast.errors import CheckpointCorrupt, GraphChanged
 from holdfast.graph.graph import path_of
-from holdfast.graph.state_key import Merge, MergeRule, declared_merge
+from holdfast.graph.state_key import Merge, MergeRule, find_declared_merge
 from holdfast.ids import Digest, ExecutorId, RequestId
 
 MergeFor: TypeAlias = Callable[[Scope, str], MergeRule | None]
@@ -263,7 +263,7 @@ class _Reader:
             return Drop()
         if kind != _UPDATE:
             raise ValueError(f"there is no change of kind {kind!r}")
-        found = declared or (Merge(rule) if rule is not None else declared_merge(None, key))
+        found = declared or (Merge(rule) if rule is not None else find_declared_merge(None, key))
         if found is None:
             raise GraphChanged(
                 f"the journal has an update for key {key!r} of {scope}, whose merge was a function that is no longer "

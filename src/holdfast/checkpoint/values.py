@@ -225,7 +225,7 @@ class Encoded:
             copies = self._copies = maker_of(self.peek(), _is_record, size) or size
         elif type(copies) is tuple:
             maker, tail = copies
-            copies = self._copies = maker.grown(self._encoder.decode(tail), _is_record) or len(self.data)
+            copies = self._copies = maker.extend(self._encoder.decode(tail), _is_record) or len(self.data)
         return self._decoded() if type(copies) is int else copies()  # type: ignore[operator]
 
     def grew_from(self, held: Value, tail: bytes) -> None:

@@ -22,7 +22,7 @@ def already_answered(request_ids: Sequence[str]) -> RequestAlreadyAnswered:
     return RequestAlreadyAnswered(f"{which} answered before, or expired; only what comes first counts")
 
 
-def checked_answer(
+def check_answer(
     snapshot: Snapshot, request_id: str, answer: object, capture: Captor, taken: Container[RequestId] = ()
 ) -> Value:
     """The answer to a pending request, converted to its type and captured; ``taken`` ones are answered already."""

@@ -77,7 +77,7 @@ def _size(value: object, enough: int, measure: Callable[[Any, int], int]) -> int
     return size
 
 
-def copied(value: object, place: str) -> Any:
+def deep_copy(value: object, place: str) -> Any:
     """A deep copy that shares nothing that can be changed; a part that stands twice is copied twice.
 
     Raises ``NotCheckpointable`` with the path of the part that cannot be copied.
@@ -85,7 +85,7 @@ def copied(value: object, place: str) -> Any:
     try:
         return _copied(value)
     except RecursionError:
-        raise endless(value, place) from None
+        raise nesting_error(value, place) from None
     except Exception as error:
         path, culprit = _culprit(value, place)
         raise NotCheckpointable(
@@ -94,7 +94,7 @@ def copied(value: object, place: str) -> Any:
         ) from error
 
 
-def endless(value: object, place: str) -> NotCheckpointable:
+def nesting_error(value: object, place: str) -> NotCheckpointable:
     """The error for a value in which following parts comes to no end."""
     return NotCheckpointable(f"{place}: {type(value).__name__} contains itself or is nested too deeply")
 
@@ -114,7 +114,7 @@ def _copied(value: Any) -> Any:
         slots = slots_of(kind)
         for name, part in _dict_of(value).items():
             twin.__dict__[name] = _copied(part)
-        for name, part in held_in(slots, value).items():
+        for name, part in read_slots(slots, value).items():
             slots[name].__set__(twin, _copied(part))
         return twin
     if isinstance(value, BaseException):
@@ -154,7 +154,7 @@ class ListMaker:
             twin[index] = make()
         return twin
 
-    def grown(self, items: list[Any], is_record: Callable[[Any], bool]) -> ListMaker | None:
+    def extend(self, items: list[Any], is_record: Callable[[Any], bool]) -> ListMaker | None:
         """A maker of the list with ``items`` behind it; None if one of them has no maker."""
         try:
             makers = _Making(is_record).placed(enumerate(items, self._length))
@@ -237,7 +237,7 @@ class _Making:
         held = _dict_of(value)
         copy = _filled(held.copy, self.placed(held.items())) if held else None
         slots = slots_of(type(value))
-        in_slots = held_in(slots, value)
+        in_slots = read_slots(slots, value)
         copy_slots = _filled(in_slots.copy, self.placed(in_slots.items())) if in_slots else None
 
         def make() -> Any:
@@ -332,7 +332,7 @@ def _slots(cls: type) -> dict[str, Any]:
 slots_of: Callable[[Any], dict[str, Any]] = lru_cache(maxsize=1024)(_slots)
 
 
-def held_in(slots: dict[str, Any], value: Any) -> dict[str, Any]:
+def read_slots(slots: dict[str, Any], value: Any) -> dict[str, Any]:
     """Read the slots of an instance; those that are not set are left out."""
     held = {}
     for name, slot in slots.items():
@@ -345,7 +345,7 @@ def held_in(slots: dict[str, Any], value: Any) -> dict[str, Any]:
 
 def _attributes(value: object) -> dict[str, Any]:
     """The attributes that an instance holds, in ``__dict__`` and in slots."""
-    return {**_dict_of(value), **held_in(slots_of(type(value)), value)}
+    return {**_dict_of(value), **read_slots(slots_of(type(value)), value)}
 
 
 def _dict_of(value: Any) -> dict[str, Any]:

@@ -12,10 +12,10 @@ Durability: TypeAlias = Literal["sync", "async", "exit"]
 _MODES: Final = get_args(Durability)
 
 
-def checked_durability(mode: object) -> Durability:
+def check_durability(mode: object) -> Durability:
     """The mode, if it is one; raises ``GraphError``.
 
-    >>> checked_durability("async")
+    >>> check_durability("async")
     'async'
     """
     if mode not in _MODES:

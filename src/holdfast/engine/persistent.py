@@ -93,7 +93,7 @@ class Layered(Mapping[K, V]):
     Its order is that in which keys were last set.
 
     >>> one = Layered({"a": 1, "b": 2})
-    >>> two = one.changed({"b": 3, "a": GONE})
+    >>> two = one.change({"b": 3, "a": GONE})
     >>> dict(one), dict(two)
     ({'a': 1, 'b': 2}, {'b': 3})
     """
@@ -106,7 +106,7 @@ class Layered(Mapping[K, V]):
         self.size = len(self._base)
         """The same as ``len``, without the cost of a call."""
 
-    def changed(self, changes: Mapping[K, V | _Gone]) -> Layered[K, V]:
+    def change(self, changes: Mapping[K, V | _Gone]) -> Layered[K, V]:
         """This mapping with ``changes`` made; a value of ``GONE`` removes its key."""
         layer = self._layer.copy()
         base, size = self._base, self.size
@@ -121,18 +121,6 @@ class Layered(Mapping[K, V]):
             layer = {}
         copy: Layered[K, V] = object.__new__(Layered)
         copy._base, copy._layer, copy.size = base, layer, size
-        return copy
-
-    def put(self, key: K, value: V) -> Layered[K, V]:
-        """This mapping with one value set, which is what most changes are."""
-        layer = self._layer.copy()
-        before = layer.pop(key, _MISSING)
-        layer[key] = value
-        if len(layer) > _SMALL:  # it may have to be folded
-            return self.changed({key: value})
-        copy: Layered[K, V] = object.__new__(Layered)
-        copy._base, copy._layer = self._base, layer
-        copy.size = self.size + (key not in self._base if before is _MISSING else before is GONE)
         return copy
 
     def __getitem__(self, key: K) -> V:

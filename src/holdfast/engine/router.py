@@ -6,14 +6,15 @@ from collections.abc import Iterable
 from types import CoroutineType
 from typing import Any
 
+from holdfast.engine._fast import make_tuple
 from holdfast.engine.message import Delivery, Output, Sent, Unrouted
 from holdfast.engine.persistent import Chain
 from holdfast.engine.snapshot import Buffer, BufferKey, Delta, Snapshot, advance
-from holdfast.engine.value import Joined, Value
+from holdfast.engine.value import JoinedValue, Value
 from holdfast.errors import ConditionFailed
-from holdfast.graph.edge import Direct, Edge, FanIn, FanOut, MultiSelection, Switch, describe
+from holdfast.graph.edge import Direct, Edge, FanIn, FanOut, MultiSelection, Switch, describe_edge
 from holdfast.graph.graph import Graph, host_of, path_of
-from holdfast.graph.typing.match import shown
+from holdfast.graph.typing.match import show_value
 from holdfast.ids import ExecutorId
 
 
@@ -21,10 +22,9 @@ class Router:
     """Routes the messages of one superstep and collects what comes of it."""
 
     __slots__ = (
-        "_buffered",
         "_graph",
-        "_joins",
         "_snapshot",
+        "buffered",
         "deliveries",
         "instances",
         "outputs",
@@ -34,8 +34,7 @@ class Router:
     def __init__(self, graph: Graph, snapshot: Snapshot) -> None:
         self._graph = graph
         self._snapshot = snapshot
-        self._buffered: dict[BufferKey, dict[ExecutorId, list[Value]]] = {}
-        self._joins: dict[BufferKey, FanIn] = {}
+        self.buffered: dict[BufferKey, tuple[FanIn, dict[ExecutorId, list[Value]]]] = {}
         self.deliveries: list[Delivery] = []
         self.outputs: list[Output] = []
         self.unrouted: list[Unrouted] = []
@@ -55,7 +54,7 @@ class Router:
             elif path or sole.nested is not None:
                 self._deliver(graph, path, sole.id, value, source)
             else:
-                self.deliveries.append(Delivery(sole.id, value, source))
+                self.deliveries.append(make_tuple(Delivery, (sole.id, value, source, None)))
             return
         taken = False
         for edge in graph.outgoing[local]:
@@ -103,12 +102,10 @@ class Router:
         self.deliveries.append(Delivery(address, value, source))
 
     def _buffer(self, edge: FanIn, path: str, source: ExecutorId, value: Value) -> None:
-        buffered = self._buffered.get((path, edge.buffer_key))  # type: ignore[call-overload]
-        if buffered is None:
-            key = BufferKey(path, edge.buffer_key)
-            buffered = self._buffered[key] = {}
-            self._joins[key] = edge
-        buffered.setdefault(source, []).append(value)
+        held = self.buffered.get((path, edge.buffer_key))  # type: ignore[call-overload]
+        if held is None:
+            held = self.buffered[BufferKey(path, edge.buffer_key)] = (edge, {})
+        held[1].setdefault(source, []).append(value)
 
     def release(self) -> tuple[dict[BufferKey, Buffer | None], dict[BufferKey, None]]:
         """Deliver what the fan-ins hold whose sources have all sent.
@@ -117,16 +114,14 @@ class Router:
         """
         changed: dict[BufferKey, Buffer | None] = {}
         over: dict[BufferKey, None] = {}
-        if not self._buffered:
-            return changed, over
         for key, graph, edge in self._in_graph_order():
-            held, new = self._snapshot.buffers.get(key, {}), self._buffered[key]
+            held, new = self._snapshot.buffers.get(key, {}), self.buffered[key][1]
             expected = expected_sources(self._snapshot, key, edge)
             if all(source in held or source in new for source in expected):
                 # One that is not waited for may have sent as well.
                 order = dict.fromkeys((*expected, *edge.sources))
                 parts = [v for source in order for v in (*held.get(source, ()), *new.get(source, ()))]
-                self._deliver(graph, key.path, edge.target, Joined(None, Chain.of(parts)), None)
+                self._deliver(graph, key.path, edge.target, JoinedValue(None, Chain.of(parts)), None)
                 changed[key] = None
                 if key in self._snapshot.rounds:
                     over[key] = None
@@ -138,7 +133,7 @@ class Router:
         return changed, over
 
     def _in_graph_order(self) -> list[tuple[BufferKey, Graph, FanIn]]:
-        joins = [(key, self._graph.at(key.path), edge) for key, edge in self._joins.items()]
+        joins = [(key, self._graph.at(key.path), edge) for key, (edge, _) in self.buffered.items()]
         return sorted(joins, key=lambda join: (join[0].path, join[1].fan_ins.index(join[2])))
 
 
@@ -162,10 +157,9 @@ def release_complete(graph: Graph, snapshot: Snapshot) -> tuple[Snapshot, Delta]
     """
     router = Router(graph, snapshot)
     for key, held in snapshot.buffers.items():
-        edge = graph.at(key.path).join(key.fan_in)
+        edge = graph.at(key.path).fan_in(key.fan_in)
         if all(source in held for source in expected_sources(snapshot, key, edge)):
-            router._joins[key] = edge
-            router._buffered[key] = {}
+            router.buffered[key] = (edge, {})
     buffers, rounds = router.release()
     if not buffers:
         return None
@@ -228,7 +222,7 @@ def _selected(graph: Graph, edge: MultiSelection, value: Value) -> list[Executor
     chosen = None if isinstance(answer, str) or not isinstance(answer, Iterable) else list(answer)
     if chosen is None or any(target not in known for target in chosen):
         raise ConditionFailed(
-            f"{describe(edge)}: its selection must return a list of ids out of {known}, "
+            f"{describe_edge(edge)}: its selection must return a list of ids out of {known}, "
             f"but it returned {answer if chosen is None else chosen!r}",
             executor_id=edge.source,
         )
@@ -246,15 +240,15 @@ def _asked(edge: Edge, target: ExecutorId | None, function: Any, value: Value, *
         asked = "selection" if isinstance(edge, MultiSelection) else "condition"
         to = f" for target {target!r}" if target is not None and isinstance(edge, Switch) else ""
         raise ConditionFailed(
-            f"{describe(edge)}: its {asked}{to} raised {shown(error, _LONGEST)} for the message {brief(message)}; "
-            f"it must give an answer for every message of the types that the target takes",
+            f"{describe_edge(edge)}: its {asked}{to} raised {show_value(error, _LONGEST)} for the message "
+            f"{brief(message)}; it must give an answer for every message of the types that the target takes",
             executor_id=edge.sources[0],
         ) from error
 
 
 def brief(message: object) -> str:
     """A message as an error or warning shows it: with its type, never too long."""
-    return f"{shown(message, _LONGEST)} ({type(message).__name__})"
+    return f"{show_value(message, _LONGEST)} ({type(message).__name__})"
 
 
 _LONGEST = 120

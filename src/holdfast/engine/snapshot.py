@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from holdfast.engine._fast import made
+from holdfast.engine._fast import make_tuple
 from holdfast.engine.message import Delivery, Expiry, Output, Request
 from holdfast.engine.persistent import GONE, Chain, Layered
 from holdfast.engine.state import EMPTY_STATE, Append, Drop, Place, Put, Scope, State, Write, write
 from holdfast.engine.status import RunStatus
-from holdfast.engine.value import Joined, Value
+from holdfast.engine.value import JoinedValue, Value
 from holdfast.ids import ExecutorId, RequestId
 
 Buffer: TypeAlias = Mapping[ExecutorId, Chain[Value]]
@@ -68,39 +68,36 @@ def advance(snapshot: Snapshot, delta: Delta) -> Snapshot:
     if writes:
         state = write(state, writes)
     if dropped:
-        state = state.changed(dict.fromkeys(dropped, GONE))
+        state = state.change(dict.fromkeys(dropped, GONE))
     if buffered:
-        buffers = buffers.changed({key: buffer or GONE for key, buffer in buffered.items()})
+        buffers = buffers.change({key: buffer or GONE for key, buffer in buffered.items()})
     if given_out:
         outputs = outputs.extend(given_out)
     if asked:
-        requests = requests.changed({request.request_id: request for request in asked})
+        requests = requests.change({request.request_id: request for request in asked})
     if started:
-        instances = instances.changed({host: count or GONE for host, count in started.items()})
+        instances = instances.change({host: count or GONE for host, count in started.items()})
     if over:
-        rounds = rounds.changed(dict.fromkeys(over, GONE))
+        rounds = rounds.change(dict.fromkeys(over, GONE))
     superstep, since_input = superstep + 1, since_input + 1
-    return made(
+    return make_tuple(
         Snapshot,
-        (superstep, since_input, deliveries, state, buffers, outputs, requests, answered, instances, rounds),
+        (
+            superstep,
+            since_input,
+            deliveries,
+            state,
+            buffers,
+            outputs,
+            requests,
+            answered,
+            instances,
+            rounds,
+        ),
     )
 
 
-def advance_alone(
-    snapshot: Snapshot, deliveries: tuple[Delivery, ...], writes: Mapping[Place, Write]
-) -> Snapshot:
-    """The same for a superstep that brought nothing but deliveries and writes, as most do."""
-    superstep, since_input, _, state, buffers, outputs, requests, answered, instances, rounds = snapshot
-    if writes:
-        state = write(state, writes)
-    superstep, since_input = superstep + 1, since_input + 1
-    return made(
-        Snapshot,
-        (superstep, since_input, deliveries, state, buffers, outputs, requests, answered, instances, rounds),
-    )
-
-
-def answered(snapshot: Snapshot, responses: Mapping[RequestId, Value]) -> Snapshot:
+def deliver_answers(snapshot: Snapshot, responses: Mapping[RequestId, Value]) -> Snapshot:
     """The snapshot after responses came in: each is delivered to the executor that asked.
 
     They are delivered in the order in which the requests were made, whoever answered first.
@@ -116,8 +113,8 @@ def answered(snapshot: Snapshot, responses: Mapping[RequestId, Value]) -> Snapsh
     return snapshot._replace(
         since_input=0,
         deliveries=(*snapshot.deliveries, *deliveries),
-        requests=snapshot.requests.changed(dict.fromkeys(responses, GONE)),
-        answered=snapshot.answered.changed(dict.fromkeys(responses, True)),
+        requests=snapshot.requests.change(dict.fromkeys(responses, GONE)),
+        answered=snapshot.answered.change(dict.fromkeys(responses, True)),
     )
 
 
@@ -128,7 +125,7 @@ def with_expiries(snapshot: Snapshot, expiries: Mapping[RequestId, Expiry | None
         for key, request in snapshot.requests.items()
         if key in expiries and expiries[key] != request.expiry
     }
-    return snapshot._replace(requests=snapshot.requests.changed(changed)) if changed else snapshot
+    return snapshot._replace(requests=snapshot.requests.change(changed)) if changed else snapshot
 
 
 def status_at_rest(snapshot: Snapshot) -> RunStatus:
@@ -140,7 +137,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-def distance(before: Snapshot, after: Snapshot) -> Delta:
+def compute_delta(before: Snapshot, after: Snapshot) -> Delta:
     """One delta for all supersteps between two snapshots, between which no request was answered.
 
     ``advance`` makes the later snapshot of it, but for the numbers of supersteps: with the same values, which are
@@ -176,11 +173,11 @@ def _writes(before: State, after: State) -> dict[Place, Write]:
 
 def _write(held: Value | None, value: Value) -> Write:
     """What was appended, where a value only grew: what is stored already need not be stored again."""
-    if isinstance(value, Joined):
+    if isinstance(value, JoinedValue):
         base, tail = value.parts()
         if base is not None and base is held:
             return Append(tail)
-        if isinstance(held, Joined):
+        if isinstance(held, JoinedValue):
             old_base, old_tail = held.parts()
             known = len(old_tail)
             if base is old_base and known and _begins_with(tail, old_tail):

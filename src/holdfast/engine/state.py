@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any, NamedTuple, TypeAlias
 
-from holdfast.engine._fast import made
+from holdfast.engine._fast import make_tuple
 from holdfast.engine.persistent import GONE, Chain, Layered
 from holdfast.engine.value import Captor, Value, append_to, items_of
 from holdfast.errors import StateConflict, WrongType
@@ -76,10 +76,6 @@ def read(state: State, scope: Scope, key: str) -> Value | None:
 
 def write(state: State, writes: Mapping[Place, Write]) -> State:
     """``state`` after ``writes``; costs what is written, not what is there."""
-    if len(writes) == 1:  # as in most supersteps that write
-        (((scope, key), change),) = writes.items()
-        if isinstance(change, Put):
-            return state.put(scope, state.get(scope, _EMPTY_SCOPE).put(key, change.value))
     by_scope: dict[Scope, dict[str, Any]] = {}
     for (scope, key), change in writes.items():
         changed = by_scope.get(scope)
@@ -93,9 +89,9 @@ def write(state: State, writes: Mapping[Place, Write]) -> State:
             changed[key] = GONE
     scopes: dict[Scope, Any] = {}
     for scope, changed in by_scope.items():
-        keys = state.get(scope, _EMPTY_SCOPE).changed(changed)
+        keys = state.get(scope, _EMPTY_SCOPE).change(changed)
         scopes[scope] = keys if keys.size else GONE
-    return state.changed(scopes)
+    return state.change(scopes)
 
 
 def combine(
@@ -105,49 +101,36 @@ def combine(
 
     Raises ``StateConflict`` where two turns changed one key in ways that do not combine.
     """
-    if len(turns) == 1:
-        return combine_alone(state, *turns[0], capture)
+    if len(turns) == 1 and not any(isinstance(change, Update) for change in turns[0][1].values()):
+        return turns[0][1]  # type: ignore[return-value]  # without updates they are writes
     by_place: dict[Place, list[tuple[ExecutorId, Change]]] = {}
     for executor_id, changes in turns:
         for place, change in changes.items():
             by_place.setdefault(place, []).append((executor_id, change))
-    return {place: _combined(state, place, made, capture) for place, made in by_place.items()}
+    return {place: _combined(state, place, changes, capture) for place, changes in by_place.items()}
 
 
-def combine_alone(
-    state: State, executor_id: ExecutorId, changes: Changes, capture: Captor
-) -> Mapping[Place, Write]:
-    """The same for the changes of a single turn: nothing to combine, but updates are merged into what is there."""
-    for change in changes.values():
-        if isinstance(change, Update):
-            return {
-                place: _combined(state, place, [(executor_id, made)], capture)
-                for place, made in changes.items()
-            }
-    return changes  # type: ignore[return-value]  # without updates they are writes
-
-
-def _combined(state: State, place: Place, made: list[tuple[ExecutorId, Change]], capture: Captor) -> Write:
-    first = made[0][1]
-    kinds = {type(change) for _, change in made}
-    if len(made) == 1 and not isinstance(first, Update):
+def _combined(state: State, place: Place, changes: list[tuple[ExecutorId, Change]], capture: Captor) -> Write:
+    first = changes[0][1]
+    kinds = {type(change) for _, change in changes}
+    if len(changes) == 1 and not isinstance(first, Update):
         return first
     if kinds == {Append}:
         return Append(
-            Chain.of([item for _, change in made if isinstance(change, Append) for item in change.items])
+            Chain.of([item for _, change in changes if isinstance(change, Append) for item in change.items])
         )
     if kinds == {Drop}:
         return Drop()
-    rules = {change.rule for _, change in made if isinstance(change, Update)}
+    rules = {change.rule for _, change in changes if isinstance(change, Update)}
     if kinds == {Update} and len(rules) == 1:
         updates = [
-            (who, value) for who, change in made if isinstance(change, Update) for value in change.updates
+            (who, value) for who, change in changes if isinstance(change, Update) for value in change.updates
         ]
         current, rule = read(state, *place), rules.pop()
         if rule is Merge.APPEND and (items := _appended(current, [value for _, value in updates], capture)):
             return Append(items)
-        return Put(merged(current, updates, rule, place, capture))
-    raise _conflict(place, made)
+        return Put(merge_updates(current, updates, rule, place, capture))
+    raise _conflict(place, changes)
 
 
 def _appended(current: Value | None, updates: list[Value], capture: Captor) -> Chain[Value] | None:
@@ -160,10 +143,10 @@ def _appended(current: Value | None, updates: list[Value], capture: Captor) -> C
     return Chain.of(updates) if current is not None and kind in (str, bytes) else None
 
 
-def _conflict(place: Place, made: list[tuple[ExecutorId, Change]]) -> StateConflict:
+def _conflict(place: Place, changes: list[tuple[ExecutorId, Change]]) -> StateConflict:
     scope, key = place
     (first, one), (second, other) = next(
-        pair for pair in combinations(made, 2) if not _combine(pair[0][1], pair[1][1])
+        pair for pair in combinations(changes, 2) if not _combine(pair[0][1], pair[1][1])
     )
     return StateConflict(
         f"{first!r} {_done(one)} and {second!r} {_done(other)} key {key!r} of {scope} in one superstep; "
@@ -198,7 +181,7 @@ def rule_name(rule: MergeRule) -> str:
     return str(rule) if isinstance(rule, Merge) else getattr(rule, "__name__", repr(rule))
 
 
-def merged(
+def merge_updates(
     current: Value | None,
     updates: Iterable[tuple[ExecutorId, Value]],
     rule: MergeRule,
@@ -243,7 +226,7 @@ _RULES: dict[Merge, Callable[[Any, Any], Any]] = {
 MergeFor: TypeAlias = Callable[[Scope, str], MergeRule | None]
 
 
-class Staging:
+class StagedState:
     """The changes that one turn stages over the committed state: it reads its own writes, others do not."""
 
     __slots__ = ("_capture", "_committed", "_merge_for", "_owner", "changes")
@@ -271,7 +254,7 @@ class Staging:
             case Update():
                 current = read(self._committed, scope, key)
                 updates = [(self._owner, value) for value in change.updates]
-                return merged(current, updates, change.rule, (scope, key), self._capture)
+                return merge_updates(current, updates, change.rule, (scope, key), self._capture)
             case Drop():
                 return None
 
@@ -281,7 +264,7 @@ class Staging:
         if rule is None and self._merge_for is not None:
             rule = self._merge_for(scope, key)
         if rule is None:
-            self.changes[place] = made(Put, (value,))
+            self.changes[place] = make_tuple(Put, (value,))
             return
         staged = self.changes.get(place)
         if isinstance(staged, Update):
@@ -290,7 +273,9 @@ class Staging:
             self.changes[place] = Update((value,), rule)
         else:
             current = self.read(scope, key)
-            self.changes[place] = Put(merged(current, [(self._owner, value)], rule, place, self._capture))
+            self.changes[place] = Put(
+                merge_updates(current, [(self._owner, value)], rule, place, self._capture)
+            )
 
     def append(self, scope: Scope, key: str, item: Value, rule: MergeRule | None = None) -> None:
         """Put ``item`` behind the value."""

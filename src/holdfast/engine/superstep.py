@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from holdfast.engine._fast import made
+from holdfast.engine._fast import make_tuple
 from holdfast.engine.limits import Limits
 from holdfast.engine.message import Delivery, Output, Request, Sent, Unrouted
 from holdfast.engine.router import Router, brief, deliver_input, expected_sources
-from holdfast.engine.snapshot import Buffer, BufferKey, Delta, Snapshot, advance, advance_alone
-from holdfast.engine.state import NO_CHANGES, Changes, Place, Write, combine, combine_alone
+from holdfast.engine.snapshot import Buffer, BufferKey, Delta, Snapshot, advance
+from holdfast.engine.state import NO_CHANGES, Changes, combine
 from holdfast.engine.value import Captor, Copier
 from holdfast.errors import InvalidArgument, LimitExceeded, WrongType
 from holdfast.graph.graph import Graph, ancestors, path_of
@@ -70,14 +70,14 @@ def begin(
     router = deliver_input(graph, (capture or Copier(limits.max_value_size))(message, "input"))
     given = Snapshot(deliveries=tuple(router.deliveries))
     started = router.instances
-    return given._replace(instances=given.instances.changed(started)) if started else given
+    return given._replace(instances=given.instances.change(started)) if started else given
 
 
 def plan(graph: Graph, snapshot: Snapshot) -> tuple[Turn, ...]:
     """The turns of the next superstep: executors in graph order, each with its messages as they were sent."""
     deliveries = snapshot.deliveries
     if len(deliveries) == 1:
-        return (made(Turn, (deliveries[0].target, deliveries)),)
+        return (make_tuple(Turn, (deliveries[0].target, deliveries)),)
     by_target: dict[ExecutorId, list[Delivery]] = {}
     for delivery in deliveries:
         by_target.setdefault(delivery.target, []).append(delivery)
@@ -102,11 +102,9 @@ def apply(
     raises where it needs a value that is not in memory. Merged values are captured by ``capture``, else copied.
     """
     capture = capture or Copier(limits.max_value_size)
-    if len(outcomes) == 1 and (applied := _passed_on(graph, snapshot, outcomes[0], capture)) is not None:
-        return applied
     router = Router(graph, snapshot)
     changed: list[tuple[ExecutorId, Changes]] = []
-    requests: list[Request] = []
+    requests: tuple[Request, ...] = ()
     for executor_id, messages, changes, outputs, asked in outcomes:
         for sent in messages:
             router.send(executor_id, sent)
@@ -114,51 +112,23 @@ def apply(
             router.give_out(output)
         if changes:
             changed.append((executor_id, changes))
-        requests += asked
+        if asked:
+            requests += tuple(asked)
     if requests:
         _check_ids(requests, snapshot)
-    buffers, rounds = router.release()
+    buffers, rounds = router.release() if router.buffered else _NOTHING_RELEASED
     if len(router.deliveries) > limits.max_deliveries:
         raise _too_many(router.deliveries, snapshot, limits)
     writes = combine(snapshot.state, changed, capture) if changed else {}
-    delta = Delta(
-        tuple(router.deliveries),
-        writes,
-        buffers,
-        tuple(router.outputs),
-        tuple(requests),
-        router.instances,
-        rounds=rounds,
-    )
+    deliveries, outputs = tuple(router.deliveries), tuple(router.outputs)
+    delta = make_tuple(Delta, (deliveries, writes, buffers, outputs, requests, router.instances, (), rounds))
     after = advance(snapshot, delta)
     if not graph.nests:
-        return Applied(after, delta, router.unrouted)
+        return make_tuple(Applied, (after, delta, router.unrouted, _NO_PATHS))
     return _without_finished(after, delta, snapshot, outcomes, router.unrouted)
 
 
-def _passed_on(graph: Graph, snapshot: Snapshot, outcome: Outcome, capture: Captor) -> Applied | None:
-    """What comes of a single turn that sent one message along its one plain edge, as most turns do.
-
-    Nothing has to be collected for it. None for all others.
-    """
-    source, messages, changes, outputs, requests = outcome
-    if len(messages) != 1 or outputs or requests or graph.nests:
-        return None
-    value, only = messages[0]
-    target = graph.sole_targets.get(source)
-    if target is None or only is not None or target.dispatch.find(value.peek()) is None:
-        return None
-    deliveries = (made(Delivery, (target.id, value, source, None)),)
-    writes = combine_alone(snapshot.state, source, changes, capture) if changes else _NO_WRITES
-    delta = made(Delta, (deliveries, writes, _NO_BUFFERS, (), (), _NO_INSTANCES, (), _NO_ROUNDS))
-    after = advance_alone(snapshot, deliveries, writes)
-    return made(Applied, (after, delta, (), _NO_PATHS))
-
-
-_NO_WRITES: Mapping[Place, Write] = {}
-_NO_BUFFERS: Mapping[BufferKey, Buffer | None] = {}
-_NO_INSTANCES: Mapping[ExecutorId, int | None] = {}
-_NO_ROUNDS: Mapping[BufferKey, None] = {}
+_NOTHING_RELEASED: tuple[dict[BufferKey, Buffer | None], dict[BufferKey, None]] = ({}, {})
 _NO_PATHS: frozenset[str] = frozenset()
 
 
@@ -216,14 +186,14 @@ def _without_finished(
     return Applied(advance(before, delta), delta, unrouted, finished)
 
 
-def waiting_joins(graph: Graph, snapshot: Snapshot) -> tuple[WaitingJoin, ...]:
+def find_waiting_joins(graph: Graph, snapshot: Snapshot) -> tuple[WaitingJoin, ...]:
     """The fan-ins that hold messages and wait for more."""
     return tuple(
         WaitingJoin(
             key,
             tuple(
                 source
-                for source in expected_sources(snapshot, key, graph.at(key.path).join(key.fan_in))
+                for source in expected_sources(snapshot, key, graph.at(key.path).fan_in(key.fan_in))
                 if source not in buffer
             ),
         )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
-from holdfast.engine.copies import Maker, copied, differs, endless, is_immutable, is_larger, maker_of
+from holdfast.engine.copies import Maker, deep_copy, differs, is_immutable, is_larger, maker_of, nesting_error
 from holdfast.engine.persistent import Chain
 from holdfast.errors import LimitExceeded
 from holdfast.graph.typing.types import TypeForm
@@ -84,7 +84,7 @@ class Fetchable(Protocol):
         ...
 
 
-class Shared:
+class ImmutableValue:
     """A deeply immutable value, held by reference."""
 
     __slots__ = ("_value",)
@@ -115,7 +115,7 @@ class Shared:
         return f"Shared({self._value!r})"
 
 
-class Copied:
+class CopiedValue:
     """A value that can be changed: the copy that nobody else can reach."""
 
     __slots__ = ("_make", "_pristine", "_reads")
@@ -143,7 +143,7 @@ class Copied:
         self._reads += 1
         if self._reads == 2:  # what is read again is worth a maker
             self._make = maker_of(self._pristine)
-        return copied(self._pristine, "value")
+        return deep_copy(self._pristine, "value")
 
     def __eq__(self, other: object) -> bool:
         return _equal(self, other)
@@ -154,7 +154,7 @@ class Copied:
         return f"Copied({self._pristine!r})"
 
 
-class Joined:
+class JoinedValue:
     """A list, str or bytes that grew by appending; the parts are put together when someone reads."""
 
     __slots__ = ("_base", "_tail")
@@ -172,9 +172,9 @@ class Joined:
     def missing(self) -> Sequence[Fetchable]:
         return missing_of(self._tail if self._base is None else (self._base, *self._tail))
 
-    def append(self, items: Chain[Value]) -> Joined:
+    def append(self, items: Chain[Value]) -> JoinedValue:
         """This value with ``items`` behind it; costs what the items cost."""
-        return Joined(self._base, self._tail.extend(tuple(items)))
+        return JoinedValue(self._base, self._tail.extend(tuple(items)))
 
     def peek(self) -> Any:
         return self._assembled(lambda value: value.peek())
@@ -222,16 +222,16 @@ def _equal(one: Value, other: object) -> bool:
     return hasattr(theirs, "peek") and one.type is theirs.type and not differs(one.peek(), theirs.peek())
 
 
-def append_to(value: Value | None, items: Chain[Value]) -> Joined:
+def append_to(value: Value | None, items: Chain[Value]) -> JoinedValue:
     """``value`` with ``items`` behind it; absent gives a list."""
-    if isinstance(value, Joined):
+    if isinstance(value, JoinedValue):
         return value.append(items)
-    return Joined(value, items)
+    return JoinedValue(value, items)
 
 
 def items_of(value: Value, capture: Captor) -> Sequence[Value]:
     """The items of a list, each as a value."""
-    if isinstance(value, Joined) and value._base is None:
+    if isinstance(value, JoinedValue) and value._base is None:
         return tuple(value._tail)
     return [capture(item, f"item [{index}]") for index, item in enumerate(value.peek())]
 
@@ -248,11 +248,11 @@ def capture(value: object, place: str, limit: int) -> Value:
     kind = type(value)
     # A character has four bytes at most.
     if kind in _ATOMS or ((kind is str or kind is bytes) and len(value) <= limit // 4):  # type: ignore[arg-type]
-        return Shared(value)
+        return ImmutableValue(value)
     try:
-        captured = Shared(value) if is_immutable(value) else Copied(copied(value, place))
+        captured = ImmutableValue(value) if is_immutable(value) else CopiedValue(deep_copy(value, place))
     except RecursionError:
-        raise endless(value, place) from None
+        raise nesting_error(value, place) from None
     if is_larger(captured.peek(), limit):
         raise LimitExceeded(
             "max_value_size",
@@ -273,14 +273,14 @@ class Copier:
 
     def __call__(self, value: object, place: str) -> Value:
         if type(value) in _ATOMS:  # here, too, because most messages are
-            return Shared(value)
+            return ImmutableValue(value)
         return capture(value, place, self._limit)
 
     def allow(self, form: TypeForm, where: str) -> None:
         """Anything that can be copied is allowed."""
 
     def changed(self, value: object, captured: Value) -> bool:
-        return isinstance(captured, Copied) and differs(value, captured.peek())
+        return isinstance(captured, CopiedValue) and differs(value, captured.peek())
 
     def differs(self, value: object, held: Value) -> bool:
         return differs(held.peek(), value, unsure=True)

@@ -28,7 +28,7 @@ def check_aliases(graph: Graph) -> None:
             )
 
 
-def renamed(graph: Graph, address: str) -> str:
+def resolve_address(graph: Graph, address: str) -> str:
     """The address under which the executor that a checkpoint calls ``address`` stands in ``graph`` now.
 
     Each segment that is an alias where it stands is replaced; what is unknown stays as it is.
@@ -40,8 +40,8 @@ def renamed(graph: Graph, address: str) -> str:
     >>> inner = WorkflowBuilder(name="Inner").set_start_executor(draft).with_alias("write", draft).build()
     >>> legal = WorkflowExecutor(inner, id="legal")
     >>> graph = WorkflowBuilder(name="Outer").set_start_executor(legal).with_alias("review", legal).build().graph
-    >>> renamed(graph, "review#2/write"), renamed(graph, "legal#2/draft"), renamed(graph, "write")
-    ('legal#2/draft', 'legal#2/draft', 'write')
+    >>> [resolve_address(graph, address) for address in ("review#2/write", "legal#2/draft", "write")]
+    ['legal#2/draft', 'legal#2/draft', 'write']
     """
     here: Graph | None = graph
     segments: list[str] = []
@@ -55,7 +55,7 @@ def renamed(graph: Graph, address: str) -> str:
     return "/".join(segments)
 
 
-def renamed_path(graph: Graph, path: str) -> str:
+def resolve_path(graph: Graph, path: str) -> str:
     """The path at which the nested graph stands now that a checkpoint has at ``path``; "" is the outermost.
 
     >>> from holdfast import WorkflowBuilder, WorkflowExecutor, executor
@@ -65,19 +65,19 @@ def renamed_path(graph: Graph, path: str) -> str:
     >>> inner = WorkflowBuilder(name="Inner").set_start_executor(draft).build()
     >>> legal = WorkflowExecutor(inner, id="legal")
     >>> graph = WorkflowBuilder(name="Outer").set_start_executor(legal).with_alias("review", legal).build().graph
-    >>> renamed_path(graph, "review#2/"), renamed_path(graph, "")
+    >>> resolve_path(graph, "review#2/"), resolve_path(graph, "")
     ('legal#2/', '')
     """
     # What stands behind the last slash is empty, and nothing is called that.
-    return renamed(graph, path)
+    return resolve_address(graph, path)
 
 
-def renamed_source(graph: Graph, path: str, source: str) -> str:
+def resolve_source(graph: Graph, path: str, source: str) -> str:
     """What a source of a fan-in is called now, in the graph that a checkpoint has at ``path``."""
     return _aliases_at(graph, path).get(ExecutorId(source), source)
 
 
-def renamed_buffer(graph: Graph, path: str, fan_in: str) -> str:
+def resolve_buffer_key(graph: Graph, path: str, fan_in: str) -> str:
     """The key of a fan-in's buffer with the names of now, in the graph that a checkpoint has at ``path``.
 
     >>> from holdfast import WorkflowBuilder, executor
@@ -88,7 +88,7 @@ def renamed_buffer(graph: Graph, path: str, fan_in: str) -> str:
     ... def join(texts: list[str]) -> str:
     ...     return ", ".join(texts)
     >>> builder = WorkflowBuilder(name="Join").set_start_executor(read).add_fan_in_edges([read], join)
-    >>> renamed_buffer(builder.with_alias("fetch", read).build().graph, "", "'fetch' -> 'join'")
+    >>> resolve_buffer_key(builder.with_alias("fetch", read).build().graph, "", "'fetch' -> 'join'")
     "'read' -> 'join'"
     """
     names = {repr(str(old)): repr(str(new)) for old, new in _aliases_at(graph, path).items()}
@@ -97,6 +97,6 @@ def renamed_buffer(graph: Graph, path: str, fan_in: str) -> str:
 
 def _aliases_at(graph: Graph, path: str) -> Mapping[ExecutorId, ExecutorId]:
     try:
-        return graph.at(renamed_path(graph, path)).aliases
+        return graph.at(resolve_path(graph, path)).aliases
     except KeyError:  # there is no such graph
         return {}

@@ -54,7 +54,7 @@ class FanIn(NamedTuple):
     """Names its buffer in snapshots: by what it joins, not by its position among the edges."""
 
     @classmethod
-    def joining(cls, sources: tuple[ExecutorId, ...], target: ExecutorId) -> FanIn:
+    def of(cls, sources: tuple[ExecutorId, ...], target: ExecutorId) -> FanIn:
         """The fan-in from ``sources`` to ``target``."""
         return cls(sources, target, f"{', '.join(map(repr, sources))} -> {target!r}")
 
@@ -101,12 +101,12 @@ class MultiSelection(NamedTuple):
 Edge: TypeAlias = Direct | FanOut | FanIn | Switch | MultiSelection
 
 
-def describe(edge: Edge) -> str:
+def describe_edge(edge: Edge) -> str:
     """The edge as people name it in messages.
 
-    >>> describe(Direct(ExecutorId("a"), ExecutorId("b"), label="P0"))
+    >>> describe_edge(Direct(ExecutorId("a"), ExecutorId("b"), label="P0"))
     "edge 'a' -> 'b' [P0]"
-    >>> describe(FanIn.joining((ExecutorId("a"), ExecutorId("b")), ExecutorId("c")))
+    >>> describe_edge(FanIn.of((ExecutorId("a"), ExecutorId("b")), ExecutorId("c")))
     "fan-in 'a', 'b' -> 'c'"
     """
     sources = ", ".join(repr(str(source)) for source in edge.sources)

@@ -10,7 +10,7 @@ from holdfast.errors import GraphError
 from holdfast.graph.context import PassOn, WorkflowContext
 from holdfast.graph.handler import Handler, Policy, handler, response_handler
 from holdfast.graph.retry import RetryPolicy
-from holdfast.graph.typing.annotations import Declared, Function, locals_named_by, read_signature
+from holdfast.graph.typing.annotations import DeclaredTypes, Function, find_local_names, read_signature
 from holdfast.graph.typing.types import TypeForm
 from holdfast.ids import ExecutorId
 
@@ -178,13 +178,13 @@ def executor(
     >>> WorkflowBuilder(name="Double").set_start_executor(twice).build().run_sync(21).outputs
     [42]
     """
-    declared = Declared(input, output, workflow_output)
+    declared = DeclaredTypes(input, output, workflow_output)
 
     def make(wrapped: Function) -> FunctionExecutor[..., Any]:
         name = id if id is not None else wrapped.__name__
         place = f"executor {name!r}"
-        signed = read_signature(wrapped, place, declared, locals_named_by(wrapped, depth=depth))
-        handler = Handler("function", signed, Policy(retry, timeout).checked(place))
+        signed = read_signature(wrapped, place, declared, find_local_names(wrapped, depth=depth))
+        handler = Handler("function", signed, Policy(retry, timeout).check(place))
         return FunctionExecutor(wrapped, name, handler)
 
     depth = 2 if function is None else 3  # how far below the decorated function its frame is

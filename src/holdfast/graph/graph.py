@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from holdfast.graph.describe.description import (
-    described,
+    describe_graph,
     description_text,
     fingerprint_by_classes,
     fingerprint_of,
@@ -21,7 +21,7 @@ from holdfast.graph.typing.types import TypeForm
 from holdfast.ids import ExecutorId
 
 
-class Located(NamedTuple):
+class ExecutorLocation(NamedTuple):
     """Where an executor stands: its graph, the path of that graph and its spec there.
 
     The path of the outermost graph is empty, that of a nested one ends with a slash: ``"review#1/"``.
@@ -94,7 +94,7 @@ class Graph:
         """The fan-ins, in the order in which they were added."""
         return tuple(edge for edge in self.edges if isinstance(edge, FanIn))
 
-    def join(self, buffer_key: str) -> FanIn:
+    def fan_in(self, buffer_key: str) -> FanIn:
         """The fan-in whose buffer is called so; raises ``KeyError`` if there is none."""
         for edge in self.fan_ins:
             if edge.buffer_key == buffer_key:
@@ -102,9 +102,9 @@ class Graph:
         raise KeyError(buffer_key)
 
     @cached_property
-    def located(self) -> dict[ExecutorId, Located]:
+    def locations(self) -> dict[ExecutorId, ExecutorLocation]:
         """Where the executors of the outermost graph stand."""
-        return {spec.id: Located(self, "", spec) for spec in self.executors.values()}
+        return {spec.id: ExecutorLocation(self, "", spec) for spec in self.executors.values()}
 
     @cached_property
     def nests(self) -> bool:
@@ -132,11 +132,11 @@ class Graph:
             graph = nested
         return graph
 
-    def locate(self, address: str) -> Located:
+    def locate(self, address: str) -> ExecutorLocation:
         """Where the executor with this address stands; raises ``KeyError`` if there is none."""
         path = path_of(address)
         graph = self.at(path)
-        return Located(graph, path, graph.executors[ExecutorId(address[len(path) :])])
+        return ExecutorLocation(graph, path, graph.executors[ExecutorId(address[len(path) :])])
 
     def position(self, address: str) -> tuple[int, ...]:
         """Where an address comes in graph order; nested ones stand at their host's place, oldest first."""
@@ -152,7 +152,7 @@ class Graph:
         """The merge declared for a key of a shared scope, or for the whole scope."""
         return self.merges.get((scope_name, key)) or self.merges.get((scope_name, None))
 
-    def gives(self) -> tuple[TypeForm, ...]:
+    def output_types(self) -> tuple[TypeForm, ...]:
         """The types that the workflow gives out."""
         forms: list[TypeForm] = []
         for executor_id, spec in self.executors.items():
@@ -160,7 +160,9 @@ class Graph:
                 continue
             forms += spec.yields()
             if not self.outgoing[executor_id]:
-                forms += spec.sends() if spec.nested else [f for h in spec.handlers for f in h.signed.returns]
+                forms += (
+                    spec.sends() if spec.nested else [f for h in spec.handlers for f in h.signature.returns]
+                )
         return tuple(forms)
 
     @cached_property
@@ -185,7 +187,7 @@ class Graph:
         """What the graph looks like, as plain data that two graphs can be compared by (see ``described``)."""
         import copy
 
-        return copy.deepcopy(described(self))
+        return copy.deepcopy(describe_graph(self))
 
     @cached_property
     def description_text(self) -> str:

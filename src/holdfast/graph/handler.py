@@ -9,7 +9,13 @@ from typing import Any, NamedTuple, TypeVar, overload
 from holdfast.errors import GraphError
 from holdfast.graph.context import WorkflowContext
 from holdfast.graph.retry import RetryPolicy
-from holdfast.graph.typing.annotations import Declared, Function, Signed, locals_named_by, read_signature
+from holdfast.graph.typing.annotations import (
+    DeclaredTypes,
+    Function,
+    HandlerSignature,
+    find_local_names,
+    read_signature,
+)
 from holdfast.graph.typing.types import TypeForm, variables_of
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -28,7 +34,7 @@ class Policy(NamedTuple):
     retry: RetryPolicy | None = None
     timeout: float | None = None
 
-    def checked(self, place: str) -> Policy:
+    def check(self, place: str) -> Policy:
         """This policy, if it can be meant."""
         if type(self.retry) not in (RetryPolicy, type(None)):
             raise GraphError(f"{place}: retry must be a RetryPolicy, not {self.retry!r}")
@@ -40,7 +46,7 @@ class Policy(NamedTuple):
 class _Mark(NamedTuple):
     """What the decorators leave on a method until the workflow is built."""
 
-    declared: Declared
+    declared: DeclaredTypes
     policy: Policy
     answers: bool
     locals: dict[str, Any]  # names that string annotations refer to
@@ -50,7 +56,7 @@ class Handler(NamedTuple):
     """A handler with its types resolved."""
 
     name: str
-    signed: Signed
+    signature: HandlerSignature
     policy: Policy = Policy()
 
 
@@ -93,7 +99,9 @@ def handler(
     >>> [found.name for found in handlers_of(Count)]
     ['words', 'numbers']
     """
-    return _marked(function, Declared(input, output, workflow_output), Policy(retry, timeout), answers=False)
+    return _marked(
+        function, DeclaredTypes(input, output, workflow_output), Policy(retry, timeout), answers=False
+    )
 
 
 @overload
@@ -137,22 +145,22 @@ def response_handler(
     >>> result.pending_requests[0].data
     'deploy'
     """
-    declared = Declared(input, output, workflow_output, request)
+    declared = DeclaredTypes(input, output, workflow_output, request)
     return _marked(function, declared, Policy(retry, timeout), answers=True)
 
 
-def _marked(function: Any, declared: Declared, policy: Policy, *, answers: bool) -> Any:
+def _marked(function: Any, declared: DeclaredTypes, policy: Policy, *, answers: bool) -> Any:
     """The marked function, or the decorator that marks one; called by the decorators only, for its depth."""
 
     def mark(method: Function) -> Function:
         _refuse_second(method, answers, depth=2)
-        setattr(method, _MARK, _Mark(declared, policy, answers, locals_named_by(method, depth=2)))
+        setattr(method, _MARK, _Mark(declared, policy, answers, find_local_names(method, depth=2)))
         return method
 
     if function is None:
         return mark
     _refuse_second(function, answers, depth=3)
-    setattr(function, _MARK, _Mark(declared, policy, answers, locals_named_by(function, depth=3)))
+    setattr(function, _MARK, _Mark(declared, policy, answers, find_local_names(function, depth=3)))
     return function
 
 
@@ -188,4 +196,4 @@ def _resolved(cls: type, name: str, mark: _Mark) -> Handler:
     signed = read_signature(
         getattr(cls, name), place, mark.declared, mark.locals, answers=mark.answers, variables=variables
     )
-    return Handler(name, signed, mark.policy.checked(place))
+    return Handler(name, signed, mark.policy.check(place))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from holdfast.errors import InvalidArgument
-from holdfast.graph.typing.annotations import uncallable_signature
+from holdfast.graph.typing.annotations import find_uncallable_signature
 
 _NO_END = float("inf")
 _BOUNDS = (("backoff", 0, _NO_END), ("longest", 0, _NO_END), ("multiplier", 1, _NO_END), ("jitter", 0, 1))
@@ -47,7 +47,7 @@ class RetryPolicy:
         if all(isinstance(kind, type) and issubclass(kind, BaseException) for kind in kinds):
             return
         function = None if isinstance(self.retry_on, type | tuple) else self.retry_on
-        if not callable(function) or uncallable_signature(function, 1) is not None:
+        if not callable(function) or find_uncallable_signature(function, 1) is not None:
             raise self._wrong(
                 "retry_on", "an exception class, a tuple of them, or a function of the exception"
             )

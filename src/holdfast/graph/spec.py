@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import GraphError
 from holdfast.graph.executor import Executor, FunctionExecutor, Recipe, WorkflowExecutor, default_id
 from holdfast.graph.handler import Handler, handlers_of
-from holdfast.graph.typing.annotations import uncallable_signature
+from holdfast.graph.typing.annotations import find_uncallable_signature
 from holdfast.graph.typing.dispatch import Dispatch
 from holdfast.graph.typing.match import covers, matches
 from holdfast.graph.typing.types import (
@@ -17,7 +17,7 @@ from holdfast.graph.typing.types import (
     is_anything,
     is_nothing,
     members,
-    rendered,
+    render_form,
     type_name,
 )
 from holdfast.ids import ExecutorId
@@ -65,19 +65,21 @@ class ExecutorSpec:
                     f"({getattr(executor_class, name)!r},), with the comma"
                 )
         for name in _own_hooks(executor_class):
-            found = uncallable_signature(getattr(executor_class, name), 2)  # the executor and the context
+            found = find_uncallable_signature(
+                getattr(executor_class, name), 2
+            )  # the executor and the context
             if found is not None:
                 raise GraphError(
                     f"executor {id!r}: {name} is called with a context, like (self, ctx: WorkflowContext), "
                     f"but its signature is {found}"
                 )
-        self.answerers = tuple(handler for handler in handlers if handler.signed.request is not None)
-        takers = [handler for handler in handlers if handler.signed.request is None]
+        self.answerers = tuple(handler for handler in handlers if handler.signature.request is not None)
+        takers = [handler for handler in handlers if handler.signature.request is None]
         if nested is not None:
             self.dispatch: Dispatch[Handler] = nested.executors[nested.start].dispatch
             return
         try:
-            self.dispatch = Dispatch([(handler.signed.accepts, handler) for handler in takers])
+            self.dispatch = Dispatch([(handler.signature.accepts, handler) for handler in takers])
         except TypeError as error:
             raise GraphError(f"executor {id!r}: {error}; annotate its message with a type") from error
         for form, first, second in self.dispatch.duplicates():
@@ -87,13 +89,15 @@ class ExecutorSpec:
     def _check_answerers(self) -> None:
         seen: dict[tuple[str, str], Handler] = {}
         for handler in self.answerers:
-            request, response = handler.signed.request, handler.signed.accepts
-            other = seen.setdefault((rendered(request, exact=True), rendered(response, exact=True)), handler)
+            request, response = handler.signature.request, handler.signature.accepts
+            other = seen.setdefault(
+                (render_form(request, exact=True), render_form(response, exact=True)), handler
+            )
             if other is not handler:
                 pair = f"{type_name(response)} in response to {type_name(request)}"
                 raise _two_handlers(self.id, pair, other, handler)
 
-    def again(
+    def copy_with(
         self, id: ExecutorId, create: Callable[[], Executor], shared_instance: Executor | None
     ) -> ExecutorSpec:
         """The spec of another executor of the same class: what it handles need not be read again."""
@@ -114,13 +118,14 @@ class ExecutorSpec:
         fitting = [
             handler
             for handler in self.answerers
-            if matches(request, handler.signed.request) and covers(handler.signed.accepts, response_type)
+            if matches(request, handler.signature.request)
+            and covers(handler.signature.accepts, response_type)
         ]
 
         def rank(handler: Handler) -> tuple[int, int, bool, bool]:
-            accepts = handler.signed.accepts
+            accepts = handler.signature.accepts
             same = type_name(accepts) == type_name(response_type)
-            return *_closeness(type(request), handler.signed.request), not same, is_anything(accepts)
+            return *_closeness(type(request), handler.signature.request), not same, is_anything(accepts)
 
         return min(fitting, key=rank, default=None)
 
@@ -129,17 +134,19 @@ class ExecutorSpec:
         """What it takes as a message."""
         if self.nested is not None:
             return self.nested.executors[self.nested.start].accepts
-        return tuple(handler.signed.accepts for handler in self.handlers if handler.signed.request is None)
+        return tuple(
+            handler.signature.accepts for handler in self.handlers if handler.signature.request is None
+        )
 
     def sends(self) -> tuple[TypeForm, ...]:
         """What it may send along edges, returned values included."""
         if self.nested is not None:
-            return distinct(self.nested.gives())
-        return distinct([form for h in self.handlers for form in (*h.signed.sends, *h.signed.returns)])
+            return distinct(self.nested.output_types())
+        return distinct([form for h in self.handlers for form in (*h.signature.sends, *h.signature.returns)])
 
     def yields(self) -> tuple[TypeForm, ...]:
         """What it declares as workflow output."""
-        return distinct([form for h in self.handlers for form in h.signed.yields])
+        return distinct([form for h in self.handlers for form in h.signature.yields])
 
 
 def _closeness(kind: type, form: TypeForm) -> tuple[int, int]:
@@ -163,7 +170,7 @@ def distinct(forms: Sequence[TypeForm]) -> tuple[TypeForm, ...]:
     if any(is_anything(form) for form in forms):
         return (Any,)
     # By more than their names: two modules may have a class of one name.
-    seen = {(type_name(form), rendered(form, exact=True)): form for form in forms if not is_nothing(form)}
+    seen = {(type_name(form), render_form(form, exact=True)): form for form in forms if not is_nothing(form)}
     return tuple(seen.values())
 
 
@@ -206,7 +213,7 @@ def _of_class(
             known[cls] = first
     else:
         first = known[cls]
-    return first.again(id, create, instance)
+    return first.copy_with(id, create, instance)
 
 
 def _own_hooks(cls: type[Executor]) -> list[str]:
@@ -239,7 +246,9 @@ def _check_reset(instance: Executor, id: ExecutorId) -> None:
     if not hasattr(instance, "reset"):
         return
     reset = instance.reset
-    found = uncallable_signature(reset, 0) if callable(reset) else f", which is a {type(reset).__name__},"
+    found = (
+        find_uncallable_signature(reset, 0) if callable(reset) else f", which is a {type(reset).__name__},"
+    )
     if found is not None:
         cls = type(instance).__name__
         raise GraphError(

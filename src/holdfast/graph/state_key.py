@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, get_args, get_origin
 
 from holdfast.errors import GraphError, WrongType
-from holdfast.graph.typing.annotations import uncallable_signature
-from holdfast.graph.typing.match import matches, misfit
+from holdfast.graph.typing.annotations import find_uncallable_signature
+from holdfast.graph.typing.match import explain_misfit, matches
 from holdfast.graph.typing.types import TypeForm, type_name
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class StateKey(Generic[T]):
     def __post_init__(self) -> None:
         """Accept the name of a merge for the merge."""
         if self.merge is not None:
-            object.__setattr__(self, "merge", merge_rule(self.merge, f"StateKey({self.name!r})"))
+            object.__setattr__(self, "merge", parse_merge(self.merge, f"StateKey({self.name!r})"))
             _merges[self.scope_name, self.name] = self.merge
 
     def check(self, value: object) -> None:
@@ -85,24 +85,24 @@ class StateKey(Generic[T]):
         scope = f" of scope {self.scope_name!r}" if self.scope_name else ""
         return WrongType(
             f"state key {self.name!r}{scope} is declared as {type_name(self.type)}, "
-            f"but a value was {how} that does not fit: {misfit(value, form)}"
+            f"but a value was {how} that does not fit: {explain_misfit(value, form)}"
         )
 
 
 _merges: dict[tuple[str | None, str], MergeRule | None] = {}
 
 
-def declared_merge(scope_name: str | None, name: str) -> MergeRule | None:
+def find_declared_merge(scope_name: str | None, name: str) -> MergeRule | None:
     """The merge of the ``StateKey`` for such a key that was made last, of those that have one.
 
     >>> key = StateKey("total", int, scope_name="Doc example", merge=Merge.ADD)
-    >>> declared_merge("Doc example", "total")
+    >>> find_declared_merge("Doc example", "total")
     <Merge.ADD: 'add'>
     """
     return _merges.get((scope_name, name))
 
 
-def merge_rule(merge: object, place: str) -> MergeRule:
+def parse_merge(merge: object, place: str) -> MergeRule:
     """The merge that ``merge`` stands for: a member of ``Merge``, its name, or a function."""
     if isinstance(merge, str):
         try:
@@ -112,7 +112,7 @@ def merge_rule(merge: object, place: str) -> MergeRule:
             raise GraphError(f"{place}: {merge!r} is no merge; use a function or one of: {known}") from None
     if not callable(merge):
         raise GraphError(f"{place}: a merge is a Merge or a function (current, update), not {merge!r}")
-    found = uncallable_signature(merge, 2)
+    found = find_uncallable_signature(merge, 2)
     if found is not None:
         raise GraphError(
             f"{place}: a merge is called with the value that is there and the update, but its signature is {found}"

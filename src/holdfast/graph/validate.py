@@ -7,10 +7,19 @@ from inspect import iscoroutinefunction
 from types import GenericAlias
 
 from holdfast.errors import GraphError
-from holdfast.graph.edge import Condition, Direct, Edge, FanIn, MultiSelection, Selection, Switch, describe
+from holdfast.graph.edge import (
+    Condition,
+    Direct,
+    Edge,
+    FanIn,
+    MultiSelection,
+    Selection,
+    Switch,
+    describe_edge,
+)
 from holdfast.graph.graph import Graph
 from holdfast.graph.spec import ExecutorSpec
-from holdfast.graph.typing.annotations import uncallable_signature
+from holdfast.graph.typing.annotations import find_uncallable_signature
 from holdfast.graph.typing.match import can_match
 from holdfast.graph.typing.types import TypeForm, is_anything, type_name
 from holdfast.ids import ExecutorId
@@ -33,7 +42,7 @@ def _check_known(graph: Graph) -> None:
         for executor_id in (*edge.sources, *edge.targets):
             if executor_id not in graph.executors:
                 raise GraphError(
-                    f"{describe(edge)} names the executor {executor_id!r}, which is not in the workflow; "
+                    f"{describe_edge(edge)} names the executor {executor_id!r}, which is not in the workflow; "
                     f"known are {_listed(graph.executors)}; "
                     f"add it with register_executor(..., name={executor_id!r}) or put the executor itself in the edge"
                 )
@@ -47,7 +56,7 @@ def _check_known(graph: Graph) -> None:
 
 def _check_outputs(graph: Graph) -> None:
     """Refuse outputs from executors of which none yields anything: the results of the workflow would be lost."""
-    if graph.output_from is not None and not graph.gives():
+    if graph.output_from is not None and not graph.output_types():
         raise GraphError(
             f"with_output_from names {_listed(graph.output_from)}, and none of them yields anything, so the workflow "
             f"would give nothing out: what an executor returns goes along its edges; let one call ctx.yield_output, or "
@@ -62,7 +71,7 @@ def _check_edges_distinct(graph: Graph) -> None:
         identity = (type(edge), edge.sources, edge.targets, *map(id, _functions(edge)))
         if identity in seen:
             raise GraphError(
-                f"{describe(edge)} was added twice; remove one, or give them different conditions"
+                f"{describe_edge(edge)} was added twice; remove one, or give them different conditions"
             )
         seen.add(identity)
         doubled = [
@@ -73,7 +82,7 @@ def _check_edges_distinct(graph: Graph) -> None:
             if group.count(name) > 1
         ]
         if doubled and not isinstance(edge, Switch):
-            raise GraphError(f"{describe(edge)} names {doubled[0]!r} twice; name it once")
+            raise GraphError(f"{describe_edge(edge)} names {doubled[0]!r} twice; name it once")
 
 
 def _functions(edge: Edge) -> list[Condition | Selection | None]:
@@ -94,22 +103,22 @@ def _check_functions(edge: Edge) -> None:
             continue
         if not callable(function):
             raise GraphError(
-                f"{describe(edge)}: its condition must be a function, but it is a {type(function).__name__}"
+                f"{describe_edge(edge)}: its condition must be a function, but it is a {type(function).__name__}"
             )
         if iscoroutinefunction(function):
             raise GraphError(
-                f"{describe(edge)}: its condition is async, but routing is a pure function of the message; "
+                f"{describe_edge(edge)}: its condition is async, but routing is a pure function of the message; "
                 f"do the awaiting in the executor {edge.sources[0]!r} and put the result in the message"
             )
         selects = isinstance(edge, MultiSelection)
-        found = uncallable_signature(function, 2 if selects else 1)
+        found = find_uncallable_signature(function, 2 if selects else 1)
         if found is not None:
             called = (
                 "selection_func is called with the message and the target ids"
                 if selects
                 else "condition is called with the message"
             )
-            raise GraphError(f"{describe(edge)}: its {called}, but its signature is {found}")
+            raise GraphError(f"{describe_edge(edge)}: its {called}, but its signature is {found}")
 
 
 def _check_reachable(graph: Graph) -> None:
@@ -134,7 +143,7 @@ def _check_types(graph: Graph, edge: Edge) -> None:
         sends = source.sends()
         if not sends:
             raise GraphError(
-                f"{describe(edge)}: executor {source_id!r} declares that it sends nothing; annotate its context "
+                f"{describe_edge(edge)}: executor {source_id!r} declares that it sends nothing; annotate its context "
                 f"as WorkflowContext[what it sends], give its handler a return type, or remove the edge"
             )
         if any(is_anything(form) for form in sends):
@@ -148,7 +157,7 @@ def _check_pair(edge: Edge, source_id: str, arriving: tuple[TypeForm, ...], targ
     if not any(can_match(sent, accepted) for sent in arriving for accepted in target.accepts):
         listed = " (a fan-in delivers a list)" if isinstance(edge, FanIn) else ""
         raise GraphError(
-            f"{describe(edge)}: {source_id!r} sends {_typed(arriving)}{listed}, but {target.id!r} takes "
+            f"{describe_edge(edge)}: {source_id!r} sends {_typed(arriving)}{listed}, but {target.id!r} takes "
             f"{_typed(target.accepts)}; give {target.id!r} a handler for it, or change what {source_id!r} sends"
         )
 

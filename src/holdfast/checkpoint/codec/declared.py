@@ -28,7 +28,7 @@ def declared_forms(graph: Graph, path: str = "") -> Iterator[tuple[str, TypeForm
     for spec in graph.executors.values():
         where = f"executor {path + spec.id!r}"
         for handler in spec.handlers:
-            signed = handler.signed
+            signed = handler.signature
             yield where, signed.accepts
             yield from ((where, form) for form in (*signed.sends, *signed.yields, *signed.returns))
             if signed.request is not None:

@@ -13,7 +13,7 @@ from holdfast.checkpoint.codec import wire
 from holdfast.checkpoint.codec.evolution import Evolution
 from holdfast.checkpoint.codec.refused import Malformed
 from holdfast.checkpoint.codec.shapes import Shape
-from holdfast.engine.copies import held_in, slots_of, solid_base
+from holdfast.engine.copies import read_slots, slots_of, solid_base
 
 STANDARD: dict[str, type[BaseException]] = {
     found.__name__: found
@@ -44,11 +44,11 @@ def members_of(cls: type) -> dict[str, Any]:
 def attributes_of(error: BaseException) -> dict[str, Any]:
     """The attributes of an exception, those that are None left out where the class has them anyway."""
     cls = type(error)
-    members = held_in(members_of(cls), error)
+    members = read_slots(members_of(cls), error)
     kept = {name: part for name, part in members.items() if part is not None}
     if isinstance(error, BaseExceptionGroup) and not _says_all(error):
         kept |= {"message": error.message, "exceptions": list(error.exceptions)}
-    return {**kept, **held_in(slots_of(cls), error), **vars(error)}
+    return {**kept, **read_slots(slots_of(cls), error), **vars(error)}
 
 
 def _says_all(group: BaseExceptionGroup[Any]) -> bool:

@@ -13,7 +13,7 @@ from holdfast.checkpoint.codec import wire
 from holdfast.checkpoint.codec.evolution import Evolution
 from holdfast.checkpoint.codec.refused import Malformed, Refused, Unknown
 from holdfast.checkpoint.codec.registry import mark_of
-from holdfast.engine.copies import held_in, slots_of, solid_base
+from holdfast.engine.copies import read_slots, slots_of, solid_base
 
 _NONE: dict[str, Any] = {}
 _UNKEPT = frozenset({"__orig_class__"})  # which type arguments a generic class was called with
@@ -161,7 +161,7 @@ class ObjectShape(RecordShape):
         if not self.slots and tuple(held) == self.fields:  # by far the most common
             return held, _NONE
         if self.slots:
-            held = {**held, **held_in(self.slots, value)}
+            held = {**held, **read_slots(self.slots, value)}
         fields = {name: held[name] for name in self.fields if name in held}
         return fields, {
             name: part for name, part in held.items() if name not in fields and name not in _UNKEPT

@@ -16,7 +16,7 @@ from holdfast.checkpoint.codec.registry import TypeRegistry
 from holdfast.checkpoint.codec.shapes import Shape
 from holdfast.checkpoint.codec.standard import TAKEN
 from holdfast.checkpoint.codec.writer import Takers, Writer
-from holdfast.engine.copies import endless
+from holdfast.engine.copies import nesting_error
 from holdfast.errors import CheckpointCorrupt, NotCheckpointable, UnknownType
 from holdfast.graph.typing.types import TypeForm
 
@@ -80,7 +80,7 @@ class Codec:
         except (Refused, RecursionError):
             raise self._refused(value, place) from None
         if writer.deepest > _SHALLOW and len(data) > wire.MAX_NESTING and nesting(data) > wire.MAX_NESTING:
-            raise endless(value, place)
+            raise nesting_error(value, place)
         return data
 
     def _refused(self, value: object, place: str) -> NotCheckpointable:
@@ -89,7 +89,7 @@ class Codec:
 
         path, reason = culprit(value, place, self.types, pack)
         if reason is None:
-            return endless(value, place)
+            return nesting_error(value, place)
         return NotCheckpointable(f"{path}: {reason}")
 
     def decode(self, data: bytes, place: str = "value") -> Any:

@@ -22,7 +22,7 @@ from holdfast.checkpoint.read.retry import steadily
 from holdfast.checkpoint.store import Depth
 from holdfast.checkpoint.threads import reading_threads
 from holdfast.checkpoint.values import BlobSource
-from holdfast.graph.describe.difference import difference
+from holdfast.graph.describe.difference import describe_difference
 from holdfast.ids import CheckpointId, Digest, RunId
 
 # More than this is compared in a thread.
@@ -101,7 +101,7 @@ async def _graph(old: _Side, new: _Side) -> tuple[str, ...]:
     if old.info.workflow_name != new.info.workflow_name:
         return (f"workflow {old.info.workflow_name!r} and workflow {new.info.workflow_name!r}",)
     one, other = await _described(old), await _described(new)
-    lines = [] if one is None or other is None else difference(one, other)
+    lines = [] if one is None or other is None else describe_difference(one, other)
     more = [f"and {len(lines) - _LISTED:,} more differences"] if len(lines) > _LISTED else []
     return tuple(lines[:_LISTED] + more) or (f"fingerprint {before[:8]}, then {after[:8]}",)
 

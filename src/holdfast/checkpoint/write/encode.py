@@ -29,11 +29,11 @@ from holdfast.checkpoint.threads import packing_threads
 from holdfast.checkpoint.values import INLINE, Encoded, Encoder, Pieces
 from holdfast.checkpoint.write.entry import Entry
 from holdfast.engine import state
-from holdfast.engine._fast import made
+from holdfast.engine._fast import make_tuple
 from holdfast.engine.message import Delivery, Request
 from holdfast.engine.snapshot import Buffer, BufferKey, Delta, Snapshot
 from holdfast.engine.state import Scope
-from holdfast.engine.value import Joined, NotAtHand, Value
+from holdfast.engine.value import JoinedValue, NotAtHand, Value
 from holdfast.ids import Digest, ExecutorId
 
 # Many small items become several slices, each far smaller than what can be read at once.
@@ -91,13 +91,13 @@ class Names:
             return ref
         if isinstance(value, Pieces):
             return value.ref
-        assert isinstance(value, Joined), f"{value!r} was not captured by the encoder of a storage"
+        assert isinstance(value, JoinedValue), f"{value!r} was not captured by the encoder of a storage"
         known = self._refs.get(id(value))
         if known is None:
             known = self._refs[id(value)] = (value, self._joined(value))
         return known[1]
 
-    def _joined(self, value: Joined) -> Ref:
+    def _joined(self, value: JoinedValue) -> Ref:
         base, tail = value.parts()
         parts = self.parts(value.type, tuple(tail))
         if base is not None:
@@ -162,7 +162,7 @@ def bytes_of(value: Value) -> bytes:
     """The encoding of a value, put together where it consists of parts."""
     if isinstance(value, Encoded):
         return value.data
-    if isinstance(value, Joined):
+    if isinstance(value, JoinedValue):
         base, tail = value.parts()
         pieces = [] if base is None else [bytes_of(base)]
         items = [bytes_of(item) for item in tail]
@@ -372,7 +372,7 @@ def plain(delta: Delta) -> Plain | None:
         if number == len(sizes):
             sizes.append((ref.label, ref.size))
             content.append(ref.data)
-        delivered.append(made(Delivered, (target, source, ref, None)))
+        delivered.append(make_tuple(Delivered, (target, source, ref, None)))
         sent.append((target, source, number))
     document: dict[str, Any] = {"deliveries": sent}
     written: list[tuple[Scope, str, Put]] = []
@@ -389,7 +389,7 @@ def plain(delta: Delta) -> Plain | None:
             if number == len(sizes):
                 sizes.append((ref.label, ref.size))
                 content.append(ref.data)
-            written.append((scope, key, made(Put, (ref,))))
+            written.append((scope, key, make_tuple(Put, (ref,))))
             if scope != last:
                 keys = []
                 by_scope.append((pack_scope(scope), keys))

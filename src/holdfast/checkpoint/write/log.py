@@ -28,7 +28,7 @@ from holdfast.checkpoint.write.encode import Packer, in_time, packed, plain
 from holdfast.checkpoint.write.entry import Entry
 from holdfast.checkpoint.write.records import Made, Maker, Outside
 from holdfast.checkpoint.write.tidying import Tidying
-from holdfast.engine._fast import made
+from holdfast.engine._fast import make_tuple
 from holdfast.engine.message import Expiry
 from holdfast.engine.snapshot import Delta
 from holdfast.engine.status import RunStatus, waiting_for
@@ -193,14 +193,16 @@ class RunLog:
         newest = records[-1]
         head = self._next_head(status, newest.checkpoint_id, newest.seq)
         blobs = tuple(map(Blob, named, named.values())) if named else ()
-        return made(Prepared, (infos, head, records, blobs, notes, tuple(taken), noted))
+        return make_tuple(Prepared, (infos, head, records, blobs, notes, tuple(taken), noted))
 
     async def commit(self, prepared: Prepared) -> None:
         """Make what was prepared durable."""
         _, head, records, blobs, notes, taken, noted = prepared
         current = self.head
-        expected = made(Expected, (current.checkpoint_id, current.token)) if current.checkpoint_id else None
-        commit = made(Commit, (head, expected, records, blobs, notes, taken, (), ()))
+        expected = (
+            make_tuple(Expected, (current.checkpoint_id, current.token)) if current.checkpoint_id else None
+        )
+        commit = make_tuple(Commit, (head, expected, records, blobs, notes, taken, (), ()))
         if records and self._needs:
             commit, self._needs = commit._replace(needs=self._needs), ()
         claims = bool(head.owner) and not self.claim.held
@@ -298,7 +300,7 @@ class RunLog:
         """The head after a commit: at the same checkpoint as before, or at another."""
         current = self.head
         waits = status is RunStatus.WAITING
-        return made(
+        return make_tuple(
             Head,
             (
                 current.run_id,

@@ -28,7 +28,7 @@ from holdfast.checkpoint.store import Head, Keyframe, Record
 from holdfast.checkpoint.write.encode import Names, Plain
 from holdfast.checkpoint.write.entry import Entry
 from holdfast.checkpoint.write.tidying import Tidying
-from holdfast.engine._fast import made
+from holdfast.engine._fast import make_tuple
 from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId, Digest
 
@@ -155,7 +155,7 @@ class Maker:
             keyframe, plain_size = self._keyframe(checkpoint_id, names)
             self._replay = Replay(seq, plain_size)
             size += len(keyframe.changes) + len(keyframe.values) + names.new_blob_bytes()
-        return made(
+        return make_tuple(
             Record, (checkpoint_id, head.run_id, seq, header, changes, values, size, keyframe, (), True)
         )
 

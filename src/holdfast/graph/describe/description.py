@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from holdfast.graph.spec import ExecutorSpec
 
 
-def described(graph: Graph) -> dict[str, Any]:
+def describe_graph(graph: Graph) -> dict[str, Any]:
     """The graph as plain data: executors, edges, declared types and labels; nothing that a refactoring changes.
 
     An executor that nests a workflow has its fingerprint as ``nested``; ``workflows`` has the description of each
@@ -24,7 +24,7 @@ def described(graph: Graph) -> dict[str, Any]:
     ... def double(number: int) -> int:
     ...     return number * 2
     >>> graph = WorkflowBuilder(name="Double").set_start_executor(double).build().graph
-    >>> described(graph)["executors"]
+    >>> describe_graph(graph)["executors"]
     [{'id': 'double', 'accepts': ['int'], 'sends': ['int'], 'yields': []}]
     """
     description = dict(graph.own_description)
@@ -48,7 +48,7 @@ def description_text(graph: Graph) -> str:
     import json
 
     # ASCII, because a label may hold half of a surrogate pair, which no encoding takes.
-    return json.dumps(described(graph), sort_keys=True, separators=(",", ":"))
+    return json.dumps(describe_graph(graph), sort_keys=True, separators=(",", ":"))
 
 
 def fingerprint_of(graph: Graph) -> str:
@@ -59,13 +59,13 @@ def fingerprint_of(graph: Graph) -> str:
 def fingerprint_by_classes(graph: Graph) -> str:
     """The fingerprint that graphs had when types were called as their classes are, whatever stored data called them."""
 
-    def described(spec: ExecutorSpec) -> dict[str, Any]:
+    def describe_graph(spec: ExecutorSpec) -> dict[str, Any]:
         description = _executor(spec, type_name)
         if spec.nested is not None:
             description["nested"] = fingerprint_by_classes(spec.nested)
         return description
 
-    return _digest({**graph.own_description, "executors": [*map(described, graph.executors.values())]})
+    return _digest({**graph.own_description, "executors": [*map(describe_graph, graph.executors.values())]})
 
 
 def _digest(description: dict[str, Any]) -> str:
@@ -102,7 +102,7 @@ def _executor(spec: ExecutorSpec, name: Callable[[TypeForm], str]) -> dict[str, 
     }
     if spec.answerers:
         description["answers"] = sorted(
-            [name(handler.signed.request), name(handler.signed.accepts)] for handler in spec.answerers
+            [name(handler.signature.request), name(handler.signature.accepts)] for handler in spec.answerers
         )
     if spec.nested is not None:
         description["nested"] = spec.nested.fingerprint

@@ -7,8 +7,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.graph.describe.edge_difference import edge_lines, moved
-from holdfast.graph.describe.parser import TYPES, ReadEdge, ReadExecutor, ReadGraph, read
+from holdfast.graph.describe.edge_difference import describe_moves, edge_lines
+from holdfast.graph.describe.parser import (
+    TYPES,
+    DescribedEdge,
+    DescribedExecutor,
+    DescribedGraph,
+    parse_description,
+)
 from holdfast.ids import ExecutorId
 
 if TYPE_CHECKING:
@@ -19,7 +25,9 @@ _INSIDE = "in nested workflow "
 UNNAMED = "the graphs differ in something that this version of Holdfast cannot name"
 
 
-def difference(before: Mapping[str, Any], after: Mapping[str, Any], graph: Graph | None = None) -> list[str]:
+def describe_difference(
+    before: Mapping[str, Any], after: Mapping[str, Any], graph: Graph | None = None
+) -> list[str]:
     """What happened to a graph between two descriptions of it, a line for each thing; none if nothing did.
 
     With ``graph``, the one that ``after`` describes, what its aliases say was renamed is not told as removed and
@@ -27,11 +35,11 @@ def difference(before: Mapping[str, Any], after: Mapping[str, Any], graph: Graph
 
     >>> one = {"start": "a", "executors": [{"id": "a", "accepts": ["str"]}], "edges": []}
     >>> two = {"start": "a", "executors": [{"id": "a", "accepts": ["bytes", "str"]}, {"id": "b"}], "edges": []}
-    >>> difference(one, two)
+    >>> describe_difference(one, two)
     ["executor 'b' was added", "executor 'a' now takes bytes or str (was str)"]
     """
     try:
-        lines = list(_Comparison().lines(read(before), read(after), graph))
+        lines = list(_Comparison().lines(parse_description(before), parse_description(after), graph))
         return lines or ([] if _fingerprinted(before) == _fingerprinted(after) else [UNNAMED])
     except RecursionError:  # of values that no version ever wrote
         return [UNNAMED]
@@ -50,12 +58,14 @@ class _Comparison:
     def __init__(self) -> None:
         self._told: dict[tuple[str, str, int], str] = {}
 
-    def lines(self, old: ReadGraph, new: ReadGraph, graph: Graph | None, path: str = "") -> Iterator[str]:
+    def lines(
+        self, old: DescribedGraph, new: DescribedGraph, graph: Graph | None, path: str = ""
+    ) -> Iterator[str]:
         names: dict[str, str] = {}
         if old.executors is not None and new.executors is not None:
             names = _declared(old.executors, new.executors, graph)
             yield from (f"executor {was!r} is called {now!r} now (its alias)" for was, now in names.items())
-            guessed = guess(_called(old, names), new)
+            guessed = guess_renames(_called(old, names), new)
             yield from (
                 f"executor {was!r} may be called {now!r} now: say so with .with_alias({was!r}, {now!r})"
                 for was, now in guessed.items()
@@ -77,7 +87,12 @@ class _Comparison:
                 yield from self._nested(fingerprints, old, new, inner.nested if inner else None, host)
 
     def _nested(
-        self, fingerprints: tuple[str, str], old: ReadGraph, new: ReadGraph, graph: Graph | None, path: str
+        self,
+        fingerprints: tuple[str, str],
+        old: DescribedGraph,
+        new: DescribedGraph,
+        graph: Graph | None,
+        path: str,
     ) -> Iterator[str]:
         """What happened inside an executor that nests a workflow."""
         key = (*fingerprints, id(graph))
@@ -86,7 +101,7 @@ class _Comparison:
             return
         self._told[key] = path
         inside = [
-            read(of.workflows.get(name), of.workflows)
+            parse_description(of.workflows.get(name), of.workflows)
             for of, name in zip((old, new), fingerprints, strict=True)
         ]
         lines = self.lines(inside[0], inside[1], graph, path)
@@ -95,7 +110,7 @@ class _Comparison:
             yield line if line.startswith(_INSIDE) else f"{_INSIDE}{path!r}: {line}"
 
 
-def _called(graph: ReadGraph, names: Mapping[str, str]) -> ReadGraph:
+def _called(graph: DescribedGraph, names: Mapping[str, str]) -> DescribedGraph:
     """The graph with executors called by their new names."""
     if not names:
         return graph
@@ -106,14 +121,16 @@ def _called(graph: ReadGraph, names: Mapping[str, str]) -> ReadGraph:
     return graph._replace(
         start=graph.start if graph.start is None else names.get(graph.start, graph.start),
         executors=executors,
-        edges=graph.edges and tuple(edge.renamed(names) for edge in graph.edges),
+        edges=graph.edges and tuple(edge.rename(names) for edge in graph.edges),
     )
 
 
 # -- executors -------------------------------------------------------------------------------------
 
 
-def _executor_lines(old: Mapping[str, ReadExecutor], new: Mapping[str, ReadExecutor]) -> Iterator[str]:
+def _executor_lines(
+    old: Mapping[str, DescribedExecutor], new: Mapping[str, DescribedExecutor]
+) -> Iterator[str]:
     yield from (f"executor {name!r} was removed" for name in old if name not in new)
     yield from (f"executor {name!r} was added" for name in new if name not in old)
     for was, now in _shared(old, new):
@@ -124,16 +141,16 @@ def _executor_lines(old: Mapping[str, ReadExecutor], new: Mapping[str, ReadExecu
         yield from _other_lines(f"executor {now.id!r}", was.others, now.others)
     places = {name: place for place, name in enumerate(new)}
     pairs = [(place, places[name]) for place, name in enumerate(old) if name in new]
-    yield from moved(pairs, [f"executor {name!r}" for name in new])
+    yield from describe_moves(pairs, [f"executor {name!r}" for name in new])
 
 
 def _shared(
-    old: Mapping[str, ReadExecutor], new: Mapping[str, ReadExecutor]
-) -> list[tuple[ReadExecutor, ReadExecutor]]:
+    old: Mapping[str, DescribedExecutor], new: Mapping[str, DescribedExecutor]
+) -> list[tuple[DescribedExecutor, DescribedExecutor]]:
     return [(old[name], executor) for name, executor in new.items() if name in old]
 
 
-def _type_lines(was: ReadExecutor, now: ReadExecutor) -> Iterator[str]:
+def _type_lines(was: DescribedExecutor, now: DescribedExecutor) -> Iterator[str]:
     for key, verb in _VERBS.items():
         if key in was.types and key in now.types and was.types[key] != now.types[key]:
             yield f"executor {now.id!r} now {verb} {_types(now.types[key])} (was {_types(was.types[key])})"
@@ -157,7 +174,7 @@ def _other_lines(whose: str, old: Mapping[str, str], new: Mapping[str, str]) -> 
 
 
 def _declared(
-    old: Mapping[str, ReadExecutor], new: Mapping[str, ReadExecutor], graph: Graph | None
+    old: Mapping[str, DescribedExecutor], new: Mapping[str, DescribedExecutor], graph: Graph | None
 ) -> dict[str, str]:
     """What the aliases of the graph rename; not two into one."""
     found: dict[str, str] = {}
@@ -167,7 +184,7 @@ def _declared(
     return found
 
 
-def guess(old: ReadGraph, new: ReadGraph) -> dict[str, str]:
+def guess_renames(old: DescribedGraph, new: DescribedGraph) -> dict[str, str]:
     """Which removed executors stand in the new graph under another name, as far as only one can be meant.
 
     That is one with the same types and corresponding edges. Once one is found, the edges of its neighbours say
@@ -184,7 +201,7 @@ def guess(old: ReadGraph, new: ReadGraph) -> dict[str, str]:
     return {name: found[name] for name in old.executors if name in found}
 
 
-def _guessed_at_once(old: ReadGraph, new: ReadGraph) -> dict[str, str]:
+def _guessed_at_once(old: DescribedGraph, new: DescribedGraph) -> dict[str, str]:
     there, here = old.executors or {}, new.executors or {}
     known = there.keys() & here.keys()
     gone = _by_signature([there[name] for name in there if name not in known], old, known)
@@ -196,12 +213,12 @@ def _guessed_at_once(old: ReadGraph, new: ReadGraph) -> dict[str, str]:
     }
 
 
-def _corresponds(name: str, names: Mapping[str, str], old: ReadGraph, new: ReadGraph) -> bool:
-    before = [edge.renamed(names) for edge in _touching(name, old)]
+def _corresponds(name: str, names: Mapping[str, str], old: DescribedGraph, new: DescribedGraph) -> bool:
+    before = [edge.rename(names) for edge in _touching(name, old)]
     return Counter(before) == Counter(_touching(names[name], new))
 
 
-def _touching(name: str, graph: ReadGraph) -> list[ReadEdge]:
+def _touching(name: str, graph: DescribedGraph) -> list[DescribedEdge]:
     return [edge for edge in graph.edges or () if name in edge.sources or name in edge.targets]
 
 
@@ -212,11 +229,11 @@ class _Signature(NamedTuple):
     answers: frozenset[tuple[str, str]]
     nests: bool
     starts: bool
-    edges: tuple[ReadEdge, ...]
+    edges: tuple[DescribedEdge, ...]
 
 
 def _by_signature(
-    executors: Iterable[ReadExecutor], graph: ReadGraph, known: Iterable[str]
+    executors: Iterable[DescribedExecutor], graph: DescribedGraph, known: Iterable[str]
 ) -> dict[_Signature, list[str]]:
     found: dict[_Signature, list[str]] = {}
     for executor in executors:
@@ -225,11 +242,11 @@ def _by_signature(
     return found
 
 
-def _signature(executor: ReadExecutor, graph: ReadGraph, known: frozenset[str]) -> _Signature:
+def _signature(executor: DescribedExecutor, graph: DescribedGraph, known: frozenset[str]) -> _Signature:
     touching = _touching(executor.id, graph)
     # Neighbours that may be renamed themselves say nothing but that they are there.
     others = {name: "?" for edge in touching for name in (*edge.sources, *edge.targets) if name not in known}
-    edges = [edge.renamed({**others, executor.id: "!"}) for edge in touching]
+    edges = [edge.rename({**others, executor.id: "!"}) for edge in touching]
     return _Signature(
         tuple(executor.types[key] for key in TYPES),
         executor.answers,

@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from holdfast.graph.describe.parser import ReadEdge, Way
+from holdfast.graph.describe.parser import DescribedEdge, Way
 
 T = TypeVar("T")
 Pair = tuple[int, int]
@@ -15,37 +15,37 @@ Pair = tuple[int, int]
 UNNAMED = "changed in something that this version of Holdfast cannot name"
 
 
-def edge_lines(before: Sequence[ReadEdge], after: Sequence[ReadEdge]) -> Iterator[str]:
+def edge_lines(before: Sequence[DescribedEdge], after: Sequence[DescribedEdge]) -> Iterator[str]:
     """What was removed, what changed, what was added and what comes in another order.
 
-    >>> a, b = ReadEdge("direct", ("a",), (Way("b"),)), ReadEdge("direct", ("a",), (Way("b", label="P0"),))
+    >>> a, b = DescribedEdge("direct", ("a",), (Way("b"),)), DescribedEdge("direct", ("a",), (Way("b", label="P0"),))
     >>> list(edge_lines([a], [b])), list(edge_lines([a], []))
     (["edge 'a' -> 'b' is labelled 'P0' now"], ["edge 'a' -> 'b' was removed"])
     """
-    pairs = paired(before, after, _kinship)
+    pairs = pair_up(before, after, _kinship)
     there, here = {old for old, _ in pairs}, {new for _, new in pairs}
     yield from (f"{text_of(edge)} was removed" for old, edge in enumerate(before) if old not in there)
     for old, new in pairs:
         if before[old] != after[new]:
             yield from _changes(before[old], after[new])
     yield from (f"{text_of(edge)} was added" for new, edge in enumerate(after) if new not in here)
-    yield from moved(pairs, [text_of(edge) for edge in after])
+    yield from describe_moves(pairs, [text_of(edge) for edge in after])
 
 
-def text_of(edge: ReadEdge) -> str:
+def text_of(edge: DescribedEdge) -> str:
     """An edge as people name it.
 
-    >>> text_of(ReadEdge("switch", ("a",), (Way("b", True, "P0"), Way("c"))))
+    >>> text_of(DescribedEdge("switch", ("a",), (Way("b", True, "P0"), Way("c"))))
     "switch 'a' -> 'b' ('P0'), 'c' (default)"
     """
     if not edge.kind:
         return f"edge {edge.rest}, of a kind that this version of Holdfast does not know,"
     name = "edge" if edge.kind == "direct" else edge.kind
     ways = ", ".join(_way_text(way, edge.kind) for way in edge.ways)
-    return f"{name} {listed(edge.sources)} -> {ways}"
+    return f"{name} {join_names(edge.sources)} -> {ways}"
 
 
-def listed(names: Iterable[str]) -> str:
+def join_names(names: Iterable[str]) -> str:
     """Names as messages show them."""
     return ", ".join(map(repr, names))
 
@@ -62,7 +62,7 @@ def _way_text(way: Way, kind: str) -> str:
 # -- which edge is which ---------------------------------------------------------------------------
 
 
-def paired(before: Sequence[T], after: Sequence[T], kinship: Callable[[T, T], int]) -> list[Pair]:
+def pair_up(before: Sequence[T], after: Sequence[T], kinship: Callable[[T, T], int]) -> list[Pair]:
     """Which of those before is which of those after: the equal ones, then the closest ones that are akin at all."""
     places: dict[T, list[int]] = {}
     for new, thing in enumerate(after):
@@ -84,7 +84,7 @@ def paired(before: Sequence[T], after: Sequence[T], kinship: Callable[[T, T], in
     return sorted(pairs)
 
 
-def _kinship(old: ReadEdge, new: ReadEdge) -> int:
+def _kinship(old: DescribedEdge, new: DescribedEdge) -> int:
     """How much two different edges are still the same one; 0 if they are not."""
     if old.kind != new.kind:
         return 0
@@ -102,7 +102,7 @@ def _kinship(old: ReadEdge, new: ReadEdge) -> int:
     return shared + (old.kind == "switch")
 
 
-def moved(pairs: Sequence[Pair], names: Sequence[str]) -> Iterator[str]:
+def describe_moves(pairs: Sequence[Pair], names: Sequence[str]) -> Iterator[str]:
     """What comes in another order: as few as possible, each with what it comes after now."""
     order = [new for _, new in pairs]
     staying = set(_longest_rise(order))
@@ -136,7 +136,7 @@ def _longest_rise(numbers: Sequence[int]) -> list[int]:
 # -- how an edge changed ---------------------------------------------------------------------------
 
 
-def _changes(old: ReadEdge, new: ReadEdge) -> Iterator[str]:
+def _changes(old: DescribedEdge, new: DescribedEdge) -> Iterator[str]:
     if old.kind == "switch":
         yield from _switch_changes(old, new)
         return
@@ -162,16 +162,16 @@ def _way_changes(old: Way, new: Way) -> Iterator[str]:
 def _list_changes(old: Sequence[str], new: Sequence[str], verb: str) -> Iterator[str]:
     gone, come = [name for name in old if name not in new], [name for name in new if name not in old]
     if gone:
-        yield f"no longer {verb} {listed(gone)}"
+        yield f"no longer {verb} {join_names(gone)}"
     if come:
-        yield f"{verb} {listed(come)} too now"
+        yield f"{verb} {join_names(come)} too now"
     if [name for name in old if name in new] != [name for name in new if name in old]:
-        yield f"{verb} {listed(new)} in this order now"
+        yield f"{verb} {join_names(new)} in this order now"
 
 
-def _switch_changes(old: ReadEdge, new: ReadEdge) -> Iterator[str]:
+def _switch_changes(old: DescribedEdge, new: DescribedEdge) -> Iterator[str]:
     head = f"switch from {old.sources[0]!r}"
-    pairs = paired(old.ways, new.ways, _case_kinship)
+    pairs = pair_up(old.ways, new.ways, _case_kinship)
     there, here = {was for was, _ in pairs}, {now for _, now in pairs}
     said = [f"{_case(way)} was removed" for was, way in enumerate(old.ways) if was not in there]
     for was, now in pairs:
@@ -179,7 +179,7 @@ def _switch_changes(old: ReadEdge, new: ReadEdge) -> Iterator[str]:
             changes = " and ".join(_way_changes(old.ways[was], new.ways[now])) or UNNAMED
             said.append(f"{_case(old.ways[was])} {changes}")
     said += [f"{_case(way)} was added" for now, way in enumerate(new.ways) if now not in here]
-    said += moved(pairs, [_case(way) for way in new.ways])
+    said += describe_moves(pairs, [_case(way) for way in new.ways])
     yield from (f"{head}: {line}" for line in said or [UNNAMED])
 
 

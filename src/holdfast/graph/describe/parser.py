@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
-from holdfast.graph.typing.match import shown
+from holdfast.graph.typing.match import show_value
 
 TYPES = ("accepts", "sends", "yields")
 _EXECUTOR_KEYS = frozenset({"id", *TYPES, "answers", "nested"})
@@ -26,7 +26,7 @@ class Way(NamedTuple):
     rest: str = ""
 
 
-class ReadEdge(NamedTuple):
+class DescribedEdge(NamedTuple):
     """An edge of any kind; one of an unknown kind has none, and only ``rest``."""
 
     kind: str
@@ -39,14 +39,14 @@ class ReadEdge(NamedTuple):
     def targets(self) -> tuple[str, ...]:
         return tuple(way.target for way in self.ways)
 
-    def renamed(self, names: Mapping[str, str]) -> ReadEdge:
+    def rename(self, names: Mapping[str, str]) -> DescribedEdge:
         """The edge between the executors as they are called in ``names``."""
         sources = tuple(names.get(source, source) for source in self.sources)
         ways = tuple(way._replace(target=names.get(way.target, way.target)) for way in self.ways)
         return self._replace(sources=sources, ways=ways)
 
 
-class ReadExecutor(NamedTuple):
+class DescribedExecutor(NamedTuple):
     """An executor: its types as far as they are known, the fingerprint of what it nests, and unknown keys."""
 
     id: str
@@ -56,20 +56,20 @@ class ReadExecutor(NamedTuple):
     others: Mapping[str, str]
 
 
-class ReadGraph(NamedTuple):
+class DescribedGraph(NamedTuple):
     """A graph; None is what the description does not say. ``workflows`` are those of the outermost graph."""
 
     start: str | None
-    executors: Mapping[str, ReadExecutor] | None
-    edges: tuple[ReadEdge, ...] | None
+    executors: Mapping[str, DescribedExecutor] | None
+    edges: tuple[DescribedEdge, ...] | None
     workflows: Mapping[str, object]
     others: Mapping[str, str]
 
 
-def read(description: object, workflows: Mapping[str, object] | None = None) -> ReadGraph:
+def parse_description(description: object, workflows: Mapping[str, object] | None = None) -> DescribedGraph:
     """A description as it can be compared; that of a nested workflow is given the ``workflows`` around it.
 
-    >>> read({"start": "a", "executors": [{"id": "a", "accepts": ["str"]}, "?"]}).executors["a"].types
+    >>> parse_description({"start": "a", "executors": [{"id": "a", "accepts": ["str"]}, "?"]}).executors["a"].types
     {'accepts': ('str',)}
     """
     said = description if isinstance(description, Mapping) else {}
@@ -78,7 +78,7 @@ def read(description: object, workflows: Mapping[str, object] | None = None) -> 
     if workflows is None:
         inner = said.get("workflows")
         workflows = inner if isinstance(inner, Mapping) else {}
-    return ReadGraph(
+    return DescribedGraph(
         start if isinstance(start, str) else None,
         None if found is None else {executor.id: executor for executor in found if executor is not None},
         tuple(_edge(edge) for edge in edges) if _is_list(edges) else None,
@@ -87,12 +87,12 @@ def read(description: object, workflows: Mapping[str, object] | None = None) -> 
     )
 
 
-def _executor(said: object) -> ReadExecutor | None:
+def _executor(said: object) -> DescribedExecutor | None:
     if not isinstance(said, Mapping) or not isinstance(said.get("id"), str):
         return None
     answers = said.get("answers")
     nested = said.get("nested")
-    return ReadExecutor(
+    return DescribedExecutor(
         said["id"],
         {key: tuple(map(_name, said[key])) for key in TYPES if _is_list(said.get(key))},
         frozenset(_answer(pair) for pair in answers) if _is_list(answers) else frozenset(),
@@ -105,39 +105,39 @@ def _answer(said: object) -> tuple[str, str]:
     match said:
         case [request, response]:
             return _name(request), _name(response)
-    return "?", shown(said, _LONGEST)
+    return "?", show_value(said, _LONGEST)
 
 
-def _edge(said: object) -> ReadEdge:
+def _edge(said: object) -> DescribedEdge:
     match said:
         case ["direct", str(source), str(target), *rest]:
-            return ReadEdge("direct", (source,), (_way([target, *rest]),))
+            return DescribedEdge("direct", (source,), (_way([target, *rest]),))
         case ["fan-out" | "multi-selection" as kind, str(source), targets, *rest] if _is_names(targets):
-            return ReadEdge(kind, (source,), tuple(map(Way, targets)), _rest(rest))
+            return DescribedEdge(kind, (source,), tuple(map(Way, targets)), _rest(rest))
         case ["fan-in", sources, str(target), *rest] if _is_names(sources):
-            return ReadEdge("fan-in", tuple(sources), (Way(target),), _rest(rest))
+            return DescribedEdge("fan-in", tuple(sources), (Way(target),), _rest(rest))
         case ["switch", str(source), cases, *rest] if _is_list(cases):
             ways = tuple(_way(case) for case in cases)
-            return ReadEdge("switch", (source,), ways, _rest(rest))
-    return ReadEdge("", rest=shown(said, _LONGEST))
+            return DescribedEdge("switch", (source,), ways, _rest(rest))
+    return DescribedEdge("", rest=show_value(said, _LONGEST))
 
 
 def _way(said: object) -> Way:
     match said:
         case [str(target), *rest]:
             conditional, label, *more = [*rest, None, None] if len(rest) < 2 else rest
-            text = label if label is None or isinstance(label, str) else shown(label, _LONGEST)
+            text = label if label is None or isinstance(label, str) else show_value(label, _LONGEST)
             return Way(target, bool(conditional), text, _rest(more))
-    return Way("?", rest=shown(said, _LONGEST))
+    return Way("?", rest=show_value(said, _LONGEST))
 
 
 def _rest(said: Sequence[object]) -> str:
     known = [part for part in said if part is not None]
-    return shown(known, _LONGEST) if known else ""
+    return show_value(known, _LONGEST) if known else ""
 
 
 def _unknown(said: Mapping[Any, object], known: frozenset[str]) -> dict[str, str]:
-    found = {_name(key): shown(value, _LONGEST) for key, value in said.items() if key not in known}
+    found = {_name(key): show_value(value, _LONGEST) for key, value in said.items() if key not in known}
     return dict(sorted(found.items()))
 
 
@@ -151,4 +151,4 @@ def _is_names(said: object) -> TypeGuard[Sequence[str]]:
 
 def _name(said: object) -> str:
     """A text of one line that a terminal can show."""
-    return said if isinstance(said, str) and said.isprintable() else shown(said, _LONGEST)
+    return said if isinstance(said, str) and said.isprintable() else show_value(said, _LONGEST)

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple, TypeAlias, get_args, get_origin, get_type_hi
 
 from holdfast.errors import GraphError
 from holdfast.graph.context import WorkflowContext
-from holdfast.graph.typing.types import TypeForm, is_nothing, members, open_variable, specialised
+from holdfast.graph.typing.types import TypeForm, is_nothing, members, open_variable, substitute_variables
 
 Function: TypeAlias = Callable[..., Any]
 
 
-class Declared(NamedTuple):
+class DeclaredTypes(NamedTuple):
     """What a decorator says where annotations cannot: None means "read the annotation"."""
 
     accepts: TypeForm | None = None
@@ -25,7 +25,7 @@ class Declared(NamedTuple):
     request: TypeForm | None = None
 
 
-class Signed(NamedTuple):
+class HandlerSignature(NamedTuple):
     """What a handler accepts, sends and yields, by declaration or annotation.
 
     ``returns`` are the types of returned values: sent where there are outgoing edges, else yielded. A response
@@ -41,14 +41,14 @@ class Signed(NamedTuple):
     request: TypeForm | None = None
 
 
-def uncallable_signature(function: Function, count: int) -> str | None:
+def find_uncallable_signature(function: Function, count: int) -> str | None:
     """Give the signature of a function that cannot be called with ``count`` arguments, as text.
 
     None if it can be called so, and for the few whose signature cannot be read, like ``bool``.
 
-    >>> uncallable_signature(lambda message, more: True, 1)
+    >>> find_uncallable_signature(lambda message, more: True, 1)
     '(message, more)'
-    >>> uncallable_signature(lambda message, more=0: True, 1), uncallable_signature(bool, 1)
+    >>> find_uncallable_signature(lambda message, more=0: True, 1), find_uncallable_signature(bool, 1)
     (None, None)
     """
     try:
@@ -62,7 +62,7 @@ def uncallable_signature(function: Function, count: int) -> str | None:
     return None
 
 
-def locals_named_by(function: Function, depth: int) -> dict[str, Any]:
+def find_local_names(function: Function, depth: int) -> dict[str, Any]:
     """The local names of calling frames that string annotations of ``function`` may refer to.
 
     ``from __future__ import annotations`` leaves only text, and classes that are local to a function are
@@ -93,12 +93,12 @@ def _words(text: str) -> set[str]:
 def read_signature(
     function: Function,
     place: str,
-    declared: Declared,
+    declared: DeclaredTypes,
     locals_: dict[str, Any],
     *,
     answers: bool = False,
     variables: Mapping[Any, TypeForm] = MappingProxyType({}),
-) -> Signed:
+) -> HandlerSignature:
     """What the signature of ``function`` declares; ``place`` names it in errors.
 
     ``variables`` is what the type variables of its class stand for.
@@ -116,8 +116,10 @@ def read_signature(
         )
     hints = _hints(function, place, locals_)
     if variables:
-        hints = {name: specialised(hint, variables) for name, hint in hints.items()}
-        declared = Declared(*(None if form is None else specialised(form, variables) for form in declared))
+        hints = {name: substitute_variables(hint, variables) for name, hint in hints.items()}
+        declared = DeclaredTypes(
+            *(None if form is None else substitute_variables(form, variables) for form in declared)
+        )
     for number, parameter in enumerate(parameters[:wanted], start=1):
         if _is_context(hints.get(parameter.name)):
             taken = "message" if not answers else "response" if number == wanted else "request"
@@ -145,7 +147,7 @@ def read_signature(
                 f"{place} is not async, so it cannot await its context: "
                 f"write 'async def', or drop {context.name!r} and return the result"
             )
-    return Signed(
+    return HandlerSignature(
         accepts=accepts,
         sends=sends if declared.sends is None else _something(declared.sends),
         yields=yields if declared.yields is None else _something(declared.yields),
@@ -233,7 +235,7 @@ def _is_context(hint: TypeForm) -> bool:
     return WorkflowContext in (hint, origin)
 
 
-def _said_by_decorator(declared: Declared, parameters: list[Parameter], wanted: int) -> set[str]:
+def _said_by_decorator(declared: DeclaredTypes, parameters: list[Parameter], wanted: int) -> set[str]:
     """Name the annotations in place of which the decorator says what is meant."""
     said = {"return"} if declared.sends is not None or declared.yields is not None else set()
     if declared.accepts is not None:

@@ -8,7 +8,7 @@ from collections import abc
 from enum import Enum
 from typing import Any, Literal
 
-from holdfast.graph.typing.match import matches, misfit, shown
+from holdfast.graph.typing.match import explain_misfit, matches, show_value
 from holdfast.graph.typing.types import (
     TypeForm,
     args_of,
@@ -48,7 +48,7 @@ def convert(value: object, form: TypeForm, path: str = "response") -> Any:
             reasons.append(str(reason))
     if len(options) == 1:
         raise Unconvertible(reasons[0])
-    raise Unconvertible(f"{path}: {misfit(value, form)} ({'; '.join(reasons)})")
+    raise Unconvertible(f"{path}: {explain_misfit(value, form)} ({'; '.join(reasons)})")
 
 
 def _as_one(value: Any, form: TypeForm, path: str) -> Any:
@@ -85,14 +85,14 @@ _FROM_TEXT = frozenset({("decimal", "Decimal"), ("uuid", "UUID")})
 
 
 def _unfit(value: object, form: TypeForm, path: str) -> Unconvertible:
-    return Unconvertible(f"{path}: {misfit(value, form)}")
+    return Unconvertible(f"{path}: {explain_misfit(value, form)}")
 
 
 def _called(make: Any, value: object, form: TypeForm, path: str) -> Any:
     try:
         return make(value)
     except Exception as error:  # whatever the class makes of it
-        raise Unconvertible(f"{path}: {shown(value, 80)} is no {type_name(form)}: {error}") from error
+        raise Unconvertible(f"{path}: {show_value(value, 80)} is no {type_name(form)}: {error}") from error
 
 
 def _as_enum(value: object, origin: type[Enum], path: str) -> Enum:
@@ -102,7 +102,7 @@ def _as_enum(value: object, origin: type[Enum], path: str) -> Enum:
     if isinstance(value, str) and value in origin.__members__:
         return origin.__members__[value]
     known = ", ".join(repr(member.value) for member in origin)
-    raise Unconvertible(f"{path}: {shown(value, 80)} is no {origin.__name__}; it is one of {known}")
+    raise Unconvertible(f"{path}: {show_value(value, 80)} is no {origin.__name__}; it is one of {known}")
 
 
 def _as_record(value: object, origin: Any, path: str) -> Any:

@@ -16,7 +16,7 @@ from holdfast.graph.typing.types import (
     is_typed_dict,
     members,
     origin_of,
-    rendered,
+    render_form,
     sees_elements,
     type_name,
 )
@@ -80,7 +80,9 @@ class Dispatch(Generic[H]):
         found: list[tuple[TypeForm, H, H]] = []
         for index, (form, handler) in enumerate(self._entries):
             for atom, _ in [(object, object)] if is_anything(form) else _claims(form):
-                owner, winner = first.setdefault((_level(form), rendered(atom, exact=True)), (index, handler))
+                owner, winner = first.setdefault(
+                    (_level(form), render_form(atom, exact=True)), (index, handler)
+                )
                 if owner != index:
                     found.append((atom, winner, handler))
         return found

@@ -35,21 +35,21 @@ def matches(value: object, form: TypeForm) -> bool:
     return any(_fits(value, member) for member in members(form))
 
 
-def misfit(value: object, form: TypeForm) -> str:
+def explain_misfit(value: object, form: TypeForm) -> str:
     """Say which part of a value keeps it from matching the form.
 
-    >>> misfit([1, "two"], list[int])
+    >>> explain_misfit([1, "two"], list[int])
     "[1] is a str, not int: 'two'"
-    >>> misfit("two", int)
+    >>> explain_misfit("two", int)
     "a str, not int: 'two'"
     """
     path, part, wanted = _misfit("", value, form)
-    return f"{path} is a {type(part).__name__}, not {type_name(wanted)}: {shown(part, 80)}".removeprefix(
+    return f"{path} is a {type(part).__name__}, not {type_name(wanted)}: {show_value(part, 80)}".removeprefix(
         " is "
     )
 
 
-def shown(value: object, most: int) -> str:
+def show_value(value: object, most: int) -> str:
     """The repr of a value as messages show it: never too long, and never raising."""
     try:
         text = repr(value)

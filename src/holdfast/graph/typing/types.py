@@ -26,7 +26,7 @@ def type_name(form: TypeForm) -> str:
     >>> type_name(typing.Optional[int]), type_name(typing.List[str]), type_name(Literal["b", "a"])
     ('int | None', 'list[str]', "Literal['a', 'b']")
     """
-    return rendered(form, exact=False)
+    return render_form(form, exact=False)
 
 
 MARK = "__holdfast_mark__"
@@ -42,7 +42,7 @@ def stored_type_name(form: TypeForm) -> str:
     >>> stored_type_name(list[Basket]), type_name(list[Basket])
     ('list[Cart]', 'list[Basket]')
     """
-    return rendered(form, exact=False, stored=True)
+    return render_form(form, exact=False, stored=True)
 
 
 def members(form: TypeForm) -> tuple[TypeForm, ...]:
@@ -114,16 +114,18 @@ def variables_of(
         if isinstance(origin, type) and issubclass(origin, base):
             names = getattr(origin, "__parameters__", ())
             said = dict(zip(names, args, strict=True)) if len(names) == len(args) else {}
-            return variables_of(origin, base, {name: specialised(form, known) for name, form in said.items()})
+            return variables_of(
+                origin, base, {name: substitute_variables(form, known) for name, form in said.items()}
+            )
     return {}
 
 
-def specialised(form: TypeForm, variables: Mapping[Any, TypeForm]) -> TypeForm:
+def substitute_variables(form: TypeForm, variables: Mapping[Any, TypeForm]) -> TypeForm:
     """Put what type variables stand for in their place.
 
     >>> T = TypeVar("T")
-    >>> specialised(dict[str, T], {T: int}), specialised(T, {T: int}), specialised(T | None, {})
-    (dict[str, int], <class 'int'>, typing.Optional[~T])
+    >>> substitute_variables(dict[str, T], {T: int}), substitute_variables(T | None, {})
+    (dict[str, int], typing.Optional[~T])
     """
     if isinstance(form, TypeVar):
         return variables.get(form, form)
@@ -218,7 +220,7 @@ def is_unpacked(form: TypeForm) -> bool:
 # -- names ---------------------------------------------------------------------------------------
 
 
-def rendered(form: TypeForm, exact: bool, seen: tuple[TypeForm, ...] = (), *, stored: bool = False) -> str:
+def render_form(form: TypeForm, exact: bool, seen: tuple[TypeForm, ...] = (), *, stored: bool = False) -> str:
     """Write a form for people or, `exact`, as a key that is equal when no value can tell two forms apart.
 
     ``stored`` calls classes by the names that they have in stored data.
@@ -226,7 +228,7 @@ def rendered(form: TypeForm, exact: bool, seen: tuple[TypeForm, ...] = (), *, st
     if type(form) is type:
         return _render_member(form, exact, seen, stored)
     if isinstance(form, list):  # the parameters of a Callable
-        return f"[{', '.join(rendered(part, exact, seen, stored=stored) for part in form)}]"
+        return f"[{', '.join(render_form(part, exact, seen, stored=stored) for part in form)}]"
     if _is_alias(form):
         if form in seen:  # a recursive alias: its name is its end
             return _simple_name(form)
@@ -246,7 +248,7 @@ def _render_member(form: TypeForm, exact: bool, seen: tuple[TypeForm, ...], stor
         args = args if sees_elements(origin) else None
     if args is None:
         return name
-    return f"{name}[{', '.join(rendered(arg, exact, seen, stored=stored) for arg in args) or '()'}]"
+    return f"{name}[{', '.join(render_form(arg, exact, seen, stored=stored) for arg in args) or '()'}]"
 
 
 def _none_last(names: set[str]) -> list[str]:

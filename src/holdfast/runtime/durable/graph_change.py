@@ -16,7 +16,7 @@ from holdfast.engine.message import Delivery, Request
 from holdfast.engine.snapshot import BufferKey, Snapshot
 from holdfast.engine.value import NotAtHand, Value
 from holdfast.errors import GraphChanged, UnknownType
-from holdfast.graph.alias import renamed, renamed_buffer, renamed_path
+from holdfast.graph.alias import resolve_address, resolve_buffer_key, resolve_path
 from holdfast.graph.edge import FanIn
 from holdfast.graph.graph import Graph, ancestors, path_of
 from holdfast.ids import ExecutorId
@@ -39,11 +39,13 @@ def namer_of(graph: Graph, before: FanInsBefore | None = None) -> Namer:
     """
 
     def fan_in(path: str, was: str) -> str:
-        name = renamed_buffer(graph, path, was)
-        found = {} if before is None else before.at(renamed_path(graph, path))
+        name = resolve_buffer_key(graph, path, was)
+        found = {} if before is None else before.at(resolve_path(graph, path))
         return next((key for key, old in found.items() if old.buffer_key == name), name)
 
-    return Namer(lambda address: renamed(graph, address), lambda path: renamed_path(graph, path), fan_in)
+    return Namer(
+        lambda address: resolve_address(graph, address), lambda path: resolve_path(graph, path), fan_in
+    )
 
 
 async def graph_changed(
@@ -56,9 +58,9 @@ async def graph_changed(
         listed = ""
     else:
         # Who goes on with the same graph need not wait for it.
-        from holdfast.graph.describe.difference import difference
+        from holdfast.graph.describe.difference import describe_difference
 
-        lines = difference(before, graph.description, graph) or ["nothing that has a name"]
+        lines = describe_difference(before, graph.description, graph) or ["nothing that has a name"]
         more = [f"and {len(lines) - _LISTED:,} more differences"] if len(lines) > _LISTED else []
         listed = "".join(f"\n  - {_shortened(line)}" for line in [*lines[:_LISTED], *more])
     return GraphChanged(
@@ -190,19 +192,19 @@ class FanInsBefore:
 
 def _fan_ins_at(graph: Graph, before: Description, path: str) -> dict[str, FanIn]:
     # Who goes on with the same graph need not wait for it.
-    from holdfast.graph.describe.parser import read
+    from holdfast.graph.describe.parser import parse_description
 
-    here, now = read(before), graph
+    here, now = parse_description(before), graph
     for segment in path.split("/")[:-1]:
         host = ExecutorId(segment.partition("#")[0])
         was = {now.aliases.get(ExecutorId(name), name): old for name, old in (here.executors or {}).items()}
         inside, nested = was.get(host), now.executors[host].nested if host in now.executors else None
         if inside is None or inside.nested is None or nested is None or inside.nested not in here.workflows:
             return {}
-        here, now = read(here.workflows[inside.nested], here.workflows), nested
+        here, now = parse_description(here.workflows[inside.nested], here.workflows), nested
     names = {str(old): str(new) for old, new in now.aliases.items()}
-    edges = [edge.renamed(names) for edge in here.edges or () if edge.kind == "fan-in"]
-    olds = [FanIn.joining(tuple(map(ExecutorId, e.sources)), ExecutorId(e.targets[0])) for e in edges]
+    edges = [edge.rename(names) for edge in here.edges or () if edge.kind == "fan-in"]
+    olds = [FanIn.of(tuple(map(ExecutorId, e.sources)), ExecutorId(e.targets[0])) for e in edges]
     same = {edge.buffer_key: edge for edge in now.fan_ins}.keys() & {old.buffer_key for old in olds}
     found = {old.buffer_key: old for old in olds if old.buffer_key in same}
     left = [old for old in olds if old.buffer_key not in same]

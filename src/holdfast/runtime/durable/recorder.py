@@ -16,7 +16,7 @@ from holdfast.checkpoint.write.entry import Entry
 from holdfast.checkpoint.write.log import Draft, RunLog
 from holdfast.engine.durability import Durability
 from holdfast.engine.message import Expiry
-from holdfast.engine.snapshot import Delta, Snapshot, distance, status_at_rest
+from holdfast.engine.snapshot import Delta, Snapshot, compute_delta, status_at_rest
 from holdfast.engine.status import RunStatus
 from holdfast.engine.superstep import Applied
 from holdfast.engine.value import Value
@@ -341,7 +341,7 @@ class Recorder:
             await commits.idle()
             if trail.uncommitted is not None:
                 before, _, earlier = trail.uncommitted
-                delta, kept = distance(before, after), [*earlier, *kept]
+                delta, kept = compute_delta(before, after), [*earlier, *kept]
         elif self._durability == "async":
             await commits.settle()
         trail.began = None
@@ -447,7 +447,7 @@ class Recorder:
             return
         before, after, happened = work
         told = list(happened)
-        end = self._end(RunStatus.RUNNING, before, after, distance(before, after), told, True)
+        end = self._end(RunStatus.RUNNING, before, after, compute_delta(before, after), told, True)
         beginning = self._trail.name_beginning(after)
         note = result_draft(*BEGAN, self._log.encoder(beginning, "beginning"))
         made = await self._append_or_fail([end], [note])

@@ -29,7 +29,7 @@ from holdfast.engine.state import Scope
 from holdfast.engine.status import RunStatus
 from holdfast.engine.value import NotAtHand, Value, missing_of
 from holdfast.graph.graph import Graph
-from holdfast.graph.state_key import MergeRule, declared_merge
+from holdfast.graph.state_key import MergeRule, find_declared_merge
 from holdfast.ids import ExecutorId
 from holdfast.runtime.durable.checkpoint_trail import Beginning
 from holdfast.runtime.durable.graph_change import (
@@ -96,7 +96,7 @@ class Standings:
             rule = self._graph.at(scope.path).merge_for(scope.name, key)
         except KeyError:
             rule = None
-        return rule or declared_merge(scope.name, key)
+        return rule or find_declared_merge(scope.name, key)
 
     async def _standing(
         self, head: Head, seq: int, allow_graph_change: bool, again: bool = False

@@ -13,7 +13,7 @@ from holdfast.engine.superstep import Turn, WaitingJoin
 from holdfast.engine.value import Value
 from holdfast.errors import ExecutorFailed, HoldfastWarning, SuperstepLimit, UnroutedMessage, WaitingFanIn
 from holdfast.graph.graph import Graph
-from holdfast.graph.typing.match import shown
+from holdfast.graph.typing.match import show_value
 from holdfast.ids import ExecutorId, RunId
 from holdfast.runtime.events.events import PendingRequest, WorkflowEvent, WorkflowWarningEvent
 from holdfast.runtime.step.placed import Placed
@@ -33,7 +33,8 @@ def failure(
     executor_id = first.turn.executor_id
     tried = f", after {first.attempt} attempts" if first.attempt > 1 else ""
     error = ExecutorFailed(
-        f"executor {executor_id!r} failed in superstep {superstep} of run {run_id}{tried}: {shown(first.error, 1_000)}",
+        f"executor {executor_id!r} failed in superstep {superstep} of run {run_id}{tried}: "
+        f"{show_value(first.error, 1_000)}",
         executor_id=executor_id,
         superstep=superstep,
         run_id=run_id,
@@ -41,7 +42,7 @@ def failure(
     )
     error.__cause__ = first.error
     for other in failed[1:]:
-        error.add_note(f"executor {other.turn.executor_id!r} failed too: {shown(other.error, 1_000)}")
+        error.add_note(f"executor {other.turn.executor_id!r} failed too: {show_value(other.error, 1_000)}")
     return error
 
 
@@ -50,7 +51,7 @@ def not_restored(
 ) -> ExecutorFailed:
     """The error for an executor that could not be as it was."""
     return ExecutorFailed(
-        f"executor {placed.address!r} could not be restored in run {run_id}: {shown(error, 1_000)}",
+        f"executor {placed.address!r} could not be restored in run {run_id}: {show_value(error, 1_000)}",
         executor_id=placed.address,
         superstep=superstep,
         run_id=run_id,

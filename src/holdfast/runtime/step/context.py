@@ -6,10 +6,10 @@ import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from holdfast.engine._fast import made
+from holdfast.engine._fast import make_tuple
 from holdfast.engine.message import Expiry, Output, Request, Sent
 from holdfast.engine.snapshot import Snapshot
-from holdfast.engine.state import NO_CHANGES, Scope, Staging
+from holdfast.engine.state import NO_CHANGES, Scope, StagedState
 from holdfast.engine.superstep import Outcome
 from holdfast.engine.value import NotAtHand, Value
 from holdfast.errors import ChangedAfterCapture, GraphError, InvalidArgument, TurnOver, WrongType
@@ -81,7 +81,7 @@ class TurnContext(WorkflowContext[Any, Any]):
     _outputs: list[Output] | None = None
     _requests: dict[RequestId, Request] | None = None
     _captured: dict[int, tuple[str, object, Value]] | None = None
-    _staged: Staging | None = None
+    _staged: StagedState | None = None
     events: list[WorkflowEvent] | tuple[()] = ()
     """What is shown when the turn is over."""
     _over = False
@@ -107,7 +107,7 @@ class TurnContext(WorkflowContext[Any, Any]):
         if self._placed.last:
             self._yielded(self._capture(value, "output"))
         else:
-            self._messages.append(made(Sent, (self._capture(value, "message"), None)))
+            self._messages.append(make_tuple(Sent, (self._capture(value, "message"), None)))
 
     def keep_field(self, name: str, value: object) -> None:
         """Keep a field of the executor, if it is not what is kept already."""
@@ -150,7 +150,9 @@ class TurnContext(WorkflowContext[Any, Any]):
                     self.tell(WorkflowWarningEvent(self._changed(what, value), self._placed.address))
         changes = self._staged.changes if self._staged is not None else NO_CHANGES
         requests = tuple(self._requests.values()) if self._requests else ()
-        return made(Outcome, (self._placed.address, self._messages, changes, self._outputs or (), requests))
+        return make_tuple(
+            Outcome, (self._placed.address, self._messages, changes, self._outputs or (), requests)
+        )
 
     def tell(self, event: WorkflowEvent) -> None:
         """Add an event that is shown when the turn is over."""
@@ -192,12 +194,12 @@ class TurnContext(WorkflowContext[Any, Any]):
             self._outputs = self._outputs or []
             self._outputs.append(Output(placed.address, value))
 
-    def _staging(self) -> Staging:
+    def _staging(self) -> StagedState:
         if self._over:
             self._check_open()
         if self._staged is None:
             placed = self._placed
-            self._staged = Staging(
+            self._staged = StagedState(
                 self._snapshot.state,
                 placed.address,
                 placed.merge_for if placed.graph.merges else None,
@@ -258,7 +260,7 @@ class TurnContext(WorkflowContext[Any, Any]):
     async def send_message(self, value: Any, target_id: str | None = None) -> None:
         captured = self._capture(value, "message")
         target = None if target_id is None else self._target(target_id)
-        self._messages.append(made(Sent, (captured, target)))
+        self._messages.append(make_tuple(Sent, (captured, target)))
 
     def _target(self, target_id: str) -> ExecutorId:
         graph, local = self._placed.graph, self._placed.spec.id

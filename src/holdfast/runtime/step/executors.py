@@ -7,8 +7,8 @@ from collections.abc import Container, Iterable, Mapping
 from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.state import Scope
 from holdfast.errors import ExecutorFailed, HoldfastError
-from holdfast.graph.graph import Graph, Located, path_of
-from holdfast.graph.typing.match import shown
+from holdfast.graph.graph import ExecutorLocation, Graph, path_of
+from holdfast.graph.typing.match import show_value
 from holdfast.ids import ExecutorId, RunId
 from holdfast.runtime.step.leases import Activity, Holder, check_free, regain, take
 from holdfast.runtime.step.placed import Placed
@@ -51,17 +51,17 @@ class Cast:
                 check_free(spec.nested, spec.id)
             elif spec.id not in shared:
                 try:
-                    self._place(spec.id, self._graph.located[spec.id])
+                    self._place(spec.id, self._graph.locations[spec.id])
                 except HoldfastError:
                     raise
                 except Exception as error:
                     raise ExecutorFailed(
-                        f"executor {spec.id!r} could not be created for run {self._run_id}: {shown(error, 1_000)}",
+                        f"executor {spec.id!r} could not be created for run {self._run_id}: {show_value(error, 1_000)}",
                         executor_id=spec.id,
                         run_id=self._run_id,
                     ) from error
 
-    def _place(self, address: ExecutorId, located: Located) -> Placed:
+    def _place(self, address: ExecutorId, located: ExecutorLocation) -> Placed:
         instance = located.spec.create()
         used_before = False
         if located.spec.shared_instance is not None and not instance.shareable:

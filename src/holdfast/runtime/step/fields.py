@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
-from holdfast.engine.copies import copied
+from holdfast.engine.copies import deep_copy
 from holdfast.errors import NotCheckpointable, UnkeptField
 from holdfast.graph.executor import Executor
 from holdfast.ids import ExecutorId
@@ -41,7 +41,7 @@ def put_back(instance: Executor, fields: dict[str, Any]) -> None:
 
 def _copied_or_same(value: object) -> Any:
     try:
-        return copied(value, "field")
+        return deep_copy(value, "field")
     except NotCheckpointable:
         return value
 

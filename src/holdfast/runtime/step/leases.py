@@ -57,7 +57,7 @@ def remember(graph: Graph) -> dict[ExecutorId, Placed]:
     for spec in graph.executors.values():
         instance = spec.shared_instance
         if instance is not None and instance.shareable:
-            shared[spec.id] = Placed(spec.id, graph.located[spec.id], instance)
+            shared[spec.id] = Placed(spec.id, graph.locations[spec.id], instance)
         elif instance is not None and LEASE not in vars(instance):
             baseline = copy_of_fields(instance)
             vars(instance)[LEASE] = _Lease(baseline)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from holdfast.engine.state import Scope
 from holdfast.errors import UnkeptField
 from holdfast.graph.executor import Executor
-from holdfast.graph.graph import Located
+from holdfast.graph.graph import ExecutorLocation
 from holdfast.graph.state_key import MergeRule
 from holdfast.ids import ExecutorId
 from holdfast.runtime.step.fields import FieldWatch, Noted
@@ -21,7 +21,7 @@ class Placed:
         *("shared_scope", "to_reset", "to_restore", "watch"),
     )
 
-    def __init__(self, address: ExecutorId, located: Located, instance: Executor) -> None:
+    def __init__(self, address: ExecutorId, located: ExecutorLocation, instance: Executor) -> None:
         self.address = address
         self.graph, self.path, self.spec = located
         self.instance = instance

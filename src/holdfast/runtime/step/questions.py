@@ -6,8 +6,8 @@ import datetime
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.engine.answers import checked_answer
-from holdfast.engine.snapshot import answered
+from holdfast.engine.answers import check_answer
+from holdfast.engine.snapshot import deliver_answers
 from holdfast.engine.value import Captor, Value
 from holdfast.errors import RequestAlreadyAnswered
 from holdfast.graph.context import RequestExpired
@@ -74,7 +74,7 @@ class Questions:
         """
         shown, taken = self._at.shown, self._taken
         checked = {
-            RequestId(request_id): checked_answer(shown, request_id, answer, self._capture, taken)
+            RequestId(request_id): check_answer(shown, request_id, answer, self._capture, taken)
             for request_id, answer in responses.items()
         }
         (self.answers if self._recorder is None else self._given).update(checked)
@@ -147,7 +147,7 @@ class Questions:
 
     def deliver(self, answers: Mapping[RequestId, Value]) -> None:
         """Let answers be deliveries."""
-        self._at.snapshot = answered(self._at.snapshot, answers)
+        self._at.snapshot = deliver_answers(self._at.snapshot, answers)
         self.answers = {known: v for known, v in self.answers.items() if known not in answers}
 
     def drop(self) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.engine.limits import Limits
 from holdfast.engine.snapshot import Snapshot, status_at_rest, with_expiries
 from holdfast.engine.status import RunStatus
-from holdfast.engine.superstep import plan, waiting_joins
+from holdfast.engine.superstep import find_waiting_joins, plan
 from holdfast.engine.value import Captor
 from holdfast.errors import ExecutorFailed
 from holdfast.graph.graph import Graph
@@ -214,7 +214,7 @@ class Runner:
                 await pause()
                 stretch = time.monotonic()
         if not questions.cancel_asked and at.waiting_for == ("messages",):
-            self.teller.warn_of_waiting(waiting_joins(self._graph, at.snapshot))
+            self.teller.warn_of_waiting(find_waiting_joins(self._graph, at.snapshot))
 
     async def _more_came(self, recorder: Recorder) -> bool:
         """Store that the run has nothing to do; whether something came while that was stored."""

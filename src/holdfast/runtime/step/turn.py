@@ -8,7 +8,7 @@ from functools import partial
 from inspect import isawaitable
 from typing import Any, NamedTuple, TypeAlias
 
-from holdfast.engine._fast import made
+from holdfast.engine._fast import make_tuple
 from holdfast.engine.message import Request
 from holdfast.engine.router import brief
 from holdfast.engine.snapshot import Snapshot
@@ -153,7 +153,7 @@ class Turns:
                     for warning in placed.unkept_changes(noted):
                         context.tell(WorkflowWarningEvent(warning, placed.address))
                 outcome = context.outcome()
-                return made(Finished, (turn, outcome, None, context.events, attempt, False, None))
+                return make_tuple(Finished, (turn, outcome, None, context.events, attempt, False, None))
             except Asleep as asleep:
                 return Finished(turn, None, None, (), attempt, False, asleep.until)
             except asyncio.CancelledError as error:
@@ -269,7 +269,7 @@ def _call(
 ) -> Awaitable[Any]:
     """Call the handler with what it takes; sync ones run in a thread."""
     method: Callable[..., Awaitable[Any]] = getattr(instance, handler.name)
-    signed = handler.signed
+    signed = handler.signature
     if not signed.is_async:
         return in_thread(method, (message,) if request is None else (request.data.load(), message))
     if request is not None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from holdfast.checkpoint.store import Damage, Depth, Head, Keyframe, Record, RunQuery
-from holdfast.engine._fast import made
+from holdfast.engine._fast import make_tuple
 from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import CheckpointId, Digest, RunId
@@ -249,7 +249,7 @@ def _make_record(run_id: RunId, row: tuple[Any, ...], tags: tuple[str, ...]) -> 
     checkpoint, seq, header, new_bytes, changes, key_changes, cut, values, key_values, _ = row
     plain = type(checkpoint) is type(header) is type(changes) is type(values) is bytes
     if plain and cut is None and type(new_bytes) is type(seq) is int:  # as nearly all are
-        return made(
+        return make_tuple(
             Record, (checkpoint.hex(), run_id, seq, header, changes, values, new_bytes, None, tags, True)
         )
     # Text where bytes were written: as bytes it fails the check of the id, as any other change does.
