@@ -26,7 +26,7 @@ from holdfast.checkpoint.read.loading import Blobs
 from holdfast.checkpoint.store import Blob, Commit, Keyframe, Letter, Record, Removal, Store
 from holdfast.errors import HoldfastError
 from holdfast.ids import CheckpointId, Digest
-from holdfast.testing.resumable import _Mortal
+from holdfast.testing.resumable import MortalStore
 from tests.properties.test_resume import MANNERS, some
 from tests.support.durable import Wrapped
 from tests.support.going_on import (
@@ -106,7 +106,7 @@ async def _stopped(
     """Let the store die after so many commits and go on; whether the run was stopped at all."""
     async with make_storage() as storage:
         store = storage.catalog.store
-        storage.catalog.store = mortal = _Mortal(store, commits)
+        storage.catalog.store = mortal = MortalStore(store, commits)
         run = await living.build().start(message, storage=storage)
         stopped = await _dies(run, answer, manner, mortal.death)
         storage.catalog.store = store

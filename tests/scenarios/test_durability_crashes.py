@@ -39,7 +39,7 @@ from holdfast.runtime.durable.checkpoint_trail import CheckpointTrail
 from holdfast.runtime.durable.commit_queue import CommitQueue
 from holdfast.runtime.durable.journal import StoredJournal
 from holdfast.runtime.events.event_log import EventLog
-from holdfast.testing.resumable import _durable
+from holdfast.testing.resumable import select_durable_events
 from tests.support.going_on import picture
 from tests.support.journals import RUN
 from tests.support.mortal import Process, Sight, Turn, World, at_once, bury, silent_deaths, worlds
@@ -146,7 +146,7 @@ def watched(world: Outside) -> Callable[[Run], Any]:
             events.append(event)
         result = await run.wait_for_completion()
         assert result.status is RunStatus.COMPLETED
-        told = [(s, kind, {**c, "checkpoint": None}) for s, kind, c in _durable(events)]
+        told = [(s, kind, {**c, "checkpoint": None}) for s, kind, c in select_durable_events(events)]
         return Ending(result.outputs, await picture(run.snapshot), told)
 
     return watch

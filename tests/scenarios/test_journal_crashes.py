@@ -46,7 +46,7 @@ from holdfast.runtime.durable.recorder import Recorder
 from holdfast.runtime.events import wording
 from holdfast.runtime.step.executors import Cast
 from holdfast.stores.memory import MemoryStore
-from holdfast.testing.resumable import _durable
+from holdfast.testing.resumable import select_durable_events
 from tests.support.going_on import picture
 from tests.support.journals import RUN
 from tests.support.mortal import Go, Left, Mortal, Process, Turn, World, at_once, bury, silent_deaths, worlds
@@ -215,7 +215,7 @@ async def ending(run: Run) -> Ending:
     return Ending(
         result.outputs,
         await picture(run.snapshot),
-        _durable(events),
+        select_durable_events(events),
         [(e.superstep, str(e.executor_id)) for e in events if isinstance(e, ExecutorInvokedEvent)],
         [
             (e.superstep, str(e.executor_id))

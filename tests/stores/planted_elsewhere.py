@@ -25,7 +25,9 @@ from holdfast.checkpoint.store import (
 from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.memory import MemoryStore
 
-FIELDS = (*("_heads", "_records", "_seqs", "_places", "_blobs", "_marks", "_brought", "_notes", "_letters"),)
+FIELDS = (
+    *("_heads", "_records", "_seqs", "_places", "_blobs", "_marks", "_blob_marks", "_notes", "_letters"),
+)
 
 
 class Filed(MemoryStore):
@@ -216,7 +218,7 @@ class RemovesRunsInMemory(Filed):
 
 
 class ForgetsWhoBroughtBlobs(Filed):
-    fields = tuple(name for name in FIELDS if name not in ("_marks", "_brought"))
+    fields = tuple(name for name in FIELDS if name not in ("_marks", "_blob_marks"))
 
 
 class SweepsWhatItSaw(Filed):

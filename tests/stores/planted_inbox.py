@@ -410,7 +410,7 @@ class WhoeverBeginsAlikeLives(MemoryStore):
 
 class AnswersWhenItIsClosed(MemoryStore):
     async def inbox(self, run_id: RunId) -> Sequence[Letter]:
-        return self._waiting(run_id)
+        return self._get_waiting_letters(run_id)
 
 
 class JoinsWhenItIsClosed(MemoryStore):

@@ -25,7 +25,7 @@ class Kept(MemoryStore):
 
     def adopt(self, kept: MemoryStore) -> None:
         self._counting = kept
-        for name in ("_heads", "_records", "_seqs", "_places", "_blobs", "_brought", "_notes", "_letters"):
+        for name in ("_heads", "_records", "_seqs", "_places", "_blobs", "_blob_marks", "_notes", "_letters"):
             setattr(self, name, getattr(kept, name))
 
     @property

@@ -63,18 +63,18 @@ class OnlyLooks(MemoryStore):
     """What a commit needs is there, but is not known to be brought."""
 
     async def commit(self, commit: Commit) -> Sequence[Letter]:
-        brought = dict(self._brought)
+        brought = dict(self._blob_marks)
         waiting = await super().commit(commit)
         if commit.needs:
-            self._brought = brought
+            self._blob_marks = brought
         return waiting
 
 
 class ForgetsWhatIsAdded(MemoryStore):
     async def add_blobs(self, family: RunId, blobs: Sequence[Blob]) -> None:
-        brought = dict(self._brought)
+        brought = dict(self._blob_marks)
         await super().add_blobs(family, blobs)
-        self._brought = brought
+        self._blob_marks = brought
 
 
 class LooksTooEarly(MemoryStore):
@@ -99,11 +99,11 @@ class LooksTooEarlyBesideOthers(Kept):
 
 class TellsNobodyWhatItNeeds(Kept):
     async def commit(self, commit: Commit) -> Sequence[Letter]:
-        brought = dict(self._brought)
+        brought = dict(self._blob_marks)
         waiting = await super().commit(commit)
         if commit.needs:
-            self._brought.clear()
-            self._brought.update(brought)
+            self._blob_marks.clear()
+            self._blob_marks.update(brought)
         return waiting
 
 

@@ -176,7 +176,7 @@ class BringsNoBlobsToKeyframes(MemoryStore):
 class BringsBlobsToTheRun(MemoryStore):
     async def remove(self, removal: Removal) -> bool:
         done = await super().remove(removal._replace(blobs=()))
-        self._bring(removal.run_id, removal.blobs)
+        self._add_blobs(removal.run_id, removal.blobs)
         return done
 
 
@@ -214,7 +214,7 @@ class GivesKeyframesBeforeItCompares(MemoryStore):
 class RemovesTheHead(MemoryStore):
     async def remove(self, removal: Removal) -> bool:
         for seq in removal.seqs:
-            self._remove(removal.run_id, seq)
+            self._remove_record(removal.run_id, seq)
         return await super().remove(removal._replace(seqs=()))
 
 
@@ -255,7 +255,7 @@ class RemovesFromTheFamily(MemoryStore):
         for head in self._heads.values():
             if head.family == family:
                 for seq in removal.seqs:
-                    self._remove(head.run_id, seq)
+                    self._remove_record(head.run_id, seq)
         return done
 
 
@@ -272,7 +272,7 @@ class RemovesStepByStep(MemoryStore):
 
 class RemovesOnlyTheHead(MemoryStore):
     async def remove_run(self, run_id: RunId, expected: Expected) -> None:
-        self._stands(run_id, expected)
+        self._get_expected_head(run_id, expected)
         del self._heads[run_id]
 
 
@@ -310,9 +310,9 @@ class RemembersTagsOfARemovedRun(MemoryStore):
         old.update({record.checkpoint_id: record.tags for record in self._records.values()})
         await super().remove_run(run_id, expected)
 
-    def _add(self, record: Record) -> None:
+    def _add_record(self, record: Record) -> None:
         tags = self.__dict__.get("_old", {}).get(record.checkpoint_id, ())
-        super()._add(record._replace(tags=tags))
+        super()._add_record(record._replace(tags=tags))
 
 
 class RemovesBlobsWithARun(MemoryStore):
@@ -347,7 +347,7 @@ class RefusesTheIdOfARemovedRun(MemoryStore):
 
 class RemovesTheFamily(MemoryStore):
     async def remove_run(self, run_id: RunId, expected: Expected) -> None:
-        family = self._stands(run_id, expected).family
+        family = self._get_expected_head(run_id, expected).family
         for head in [head for head in self._heads.values() if head.family == family]:
             await super().remove_run(head.run_id, Expected(head.checkpoint_id, head.token))
 
@@ -359,12 +359,12 @@ class SweepsOf(MemoryStore):
     """Sweeps as it should, from parts that can be broken one by one."""
 
     def may_go(self, family: RunId, mark: int, digest: Digest) -> bool:
-        return self._brought.get((family, digest), 0) < mark
+        return self._blob_marks.get((family, digest), 0) < mark
 
     async def discard(self, family: RunId, mark: int, digests: Sequence[Digest]) -> int:
         going = [digest for digest in digests if self.may_go(family, mark, digest)]
         for digest in going:
-            self._brought.pop((family, digest), None)
+            self._blob_marks.pop((family, digest), None)
         return sum(len(self._blobs.pop((family, digest), b"")) for digest in going)
 
 
@@ -376,38 +376,38 @@ class DiscardIgnoresTheMark(SweepsOf):
 class KnowsOnlyNewBlobs(SweepsOf):
     """A blob that is there already is not known to be brought again."""
 
-    def _bring(self, family: RunId, blobs: Sequence[Blob]) -> None:
-        super()._bring(family, [blob for blob in blobs if (family, blob.digest) not in self._blobs])
+    def _add_blobs(self, family: RunId, blobs: Sequence[Blob]) -> None:
+        super()._add_blobs(family, [blob for blob in blobs if (family, blob.digest) not in self._blobs])
 
 
 class KnowsOnlyBlobsThatAreBroughtAgain(SweepsOf):
-    def _bring(self, family: RunId, blobs: Sequence[Blob]) -> None:
+    def _add_blobs(self, family: RunId, blobs: Sequence[Blob]) -> None:
         new = {blob.digest for blob in blobs if (family, blob.digest) not in self._blobs}
-        super()._bring(family, blobs)
+        super()._add_blobs(family, blobs)
         for digest in new:
-            self._brought.pop((family, digest), None)
+            self._blob_marks.pop((family, digest), None)
 
 
 class ForgetsWhatForksBring(SweepsOf):
     async def commit(self, commit: Commit) -> Sequence[Letter]:
-        brought = dict(self._brought)
+        brought = dict(self._blob_marks)
         waiting = await super().commit(commit)
         if commit.head.family != commit.head.run_id:
-            self._brought = brought
+            self._blob_marks = brought
         return waiting
 
 
 class ForgetsWhatRemovalsBring(SweepsOf):
     async def remove(self, removal: Removal) -> bool:
-        brought = dict(self._brought)
+        brought = dict(self._blob_marks)
         done = await super().remove(removal)
-        self._brought = brought
+        self._blob_marks = brought
         return done
 
 
 class KeepsWhatWasEverBrought(SweepsOf):
     def may_go(self, family: RunId, mark: int, digest: Digest) -> bool:
-        return not self._brought.get((family, digest), 0)
+        return not self._blob_marks.get((family, digest), 0)
 
 
 class HasOneMark(SweepsOf):
@@ -417,7 +417,7 @@ class HasOneMark(SweepsOf):
 
 class ForgetsWhatWasBroughtWithEachMark(SweepsOf):
     async def mark(self, family: RunId) -> Marked:
-        self._brought.clear()
+        self._blob_marks.clear()
         return await super().mark(family)
 
 
@@ -488,9 +488,9 @@ class NeverTakesADiscardedBlobAgain(SweepsOf):
         self.__dict__.setdefault("_gone", set()).update(before - set(self._blobs))
         return freed
 
-    def _bring(self, family: RunId, blobs: Sequence[Blob]) -> None:
+    def _add_blobs(self, family: RunId, blobs: Sequence[Blob]) -> None:
         gone = self.__dict__.get("_gone", set())
-        super()._bring(family, [blob for blob in blobs if (family, blob.digest) not in gone])
+        super()._add_blobs(family, [blob for blob in blobs if (family, blob.digest) not in gone])
 
 
 class NeedsARunToSweep(SweepsOf):
@@ -643,12 +643,12 @@ class RemovesByWhatItSaw(Kept):
         head = self.__dict__.setdefault("_seen", {})[run_id] = await super().head(run_id)
         return head
 
-    def _stands(self, run_id: RunId, expected: Expected) -> Any:
+    def _get_expected_head(self, run_id: RunId, expected: Expected) -> Any:
         head = self._heads.get(run_id)
         seen = self.__dict__.get("_seen", {}).get(run_id)
         if head is not None and seen is not None and (seen.checkpoint_id, seen.token) == expected:
             return head
-        return super()._stands(run_id, expected)
+        return super()._get_expected_head(run_id, expected)
 
 
 class BelievesThatItsRunsAreThere(Kept):
@@ -665,7 +665,7 @@ class BelievesThatItsRunsAreThere(Kept):
 class KnowsOnlyWhatItBroughtItself(Kept):
     def adopt(self, kept: MemoryStore) -> None:
         super().adopt(kept)
-        self._brought = {}
+        self._blob_marks = {}
 
 
 class RemembersBlobs(Kept):
@@ -705,7 +705,7 @@ class RemovesFromAllNamespaces(Kept):
         done = await super().remove(removal)
         for room in self._place.values():
             for seq in removal.seqs if isinstance(room, MemoryStore) else ():
-                room._remove(removal.run_id, seq)
+                room._remove_record(removal.run_id, seq)
         return done
 
 

@@ -9,15 +9,15 @@ from holdfast.stores.memory import MemoryStore
 
 
 class KeepsWhatShouldGo(MemoryStore):
-    def _clear(self, run_id: RunId) -> None:
+    def _remove_all(self, run_id: RunId) -> None:
         for table in (self._heads, self._notes, self._letters):
             table.pop(run_id, None)
 
 
 class KeepsOldLetters(MemoryStore):
-    def _clear(self, run_id: RunId) -> None:
+    def _remove_all(self, run_id: RunId) -> None:
         letters = self._letters.get(run_id, {})
-        super()._clear(run_id)
+        super()._remove_all(run_id)
         self._letters[run_id] = letters
 
 

@@ -40,14 +40,18 @@ class TellsOnce(DueOf):
 class WakesThoseThatWaitForEver(MemoryStore):
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
         known = [head._replace(wake_at=head.wake_at or 0) for head in self._heads.values()]
-        found = select_due_runs(known, workflow_name, time, limit, lambda run: bool(self._waiting(run)))
+        found = select_due_runs(
+            known, workflow_name, time, limit, lambda run: bool(self._get_waiting_letters(run))
+        )
         return [self._heads[head.run_id] for head in found]
 
 
 class IgnoresTheStatus(MemoryStore):
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
         known = [head._replace(status=RunStatus.WAITING) for head in self._heads.values()]
-        found = select_due_runs(known, workflow_name, time, limit, lambda run: bool(self._waiting(run)))
+        found = select_due_runs(
+            known, workflow_name, time, limit, lambda run: bool(self._get_waiting_letters(run))
+        )
         return [self._heads[head.run_id] for head in found]
 
 
@@ -81,7 +85,7 @@ class IgnoresCaseOfIds(DueOf):
 
 class LettersLast(DueOf):
     def change(self, heads: list[Head], time: int, limit: int) -> list[Head]:
-        return sorted(heads, key=lambda head: bool(self._waiting(head.run_id)))
+        return sorted(heads, key=lambda head: bool(self._get_waiting_letters(head.run_id)))
 
 
 class CutsBeforeItChooses(MemoryStore):
@@ -89,7 +93,9 @@ class CutsBeforeItChooses(MemoryStore):
 
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
         known = sorted(self._heads.values(), key=lambda head: (head.wake_at is None, head.wake_at))[:limit]
-        return select_due_runs(known, workflow_name, time, limit, lambda run: bool(self._waiting(run)))
+        return select_due_runs(
+            known, workflow_name, time, limit, lambda run: bool(self._get_waiting_letters(run))
+        )
 
 
 class TellsOneTooMany(MemoryStore):

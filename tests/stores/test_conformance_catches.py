@@ -98,7 +98,7 @@ class LetsAMissingRunGoOn(MemoryStore):
 class WritesRecordsBeforeItCompares(MemoryStore):
     async def commit(self, commit: Commit) -> Sequence[Letter]:
         for record in commit.records:
-            self._add(record)
+            self._add_record(record)
         return await super().commit(commit)
 
 
@@ -121,7 +121,7 @@ class ShowsTheHeadBeforeTheRecords(MemoryStore):
         waiting = await super().commit(commit._replace(records=(), blobs=()))
         await asyncio.sleep(0)
         for record in commit.records:
-            self._add(record)
+            self._add_record(record)
         for blob in commit.blobs:
             self._blobs.setdefault((commit.head.family, blob.digest), blob.data)
         return waiting
@@ -145,7 +145,7 @@ class StopsHalfwayWhenCancelled(MemoryStore):
         self._heads[commit.head.run_id] = commit.head
         await asyncio.sleep(0)
         for record in commit.records:
-            self._add(record)
+            self._add_record(record)
         for blob in commit.blobs:
             self._blobs.setdefault((commit.head.family, blob.digest), blob.data)
         return ()
@@ -461,7 +461,7 @@ class BlobsOf(MemoryStore):
         for blob in commit.blobs:
             name = self.name(commit.head.family, blob.digest)
             self._blobs.setdefault(name, blob.data)
-            self._brought[name] = self._marks
+            self._blob_marks[name] = self._marks
         return waiting
 
     async def blobs(self, family: RunId, digests: Sequence[Digest]) -> Mapping[Digest, bytes]:

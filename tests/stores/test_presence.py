@@ -423,7 +423,7 @@ def test_without_locks_the_lease_tells_of_other_hosts(
     monkeypatch.setattr(presence, "_try_lock", lambda _: None)
     here.join()
     (file,) = files_in(folder)
-    elsewhere = presence._path_of(folder.resolve(), "elsewhere:1:1")
+    elsewhere = presence._get_path(folder.resolve(), "elsewhere:1:1")
     elsewhere.touch()
     assert here.lives("elsewhere:1:1")
     then = file.stat().st_mtime - presence.LEASE_SECONDS - 1
@@ -443,15 +443,15 @@ def test_who_looks_while_the_last_one_leaves_finds_nobody(
     folder: Path, here: Presence, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The folder goes with the last one, while whoever looks asks it for the time."""
-    genuine = presence._now
+    genuine = presence._read_file_system_time
     with running("stay", folder) as program:
         name = program.hear()
 
-        def leave_first(process: presence._Process, asked: Path) -> float:
+        def leave_first(process: presence._ProcessFiles, asked: Path) -> float:
             assert program.ask("leave") == "left"
             assert not folder.exists()
             return genuine(process, asked)
 
-        monkeypatch.setattr(presence, "_now", leave_first)
+        monkeypatch.setattr(presence, "_read_file_system_time", leave_first)
         monkeypatch.setattr(presence, "this_machine", lambda: "elsewhere")
         assert not here.lives(name)

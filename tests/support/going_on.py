@@ -31,7 +31,7 @@ from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.value import NotAtHand, Value
 from holdfast.errors import StorageError
 from holdfast.ids import RunId
-from holdfast.testing.resumable import Ending, _compare, _durable, _Mortal
+from holdfast.testing.resumable import Ending, MortalStore, compare_endings, select_durable_events
 
 TOGETHER, ONE_BY_ONE, AT_ONCE = "together", "one by one", "at once"
 """How questions are answered: all when the run waits, the first when it waits, or while the run is under way."""
@@ -132,7 +132,7 @@ async def lived(run: Run, answer: Answer, manner: str, answered: Collection[str]
         await respond(run.pending_requests[:1] if manner == ONE_BY_ONE else run.pending_requests)
     result = await run.wait_for_completion()
     state = await picture(run.snapshot)
-    return Story(Ending(result.status, result.outputs, state, _durable(events)), answers)
+    return Story(Ending(result.status, result.outputs, state, select_durable_events(events)), answers)
 
 
 async def _refuses_second_answers(run: Run, answered: Collection[str]) -> None:
@@ -151,7 +151,7 @@ def compare(
 
     Requests whose answers were ``left`` in the inbox of the run are not asked again.
     """
-    _compare(expected.ending, got.ending, start, how)  # type: ignore[arg-type]
+    compare_endings(expected.ending, got.ending, start, how)  # type: ignore[arg-type]
     if manner == AT_ONCE:
         return  # on which checkpoint the run stood is a matter of luck
     rest = [
@@ -239,7 +239,7 @@ async def _stopped(
     """Let the store die after so many commits and go on; whether the run was stopped at all."""
     async with make_storage() as storage:
         store = storage.catalog.store
-        storage.catalog.store = mortal = _Mortal(store, commits)
+        storage.catalog.store = mortal = MortalStore(store, commits)
         run = await make().start(message, storage=storage)
         stopped = await _dies(run, answer, manner, mortal.death)
         storage.catalog.store = store

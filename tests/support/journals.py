@@ -26,7 +26,7 @@ from holdfast.checkpoint.store import Note
 from holdfast.checkpoint.write.bundles import unbundled
 from holdfast.engine.copies import differs
 from holdfast.ids import RunId
-from holdfast.testing.resumable import _durable
+from holdfast.testing.resumable import select_durable_events
 from tests.support.durable import Place, info_of_run
 from tests.support.going_on import matches_the_store, picture
 from tests.support.runs import soon
@@ -175,7 +175,7 @@ async def ending(run: Run) -> Ending:
     return Ending(
         result.outputs,
         await picture(run.snapshot),
-        _durable(events),
+        select_durable_events(events),
         [(type(warning), str(warning)) for warning in result.warnings],
         [str(event.executor_id) for event in done if event.replayed],
         [f"{e.superstep} {e.executor_id}" for e in events if isinstance(e, ExecutorInvokedEvent)],

@@ -1,4 +1,4 @@
-"""A store that lives as long as its object: for tests, and for runs that need not survive their process."""
+"""A store in memory: for tests, and for runs that need not survive their process."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from holdfast.stores.common.run_query import select_due_runs, select_runs
 
 
 class MemoryStore:
-    """A store in dicts.
+    """A store in dicts, which lives as long as the object.
 
     >>> import asyncio
     >>> asyncio.run(MemoryStore().head(RunId("r1"))) is None
@@ -51,7 +51,7 @@ class MemoryStore:
     """
 
     in_any_task = True
-    """As the port says of stores that have it."""
+    """Explained where ``Store`` is defined."""
 
     def __init__(self, namespace: str = "") -> None:
         self.namespace = namespace
@@ -63,11 +63,11 @@ class MemoryStore:
         self._places: dict[CheckpointId, tuple[RunId, int]] = {}
         self._blobs: dict[tuple[RunId, Digest], bytes] = {}
         self._marks = 0
-        self._brought: dict[tuple[RunId, Digest], int] = {}
-        """By blob, how many marks there were when it was last brought."""
+        self._blob_marks: dict[tuple[RunId, Digest], int] = {}
+        """By blob, the number of marks when a commit last wrote or needed it."""
         self._notes: dict[RunId, dict[str, Note]] = {}
         self._letters: dict[RunId, dict[str, Letter | None]] = {}
-        """By their keys; None where a letter was taken."""
+        """By run and key; None for a letter that was taken."""
 
     async def open(self) -> StoreInfo:
         self._check_open()
@@ -80,11 +80,11 @@ class MemoryStore:
         check_head(commit, (there.checkpoint_id, there.token) if there is not None else None)
         if commit.needs:
             check_needs(commit, {digest for digest in commit.needs if (head.family, digest) in self._blobs})
-            self._bring(head.family, [Blob(digest, b"") for digest in commit.needs])
+            self._add_blobs(head.family, [Blob(digest, b"") for digest in commit.needs])
         if commit.blobs:
-            self._bring(head.family, commit.blobs)
+            self._add_blobs(head.family, commit.blobs)
         for record in commit.records:
-            self._add(record)
+            self._add_record(record)
         self._heads[head.run_id] = head
         if there is None or there.checkpoint_id != head.checkpoint_id:
             self._notes.pop(head.run_id, None)
@@ -95,17 +95,17 @@ class MemoryStore:
         if (known := self._letters.get(head.run_id)) is None:
             return ()
         known.update({key: None for key in commit.taken if key in known})
-        return self._waiting(head.run_id)
+        return self._get_waiting_letters(head.run_id)
 
-    def _waiting(self, run_id: RunId) -> list[Letter]:
+    def _get_waiting_letters(self, run_id: RunId) -> list[Letter]:
         return [letter for letter in self._letters.get(run_id, {}).values() if letter is not None]
 
-    def _bring(self, family: RunId, blobs: Sequence[Blob]) -> None:
+    def _add_blobs(self, family: RunId, blobs: Sequence[Blob]) -> None:
         for blob in blobs:
             self._blobs.setdefault((family, blob.digest), blob.data)
-            self._brought[family, blob.digest] = self._marks
+            self._blob_marks[family, blob.digest] = self._marks
 
-    def _add(self, record: Record) -> None:
+    def _add_record(self, record: Record) -> None:
         place = run_id, seq = record.run_id, record.seq
         if place not in self._records:
             seqs = self._seqs.setdefault(run_id, [])
@@ -118,7 +118,7 @@ class MemoryStore:
 
     async def add_blobs(self, family: RunId, blobs: Sequence[Blob]) -> None:
         self._check_open()
-        self._bring(family, blobs)
+        self._add_blobs(family, blobs)
 
     async def head(self, run_id: RunId) -> Head | None:
         self._check_open()
@@ -131,7 +131,7 @@ class MemoryStore:
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
         self._check_open()
         return select_due_runs(
-            self._heads.values(), workflow_name, time, limit, lambda run: bool(self._waiting(run))
+            self._heads.values(), workflow_name, time, limit, lambda run: bool(self._get_waiting_letters(run))
         )
 
     async def damaged(self) -> Sequence[Damage]:
@@ -154,7 +154,7 @@ class MemoryStore:
         run_id = commit.head.run_id
         there = self._heads.get(run_id)
         check_head(commit, Expected(there.checkpoint_id, there.token) if there is not None else None)
-        self._clear(run_id)
+        self._remove_all(run_id)
         await self.commit(commit._replace(expected=None))
 
     async def find(self, checkpoint_id: CheckpointId) -> tuple[RunId, int] | None:
@@ -165,7 +165,7 @@ class MemoryStore:
         self._check_open()
         seqs = self._seqs.get(run_id, [])
         wanted = seqs[bisect_left(seqs, first) : bisect_right(seqs, last)]
-        return [_cut(self._records[run_id, seq], depth) for seq in wanted]
+        return [_cut_record(self._records[run_id, seq], depth) for seq in wanted]
 
     async def blobs(self, family: RunId, digests: Sequence[Digest]) -> Mapping[Digest, bytes]:
         self._check_open()
@@ -182,27 +182,27 @@ class MemoryStore:
 
     async def remove(self, removal: Removal) -> bool:
         self._check_open()
-        head = self._stands(removal.run_id, removal.expected)
+        head = self._get_expected_head(removal.run_id, removal.expected)
         check_removal(head, removal)
         going = [self._records.get((removal.run_id, seq)) for seq in removal.seqs]
         if any(record.tags for record in going if record is not None):
             return False
-        self._bring(head.family, removal.blobs)
+        self._add_blobs(head.family, removal.blobs)
         for seq, keyframe in removal.keyframes:
             place = removal.run_id, seq
             if place in self._records:
                 self._records[place] = self._records[place]._replace(keyframe=keyframe)
         for seq in removal.seqs:
-            self._remove(removal.run_id, seq)
+            self._remove_record(removal.run_id, seq)
         return True
 
-    def _stands(self, run_id: RunId, expected: Expected) -> Head:
+    def _get_expected_head(self, run_id: RunId, expected: Expected) -> Head:
         head = self._heads.get(run_id)
         check_expected(run_id, expected, head)
         assert head is not None
         return head
 
-    def _remove(self, run_id: RunId, seq: int) -> None:
+    def _remove_record(self, run_id: RunId, seq: int) -> None:
         record = self._records.pop((run_id, seq), None)
         if record is not None:
             self._seqs[run_id].remove(seq)
@@ -210,12 +210,12 @@ class MemoryStore:
 
     async def remove_run(self, run_id: RunId, expected: Expected) -> None:
         self._check_open()
-        self._stands(run_id, expected)
-        self._clear(run_id)
+        self._get_expected_head(run_id, expected)
+        self._remove_all(run_id)
 
-    def _clear(self, run_id: RunId) -> None:
+    def _remove_all(self, run_id: RunId) -> None:
         for seq in list(self._seqs.get(run_id, ())):
-            self._remove(run_id, seq)
+            self._remove_record(run_id, seq)
         for table in (self._heads, self._seqs, self._notes, self._letters):
             table.pop(run_id, None)
 
@@ -228,9 +228,9 @@ class MemoryStore:
 
     async def discard(self, family: RunId, mark: int, digests: Sequence[Digest]) -> int:
         self._check_open()
-        unused = [digest for digest in digests if self._brought.get((family, digest), 0) < mark]
+        unused = [digest for digest in digests if self._blob_marks.get((family, digest), 0) < mark]
         for digest in unused:
-            self._brought.pop((family, digest), None)
+            self._blob_marks.pop((family, digest), None)
         return sum(len(self._blobs.pop((family, digest), b"")) for digest in unused)
 
     async def notes(self, run_id: RunId) -> Sequence[Note]:
@@ -250,7 +250,7 @@ class MemoryStore:
 
     async def inbox(self, run_id: RunId) -> Sequence[Letter]:
         self._check_open()
-        return self._waiting(run_id)
+        return self._get_waiting_letters(run_id)
 
     async def join(self) -> None:
         self._check_open()
@@ -268,8 +268,8 @@ class MemoryStore:
             raise StorageError("this MemoryStore is closed; what it held can no longer be asked for")
 
 
-def _cut(record: Record, depth: Depth) -> Record:
-    """As much of a record as was asked for."""
+def _cut_record(record: Record, depth: Depth) -> Record:
+    """Return a record without the parts that were not asked for."""
     if depth is Depth.ALL:
         return record
     if depth is Depth.HEADERS:

@@ -1,4 +1,4 @@
-"""A storage in memory, and the storage that a URL names."""
+"""The storage in memory, and ``open_storage``, which opens the storage of a URL."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class InMemoryCheckpointStorage(CheckpointStorage):
         super().__init__(MemoryStore(), retention)
 
 
-def _path(url: str) -> str:
-    """The path in a URL like ``sqlite:///relative.db``, ``sqlite:////absolute.db`` or ``file:folder``."""
+def _parse_path(url: str) -> str:
+    """Return the path in a URL like ``sqlite:///relative.db``, ``sqlite:////absolute.db`` or ``file:folder``."""
     parts = urlsplit(url)
     if parts.netloc:
         raise InvalidArgument(
@@ -41,33 +41,33 @@ def _path(url: str) -> str:
     return path
 
 
-def _memory(url: str) -> CheckpointStorage:
+def _open_memory(url: str) -> CheckpointStorage:
     if url.partition(":")[2].strip("/"):
         raise InvalidArgument(f"storage URL {url!r}: memory has no path; write memory:")
     return InMemoryCheckpointStorage()
 
 
-def _file(url: str) -> CheckpointStorage:
+def _open_file(url: str) -> CheckpointStorage:
     from holdfast.stores.file.storage import FileCheckpointStorage
 
-    return FileCheckpointStorage(_path(url))
+    return FileCheckpointStorage(_parse_path(url))
 
 
-def _sqlite(url: str) -> CheckpointStorage:
+def _open_sqlite(url: str) -> CheckpointStorage:
     from holdfast.stores.sqlite.storage import SqliteCheckpointStorage
 
-    return SqliteCheckpointStorage(_path(url))
+    return SqliteCheckpointStorage(_parse_path(url))
 
 
 _SCHEMES: dict[str, Callable[[str], CheckpointStorage]] = {
-    "memory": _memory,
-    "file": _file,
-    "sqlite": _sqlite,
+    "memory": _open_memory,
+    "file": _open_file,
+    "sqlite": _open_sqlite,
 }
 
 
 def open_storage(url: str) -> CheckpointStorage:
-    """The storage that a URL names: ``memory:``, ``file:///folder``, ``sqlite:///holdfast.db``.
+    """Open the storage of a URL: ``memory:``, ``file:///folder``, ``sqlite:///holdfast.db``.
 
     After ``//`` a path with one more slash is relative, with two it is absolute, as in SQLAlchemy.
 

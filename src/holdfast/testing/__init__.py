@@ -1,4 +1,4 @@
-"""What Holdfast ships for the tests of others.
+"""Helpers for tests of workflows and stores.
 
 ``assert_resumable`` and ``VirtualTime`` for workflows;
 ``StoreConformance`` and ``DurableStoreConformance``, which need pytest, for stores.

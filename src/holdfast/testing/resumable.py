@@ -1,4 +1,4 @@
-"""assert_resumable: a workflow that is stopped anywhere comes to the same end."""
+"""``assert_resumable``: checks that a workflow that is stopped anywhere comes to the same end."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ if TYPE_CHECKING:
 Answer: TypeAlias = "Callable[[PendingRequest], Any]"
 Normalize: TypeAlias = Callable[[Any], Any]
 
-# Where an object lies in memory, as its repr tells.
+# The memory address in the repr of an object.
 _ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}\b")
 
-# What tells when and where something happened, not what.
+# Fields that say when and where an event happened.
 _CIRCUMSTANCES = ("run_id", "timestamp", "checkpoint", "attempt", "replayed")
 _NOT_DURABLE = (
     "WorkflowStartedEvent",
     "WorkflowStatusEvent",
     "CheckpointSavedEvent",
     "WorkflowCompletedEvent",
-    "ExecutorInvokedEvent",  # a turn that the journal has is completed without being invoked again
+    "ExecutorInvokedEvent",  # a turn in the journal is completed without being invoked again
 )
 
 
 @dataclass(frozen=True)
 class Ending:
-    """What came of a run: its status and outputs, the state that it left, and its events by superstep."""
+    """The end of a run: its status and outputs, the state that it left, and its events by superstep."""
 
     status: RunStatus
     outputs: list[Any]
@@ -77,14 +77,19 @@ async def assert_resumable(
     4
     """
     with VirtualTime() as time:
-        comparison = _Comparison(
-            make_workflow, message, answer, make_storage or _in_memory, time, normalize or _as_it_is
+        comparison = _ResumeComparison(
+            make_workflow,
+            message,
+            answer,
+            make_storage or _make_memory_storage,
+            time,
+            normalize or _keep_value,
         )
         return await comparison.run()
 
 
-class _Comparison:
-    """Runs of one workflow that should come to the same end."""
+class _ResumeComparison:
+    """Runs one workflow in many ways, and compares their ends."""
 
     def __init__(
         self,
@@ -103,52 +108,52 @@ class _Comparison:
         self._normalize = normalize
 
     async def run(self) -> int:
-        """Compare all ways; how many there are."""
+        """Compare all ways, and return their number."""
         storage = self._make_storage()
         reference = await self._make_workflow().start(self._message, storage=storage)
-        expected = await self._ending(reference, storage)
+        expected = await self._finish_run(reference, storage)
         checkpoints = await storage.list_checkpoints(run_id=reference.run_id)
         for checkpoint in checkpoints:
             back = await self._make_workflow().resume(checkpoint.checkpoint_id, storage=storage)
             how = f"from checkpoint {checkpoint.seq}, the {checkpoint.phase} of superstep {checkpoint.superstep}"
-            _compare(expected, await self._ending(back, storage), checkpoint, how)
+            compare_endings(expected, await self._finish_run(back, storage), checkpoint, how)
         await storage.close()
         commits = 1
-        while await self._stopped_after(commits, expected):
+        while await self._stop_after(commits, expected):
             commits += 1
         return len(checkpoints) + commits
 
-    async def _stopped_after(self, commits: int, expected: Ending) -> bool:
-        """Let the store die after so many commits and go on; whether the run was stopped at all."""
+    async def _stop_after(self, commits: int, expected: Ending) -> bool:
+        """Let the store die after so many commits, then resume the run; return True if that stopped it."""
         storage = self._make_storage()
         store = storage.catalog.store
-        mortal = _Mortal(store, commits)
+        mortal = MortalStore(store, commits)
         storage.catalog.store = mortal
         run = await self._make_workflow().start(self._message, storage=storage)
         stopped = False
         try:
-            await self._ending(run, storage)
+            await self._finish_run(run, storage)
         except HoldfastError as error:
             if mortal.death not in (
                 error,
                 error.__cause__,
-            ):  # the second where a handler waited for the store
+            ):  # the cause, if a handler waited for the store
                 raise
             stopped = True
         storage.catalog.store = store
         latest = await storage.get_latest(run_id=run.run_id)
         assert latest is not None
         resumed = await self._make_workflow().resume(run_id=run.run_id, storage=storage)
-        ending = await self._ending(resumed, storage)
-        _compare(expected, ending, latest, f"stopped after commit {commits} and resumed")
+        ending = await self._finish_run(resumed, storage)
+        compare_endings(expected, ending, latest, f"stopped after commit {commits} and resumed")
         await storage.close()
         return stopped
 
-    async def _ending(self, run: Run, storage: CheckpointStorage) -> Ending:
-        """Let a run come to its end, answering what it asks."""
+    async def _finish_run(self, run: Run, storage: CheckpointStorage) -> Ending:
+        """Answer the requests of a run until it ends, and return its end."""
         events: list[WorkflowEvent] = []
         while True:
-            events += await self._events_of(run)
+            events += await self._collect_events(run)
             if not run.pending_requests or self._answer is None:
                 break
             await run.respond({request.request_id: self._answer(request) for request in run.pending_requests})
@@ -158,11 +163,14 @@ class _Comparison:
         loaded = await storage.load(latest.checkpoint_id)
         outputs = [self._normalize(output) for output in result.outputs]
         return Ending(
-            result.status, outputs, _state(loaded, self._normalize), _durable(events, self._normalize)
+            result.status,
+            outputs,
+            _read_state(loaded, self._normalize),
+            select_durable_events(events, self._normalize),
         )
 
-    async def _events_of(self, run: Run) -> list[WorkflowEvent]:
-        """The events until the run is at rest; whenever it sleeps, the clock is moved."""
+    async def _collect_events(self, run: Run) -> list[WorkflowEvent]:
+        """Return the events until the run is at rest; move the clock whenever it sleeps."""
 
         async def watch() -> list[WorkflowEvent]:
             return [event async for event in run.watch_stream()]
@@ -170,8 +178,8 @@ class _Comparison:
         return await self._time.pass_until(watch())
 
 
-class _Mortal:
-    """A store that dies after a number of commits: none that follows happens."""
+class MortalStore:
+    """A store that fails all commits after a number of them."""
 
     def __init__(self, store: Store, commits: int) -> None:
         self._inner = store
@@ -189,54 +197,57 @@ class _Mortal:
         return getattr(self._inner, name)
 
 
-def _in_memory() -> CheckpointStorage:
+def _make_memory_storage() -> CheckpointStorage:
     from holdfast.stores.storages import InMemoryCheckpointStorage
 
     return InMemoryCheckpointStorage()
 
 
-def _as_it_is(value: Any) -> Any:
+def _keep_value(value: Any) -> Any:
     return value
 
 
-def _state(checkpoint: Checkpoint, normalize: Normalize) -> dict[str, Any]:
+def _read_state(checkpoint: Checkpoint, normalize: Normalize) -> dict[str, Any]:
     kept = {f"executor {owner}": value for owner, value in checkpoint.executor_states.items()}
     scopes = {f"scope {name}": scope for name, scope in checkpoint.scopes.items()}
-    return {place: _plain(value, normalize) for place, value in {**kept, **scopes}.items()}
+    return {place: _normalize_values(value, normalize) for place, value in {**kept, **scopes}.items()}
 
 
-def _plain(value: Any, normalize: Normalize) -> Any:
+def _normalize_values(value: Any, normalize: Normalize) -> Any:
     if isinstance(value, Mapping):
         return {key: normalize(value[key]) for key in sorted(value)}
     return normalize(value)
 
 
-def _durable(
-    events: list[WorkflowEvent], normalize: Normalize = _as_it_is
+def select_durable_events(
+    events: list[WorkflowEvent], normalize: Normalize = _keep_value
 ) -> list[tuple[int, str, dict[str, Any]]]:
-    """Events without their circumstances, but for those that a resume need not repeat."""
+    """Return the events that a resume must repeat, without the fields that may differ."""
     kept: list[tuple[int, str, dict[str, Any]]] = []
     for event in events:
         kind = type(event).__name__
         if event.provisional or kind in _NOT_DURABLE:
             continue
-        if kind == "SuperStepStartedEvent":  # one that was begun again, after a sleep, tells all of it again
+        if kind == "SuperStepStartedEvent":  # one that began again, after a sleep, emits all its events again
             kept = [known for known in kept if known[0] != event.superstep or known[1] == "RequestInfoEvent"]
         content = {f.name: getattr(event, f.name) for f in fields(event) if f.name not in _CIRCUMSTANCES}
-        parts = {key: _content(part, normalize) for key, part in content.items()}
+        parts = {key: _normalize_field(part, normalize) for key, part in content.items()}
         kept.append((event.superstep, kind, parts))
     return kept
 
 
-def _content(part: Any, normalize: Normalize) -> Any:
-    if isinstance(part, BaseException):  # errors and warnings are equal only to themselves
+def _normalize_field(part: Any, normalize: Normalize) -> Any:
+    if isinstance(part, BaseException):  # errors and warnings do not compare by value
         return normalize(_ADDRESS.sub("0x...", repr(part)))
     if isinstance(part, PendingRequest):
-        return part._replace(data=normalize(part.data), expires=None)  # the time depends on when it is asked
+        return part._replace(
+            data=normalize(part.data), expires=None
+        )  # the time depends on when the request is made
     return normalize(part)
 
 
-def _compare(expected: Ending, got: Ending, start: Checkpoint, how: str) -> None:
+def compare_endings(expected: Ending, got: Ending, start: Checkpoint, how: str) -> None:
+    """Raise ``AssertionError`` unless a run that went on from ``start`` ended as expected."""
     assert got.status is expected.status, f"{how}: the run is {got.status}, not {expected.status}"
     for what in ("outputs", "state"):
         one, other = getattr(got, what), getattr(expected, what)

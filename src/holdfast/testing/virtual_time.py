@@ -1,4 +1,4 @@
-"""A clock that tests move by hand."""
+"""``VirtualTime``: a clock that tests move by hand."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BEGIN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 class VirtualTime:
     """A clock that stands still until ``advance`` moves it, for runs that sleep for days.
 
-    Workflows that are built and hosts that are made inside of it go by it.
+    Workflows and hosts that are made inside its context use it.
 
     >>> import asyncio
     >>> from datetime import timedelta
@@ -63,24 +63,24 @@ class VirtualTime:
             self._end = None
 
     def now(self) -> datetime.datetime:
-        """The time that it is."""
+        """Return the current virtual time."""
         return self._now
 
     async def timer(self) -> None:
-        """Wait until something waits for the time: then it can be moved."""
+        """Wait until a timer is set: then the clock can be moved."""
         if self.next_timer() is None:
             waiting = asyncio.get_running_loop().create_future()
             self._waiting.append(waiting)
             await waiting
 
     def next_timer(self) -> datetime.datetime | None:
-        """When the next thing happens that waits for the time; None if there is none."""
+        """Return the time of the next timer; None if there is none."""
         while self._timers and self._timers[0][2].cancelled:
             heapq.heappop(self._timers)
         return self._timers[0][0] if self._timers else None
 
     async def advance(self, span: datetime.timedelta | float = 0, *, days: float = 0) -> None:
-        """Move the clock on, by seconds, a timedelta or days; what waits for the time on the way gets its turn."""
+        """Move the clock on, by seconds, a timedelta or days, and run the timers on the way."""
         seconds = span.total_seconds() if isinstance(span, datetime.timedelta) else span
         target = self._now + datetime.timedelta(days=days, seconds=seconds)
         while (next_timer := self.next_timer()) is not None and next_timer <= target:
@@ -92,7 +92,7 @@ class VirtualTime:
         await asyncio.sleep(0)
 
     async def pass_until(self, awaitable: Awaitable[T]) -> T:
-        """What something gives that is awaited; whenever anything waits for the time, the clock is moved there."""
+        """Await something and return its result; whenever a timer is set, move the clock there."""
         awaited = asyncio.ensure_future(awaitable)
         try:
             while not awaited.done():
@@ -108,10 +108,10 @@ class VirtualTime:
 
     def _later(self, seconds: float, call: Callable[[], object]) -> _Timer:
         timer = _Timer(call)
-        if seconds <= 0:  # its time has come, so the clock need not be moved for it
+        if seconds <= 0:  # due at once, so the clock need not be moved for it
             asyncio.get_running_loop().call_soon(lambda: timer.call())
             return timer
-        # Rounded up, so that what is called never comes early.
+        # Rounded up, so that no timer is early.
         span = datetime.timedelta(microseconds=-(-seconds * 1_000_000 // 1))
         heapq.heappush(self._timers, (self._now + span, next(self._numbers), timer))
         waiting, self._waiting = self._waiting, []
@@ -132,4 +132,4 @@ class _Timer:
 
     def cancel(self) -> None:
         self.cancelled = True
-        self.call = _nothing  # it stays in the heap for a while, but what it would have called need not
+        self.call = _nothing  # it stays in the heap for a while; what it would have called can be freed

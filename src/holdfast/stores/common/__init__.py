@@ -1,1 +1,1 @@
-"""Parts that several stores need; no store is imported here."""
+"""Parts that several stores use; no store is imported here."""

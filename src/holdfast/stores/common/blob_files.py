@@ -1,4 +1,4 @@
-"""Large blobs, one file each: written once under a name of their own, never changed."""
+"""Large blobs, one file each, named by their digest and never changed; and the lock that keeps sweeps from them."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from holdfast.stores.common.file_names import make_file_name
 from holdfast.stores.common.locks import Locks
 
 _LOCK, _GATE = ".sweep", ".gate"
-# How long a sweep waits for writers, and lets others wait; one of them that stands still keeps it from sweeping.
+# In seconds: how long a sweep waits for writers, and lets new writers wait. A writer that stands still prevents it.
 _PATIENCE = 1.0
 
 
 class BlobSweepLock:
-    """A lock in a folder, which the kernel drops when its process dies: many writers, or one sweep.
+    """A lock that many writers hold together, or one sweep alone; the kernel drops it when a process dies.
 
     A writer holds it from before it writes a blob, or finds it there, until the commit that names it is durable.
     """
@@ -29,16 +29,16 @@ class BlobSweepLock:
         self._locks = Locks(folder)
 
     def hold_shared(self) -> HeldSweepLock:
-        """Take the lock together with other writers; raises ``TimeoutError``."""
+        """Take the lock together with other writers; raise ``TimeoutError`` if a sweep holds it for very long."""
         held = ExitStack()
         with self._locks.hold_shared(_GATE):
             held.enter_context(self._locks.hold_shared(_LOCK))
         return HeldSweepLock(held)
 
     def try_exclusive(self) -> HeldSweepLock | None:
-        """Take the lock alone; None if writers hold it for long, or where there are no locks.
+        """Take the lock alone; None if writers hold it for long, or if the system has no locks.
 
-        Writers that come later wait at the gate: those that overlap would keep a sweep waiting for ever.
+        New writers wait at the gate meanwhile: writers that overlap would keep a sweep waiting for ever.
         """
         held = ExitStack()
         with self._locks.try_alone(_GATE, _PATIENCE):
@@ -50,7 +50,7 @@ class BlobSweepLock:
 
 
 class HeldSweepLock:
-    """A lock that is held until the context is left, or forgotten: whoever waited for it may have been cancelled."""
+    """A lock that is held until the context is left or the object is collected: its owner may have been cancelled."""
 
     def __init__(self, held: ExitStack) -> None:
         self._held = held
@@ -62,17 +62,17 @@ class HeldSweepLock:
         self.release()
 
     def release(self) -> None:
-        """Hold it no longer."""
+        """Release the lock."""
         self._held.close()
 
     __del__ = release
 
 
-_NAME = re.compile(r"[0-9a-f]{64}")
+_BLOB_NAME = re.compile(r"[0-9a-f]{64}")
 
 
 class BlobFiles:
-    """The folder that holds them, with a folder for each namespace and in it one for each family."""
+    """Reads and writes the files of one namespace: a folder for each family of runs, in it a file for each blob."""
 
     def __init__(self, root: Path, namespace: str) -> None:
         self._root = root
@@ -82,23 +82,23 @@ class BlobFiles:
         self._lock = BlobSweepLock(root)
 
     def read(self, family: RunId, digest: Digest, size: int) -> bytes:
-        """The bytes of a blob, of which it has so many; raises ``OSError``, and ``IrregularFile`` if it has more."""
-        return read_regular(self._family(family) / digest.hex(), size)
+        """Return a blob of at most ``size`` bytes; raise ``OSError``, and ``IrregularFile`` if the file is longer."""
+        return read_regular(self._get_family_folder(family) / digest.hex(), size)
 
-    def _family(self, family: RunId) -> Path:
-        """The folder of a family; raises ``OSError`` if it, or one above it, is a link."""
+    def _get_family_folder(self, family: RunId) -> Path:
+        """Return the folder of a family; raise ``OSError`` if it, or a folder above it, is a link."""
         folder = self._folder / make_file_name(family)
         for own in (self._root, self._folder, folder):
             reject_link(own)
         return folder
 
     def path(self, family: RunId, digest: Digest) -> Path:
-        """Where a blob lies."""
+        """Return the path of a blob."""
         return self._folder / make_file_name(family) / digest.hex()
 
     def write(self, family: RunId, blobs: Sequence[Blob]) -> None:
-        """Make blobs durable; one that is there is left as it is. Raises ``OSError``."""
-        folder = self._family(family)
+        """Make blobs durable; leave files that exist as they are. Raise ``OSError`` if that fails."""
+        folder = self._get_family_folder(family)
         reject_link(self._disk.temp)
         self._disk.make_folder(self._disk.temp)
         self._disk.make_folder(folder)
@@ -108,11 +108,11 @@ class BlobFiles:
         unsure = self._disk.has_unsynced_names(folder)
         for blob in blobs:
             self._disk.put(blob.data, folder / blob.digest.hex(), anew=unsure)
-        # Also for those that were there: whoever wrote them may have died before this.
+        # Also for files that existed: their writer may have died before it synced the folder.
         self._disk.sync_names(folder)
 
     def write_and_hold(self, family: RunId, blobs: Sequence[Blob]) -> HeldSweepLock:
-        """Write blobs, and keep sweeps out until the context is left; writers do not keep each other out."""
+        """Write blobs, and keep sweeps out until the returned lock is released; writers do not keep each other out."""
         self._make_root()
         held = self._lock.hold_shared()
         try:
@@ -123,28 +123,28 @@ class BlobFiles:
         return held
 
     def try_sweep_lock(self) -> HeldSweepLock | None:
-        """Keep writers out, from now until the context is left: none is between writing a blob and naming it.
+        """Keep writers out until the returned lock is released: none is between writing a blob and its commit.
 
-        None if that cannot be had.
+        Return None if writers hold the lock for long, or if the system has no locks.
         """
         self._make_root()
         return self._lock.try_exclusive()
 
     def list_sizes(self, family: RunId) -> dict[Digest, int]:
-        """The blobs of a family, with their sizes."""
+        """Return the sizes of the blobs of a family, by digest."""
         found: dict[Digest, int] = {}
         try:
-            with os.scandir(self._family(family)) as entries:
+            with os.scandir(self._get_family_folder(family)) as entries:
                 for entry in entries:
-                    if _NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
+                    if _BLOB_NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                         found[Digest(bytes.fromhex(entry.name))] = entry.stat(follow_symlinks=False).st_size
         except FileNotFoundError:
             pass
         return found
 
     def remove(self, family: RunId, digests: Sequence[Digest]) -> int:
-        """Remove blobs that are there, while ``alone``; the bytes that they took."""
-        freed, folder = 0, self._family(family)
+        """Remove blobs, while the lock of ``try_sweep_lock`` is held; return the bytes that they took."""
+        freed, folder = 0, self._get_family_folder(family)
         for digest in digests:
             path = folder / digest.hex()
             try:
@@ -157,5 +157,5 @@ class BlobFiles:
 
     def _make_root(self) -> None:
         reject_link(self._root)
-        # Before the lock puts its files there: a folder that is not empty counts as durable.
+        # Before the lock makes its files: a folder that is not empty counts as durable.
         self._disk.make_folder(self._root)

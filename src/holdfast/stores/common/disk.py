@@ -1,4 +1,4 @@
-"""Files and folders that are still there after a power cut."""
+"""Files and folders that survive a power cut: written under a temporary name, synced, and then published."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from pathlib import Path
 
 _FILE_MODE = 0o600
 _FOLDER_MODE = 0o700
-_LEFT_BEHIND = 24 * 3600
+_ABANDONED_SECONDS = 24 * 3600
 _CHUNK = 1 << 20
 _LONGEST_READ = 1 << 30
-_TEMPORARY = ".tmp"
+_TEMPORARY_ENDING = ".tmp"
 UNSYNCED_MARK = ".unsynced"
-"""The file that says that a sync of its folder failed."""
+"""The name of the file that marks a folder whose sync failed."""
 _NO_HARD_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
-# A link is not followed, and whoever opens a pipe waits for nobody.
-_CAREFULLY = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
-# What the system says of links, sockets and folders that are opened in this way.
-_IRREGULAR = {errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.EISDIR}
-# No value and no commit is larger, and no memory holds much more.
-_LARGEST = 1 << 33
+# Do not follow links, and do not wait for the other end of a pipe.
+_SAFE_FLAGS = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))
+# The errors of the system for links, sockets and folders that are opened in this way.
+_IRREGULAR_ERRORS = {errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.EISDIR}
+# In bytes: no value and no commit is larger.
+_LARGEST_FILE = 1 << 33
 
 
 class IrregularFile(OSError):
-    """Something lies where a regular file belongs: a link, a folder, a pipe, a device, or a file that is too large."""
+    """A link, folder, pipe, device or too large file lies where a regular file belongs."""
 
     def __init__(self, path: str | Path, what: str = "it is no regular file") -> None:
         super().__init__(errno.EINVAL, what, str(path))
 
 
 def open_regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
-    """Open a file of a store; raises ``IrregularFile`` where something else lies there."""
+    """Open a regular file of a store; raise ``IrregularFile`` if something else lies there."""
     try:
-        handle = os.open(path, flags | _CAREFULLY, _FILE_MODE)
+        handle = os.open(path, flags | _SAFE_FLAGS, _FILE_MODE)
     except OSError as error:
-        if error.errno in _IRREGULAR:
+        if error.errno in _IRREGULAR_ERRORS:
             raise IrregularFile(path) from error
         raise
     if not stat.S_ISREG(os.fstat(handle).st_mode):
@@ -53,8 +53,8 @@ def open_regular(path: str | Path, flags: int = os.O_RDONLY) -> int:
     return handle
 
 
-def read_regular(path: str | Path, largest: int = _LARGEST) -> bytes:
-    """The content of a file of a store, as long as the file is now; raises ``IrregularFile`` if it is longer."""
+def read_regular(path: str | Path, largest: int = _LARGEST_FILE) -> bytes:
+    """Return the content of a file of a store; raise ``IrregularFile`` if it has more than ``largest`` bytes."""
     handle = open_regular(path)
     try:
         left = os.fstat(handle).st_size
@@ -70,7 +70,7 @@ def read_regular(path: str | Path, largest: int = _LARGEST) -> bytes:
 
 
 def is_regular(path: Path) -> bool:
-    """Tell whether a regular file lies there."""
+    """Return True if a regular file lies there."""
     try:
         return stat.S_ISREG(os.lstat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -78,39 +78,38 @@ def is_regular(path: Path) -> bool:
 
 
 def reject_link(folder: Path) -> None:
-    """Raise ``OSError`` if there is a link in place of a folder: a store removes nothing that lies elsewhere."""
+    """Raise ``OSError`` if a folder of the store is a link: a store removes nothing that lies elsewhere."""
     if os.path.islink(folder):
         raise OSError(errno.ELOOP, "a link lies in place of a folder of the store", str(folder))
 
 
 class Disk:
-    """Writes files whole: first under a name that nobody reads in ``temp``, durable, and only then in their place.
+    """Writes whole files: first durably under a temporary name in the folder ``temp``, and only then in their place.
 
-    A temporary file is locked until it is published or removed: so what a process that died left behind can be told
-    from what is being written. Raises ``OSError`` with the path in ``filename``. ``fsyncs`` counts those of files and
-    of folders.
+    A temporary file is locked until it is published or removed: so ``sweep`` can tell files that a dead process left
+    behind from those that are being written. All methods raise ``OSError`` with the path in ``filename``.
     """
 
     def __init__(self, temp: Path) -> None:
         self.temp = temp
         self._syncs: dict[int, int] = {}
-        """How often each thread synced. A lock would stay locked in the child of a process that forks meanwhile."""
+        """Counts syncs by thread: a lock around one counter would stay locked in the child of a fork."""
         self._locked: dict[Path, int] = {}
-        """The temporary files that are being written, each with what holds its lock."""
+        """The temporary files that are being written, each with the descriptor that holds its lock."""
         self.doubted: set[Path] = set()
-        """The folders of runs in which something can be seen that may not be durable, and could not be taken away."""
+        """The folders of runs that show a file which may not be durable, and could not be removed."""
 
     @property
     def fsyncs(self) -> int:
-        """How many syncs there were."""
+        """Count the syncs of files and folders so far."""
         return sum(list(self._syncs.values()))
 
     def write(self, data: bytes) -> Path:
-        """Make a durable file in ``temp``, to be published or removed."""
+        """Make a durable file in ``temp``, which the caller publishes or removes."""
         return self.write_pieces([data])
 
     def write_pieces(self, pieces: Iterable[bytes]) -> Path:
-        """Make a durable file of pieces that come one by one, as ``write`` does."""
+        """Make a durable file in ``temp`` from pieces that come one by one."""
         path, handle = self._new_file()
         try:
             for piece in pieces:
@@ -118,26 +117,26 @@ class Disk:
                 while rest:
                     rest = rest[os.write(handle, rest) :]
             self._sync(handle)
-            if sys.platform == "win32":  # there a file that is open can be neither renamed nor removed
-                self._let_go(path)
+            if sys.platform == "win32":  # an open file can be neither renamed nor removed there
+                self._release(path)
         except OSError as error:
             self.remove(path)
             error.filename = error.filename or str(path)
             raise
-        except BaseException:  # of whoever makes the pieces
+        except BaseException:  # raised by the iterator of pieces
             self.remove(path)
             raise
         return path
 
     def new_file(self) -> Path:
-        """Make an empty file in ``temp`` for someone else to write to, to be published or removed."""
+        """Make an empty file in ``temp`` for other code to write to; the caller publishes or removes it."""
         path, _ = self._new_file()
         if sys.platform == "win32":
-            self._let_go(path)
+            self._release(path)
         return path
 
     def new_folder(self) -> Path:
-        """Make a folder in ``temp``, to be put in its place, and then to be let go of by ``remove``."""
+        """Make a folder in ``temp``; the caller renames it to its place, then calls ``remove`` to release its lock."""
         return self._create_locked(_make_folder)[0]
 
     def _new_file(self) -> tuple[Path, int]:
@@ -145,42 +144,42 @@ class Disk:
 
     def _create_locked(self, make: Callable[[Path], int | None]) -> tuple[Path, int]:
         while True:
-            path = self.temp / f"{secrets.token_hex(8)}{_TEMPORARY}"
+            path = self.temp / f"{secrets.token_hex(8)}{_TEMPORARY_ENDING}"
             handle = make(path)
             if handle is None:
                 continue
-            if handle == _NOTHING:
+            if handle == _NO_DESCRIPTOR:
                 return path, handle
             locked = _try_lock(handle)
-            # Not by the number of its links: not every file system says that a folder which is gone has none.
+            # By its name, not by its link count: some file systems keep counting links of a removed folder.
             if locked is None or (locked and os.path.lexists(path)):
                 self._locked[path] = handle
                 return path, handle
-            os.close(handle)  # someone sweeps it up, or did, before it was locked
+            os.close(handle)  # another process swept it up before it was locked
 
-    def _let_go(self, temp: Path) -> None:
+    def _release(self, temp: Path) -> None:
         handle = self._locked.pop(temp, None)
         if handle is not None:
             os.close(handle)
 
     def replace(self, temp: Path, place: Path) -> None:
-        """Let a written file take the place of another one; it is removed if that fails."""
+        """Rename a temporary file to its place, over another file; remove it if that fails."""
         try:
             os.replace(temp, place)
         except BaseException:
             self.remove(temp)
             raise
-        self._let_go(temp)
+        self._release(temp)
 
     def publish(self, temp: Path, place: Path) -> None:
-        """Let a written file appear in its place, whole; raises ``FileExistsError`` if something is there already.
+        """Move a temporary file to its place in one step; raise ``FileExistsError`` if something is there already.
 
-        The folder of ``place`` must be synced before anyone may rely on it.
+        The file is durable only after its folder was synced.
         """
         try:
             os.link(temp, place)
         except FileExistsError:
-            # NFS may make the link, lose the answer and try again.
+            # NFS may make the link, lose the answer and try again: then both names are one file.
             if not os.path.samefile(temp, place):
                 raise
             self.remove(temp)
@@ -189,30 +188,30 @@ class Disk:
                 error.filename = str(place)
                 raise
             _rename_if_free(temp, place)
-            self._let_go(temp)
+            self._release(temp)
         else:
             self.remove(temp)
 
     def move_away(self, place: Path) -> Path:
-        """Take a folder from its place, at once; what it gives is to be removed."""
-        temp = self.temp / f"{secrets.token_hex(8)}{_TEMPORARY}"
+        """Rename a folder to a temporary name, which the caller removes."""
+        temp = self.temp / f"{secrets.token_hex(8)}{_TEMPORARY_ENDING}"
         os.rename(place, temp)
         return temp
 
     def remove(self, temp: Path) -> None:
-        """Remove a temporary file or folder if that is possible; what stays is swept up later."""
+        """Remove a temporary file or folder if possible; a later ``sweep`` removes what stays."""
         try:
             os.unlink(temp)
-        except (IsADirectoryError, PermissionError):  # which of them it is depends on the system
+        except (IsADirectoryError, PermissionError):  # of a folder; which of the two depends on the system
             _remove_folder(temp, ignore_errors=True)
         except OSError:
             pass
-        self._let_go(temp)
+        self._release(temp)
 
     def put(self, data: bytes, place: Path, anew: bool = False) -> None:
-        """Make sure that a durable file lies in its place; a regular one that is there is left, unless ``anew``.
+        """Write a file to its place; leave a regular file that exists as it is, unless ``anew``.
 
-        The folder of ``place`` must be synced before anyone may rely on it.
+        The file is durable only after its folder was synced.
         """
         there = os.path.lexists(place)
         if there and not anew and is_regular(place):
@@ -232,7 +231,7 @@ class Disk:
     def make_folder(self, folder: Path) -> None:
         """Make a folder and those above it, durably.
 
-        Nothing is put into a folder before it is durable itself: so one that is not empty is.
+        No file is put into a folder before the folder is durable: so a folder that is not empty is durable.
         """
         if _has_entries(folder):
             return
@@ -246,21 +245,21 @@ class Disk:
             self.sync_folder(folder.parent)
         except OSError:
             with suppress(OSError):
-                os.rmdir(folder)  # so that the next one makes it anew
+                os.rmdir(folder)  # so that the next call makes it anew
             raise
 
     def make_temp(self) -> None:
-        """Make the folder for files that are being written; they need not survive anything."""
+        """Make the folder for temporary files; it need not survive a power cut."""
         reject_link(self.temp)
         self.temp.mkdir(_FOLDER_MODE, exist_ok=True)
 
     def sync_folder(self, folder: Path) -> None:
-        """Make durable which names the folder holds.
+        """Make the names in a folder durable.
 
         If it raises, a later sync that succeeds proves nothing: the system may take for written what it could not
-        write. Names that were to become durable must be taken away or made anew, or nobody may rely on them.
+        write. Names that should have become durable must be removed or made anew; until then nobody may rely on them.
         """
-        if sys.platform == "win32":  # it cannot open folders; NTFS journals their names
+        if sys.platform == "win32":  # folders cannot be opened there; NTFS journals their names
             return
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -272,7 +271,7 @@ class Disk:
             os.close(handle)
 
     def sync_names(self, folder: Path) -> None:
-        """Make durable which names the folder holds; if that fails, ``has_unsynced_names`` says so later."""
+        """Make the names in a folder durable; if that fails, mark the folder for ``has_unsynced_names``."""
         try:
             self.sync_folder(folder)
         except OSError:
@@ -281,14 +280,14 @@ class Disk:
             raise
 
     def has_unsynced_names(self, folder: Path) -> bool:
-        """Tell whether a sync of the folder failed at some time: names that are there may not be on the disk.
+        """Return True if a sync of the folder failed at some time: names that are seen there may not be on the disk.
 
-        What says so need not be durable: a power cut takes it away together with names that are not.
+        The mark need not be durable: a power cut removes it together with the names that are not durable.
         """
         return os.path.lexists(folder / UNSYNCED_MARK)
 
     def sync_file(self, path: Path) -> None:
-        """Make durable what another wrote to a file, which nobody may use meanwhile."""
+        """Make the content of a file durable that other code wrote; nobody may use it meanwhile."""
         handle = os.open(path, os.O_RDWR)
         try:
             self._sync(handle)
@@ -296,9 +295,9 @@ class Disk:
             os.close(handle)
 
     def write_again(self, path: Path) -> None:
-        """Write a file over with itself and make it durable, after a sync of it failed; nobody else may write to it.
+        """Overwrite a file with its own content and sync it, after a sync failed; nobody else may write to it.
 
-        What a failed sync did not write counts as written: later syncs pass it over, unless it is written again.
+        The system takes for written what a failed sync did not write: later syncs skip it, unless it is written again.
         """
         handle = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0))
         try:
@@ -316,19 +315,19 @@ class Disk:
             os.close(handle)
 
     def sweep(self) -> None:
-        """Remove temporary files and folders that a crash left behind: nobody has locked them.
+        """Remove temporary files and folders that a crash left behind: those that nobody has locked.
 
-        Where there are no locks, those that are a day old, for nobody can be writing them. What has another name than
-        such a file is not of this store, and stays.
+        If the system has no locks, remove those that are a day old. Files with other names do not belong to the store,
+        and stay.
         """
         reject_link(self.temp)
-        oldest = time.time() - _LEFT_BEHIND
+        oldest = time.time() - _ABANDONED_SECONDS
         with os.scandir(self.temp) as entries:
             for entry in entries:
-                if not entry.name.endswith(_TEMPORARY):
+                if not entry.name.endswith(_TEMPORARY_ENDING):
                     continue
                 try:
-                    _sweep(entry, oldest)
+                    _sweep_entry(entry, oldest)
                 except OSError:  # another process sweeps too
                     pass
 
@@ -336,7 +335,7 @@ class Disk:
         if sys.platform == "darwin":
             import fcntl
 
-            # There fsync leaves the data in the drive's cache.
+            # On macOS fsync leaves the data in the cache of the drive.
             fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
         else:
             os.fsync(handle)
@@ -344,8 +343,8 @@ class Disk:
         self._syncs[thread] = self._syncs.get(thread, 0) + 1
 
 
-_NOTHING = -1
-"""What stands for an open file where the system opens none."""
+_NO_DESCRIPTOR = -1
+"""Stands for an open folder on systems that cannot open folders."""
 
 
 def _make_file(path: Path) -> int:
@@ -353,10 +352,10 @@ def _make_file(path: Path) -> int:
 
 
 def _make_folder(path: Path) -> int | None:
-    """Make a folder and open it; None if someone swept it up in between."""
+    """Make a folder and open it; None if another process swept it up in between."""
     os.mkdir(path, _FOLDER_MODE)
-    if sys.platform == "win32":  # it cannot open folders
-        return _NOTHING
+    if sys.platform == "win32":  # folders cannot be opened there
+        return _NO_DESCRIPTOR
     try:
         return os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -364,7 +363,7 @@ def _make_folder(path: Path) -> int | None:
 
 
 def _try_lock(handle: int) -> bool | None:
-    """Whether this one has the lock now; None where there are none."""
+    """Return True if the lock was free and is now taken; None if the system has no locks."""
     if sys.platform == "win32":
         return None
     import fcntl
@@ -377,17 +376,17 @@ def _try_lock(handle: int) -> bool | None:
 
 
 def _remove_folder(path: str | Path, ignore_errors: bool = False) -> None:
-    import shutil  # with all its archive formats it takes longer than the rest of a store, and is seldom needed
+    import shutil  # its import takes longer than the rest of a store, and it is seldom needed
 
     shutil.rmtree(path, ignore_errors=ignore_errors)
 
 
-def _sweep(entry: os.DirEntry[str], oldest: float) -> None:
-    """Remove a temporary file or folder, while its lock is held, if nobody else holds that."""
+def _sweep_entry(entry: os.DirEntry[str], oldest: float) -> None:
+    """Remove a temporary file or folder if nobody has locked it, and hold its lock meanwhile."""
     lockable = sys.platform != "win32" and (
         entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)
     )
-    handle = os.open(entry.path, os.O_RDONLY | _CAREFULLY) if lockable else _NOTHING
+    handle = os.open(entry.path, os.O_RDONLY | _SAFE_FLAGS) if lockable else _NO_DESCRIPTOR
     unused = _try_lock(handle) if lockable else None
     try:
         if unused is None:
@@ -397,7 +396,7 @@ def _sweep(entry: os.DirEntry[str], oldest: float) -> None:
         elif unused:
             os.unlink(entry.path)
     finally:
-        if handle != _NOTHING:
+        if handle != _NO_DESCRIPTOR:
             os.close(handle)
 
 
@@ -410,7 +409,7 @@ def _has_entries(folder: Path) -> bool:
 
 
 def _rename_if_free(temp: Path, place: Path) -> None:
-    """What a hard link does, where there are none: one process at a time looks and renames."""
+    """Publish a file without hard links: look and rename under a lock, one process at a time."""
     with _locked(place.parent / ".lock"):
         if os.path.lexists(place):
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(place))
@@ -419,7 +418,7 @@ def _rename_if_free(temp: Path, place: Path) -> None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    if sys.platform == "win32":  # there a rename fails by itself if something is in its place
+    if sys.platform == "win32":  # a rename fails by itself there if something is in its place
         yield
         return
     import fcntl
@@ -450,7 +449,7 @@ _ADVICE = {
 
 
 def explain_os_error(error: OSError) -> str:
-    """What went wrong, where, and what to do."""
+    """Return a text with the path, the error and advice."""
     path = f"{error.filename}: " if error.filename else ""
     number = error.errno or 0
     advice = f"; {_ADVICE[number]}" if number in _ADVICE else ""

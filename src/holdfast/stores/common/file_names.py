@@ -1,4 +1,4 @@
-"""Ids from outside as file names."""
+"""File names for ids of users."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _READABLE_CHARACTERS = 60
 
 
 def make_file_name(text: str) -> str:
-    """A file name for ``text``: on every file system, never the same for two texts, never a way out of a folder.
+    """Return a file name for ``text``: valid on every file system, unique for each text, never a way out of a folder.
 
     Lowercase names stay as they are. All others get a digest, because file systems may ignore case, normalize
     letters, or refuse lengths and names.

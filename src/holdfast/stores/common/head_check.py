@@ -1,4 +1,4 @@
-"""The compare of compare-and-swap: may this commit replace the head that is there?"""
+"""The compare of compare-and-swap: checks that a commit or removal fits the head in the store."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from holdfast.errors import CheckpointNotFound, HeadMoved, StorageError
 from holdfast.ids import Digest, RunId
 
 HeadPosition: TypeAlias = tuple[str, int]
-"""A checkpoint and a token, as ``Expected`` has them, which a plain tuple equals."""
+"""The checkpoint id and token of a head: an ``Expected``, or a plain tuple, which equals it."""
 
 
 def check_head(commit: Commit, there: HeadPosition | None) -> None:
-    """Raise ``HeadMoved`` unless the place that is ``there`` is what the commit expects."""
+    """Raise ``HeadMoved`` unless the head in the store, ``there``, is the one that the commit expects."""
     if there != commit.expected:
-        raise HeadMoved(f"run {commit.head.run_id!r} {_difference(commit.expected, there)}")
+        raise HeadMoved(f"run {commit.head.run_id!r} {_explain_difference(commit.expected, there)}")
 
 
 def check_expected(run_id: RunId, expected: Expected, head: Head | None) -> None:
-    """Raise ``HeadMoved`` unless the run stands where it is expected to."""
+    """Raise ``HeadMoved`` unless the head of a run is the expected one."""
     there = None if head is None else Expected(head.checkpoint_id, head.token)
     if there != expected:
-        raise HeadMoved(f"run {run_id!r} {_difference(expected, there)}")
+        raise HeadMoved(f"run {run_id!r} {_explain_difference(expected, there)}")
 
 
 def check_needs(commit: Commit, there: Container[Digest]) -> None:
-    """Raise ``CheckpointNotFound`` unless all blobs are there that a commit needs."""
+    """Raise ``CheckpointNotFound`` unless all blobs that a commit needs are in the store."""
     missing = [digest.hex() for digest in commit.needs if digest not in there]
     if missing:
         raise CheckpointNotFound(
@@ -38,36 +38,37 @@ def check_needs(commit: Commit, there: Container[Digest]) -> None:
 
 
 def check_removal(head: Head, removal: Removal) -> None:
-    """Raise ``StorageError`` if the record on which the run stands is to be removed."""
+    """Raise ``StorageError`` if the record of the head is to be removed."""
     if head.seq in removal.seqs:
         raise StorageError(
             f"run {head.run_id!r} stands on checkpoint {head.checkpoint_id[:12]}, which cannot be removed; nothing was"
         )
 
 
-def _difference(expected: HeadPosition | None, there: HeadPosition | None) -> str:
+def _explain_difference(expected: HeadPosition | None, there: HeadPosition | None) -> str:
     if there is None:
         return (
-            f"is not in the storage, but its writer left it at {_shown(expected)}; nothing was written. "
+            f"is not in the storage, but its writer left it at {_format_position(expected)}; nothing was written. "
             "It was removed, or this is not the storage that it was written to"
         )
     if expected is None:
         return (
-            f"is in the storage already, at {_shown(there)}; nothing was written. "
+            f"is in the storage already, at {_format_position(there)}; nothing was written. "
             "Resume it, or start under another run id"
         )
     return (
-        f"stands at {_shown(there)}, but its writer left it at {_shown(expected)}; nothing was written. "
+        f"stands at {_format_position(there)}, but its writer left it at {_format_position(expected)}; "
+        "nothing was written. "
         "Another writer moved it on: this one must stop, or resume from where the run stands now"
     )
 
 
-def _shown(place: HeadPosition | None) -> str:
-    return f"checkpoint {place[0][:12]} (token {place[1]})" if place is not None else "no checkpoint"
+def _format_position(position: HeadPosition | None) -> str:
+    return f"checkpoint {position[0][:12]} (token {position[1]})" if position is not None else "no checkpoint"
 
 
 def check_head_fields(head: Head) -> Head:
-    """A head that was read, if it can be one; raises ``TypeError`` or ``ValueError``."""
+    """Return a head that was read; raise ``ValueError`` if one of its fields has a wrong type."""
     for name in ("seq", "token", "created", "updated", "takeovers"):
         number = getattr(head, name)
         if type(number) is not int or number < 0:
@@ -79,6 +80,6 @@ def check_head_fields(head: Head) -> Head:
 
 
 def change_tags(known: Sequence[str], tags: Sequence[str], drop: Sequence[str] | None) -> tuple[str, ...]:
-    """The tags of a record that had some, after ``Store.tag``."""
+    """Return the tags of a record after ``Store.tag``."""
     kept = [] if drop is None else [tag for tag in known if tag not in drop]
     return tuple(dict.fromkeys([*kept, *tags]))

@@ -1,7 +1,7 @@
-"""Locks between processes: they keep what is removed apart from what is being written.
+"""Locks between processes: they keep processes that remove files apart from those that write them.
 
-A commit needs none of them to have one winner. They are locks of the system on small files, which it drops when a
-process dies, however it dies. Where there are none, nothing is removed that a sleeping writer might need.
+They are locks of the operating system (flock) on small files; it drops them when a process dies, however it dies. On
+systems without such locks nothing is removed that a sleeping writer might need.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BUSY = {errno.EWOULDBLOCK, errno.EACCES}
 
 
 class Locks:
-    """A folder with a file for each lock of a namespace; files that are gone are made again."""
+    """Locks that are files of one folder, by name; files that were removed are made again."""
 
     def __init__(self, folder: Path, prefix: str = "") -> None:
         self._folder = folder
@@ -31,11 +31,11 @@ class Locks:
 
     @contextmanager
     def hold_shared(self, name: str) -> Iterator[int | None]:
-        """Hold a lock together with others; gives the open file, None where there are no locks.
+        """Hold a lock together with others; yield the open file, or None if the system has no locks.
 
-        Waits while someone has it alone, which nobody has for long; raises ``TimeoutError`` if one does.
+        Wait while another process holds it alone; raise ``TimeoutError`` if that takes a minute.
         """
-        handle = self._locked(name, alone=False, patience=_PATIENCE)
+        handle = self._take(name, alone=False, patience=_PATIENCE)
         if handle == _HELD:
             raise TimeoutError(
                 errno.ETIMEDOUT, "another process holds it, which seems to stand still", self._path(name)
@@ -47,8 +47,8 @@ class Locks:
 
     @contextmanager
     def try_alone(self, name: str, patience: float = 0.0) -> Iterator[int | None]:
-        """Hold a lock alone; gives the open file, None if others hold it or where there are no locks."""
-        handle = self._locked(name, alone=True, patience=patience)
+        """Hold a lock alone; yield the open file, or None if others hold it or the system has no locks."""
+        handle = self._take(name, alone=True, patience=patience)
         try:
             yield None if handle == _HELD else handle
         finally:
@@ -56,20 +56,20 @@ class Locks:
 
     @contextmanager
     def try_turn(self, name: str) -> Iterator[bool]:
-        """Whether this one may do what only one does at a time; always, where there are no locks."""
-        handle = self._locked(name, alone=True, patience=0.0)
+        """Hold a lock alone; yield False if others hold it. Always yield True if the system has no locks."""
+        handle = self._take(name, alone=True, patience=0.0)
         try:
             yield handle != _HELD
         finally:
             _unlock(handle)
 
     def is_unused(self, name: str) -> bool:
-        """Whether nobody holds it at this moment; false where there are no locks."""
+        """Return True if nobody holds a lock at this moment; False if the system has no locks."""
         with self.try_alone(name) as handle:
             return handle is not None
 
     def remove(self, name: str) -> None:
-        """Remove the file of a lock that is held alone; whoever waits for it makes another one."""
+        """Remove the file of a lock that is held alone; processes that wait for it make another one."""
         try:
             os.unlink(self._path(name))
         except FileNotFoundError:
@@ -78,15 +78,15 @@ class Locks:
     def _path(self, name: str) -> str:
         return str(self._folder / f"{self._prefix}{name}")
 
-    def _locked(self, name: str, alone: bool, patience: float) -> int | None:
-        """The open file with the lock; None where there are no locks, ``_HELD`` if it was not to be had in time."""
+    def _take(self, name: str, alone: bool, patience: float) -> int | None:
+        """Return the locked open file; None if the system has no locks, ``_HELD`` if others held it too long."""
         if sys.platform == "win32":
             return None
         until = time.monotonic() + patience
         while True:
-            handle = self._opened(name)
+            handle = self._open_file(name)
             outcome = _try(handle, alone)
-            if outcome is True and _leads_to(self._path(name), handle):
+            if outcome is True and _is_at(self._path(name), handle):
                 return handle
             os.close(handle)
             if outcome is None:
@@ -96,7 +96,7 @@ class Locks:
                     return _HELD
                 time.sleep(_PAUSE)
 
-    def _opened(self, name: str) -> int:
+    def _open_file(self, name: str) -> int:
         while True:
             try:
                 return open_regular(self._path(name), os.O_RDWR | os.O_CREAT)
@@ -111,7 +111,7 @@ _HELD = -1
 
 
 def _try(handle: int, alone: bool) -> bool | None:
-    """Whether the lock was to be had; None where there are none."""
+    """Return True if the lock was free and is now taken; None if the system has no locks."""
     if sys.platform == "win32":
         return None
     import fcntl
@@ -130,15 +130,15 @@ def _unlock(handle: int | None) -> None:
         import fcntl
 
         try:
-            # Closing it alone would leave it locked where a fork has a copy.
+            # Closing the file would not be enough: a forked child has a copy of it, which keeps the lock.
             fcntl.flock(handle, fcntl.LOCK_UN)
         except OSError:
             pass
     os.close(handle)
 
 
-def _leads_to(path: str, handle: int) -> bool:
-    """Whether the file is still the one that others lock."""
+def _is_at(path: str, handle: int) -> bool:
+    """Return True if the open file is still the one with this name, which others lock."""
     try:
         return os.path.samestat(os.lstat(path), os.fstat(handle))
     except FileNotFoundError:

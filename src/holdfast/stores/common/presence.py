@@ -1,12 +1,13 @@
-"""Which processes use a store now: each holds a locked file in a folder that all of them see.
+"""Shows which processes use a store now: each holds a locked file in a folder that all of them see.
 
 The kernel drops the lock when its process dies, however that happens, also on another host that mounts the folder.
-A process that stands still keeps its lock, so the file is also renewed every ``RENEW_SECONDS``: one that was not
-for ``LEASE_SECONDS`` belongs to nobody who could be waited for. Where there are no locks of that kind, the table of
-processes says who is gone, as far as it can.
+A process that stands still keeps its lock, so a thread also renews the file every ``RENEW_SECONDS``; a process whose
+file was not renewed for ``LEASE_SECONDS`` counts as dead. On file systems without such locks the process table of this
+machine says which processes are gone.
 
-How long ago that was is told by the clock that nobody sets: when a file is renewed its process writes into it what that
-clock says, and on which machine. Of those on other machines the times of files tell, as their file system has them.
+The age of a file is measured by the monotonic clock, which nobody sets: on each renewal a process writes the reading of
+that clock and the name of its machine into its file. For processes of other machines the modification times of files
+are compared, as their file system sets them.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _FOLDER_MODE = 0o700
 _ENDING = ".lock"
 _CLOCK = "clock"
 _STAMP_BYTES = 4_096
-# Others look at a lock by taking it, for an instant.
+# Other processes test a lock by taking it for an instant, so taking it is tried again for some time.
 _PATIENCE_SECONDS = 10.0
 _NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EINVAL}
 
@@ -45,10 +46,10 @@ else:
     import fcntl
 
     def _try_lock(handle: int) -> bool | None:
-        """Whether this process has the lock now; None where the file system knows no locks.
+        """Take the lock; return False if another process has it, None if the file system has no locks.
 
-        Not ``flock``: a forked child would share its lock, and keep it when the parent dies. Of this kind a process
-        loses all that it has on a file when it closes any descriptor of it, so its own is opened only once.
+        Not by ``flock``: a forked child would share the lock, and keep it when the parent dies. A process loses a lock
+        of this kind when it closes any descriptor of the file, so it opens its own file only once.
         """
         try:
             fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -62,11 +63,11 @@ else:
 
 
 class Presence:
-    """Shows in a folder that this process is there, and tells which others are.
+    """Shows other processes in a folder that this one lives, and asks whether others live.
 
-    Several of one process share one file. All methods may be called from any thread, block for the time of some
-    file operations, and raise ``OSError``; a finalizer may call none of them, for it may run in the middle of another.
-    The folder above ``folder`` must be there when ``join`` is called.
+    Several objects of one process share one file. All methods may be called from any thread, block for the time of some
+    file operations, and raise ``OSError``. A finalizer may call none of them, for it may interrupt another call. The
+    folder above ``folder`` must exist when ``join`` is called.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -82,7 +83,7 @@ class Presence:
     def __init__(self, folder: Path) -> None:
         self._given = folder
         self._joined = 0
-        """The process that joined: a forked child did not."""
+        """The id of the process that joined, or 0: a forked child has not joined."""
 
     @cached_property
     def _folder(self) -> Path:
@@ -91,65 +92,67 @@ class Presence:
 
     @property
     def joined(self) -> bool:
-        """Whether this process joined, and did not leave; blocks for nothing."""
+        """True if this process joined and did not leave; does not block."""
         return self._joined == os.getpid()
 
     def join(self) -> None:
-        """Let others see this process; more than once is once."""
-        here = _here()
-        with here.lock:
-            if self._joined != here.pid:
-                here.enter(self._folder)
-                self._joined = here.pid
+        """Let other processes see this one; a second call does nothing."""
+        own = _get_process_files()
+        with own.lock:
+            if self._joined != own.pid:
+                own.enter(self._folder)
+                self._joined = own.pid
 
     def leave(self) -> None:
-        """Let others see no longer that this process is there, unless it joined in another way too."""
-        here = _here()
-        with here.lock:
-            if self._joined != here.pid:
+        """Hide this process from others, unless another object of it joined the same folder."""
+        own = _get_process_files()
+        with own.lock:
+            if self._joined != own.pid:
                 return
             self._joined = 0
-            renewer = here.exit(self._folder)
+            renewer = own.exit(self._folder)
         if renewer is not None:
             renewer.join()
 
     def lives(self, process: str) -> bool:
-        """Whether a process that joined in this folder is to be waited for; false for one that did not."""
-        here = _here()
-        with here.lock:
+        """Return True if a process joined in this folder and lives; False if it never joined."""
+        own = _get_process_files()
+        with own.lock:
             if process == this_process():
-                return self._folder in here.files
-            return _lives(here, self._folder, _path_of(self._folder, process), process)
+                return self._folder in own.files
+            return _is_alive(own, self._folder, _get_path(self._folder, process), process)
 
 
-class _OwnFile:
+class _PresenceFile:
     """The locked file of this process in one folder."""
 
     def __init__(self, folder: Path) -> None:
         self.users = 0
         self._folder = folder
-        self._path = _path_of(folder, this_process())
+        self._path = _get_path(folder, this_process())
         self._handle = self._take()
 
     def _take(self) -> int:
         deadline = time.monotonic() + _PATIENCE_SECONDS
         while True:
-            with suppress(FileExistsError):  # who removes it right now is no matter: it is tried again
+            with suppress(
+                FileExistsError
+            ):  # another process may remove it right now: then this is tried again
                 os.mkdir(self._folder, _FOLDER_MODE)
             try:
                 handle = open_regular(self._path, os.O_RDWR | os.O_CREAT)
-            except FileNotFoundError:  # the last one that left has just removed the folder
+            except FileNotFoundError:  # the last process that left has just removed the folder
                 handle = -1
             if handle >= 0:
-                if self._is_ours(handle):
+                if self._try_take(handle):
                     return handle
                 os.close(handle)
             if time.monotonic() > deadline:
                 raise OSError(errno.EAGAIN, "another process keeps it locked or removes it", str(self._path))
             time.sleep(0.001)
 
-    def _is_ours(self, handle: int) -> bool:
-        """Lock it; false if somebody who looked at it before it was locked is about to remove it."""
+    def _try_take(self, handle: int) -> bool:
+        """Lock the file; return False if another process tested it before that and is about to remove it."""
         try:
             if _try_lock(handle) is False or not _is_at(handle, self._path):
                 return False
@@ -161,9 +164,9 @@ class _OwnFile:
         return True
 
     def renew(self) -> None:
-        """Show that this process does not stand still.
+        """Write a new stamp; take the file again if it was removed or its lock was lost.
 
-        The file may be gone, and the lock too: a program that copies the folder opens and closes all that is in it.
+        The lock is lost when a program in this process that copies the folder opens and closes the file.
         """
         if self._handle < 0 or _try_lock(self._handle) is False or not _is_at(self._handle, self._path):
             self.forget()
@@ -173,16 +176,16 @@ class _OwnFile:
 
     @property
     def is_open(self) -> bool:
-        """Whether the file is held; not while its folder is out of reach."""
+        """True if the file is open; False while its folder cannot be reached."""
         return self._handle >= 0
 
     def touch(self) -> float:
-        """Set the time of the file to what its file system thinks it is now."""
+        """Set the modification time of the file to now, by the clock of its file system, and return it."""
         return _touch(self._handle, self._path)
 
     def remove(self) -> None:
-        """Remove the file, then the lock: whoever finds the file finds it locked."""
-        if sys.platform == "win32":  # it removes no file that is open
+        """Remove the file, then release the lock: so a file that others find is locked."""
+        if sys.platform == "win32":  # an open file cannot be removed there
             self.forget()
             _unlink(self._path)
         else:
@@ -190,7 +193,7 @@ class _OwnFile:
             self.forget()
         try:
             self._folder.rmdir()
-        except OSError:  # others are in it
+        except OSError:  # other processes are in it
             pass
 
     def forget(self) -> None:
@@ -201,9 +204,9 @@ class _OwnFile:
 
 
 class _Renewer:
-    """A thread that touches all files of this process now and then."""
+    """A thread that renews all files of this process every ``RENEW_SECONDS``."""
 
-    def __init__(self, process: _Process) -> None:
+    def __init__(self, process: _ProcessFiles) -> None:
         self._end = threading.Event()
         self._process = process
         self._thread = threading.Thread(target=self._run, name="holdfast-presence", daemon=True)
@@ -219,11 +222,11 @@ class _Renewer:
         for file in self._process.files.values():
             try:
                 file.renew()
-            except OSError:  # the folder is out of reach; it is tried again as long as somebody is joined
+            except OSError:  # the folder cannot be reached; the next round tries again
                 pass
 
     def stop(self) -> None:
-        """Let the thread end; called with the lock that it needs, so it cannot be waited for yet."""
+        """Let the thread end; the caller holds the lock that it needs, so it must not wait yet."""
         self._end.set()
 
     def join(self) -> None:
@@ -231,33 +234,33 @@ class _Renewer:
         self._thread.join()
 
 
-class _Process:
-    """What this process holds, by folder; used while ``lock`` is held."""
+class _ProcessFiles:
+    """All files of this process, by folder; ``lock`` is held while they are used."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.lock = threading.Lock()
-        self.files: dict[Path, _OwnFile] = {}
+        self.files: dict[Path, _PresenceFile] = {}
         self._renewer: _Renewer | None = None
 
     def enter(self, folder: Path) -> None:
-        """Count one more who joined in the folder."""
+        """Count one more user of the file in a folder; make the file for the first."""
         file = self.files.get(folder)
         if file is None:
-            file = _OwnFile(folder)
+            file = _PresenceFile(folder)
             try:
                 self._renewer = self._renewer or _Renewer(self)
-            except BaseException:  # no thread can be started
+            except BaseException:  # the thread could not be started
                 file.remove()
                 raise
             self.files[folder] = file
-            _sweep(self, folder)
+            _sweep_dead(self, folder)
         file.users += 1
 
     def exit(self, folder: Path) -> _Renewer | None:
-        """Count one less; a thread that is returned is about to end."""
+        """Count one user less, and remove the file after the last; return the thread if it ends for that."""
         file = self.files.get(folder)
-        if file is None:  # the process is ending
+        if file is None:  # the process is about to end
             return None
         file.users -= 1
         if file.users:
@@ -271,16 +274,16 @@ class _Process:
         return renewer
 
 
-_processes: dict[int, _Process] = {}
+_processes: dict[int, _ProcessFiles] = {}
 
 
-def _here() -> _Process:
+def _get_process_files() -> _ProcessFiles:
     pid = os.getpid()
-    return _processes.get(pid) or _processes.setdefault(pid, _Process(pid))
+    return _processes.get(pid) or _processes.setdefault(pid, _ProcessFiles(pid))
 
 
 def _after_fork() -> None:
-    """A child holds nothing: the locks are the parent's, and so are the files."""
+    """Forget all files in a forked child: the locks and the files are the parent's."""
     for process in _processes.values():
         for file in process.files.values():
             file.forget()
@@ -288,13 +291,13 @@ def _after_fork() -> None:
 
 
 def _at_exit() -> None:
-    """Leave no file behind when a process ends that did not leave; one that is killed leaves its file unlocked."""
-    here = _here()
-    if here.lock.acquire(timeout=1):  # a disk that does not answer must not keep it from ending
-        for file in here.files.values():
+    """Remove all files when the process ends; a killed process leaves its files behind, unlocked."""
+    own = _get_process_files()
+    if own.lock.acquire(timeout=1):  # a disk that does not answer must not prevent the end
+        for file in own.files.values():
             file.remove()
-        here.files.clear()
-        here.lock.release()
+        own.files.clear()
+        own.lock.release()
 
 
 if hasattr(os, "register_at_fork"):
@@ -302,14 +305,14 @@ if hasattr(os, "register_at_fork"):
 atexit.register(_at_exit)
 
 
-def _path_of(folder: Path, process: str) -> Path:
-    """Its name comes from outside, so it is not part of a path."""
+def _get_path(folder: Path, process: str) -> Path:
+    """Return the path of the file of a process; its name is hashed, because it comes from outside."""
     name = hashlib.blake2b(process.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
     return folder / (name + _ENDING)
 
 
-def _lives(here: _Process, folder: Path, path: Path, process: str) -> bool:
-    """Whether the file of another process is held; one that is not is removed."""
+def _is_alive(own: _ProcessFiles, folder: Path, path: Path, process: str) -> bool:
+    """Return True if another process holds its file and renews it; remove a file that nobody holds."""
     while True:
         try:
             handle = open_regular(path, os.O_RDWR)
@@ -318,38 +321,38 @@ def _lives(here: _Process, folder: Path, path: Path, process: str) -> bool:
         try:
             free = _try_lock(handle)
             if free or (free is None and is_gone(process)):
-                if not _is_at(handle, path):  # its process left, and may have joined again
+                if not _is_at(handle, path):  # the process left, and may have joined again
                     continue
-                _unlink(path)  # under the lock, so that nobody joins with it meanwhile
+                _unlink(path)  # under the lock, so that no process joins with it meanwhile
                 return False
             try:
-                return _age(here, folder, handle) <= LEASE_SECONDS
-            except FileNotFoundError:  # the last one that left has just removed the folder
+                return _measure_age(own, folder, handle) <= LEASE_SECONDS
+            except FileNotFoundError:  # the last process that left has just removed the folder
                 continue
         finally:
             os.close(handle)
 
 
-def _sweep(here: _Process, folder: Path) -> None:
-    """Remove what processes left that died and that nobody asks for any more."""
-    own = _path_of(folder, this_process()).name
+def _sweep_dead(own: _ProcessFiles, folder: Path) -> None:
+    """Remove the files of dead processes that nobody asks for any more."""
+    own_name = _get_path(folder, this_process()).name
     try:
         for name in os.listdir(folder):
-            if name.endswith(_ENDING) and name != own:
-                _lives(here, folder, folder / name, "")
-    except OSError:  # of no consequence: they are noticed when somebody asks
+            if name.endswith(_ENDING) and name != own_name:
+                _is_alive(own, folder, folder / name, "")
+    except OSError:  # harmless: a dead process is noticed when somebody asks for it
         pass
 
 
 def _write_stamp(handle: int) -> None:
-    """Write who this is, and what the clock of this machine says that runs on evenly; always so many bytes."""
+    """Write the process, its machine and the monotonic clock; the number of bytes never changes."""
     text = f"{this_process()}\n{this_machine()} {time.monotonic():020.6f}\n"
     os.lseek(handle, 0, os.SEEK_SET)
     os.write(handle, text.encode("utf-8", "surrogateescape"))
 
 
-def _age(here: _Process, folder: Path, handle: int) -> float:
-    """How many seconds ago a file was renewed."""
+def _measure_age(own: _ProcessFiles, folder: Path, handle: int) -> float:
+    """Return how many seconds ago a file was renewed."""
     stamp = os.read(handle, _STAMP_BYTES).decode("utf-8", "surrogateescape").split("\n")
     machine, _, renewed = (stamp[1] if len(stamp) > 1 else "").rpartition(" ")
     if machine == this_machine():
@@ -357,16 +360,16 @@ def _age(here: _Process, folder: Path, handle: int) -> float:
             age = time.monotonic() - float(renewed)
         except ValueError:
             age = -1.0
-        if age >= 0:  # else it was not this clock
+        if age >= 0:  # else the clock began anew since
             return age
-    return _now(here, folder) - os.fstat(handle).st_mtime
+    return _read_file_system_time(own, folder) - os.fstat(handle).st_mtime
 
 
-def _now(here: _Process, folder: Path) -> float:
-    """What the file system thinks the time is: clocks of two hosts are never compared."""
-    own = here.files.get(folder)
-    if own is not None and own.is_open:
-        return own.touch()
+def _read_file_system_time(own: _ProcessFiles, folder: Path) -> float:
+    """Return the time by the clock of the file system: clocks of two hosts are never compared."""
+    file = own.files.get(folder)
+    if file is not None and file.is_open:
+        return file.touch()
     path = folder / _CLOCK
     handle = open_regular(path, os.O_RDWR | os.O_CREAT)
     try:
@@ -382,7 +385,7 @@ def _touch(handle: int, path: Path) -> float:
 
 
 def _is_at(handle: int, path: Path) -> bool:
-    """Whether the open file still bears this name."""
+    """Return True if the open file still has this name."""
     try:
         return os.path.samestat(os.fstat(handle), os.lstat(path))
     except FileNotFoundError:
@@ -392,12 +395,12 @@ def _is_at(handle: int, path: Path) -> bool:
 def _close(handle: int) -> None:
     try:
         os.close(handle)
-    except OSError:  # it is closed all the same
+    except OSError:  # the descriptor is closed all the same
         pass
 
 
 def _unlink(path: Path) -> None:
     try:
         os.unlink(path)
-    except OSError:  # the next one who asks tries again
+    except OSError:  # the next process that asks tries again
         pass

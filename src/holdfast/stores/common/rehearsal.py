@@ -1,4 +1,4 @@
-"""A copy of a store for a rehearsal: it has no blobs of its own, nor processes that use it."""
+"""Rehearsals: a copy of a store on which a repair is tried."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from holdfast.checkpoint.store import Rehearsal, Store
 from holdfast.ids import Digest, RunId
 
 
-class _Copy:
-    """All that it does not do itself, the copy does."""
+class _RehearsalStore:
+    """A copy of a store that takes blobs and living processes from the original; all else it has itself."""
 
     def __init__(self, copy: Store, original: Store) -> None:
         self._copy, self._original = copy, original
@@ -28,5 +28,5 @@ class _Copy:
 
 
 def make_rehearsal(copy: Store, original: Store, its_path: str, path: str) -> Rehearsal:
-    """A rehearsal on a copy that lies somewhere else."""
-    return Rehearsal(cast(Store, _Copy(copy, original)), lambda text: text.replace(its_path, path))
+    """Return a rehearsal on a copy; texts about it name the path of the original."""
+    return Rehearsal(cast(Store, _RehearsalStore(copy, original)), lambda text: text.replace(its_path, path))

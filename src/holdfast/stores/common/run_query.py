@@ -1,4 +1,4 @@
-"""Which runs a query asks for, where all heads are at hand."""
+"""Selects runs by a query, for stores that have all heads at hand."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _Order: TypeAlias = tuple[int, RunId]
 
 
 def select_runs(heads: Iterable[Head], query: RunQuery) -> list[Head]:
-    """The heads that the query asks for, in its order."""
-    order = _newest if query.newest else _oldest
+    """Return the heads that a query selects, in its order."""
+    order = _by_change if query.newest else _by_age
     ordered = sorted(heads, key=order)
-    # A run that is gone cannot be placed any more: the listing begins anew.
+    # If the run of the last page was removed, its place is unknown: the listing begins anew.
     after = next((order(head) for head in ordered if head.run_id == query.after), None)
     wanted = [head for head in ordered if _matches(head, query) and (after is None or order(head) > after)]
     return wanted[: query.limit]
@@ -25,7 +25,7 @@ def select_runs(heads: Iterable[Head], query: RunQuery) -> list[Head]:
 def select_due_runs(
     heads: Iterable[Head], workflow_name: str, time: int, limit: int, has_letters: Callable[[RunId], bool]
 ) -> list[Head]:
-    """The runs of a workflow that have something to do, in the order in which they should be woken."""
+    """Return the runs of a workflow that have something to do, in the order in which they should be woken."""
     found: list[tuple[int, RunId, Head]] = []
     for head in heads:
         if head.status is not RunStatus.WAITING or head.workflow_name != workflow_name:
@@ -37,11 +37,11 @@ def select_due_runs(
     return [head for _, _, head in sorted(found)[:limit]]
 
 
-def _oldest(head: Head) -> _Order:
+def _by_age(head: Head) -> _Order:
     return head.created, head.run_id
 
 
-def _newest(head: Head) -> _Order:
+def _by_change(head: Head) -> _Order:
     return -head.updated, head.run_id
 
 
