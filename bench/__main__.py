@@ -163,7 +163,7 @@ def _written(
     progress: Progress,
     unable: Failed,
 ) -> Path:
-    found = verdicts(tables)
+    found = verdicts(tables, machine.is_busy(facts))
     print(report.show_verdicts(found))
     changed = options.quick or options.workloads or options.sides or options.rounds or options.param
     output: Path = options.output or (folder() if changed else ROOT / "bench") / "RESULTS.md"

@@ -1,4 +1,4 @@
-"""What the numbers were measured on."""
+"""The machine that the numbers were measured on."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ import sqlite3
 import statistics
 import tempfile
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from bench.environments import folder
 
+LOAD = "load at start"
+
 
 def cpu_model() -> str:
-    """The processor's own name."""
+    """Return the name of the processor."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -25,7 +28,7 @@ def cpu_model() -> str:
 
 
 def file_system() -> str:
-    """The kind of file system on which stores lie."""
+    """Return the kind of file system on which stores lie."""
     found, best = "unknown", -1
     with suppress(OSError):
         for line in Path("/proc/mounts").read_text().splitlines():
@@ -36,7 +39,7 @@ def file_system() -> str:
 
 
 def sync_microseconds() -> float:
-    """What the disk takes for one small sync: everything durable is a multiple of it."""
+    """Return how long the disk takes for one small sync: everything durable is a multiple of it."""
     sync = getattr(os, "fdatasync", os.fsync)
     seconds = []
     with tempfile.TemporaryFile(dir=folder(), buffering=0) as file:
@@ -49,7 +52,7 @@ def sync_microseconds() -> float:
 
 
 def describe() -> dict[str, str]:
-    """The machine by name and value."""
+    """Return what is known of the machine, by name."""
     facts = {
         "CPU": cpu_model(),
         "cores": str(os.cpu_count()),
@@ -63,5 +66,10 @@ def describe() -> dict[str, str]:
         else "missing: syncs are not counted",
     }
     if hasattr(os, "getloadavg"):
-        facts["load at start"] = f"{os.getloadavg()[0]:.2f}"
+        facts[LOAD] = f"{os.getloadavg()[0]:.2f}"
     return facts
+
+
+def is_busy(facts: Mapping[str, str]) -> bool:
+    """Return True if others used the machine when the run began."""
+    return float(facts.get(LOAD, "0")) > 1

@@ -10,12 +10,12 @@ from bench.verdicts import Verdict
 
 
 def number(value: float) -> str:
-    """Three significant digits or so, with thousands marked."""
+    """Return a number with about three significant digits, with thousands marked."""
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1f}" if abs(value) >= 100 else f"{value:.2f}"
 
 
 def size(value: float) -> str:
-    """Bytes as people say them."""
+    """Return bytes as text with a unit."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if value >= scale:
             return f"{value / scale:.1f} {unit}"
@@ -23,12 +23,12 @@ def size(value: float) -> str:
 
 
 def measured_ours(table: Table) -> Row | None:
-    """The row that others are compared with: on SQLite, where we store, and without storage where nobody does."""
+    """Return the row that others are compared with: on SQLite if ours stores, else without storage."""
     return table.row(OURS_STORED) or table.row(OURS)
 
 
 def head(table: Table) -> tuple[str, ...]:
-    """The columns of a table."""
+    """Return the names of the columns of a table."""
     counted = ("written each", "stored", "syncs each") if table.workload.counted else ()
     later = ("written later",) if table.workload.counted and "first" in table.workload.figures else ()
     figures = (f"{name} ({table.workload.unit})" for name in table.figure_names())
@@ -46,7 +46,7 @@ def head(table: Table) -> tuple[str, ...]:
 
 
 def cells(table: Table, row: Row) -> tuple[str, ...]:
-    """One side's line."""
+    """Return the cells of one side."""
     ours = measured_ours(table)
     low, high = row.quartiles
     found = [
@@ -76,7 +76,7 @@ def _counted(row: Row) -> list[str]:
 
 
 def show(table: Table) -> str:
-    """One workload as plain text."""
+    """Return one workload as plain text."""
     workload = table.workload
     lines = [head(table), *(cells(table, row) for row in table.rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
@@ -92,5 +92,8 @@ def show(table: Table) -> str:
 
 
 def show_verdicts(found: Sequence[Verdict]) -> str:
-    """What has to be shown, as plain text."""
-    return "\n".join(f"{one.workload:9}{one.word or '-':5} {one.target}: {one.measured}" for one in found)
+    """Return verdicts and comparisons as plain text."""
+    width = max((len(one.word) for one in found), default=0)
+    return "\n".join(
+        f"{one.workload:9}{(one.word or '-').ljust(width)}  {one.target}: {one.measured}" for one in found
+    )

@@ -1,9 +1,9 @@
-"""What has to be shown, and whether one run shows it: ratios of medians of that run, reported and never asserted."""
+"""The targets, and the verdict of one run on each: ratios of its medians, reported and never asserted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bench.measure import BESIDE, Row, Table
 from bench.resuming import AFTER_W3, LIST, OPEN, PAGE
@@ -17,13 +17,19 @@ ZSTD = "limit: zstd-1 + fsync"
 APPEND, TASK = "limit: append + fdatasync", "limit: asyncio task"
 
 
+PASS, MISS = "PASS", "MISS"
+BUSY, FEW = "busy: no verdict", "too few rounds: no verdict"
+ENOUGH_ROUNDS = 5
+"""The rounds that a verdict needs behind it."""
+
+
 @dataclass(frozen=True)
 class Verdict:
-    """One thing that has to be shown, or with no word one that is only told."""
+    """A target with what was measured of it; without a word, a comparison that is only reported."""
 
     workload: str
     word: str
-    """PASS, MISS or ""."""
+    """`PASS`, `MISS`, `BUSY`, `FEW` or ""."""
     target: str
     measured: str
 
@@ -34,17 +40,22 @@ class Run:
     def __init__(self, tables: Sequence[Table]) -> None:
         self._tables = {table.workload.id: table for table in tables}
 
+    def rounds(self, workload: str) -> int:
+        """Return the fewest rounds of a workload and its variants, which are named `<workload>-<variant>`."""
+        family = workload.partition("-")[0]
+        return min(table.rounds for id, table in self._tables.items() if id.partition("-")[0] == family)
+
     def rows(self, workload: str) -> Sequence[Row]:
-        """The rows of a workload, none if it was not measured."""
+        """Return the rows of a workload, none if it was not measured."""
         table = self._tables.get(workload)
         return table.rows if table else ()
 
     def row(self, workload: str, side: str) -> Row | None:
-        """One row, or None if it was not measured."""
+        """Return one row, or None if it was not measured."""
         return next((row for row in self.rows(workload) if row.side == side), None)
 
     def seconds(self, workload: str, side: str, figure: str = "") -> float | None:
-        """A median in seconds, or None if it was not measured."""
+        """Return a median in seconds, or None if it was not measured."""
         row = self.row(workload, side)
         if row is None:
             return None
@@ -55,23 +66,23 @@ class Run:
 def _at_least(
     workload: str, target: str, factor: float, theirs: float | None, ours: float | None
 ) -> Iterator[Verdict]:
-    """Theirs is at least so many times ours."""
+    """Judge that theirs is at least `factor` times ours."""
     if theirs and ours:
         ratio = theirs / ours
-        yield Verdict(workload, "PASS" if ratio >= factor else "MISS", target, f"{ratio:,.1f} times")
+        yield Verdict(workload, PASS if ratio >= factor else MISS, target, f"{ratio:,.1f} times")
 
 
 def _at_most(
     workload: str, target: str, factor: float, ours: float | None, other: float | None
 ) -> Iterator[Verdict]:
-    """Ours is at most so many times another one."""
+    """Judge that ours is at most `factor` times another one."""
     if ours and other:
         ratio = ours / other
         told = f"{ratio:,.2f} times" if ratio >= 0.1 else f"{ratio:.3f} times"
-        yield Verdict(workload, "PASS" if ratio <= factor else "MISS", target, told)
+        yield Verdict(workload, PASS if ratio <= factor else MISS, target, told)
 
 
-def _told(workload: str, what: str, ours: float | None, other: float | None) -> Iterator[Verdict]:
+def _compare(workload: str, what: str, ours: float | None, other: float | None) -> Iterator[Verdict]:
     if ours and other:
         yield Verdict(workload, "", what, f"{ours / other:,.2f} times")
 
@@ -83,7 +94,7 @@ def _faster_than(
     peers = [row for row in run.rows(workload) if row.is_peer and others(row)]
     if ours and peers:
         best = min(peers, key=lambda row: row.median)
-        word = "PASS" if ours.median < best.median else "MISS"
+        word = PASS if ours.median < best.median else MISS
         yield Verdict(
             workload, word, target, f"{best.median / ours.median:,.1f} times faster than {best.side}"
         )
@@ -100,7 +111,7 @@ def w1(run: Run) -> Iterator[Verdict]:
         yield from _at_least("W1", f"at least 10 times faster than {peer}", 10, run.seconds("W1", peer), ours)
     target = "faster than every other peer that offers persistence"
     yield from _faster_than(run, "W1", OURS, lambda row: row.side in ("burr", "llama-index"), target)
-    yield from _told("W1", "a superstep in asyncio tasks", ours, run.seconds("W1", TASK))
+    yield from _compare("W1", "a superstep in asyncio tasks", ours, run.seconds("W1", TASK))
 
 
 def w2(run: Run) -> Iterator[Verdict]:
@@ -109,12 +120,14 @@ def w2(run: Run) -> Iterator[Verdict]:
     target = "on SQLite FULL within 1.5 times the same rows through the same hop"
     yield from _at_most("W2", target, 1.5, ours, run.seconds("W2", HOP))
     busy = run.seconds("W2", OURS_BUSY)
-    yield from _told("W2", "the same where the event loop also serves others", busy, run.seconds("W2", HOP))
+    yield from _compare(
+        "W2", "the same where the event loop also serves others", busy, run.seconds("W2", HOP)
+    )
     target = "faster than every durable peer, also those that do not sync"
     yield from _faster_than(run, "W2", OURS_STORED, _stores, target)
-    yield from _told("W2", "a superstep in transactions of the same rows", ours, run.seconds("W2", ROWS))
-    yield from _told("W2", "a superstep in bare SQLite FULL transactions", ours, run.seconds("W2", BARE))
-    yield from _told("W2", "a superstep in appends with fdatasync", ours, run.seconds("W2", APPEND))
+    yield from _compare("W2", "a superstep in transactions of the same rows", ours, run.seconds("W2", ROWS))
+    yield from _compare("W2", "a superstep in bare SQLite FULL transactions", ours, run.seconds("W2", BARE))
+    yield from _compare("W2", "a superstep in appends with fdatasync", ours, run.seconds("W2", APPEND))
 
 
 def w3(run: Run) -> Iterator[Verdict]:
@@ -152,7 +165,7 @@ def w5(run: Run) -> Iterator[Verdict]:
         target = f"journal on, at least 5 times faster than {peer}"
         yield from _at_least("W5", target, 5, run.seconds("W5", peer), ours)
     for peer in (AF, LG):
-        yield from _told(
+        yield from _compare(
             "W5", f"{peer} without storage, in rounds of ours with", run.seconds("W5", peer), ours
         )
         target = f"without storage at least 5 times faster than {peer}"
@@ -170,7 +183,7 @@ def w6(run: Run) -> Iterator[Verdict]:
         target = f"listing as many checkpoints as W4 has supersteps at least 20 times faster than {peer}"
         yield from _at_least("W6", target, 20, its, ours)
         ours, its = (run.seconds("W6", side, LIST) for side in (OURS_STORED, peer))
-        yield from _told(
+        yield from _compare(
             "W6", f"listing all: twice as many as {peer} has, for starts are kept too", its, ours
         )
 
@@ -186,12 +199,12 @@ def w7(run: Run) -> Iterator[Verdict]:
         target = f"at least 2 times the best durable peer ({best.side})"
         yield from _at_least("W7", target, 2, run.seconds("W7", best.side), ours)
         told = "the same where the event loop also serves others"
-        yield from _told("W7", told, run.seconds("W7", best.side), run.seconds("W7", OURS_BUSY))
+        yield from _compare("W7", told, run.seconds("W7", best.side), run.seconds("W7", OURS_BUSY))
     few, many = run.seconds("W7-few", OURS_STORED), run.seconds("W7-many", OURS_STORED)
     yield from _at_most("W7", "cost per superstep falling or flat from 10 to 1,000 runs", 1.1, many, few)
     default = run.seconds("W7-default", OURS_STORED)
     told = "the same with 1,000 runs where the garbage collector is as Python has it"
-    yield from _told("W7", told, default, few)
+    yield from _compare("W7", told, default, few)
 
 
 def w8_w9(run: Run) -> Iterator[Verdict]:
@@ -208,10 +221,10 @@ def w8_w9(run: Run) -> Iterator[Verdict]:
     yield from _at_most("W8-whole", target, 0.05, *added)
     ours = run.seconds("W8-whole", OURS_STORED)
     told = "the same with the handler's own copy in both"
-    yield from _told("W8-whole", told, ours, run.seconds("W8-whole", ZSTD))
+    yield from _compare("W8-whole", told, ours, run.seconds("W8-whole", ZSTD))
     for peer in (AF_FILE, LG_SQLITE):
         told = f"the same in rewritings by {peer} (its W8, with the copy that its handler or reducer makes)"
-        yield from _told("W8-whole", told, ours, run.seconds("W8", peer))
+        yield from _compare("W8-whole", told, ours, run.seconds("W8", peer))
     beside = run.seconds("W9", OURS_STORED, BESIDE)
     yield from _at_most(
         "W9", "within 1.5 times W2 (run beside it)", 1.5, run.seconds("W9", OURS_STORED), beside
@@ -222,12 +235,20 @@ def imported(run: Run) -> Iterator[Verdict]:
     """The import."""
     seconds = run.seconds("import", OURS)
     if seconds:
-        word = "PASS" if seconds < 0.06 else "MISS"
+        word = PASS if seconds < 0.06 else MISS
         yield Verdict("import", word, "below 60 ms", f"{seconds * 1e3:.1f} ms")
 
 
-def verdicts(tables: Sequence[Table]) -> list[Verdict]:
-    """All that the tables allow to say."""
+def verdicts(tables: Sequence[Table], busy: bool = False) -> list[Verdict]:
+    """Return all verdicts that the tables allow; none passes or misses on a busy machine, or after few rounds."""
     run = Run(tables)
     parts = (w1, w2, w3, w4, w5, w6, w7, w8_w9, imported)
-    return [verdict for part in parts for verdict in part(run)]
+    return [_withhold(verdict, run, busy) for part in parts for verdict in part(run)]
+
+
+def _withhold(verdict: Verdict, run: Run, busy: bool) -> Verdict:
+    if not verdict.word:
+        return verdict
+    if busy:
+        return replace(verdict, word=BUSY)
+    return verdict if run.rounds(verdict.workload) >= ENOUGH_ROUNDS else replace(verdict, word=FEW)

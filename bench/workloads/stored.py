@@ -28,7 +28,7 @@ def _played(id: str, title: str, what: str, params: Params, **more: Any) -> Work
         "figures": {"first": first},
         "answer": lambda params: summary(expected(SCRIPTS[id](params))),
         "supersteps": supersteps_of,
-        "rounds": 2,
+        "rounds": 5,
         "quick_rounds": 1,
         "fresh": True,
         "counted": True,
@@ -58,7 +58,6 @@ W4 = _played(
     figures={"first 50": first_of(50), "last 50": last_of(50)},
     quick={"supersteps": 100},
     warming={"supersteps": 20},
-    rounds=3,
     large=False,
 )
 
@@ -92,8 +91,8 @@ def _runs(runs: int, id: str, quick: int, rounds: int, young: int = YOUNG) -> Wo
 
 W7_FEW = _runs(10, "W7-few", 10, rounds=10)
 W7 = _runs(200, "W7", 30, rounds=8)
-W7_MANY = _runs(1000, "W7-many", 100, rounds=2)
-W7_DEFAULT = _runs(1000, "W7-default", 100, rounds=2, young=gc.get_threshold()[0])
+W7_MANY = _runs(1000, "W7-many", 100, rounds=5)
+W7_DEFAULT = _runs(1000, "W7-default", 100, rounds=5, young=gc.get_threshold()[0])
 
 
 def _growing(id: str, title: str, how: str, **more: Any) -> Workload:
@@ -115,7 +114,6 @@ W8 = _growing(
     "a 50 MB text that gets 1 KB appended each superstep",
     "in the cheapest way that a side has.",
     beside="W2",
-    rounds=4,
 )
 
 W8_WHOLE = _growing(
@@ -136,7 +134,6 @@ W9 = _played(
     counting={"supersteps": 10},
     warming={"keys": 1000, "supersteps": 5},
     beside="W2",
-    rounds=3,
 )
 
 W10 = _played(
