@@ -18,7 +18,8 @@ from holdfast.checkpoint.store import Letter
 from holdfast.errors import StorageError
 from holdfast.ids import RunId
 from holdfast.stores.sqlite import SqliteStore, connection, transaction
-from holdfast.testing.store_suite.samples import LARGE, begin, move_on, sample_blob
+from holdfast.testing.store_suite.actions import begin, move_on
+from holdfast.testing.store_suite.samples import LARGE, sample_blob
 from tests.support.complaints import complaints
 
 ROOT = Path(__file__).parents[2]

@@ -27,7 +27,7 @@ from holdfast.errors import HeadMoved, HoldfastError, StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.conformance import DurableStoreConformance, StoreConformance
-from holdfast.testing.store_suite.elsewhere import Elsewhere
+from holdfast.testing.store_suite.process_rules import OtherProcessRules
 from tests.stores import (
     planted_arrivals,
     planted_elsewhere,
@@ -43,7 +43,7 @@ from tests.stores.planted_elsewhere import Filed
 from tests.stores.planted_kept import Kept
 
 TESTS = sorted(name for name in dir(StoreConformance) if name.startswith("test_"))
-PROCESS_TESTS = sorted(name for name in dir(Elsewhere) if name.startswith("test_"))
+PROCESS_TESTS = sorted(name for name in dir(OtherProcessRules) if name.startswith("test_"))
 DURABLE_TESTS = sorted(
     {name for name in dir(DurableStoreConformance) if name.startswith("test_")} - {*TESTS, *PROCESS_TESTS}
 )

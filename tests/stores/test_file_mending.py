@@ -9,15 +9,14 @@ from holdfast.checkpoint.store import RunQuery
 from holdfast.ids import RunId
 from holdfast.stores.common.locks import Locks
 from holdfast.stores.file import FileStore
-from holdfast.testing.store_suite.removal import run_of
-from holdfast.testing.store_suite.samples import all_of
+from holdfast.testing.store_suite.actions import begin_with_records, read_run
 from tests.support.retained import assert_sound, counting, listed
 
 
 async def _taken_away(folder: Path) -> None:
     """A store of which a repair took the folder of a run away, and was killed before it put another into its place."""
     store = FileStore(folder)
-    await run_of(store, "r", 3)
+    await begin_with_records(store, "r", 3)
     await store.close()
     (folder / "mending").mkdir()
     (folder / "runs" / "r").rename(folder / "mending" / "r")
@@ -61,7 +60,7 @@ async def test_a_repair_that_is_about_to_take_a_run_away_keeps_what_it_made(tmp_
 async def test_a_run_that_is_in_use_keeps_no_other_from_being_repaired(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
     for run in ("busy", "hurt"):
-        await run_of(store, run, 2)
+        await begin_with_records(store, run, 2)
         (tmp_path / "runs" / run / "00000002-0.json").write_text("torn")
     with Locks(tmp_path / "locks").hold_shared("busy.run"):
         mended = {done.run_id: done for done in await store.mend(None)}
@@ -73,8 +72,8 @@ async def test_a_run_that_is_in_use_keeps_no_other_from_being_repaired(tmp_path:
 
 async def test_a_checkpoint_is_found_though_another_file_that_names_it_is_damaged(tmp_path: Path) -> None:
     store = FileStore(tmp_path)
-    await run_of(store, "r", 2)
-    _, records = await all_of(store, "r")
+    await begin_with_records(store, "r", 2)
+    _, records = await read_run(store, "r")
     second = records[1].checkpoint_id
     await store.close()
     for link in (tmp_path / "ids").rglob(second):

@@ -17,9 +17,7 @@ from holdfast.ids import RunId
 from holdfast.stores.common.disk import Disk
 from holdfast.stores.file import document, inspecting, mending, run_folder, tidying
 from holdfast.stores.file.folders import Folders
-from holdfast.testing.store_suite.arrivals import SEQS, arriving
-from holdfast.testing.store_suite.removal import place_of
-from holdfast.testing.store_suite.samples import first_commit
+from holdfast.testing.store_suite.samples import SEQS_OF_ARRIVAL, expect_head, first_commit, make_arrival
 from tests.stores.file_commits import standing, stay, step
 
 RUN = RunId("r")
@@ -54,18 +52,18 @@ def test_a_run_comes_whole_where_the_end_of_another_could_not_be_cleared(
 ) -> None:
     folders.commit(first_commit("r"))
     with other(tmp_path)._tools.locks.hold_shared("r.run"):  # as a writer that stands still
-        folders.remove_run(RUN, place_of(head_of(folders)))
+        folders.remove_run(RUN, expect_head(head_of(folders)))
         assert os.listdir(tmp_path / "runs" / "r")
-        folders.commit(arriving())
+        folders.commit(make_arrival())
     for each in (folders, other(tmp_path)):
-        assert (head_of(each), seqs_of(each)) == (arriving().head, SEQS)
+        assert (head_of(each), seqs_of(each)) == (make_arrival().head, SEQS_OF_ARRIVAL)
 
 
 def test_a_run_comes_whole_where_something_lies_that_is_no_commit(folders: Folders, tmp_path: Path) -> None:
     (tmp_path / "runs" / "r").mkdir(parents=True)
     (tmp_path / "runs" / "r" / ".lock").touch()
-    folders.commit(arriving())
-    assert (head_of(folders), seqs_of(folders)) == (arriving().head, SEQS)
+    folders.commit(make_arrival())
+    assert (head_of(folders), seqs_of(folders)) == (make_arrival().head, SEQS_OF_ARRIVAL)
 
 
 def replacing(folders: Folders) -> Commit:
@@ -157,7 +155,7 @@ def test_a_note_of_a_removal_that_another_took_for_done_is_there_again(
         patch.setattr(
             run_folder.RunFolder, "finish_removing", lambda folder: folder.head() is not None
         )  # it dies
-        folders.remove_run(RUN, place_of(head_of(folders)))
+        folders.remove_run(RUN, expect_head(head_of(folders)))
     assert os.listdir(tmp_path / "removing") == ["r"]
     other(tmp_path).commit(first_commit("yet another"))
     assert os.listdir(tmp_path / "removing") == []

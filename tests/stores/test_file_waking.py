@@ -15,10 +15,15 @@ from holdfast.stores.file import FileStore
 from holdfast.stores.file.folders import Folders
 from holdfast.stores.file.run_folder import RunFolder
 from holdfast.stores.file.waking import DRIVEN, Sign, Waking
-from holdfast.testing.store_suite.inbox import leave
-from holdfast.testing.store_suite.removal import place_of
-from holdfast.testing.store_suite.samples import GREATEST, NOON, move_on, next_commit, staying_commit
-from holdfast.testing.store_suite.waking import HOUR, due, waits
+from holdfast.testing.store_suite.actions import begin_waiting, leave_letters, list_due, move_on
+from holdfast.testing.store_suite.samples import (
+    GREATEST,
+    HOUR,
+    NOON,
+    expect_head,
+    next_commit,
+    staying_commit,
+)
 
 
 @pytest.fixture
@@ -41,9 +46,9 @@ def age(path: Path) -> None:
 async def test_there_is_one_sign_for_a_run_as_long_as_it_waits_for_something(
     store: FileStore, tmp_path: Path
 ) -> None:
-    head = await waits(store, "r", NOON)
+    head = await begin_waiting(store, "r", NOON)
     assert signs(tmp_path) == [f"{NOON:020d}-r"]
-    await leave(store, "a")
+    await leave_letters(store, "a")
     assert signs(tmp_path) == [f"{0:020d}-r"]
     await store.commit(staying_commit(head, taken=["a"]))
     assert signs(tmp_path) == [f"{NOON:020d}-r"]
@@ -57,7 +62,7 @@ async def test_there_is_one_sign_for_a_run_as_long_as_it_waits_for_something(
     assert signs(tmp_path) == []
     head = await move_on(store, head, wake_at=NOON)
     assert signs(tmp_path) == [f"{NOON:020d}-r"]
-    await store.remove_run(RunId("r"), place_of(head))
+    await store.remove_run(RunId("r"), expect_head(head))
     assert signs(tmp_path) == []
 
 
@@ -65,16 +70,16 @@ async def test_there_is_one_sign_for_a_run_as_long_as_it_waits_for_something(
 async def test_signs_that_were_taken_away_are_made_again(
     store: FileStore, tmp_path: Path, whole_folder: bool
 ) -> None:
-    await waits(store, "r", NOON)
-    await waits(store, "s")
-    await leave(store, "a", run="s")
+    await begin_waiting(store, "r", NOON)
+    await begin_waiting(store, "s")
+    await leave_letters(store, "a", run="s")
     await store.close()
     if whole_folder:
         shutil.rmtree(tmp_path / "waking")
     else:
         os.unlink(tmp_path / "waking" / signs(tmp_path)[1])
     other = FileStore(tmp_path)
-    assert await due(other) == ["s", "r"]
+    assert await list_due(other) == ["s", "r"]
     assert signs(tmp_path) == [f"{0:020d}-s", f"{NOON:020d}-r"]
     await other.close()
 
@@ -82,30 +87,30 @@ async def test_signs_that_were_taken_away_are_made_again(
 async def test_a_sign_that_is_wrong_is_not_believed_and_removed_when_it_is_old(
     store: FileStore, tmp_path: Path
 ) -> None:
-    await waits(store, "r", NOON + HOUR)
+    await begin_waiting(store, "r", NOON + HOUR)
     for name in (f"{0:020d}-r", f"{NOON:020d}-r", f"{NOON:020d}-gone"):
         (tmp_path / "waking" / name).touch()
-    assert await due(store) == []
+    assert await list_due(store) == []
     assert len(signs(tmp_path)) == 4  # their commits may be on their way
     age(tmp_path)
-    assert await due(store) == []
+    assert await list_due(store) == []
     assert signs(tmp_path) == [f"{NOON + HOUR:020d}-r"]
-    assert await due(store, NOON + HOUR) == ["r"]
+    assert await list_due(store, NOON + HOUR) == ["r"]
 
 
 async def test_what_is_no_sign_is_passed_over(store: FileStore, tmp_path: Path) -> None:
-    await waits(store, "r", NOON)
+    await begin_waiting(store, "r", NOON)
     for name in ("README", "-", "1-r", f"{0:020d}", f"{0:020d}-", "\u0663" * 20 + "-r"):
         (tmp_path / "waking" / name).touch()
     age(tmp_path)
-    assert await due(store) == ["r"]
+    assert await list_due(store) == ["r"]
     assert len(signs(tmp_path)) == 7
 
 
 async def test_a_process_that_dies_before_its_commit_leaves_a_sign_that_wakes_nobody(
     store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    head = await waits(store, "r", NOON + HOUR)
+    head = await begin_waiting(store, "r", NOON + HOUR)
 
     class Died(BaseException):
         pass
@@ -119,7 +124,7 @@ async def test_a_process_that_dies_before_its_commit_leaves_a_sign_that_wakes_no
             await move_on(store, head, wake_at=NOON)
     assert f"{NOON:020d}-r" in signs(tmp_path)
     other = FileStore(tmp_path)
-    assert (await due(other), await due(other, NOON + HOUR)) == ([], ["r"])
+    assert (await list_due(other), await list_due(other, NOON + HOUR)) == ([], ["r"])
     await other.close()
 
 
@@ -127,7 +132,7 @@ async def test_a_process_that_dies_after_its_commit_leaves_a_sign(
     store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where a sign of that name lay there already, old and wrong until that commit."""
-    head = await waits(store, "r", NOON + HOUR)
+    head = await begin_waiting(store, "r", NOON + HOUR)
     (tmp_path / "waking" / f"{NOON:020d}-r").touch()
     age(tmp_path)
     other = FileStore(tmp_path)
@@ -142,7 +147,7 @@ async def test_a_process_that_dies_after_its_commit_leaves_a_sign(
         patch.setattr(Disk, "sync_folder", die)
         with pytest.raises(Died):
             await move_on(store, head, wake_at=NOON)
-    assert await due(other) == ["r"]
+    assert await list_due(other) == ["r"]
     await other.close()
 
 
@@ -150,7 +155,7 @@ async def test_a_sign_that_a_commit_needs_is_young(
     store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever looks between sign and commit leaves it alone, however long it lay there."""
-    head = await waits(store, "r", NOON + HOUR)
+    head = await begin_waiting(store, "r", NOON + HOUR)
     (tmp_path / "waking" / f"{NOON:020d}-r").touch()
     age(tmp_path)
     genuine = Disk.publish
@@ -171,8 +176,8 @@ async def test_only_as_many_runs_are_read_as_are_told(
     store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(10):
-        await waits(store, f"r{number}", NOON + number)
-    assert await due(store, GREATEST, limit=3) == ["r0", "r1", "r2"]
+        await begin_waiting(store, f"r{number}", NOON + number)
+    assert await list_due(store, GREATEST, limit=3) == ["r0", "r1", "r2"]
     read: list[str] = []
     genuine = RunFolder.inbox
 
@@ -191,14 +196,14 @@ async def driven(store: FileStore, after: str | None = None) -> list[str]:
 
 
 async def drives(store: FileStore, run: str) -> Head:
-    return await move_on(store, await waits(store, run), status=RunStatus.RUNNING)
+    return await move_on(store, await begin_waiting(store, run), status=RunStatus.RUNNING)
 
 
 async def test_only_driven_runs_are_read_where_only_they_are_asked_for(
     store: FileStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(5):
-        await waits(store, f"w{number}")
+        await begin_waiting(store, f"w{number}")
     heads = [await drives(store, f"r{number}") for number in range(3)]
     assert await driven(store) == ["r0", "r1", "r2"]
     read: list[str] = []
@@ -244,7 +249,7 @@ async def test_a_driven_run_is_found_where_nothing_may_be_written(
 async def test_a_wrong_sign_that_a_run_is_driven_goes_when_it_is_old(
     store: FileStore, tmp_path: Path
 ) -> None:
-    await waits(store, "r", NOON)
+    await begin_waiting(store, "r", NOON)
     for run in ("r", "gone"):
         (tmp_path / "waking" / f"{DRIVEN}-{run}").touch()
     assert await driven(store) == []
@@ -259,7 +264,7 @@ async def test_a_sign_that_is_needed_again_is_not_taken_away(
     store: FileStore, tmp_path: Path, looks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process brings the run back to where it needs its sign, while it is about to be removed."""
-    head = await waits(store, "r", NOON)
+    head = await begin_waiting(store, "r", NOON)
     other = Folders(tmp_path, "")
     genuine = Waking.remove
     moved: list[int] = []
@@ -277,10 +282,10 @@ async def test_a_sign_that_is_needed_again_is_not_taken_away(
         (tmp_path / "waking" / f"{NOON:020d}-r").touch()
         age(tmp_path)
         monkeypatch.setattr(Waking, "remove", remove)
-        await due(store)
+        await list_due(store)
     else:
         monkeypatch.setattr(Waking, "remove", remove)
         await move_on(store, head, status=RunStatus.RUNNING, wake_at=None)
     assert moved
     assert f"{NOON:020d}-r" in signs(tmp_path)
-    assert await due(store) == ["r"]
+    assert await list_due(store) == ["r"]

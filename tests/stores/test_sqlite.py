@@ -13,12 +13,10 @@ from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointCorrupt, HeadMoved, StorageError
 from holdfast.ids import RunId
 from holdfast.stores.sqlite import SqliteStore, connection, session
+from holdfast.testing.store_suite.actions import begin, move_on, read_run
 from holdfast.testing.store_suite.samples import (
     ANYTHING,
-    all_of,
-    begin,
     first_commit,
-    move_on,
     next_commit,
     sample_blob,
     sample_head,
@@ -127,7 +125,7 @@ async def test_commits_of_one_run_that_wait_together_happen_in_order(store: Sqli
     for _ in range(9):
         commits.append(next_commit(commits[-1].head))
     await asyncio.gather(*(store.commit(commit) for commit in commits))
-    assert await all_of(store, "r") == (commits[-1].head, [sample_record("r", seq) for seq in range(1, 11)])
+    assert await read_run(store, "r") == (commits[-1].head, [sample_record("r", seq) for seq in range(1, 11)])
     assert store.transactions < 10
 
 
@@ -165,7 +163,7 @@ async def test_a_full_disk_is_told_and_nothing_is_written(path: Path, store: Sql
         StorageError, match=r"writing to .*runs.db' failed: no room is left on its disk. Make room"
     ):
         await move_on(store, head, [blob])
-    assert await all_of(store, "r") == (head, [sample_record("r", 1)])
+    assert await read_run(store, "r") == (head, [sample_record("r", 1)])
     await move_on(store, head, [blob])  # there is room again
 
 

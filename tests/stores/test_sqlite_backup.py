@@ -27,7 +27,8 @@ from holdfast.ids import RunId
 from holdfast.stores.sqlite import SqliteStore, backup
 from holdfast.stores.sqlite.backup import back_up
 from holdfast.stores.sqlite.database_file import DatabaseLocation
-from holdfast.testing.store_suite.samples import LARGE, all_of, begin, move_on, sample_blob, sample_letters
+from holdfast.testing.store_suite.actions import begin, move_on, read_run
+from holdfast.testing.store_suite.samples import LARGE, sample_blob, sample_letters
 from tests.stores.sqlite_programs import execute
 from tests.support.durable import die, killed_by_itself, run_alone
 from tests.support.runs import soon
@@ -146,7 +147,7 @@ async def test_a_copy_holds_everything(tmp_path: Path) -> None:
     await store.backup(tmp_path / "copy.db")
     for namespace, each in (("", store), ("Team B", other)):
         copy = SqliteStore(tmp_path / "copy.db", namespace)
-        assert await all_of(copy, "A run") == await all_of(each, "A run")
+        assert await read_run(copy, "A run") == await read_run(each, "A run")
         assert await copy.blobs(RunId("A run"), [blob.digest for blob in blobs]) == dict(blobs)
         assert tuple(await copy.inbox(RunId("A run"))) == sample_letters("a", "b")
         assert await copy.open() == await each.open()
@@ -282,7 +283,7 @@ async def test_a_backup_that_is_killed_is_complete_or_not_there(
     if when != "after the link":
         await storage.backup(tmp_path / "copy.db")  # what the killed one left is not in the way
     copy = SqliteStore(tmp_path / "copy.db")
-    assert await all_of(copy, "r") == await all_of(storage.store, "r")
+    assert await read_run(copy, "r") == await read_run(storage.store, "r")
     blobs = [sample_blob(LARGE, number, "large") for number in range(3)]
     assert await copy.blobs(RunId("r"), [blob.digest for blob in blobs]) == dict(blobs)
     await copy.close()
@@ -318,7 +319,7 @@ async def test_a_backup_that_fails_when_it_has_its_name_is_complete_or_not_there
     if not stays:
         await storage.backup(target)
     copy = SqliteStore(target)
-    assert await all_of(copy, "r") == await all_of(storage.store, "r")
+    assert await read_run(copy, "r") == await read_run(storage.store, "r")
     blobs = [sample_blob(LARGE, number, "large") for number in range(3)]
     assert await copy.blobs(RunId("r"), [blob.digest for blob in blobs]) == dict(blobs)
     await copy.close()

@@ -13,13 +13,11 @@ from holdfast.checkpoint.store import Commit, Depth, RunQuery
 from holdfast.errors import CheckpointCorrupt, StorageError
 from holdfast.ids import RunId
 from holdfast.stores.sqlite import SqliteStore
+from holdfast.testing.store_suite.actions import begin, move_on, read_run
 from holdfast.testing.store_suite.samples import (
     ANYTHING,
     LARGE,
-    all_of,
-    begin,
     first_commit,
-    move_on,
     sample_blob,
     sample_head,
     sample_record,
@@ -146,7 +144,7 @@ async def test_a_file_that_cannot_be_written_fails_the_commit(path: Path, store:
     path.with_name("runs.db-blobs").write_text("in the way")
     with pytest.raises(StorageError, match=r"writing large values of .*runs.db' failed"):
         await begin(store, "r", [sample_blob(LARGE)])
-    assert await all_of(store, "r") == (None, [])
+    assert await read_run(store, "r") == (None, [])
     await begin(store, "r", [sample_blob(b"small")])
 
 

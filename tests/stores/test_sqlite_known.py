@@ -11,13 +11,10 @@ from holdfast.checkpoint.store import Expected
 from holdfast.errors import StorageError
 from holdfast.ids import RunId
 from holdfast.stores.sqlite import SqliteStore, connection, row_writer
+from holdfast.testing.store_suite.actions import begin, catch_refusal, move_on, read_run
 from holdfast.testing.store_suite.samples import (
-    all_of,
-    begin,
     first_commit,
-    move_on,
     next_commit,
-    refusal,
     sample_head,
     sample_letters,
     sample_notes,
@@ -76,7 +73,9 @@ async def test_a_run_that_goes_on_is_not_looked_for(store: SqliteStore) -> None:
 async def test_a_commit_sees_that_another_moved_the_run(store: SqliteStore, other: SqliteStore) -> None:
     head = await begin(store, RUN)
     there = await move_on(other, head)
-    assert "Another writer moved it on" in str(await refusal(store.commit(next_commit(head, owner="late"))))
+    assert "Another writer moved it on" in str(
+        await catch_refusal(store.commit(next_commit(head, owner="late")))
+    )
     there = await move_on(store, there)
     there = await move_on(other, there)
     assert await store.head(RUN) == there
@@ -104,9 +103,9 @@ async def test_a_commit_sees_what_was_left_and_noted_here(store: SqliteStore) ->
 async def test_a_run_that_was_removed_can_begin_again(store: SqliteStore) -> None:
     head = await move_on(store, await begin(store, RUN))
     await store.remove_run(RUN, Expected(head.checkpoint_id, head.token))
-    assert "is not in the storage" in str(await refusal(store.commit(next_commit(head))))
+    assert "is not in the storage" in str(await catch_refusal(store.commit(next_commit(head))))
     await begin(store, RUN)
-    assert await all_of(store, RUN) == (sample_head(RUN), [sample_record(RUN, 1)])
+    assert await read_run(store, RUN) == (sample_head(RUN), [sample_record(RUN, 1)])
 
 
 async def test_what_did_not_come_to_its_end_is_forgotten(store: SqliteStore) -> None:

@@ -11,7 +11,8 @@ from holdfast.checkpoint.store import Left, Letter, Note
 from holdfast.errors import CheckpointCorrupt, StorageError
 from holdfast.ids import RunId
 from holdfast.stores.sqlite import SqliteStore, notes_and_letters
-from holdfast.testing.store_suite.samples import begin, first_commit, move_on, next_commit, sample_head
+from holdfast.testing.store_suite.actions import begin, move_on
+from holdfast.testing.store_suite.samples import first_commit, next_commit, sample_head
 from tests.golden import make
 from tests.stores.sqlite_programs import execute, finish, start
 

@@ -14,7 +14,7 @@ from holdfast.errors import StorageError
 from holdfast.stores.common.presence import Presence
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.sqlite.worker_thread import WorkerThread
-from holdfast.testing.store_suite.samples import begin
+from holdfast.testing.store_suite.actions import begin
 from tests.stores.sqlite_programs import finish, start
 
 

@@ -10,15 +10,8 @@ import pytest
 from holdfast.checkpoint.store import RunQuery
 from holdfast.ids import RunId
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing.store_suite.samples import (
-    LARGE,
-    all_of,
-    begin,
-    sample_blob,
-    sample_head,
-    sample_id,
-    sample_record,
-)
+from holdfast.testing.store_suite.actions import begin, read_run
+from holdfast.testing.store_suite.samples import LARGE, sample_blob, sample_head, sample_id, sample_record
 from tests.stores.sqlite_programs import execute, finish, start
 
 
@@ -37,7 +30,7 @@ async def test_several_processes_write_one_file(path: Path) -> None:
         for number in range(5):
             run = f"p{process_number}-{number}"
             records = [sample_record(run, seq) for seq in range(1, 11)]
-            assert await all_of(store, run) == (sample_head(run, 10), records)
+            assert await read_run(store, run) == (sample_head(run, 10), records)
     await store.close()
     assert execute(path, "PRAGMA integrity_check") == [("ok",)]
 
@@ -84,7 +77,7 @@ async def test_what_was_acknowledged_survives_a_kill(path: Path) -> None:
         out, _ = process.communicate()
         # A line may be torn; one before it is whole.
         acknowledged = max([acknowledged, *map(int, out.split("\n")[:-1])])
-        head, records = await all_of(store, "r")
+        head, records = await read_run(store, "r")
         assert head is not None
         assert head.seq >= acknowledged
         assert records == [sample_record("r", seq) for seq in range(1, head.seq + 1)]

@@ -9,7 +9,7 @@ import pytest
 from holdfast.checkpoint.store import Head
 from holdfast.ids import RunId
 from holdfast.stores.sqlite import SqliteStore, database_file, schema
-from holdfast.testing.store_suite.samples import begin, move_on
+from holdfast.testing.store_suite.actions import begin, move_on
 from tests.stores.sqlite_programs import execute
 
 

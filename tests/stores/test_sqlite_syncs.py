@@ -29,7 +29,8 @@ from holdfast.errors import StorageError
 from holdfast.ids import RunId
 from holdfast.stores.sqlite import SqliteStore, connection
 from holdfast.stores.sqlite.database_file import DatabaseLocation
-from holdfast.testing.store_suite.samples import begin, first_commit, next_commit
+from holdfast.testing.store_suite.actions import begin
+from holdfast.testing.store_suite.samples import first_commit, next_commit
 
 PAGE = 4096
 

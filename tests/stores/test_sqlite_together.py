@@ -14,9 +14,8 @@ from holdfast.stores.common.seals import seal_head
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.sqlite.row_writer import MOST_TOGETHER
+from holdfast.testing.store_suite.actions import begin, read_run
 from holdfast.testing.store_suite.samples import (
-    all_of,
-    begin,
     first_commit,
     next_commit,
     sample_blob,
@@ -94,7 +93,7 @@ async def test_each_commit_does_what_it_does_in_memory(store: SqliteStore) -> No
         HeadMoved.__name__,
     ]
     for name in (*"abcdefgh", "new"):
-        assert await all_of(store, name) == await all_of(memory, name)
+        assert await read_run(store, name) == await read_run(memory, name)
         assert await store.notes(RunId(name)) == await memory.notes(RunId(name))
         assert await store.inbox(RunId(name)) == await memory.inbox(RunId(name))
     assert await store.inspect() == []
@@ -124,7 +123,7 @@ async def test_letters_that_cannot_be_read_stop_their_commit_alone_before_it_wri
     )
     assert isinstance(outcomes[0], CheckpointCorrupt)
     assert outcomes[1] == [Letter("k", b"data")]
-    assert await all_of(store, "a") == (heads[0], [sample_record("a", 1)])
+    assert await read_run(store, "a") == (heads[0], [sample_record("a", 1)])
     assert await store.head(RunId("b")) == next_commit(heads[1]).head
 
 

@@ -1,4 +1,4 @@
-"""The conformance suite of stores: what ``holdfast.checkpoint.store`` says, sentence by sentence, as tests.
+"""The conformance suite of stores: the promises of ``holdfast.checkpoint.store``, sentence by sentence, as tests.
 
 A backend subclasses one of the two classes in a test file and gives the fixtures::
 
@@ -30,42 +30,37 @@ import sys
 
 import pytest
 
-# So that a failing assert shows its values; whoever was imported before cannot be helped any more.
+# So that a failing assert shows its values; a module that was imported before cannot be changed any more.
 _PARTS = (
-    *("arrivals", "blobs", "commits", "concurrency", "durable", "elsewhere", "heads", "inbox", "journal"),
-    *("lasting", "letters", "names", "needs", "presence", "processes", "records", "removal", "repairing"),
-    *("runs", "samples", "shared", "sweeping", "waking"),
+    *("actions", "blob_rules", "commit_rules", "durable_rules", "host_rules", "import_rules", "inbox_rules"),
+    *("journal_rules", "process_rules", "record_rules", "removal_rules", "repair_rules", "samples"),
 )
 _names = [f"holdfast.testing.store_suite.{part}" for part in _PARTS]
 pytest.register_assert_rewrite(*(name for name in _names if name not in sys.modules))
 
-from holdfast.testing.store_suite.arrivals import Arrivals, KeptArrivals  # noqa: E402
-from holdfast.testing.store_suite.blobs import Blobs  # noqa: E402
-from holdfast.testing.store_suite.commits import Commits  # noqa: E402
-from holdfast.testing.store_suite.concurrency import Concurrency  # noqa: E402
-from holdfast.testing.store_suite.durable import Durable, Reopen  # noqa: E402
-from holdfast.testing.store_suite.heads import Heads  # noqa: E402
-from holdfast.testing.store_suite.inbox import Inbox  # noqa: E402
-from holdfast.testing.store_suite.journal import Journal  # noqa: E402
-from holdfast.testing.store_suite.lasting import Lasting  # noqa: E402
-from holdfast.testing.store_suite.letters import Letters  # noqa: E402
-from holdfast.testing.store_suite.names import Names  # noqa: E402
-from holdfast.testing.store_suite.needs import KeptNeeds, Needs  # noqa: E402
-from holdfast.testing.store_suite.presence import Presence  # noqa: E402
-from holdfast.testing.store_suite.records import Records  # noqa: E402
-from holdfast.testing.store_suite.removal import Removals  # noqa: E402
-from holdfast.testing.store_suite.repairing import Repairing  # noqa: E402
-from holdfast.testing.store_suite.runs import Runs  # noqa: E402
-from holdfast.testing.store_suite.shared import Shared  # noqa: E402
-from holdfast.testing.store_suite.sweeping import Sweeping  # noqa: E402
-from holdfast.testing.store_suite.waking import KeptWaking, Waking  # noqa: E402
+from holdfast.testing.store_suite.actions import Reopen  # noqa: E402
+from holdfast.testing.store_suite.blob_rules import (  # noqa: E402
+    BlobRules,
+    DurableNeedRules,
+    NeededBlobRules,
+    SweepRules,
+)
+from holdfast.testing.store_suite.commit_rules import CommitRules, ConcurrencyRules, HeadRules  # noqa: E402
+from holdfast.testing.store_suite.durable_rules import DurableMailRules, ReopenRules  # noqa: E402
+from holdfast.testing.store_suite.host_rules import DurableWakeRules, PresenceRules, WakeRules  # noqa: E402
+from holdfast.testing.store_suite.import_rules import DurableImportRules, ImportRules  # noqa: E402
+from holdfast.testing.store_suite.inbox_rules import ConcurrentLetterRules, InboxRules  # noqa: E402
+from holdfast.testing.store_suite.journal_rules import JournalRules  # noqa: E402
+from holdfast.testing.store_suite.record_rules import IdRules, RecordRules, RunListRules  # noqa: E402
+from holdfast.testing.store_suite.removal_rules import DurableRemovalRules, RemovalRules  # noqa: E402
+from holdfast.testing.store_suite.repair_rules import RepairRules  # noqa: E402
 
 if sys.platform != "win32":
-    from holdfast.testing.store_suite.elsewhere import Elsewhere
+    from holdfast.testing.store_suite.process_rules import OtherProcessRules
 else:
 
-    class Elsewhere:
-        """Without ``os.fork`` there is no other process to see a store from."""
+    class OtherProcessRules:
+        """No rules: without ``os.fork`` there is no other process that could use a store."""
 
 
 __all__ = ["DurableStoreConformance", "Reopen", "StoreConformance"]
@@ -73,32 +68,39 @@ __all__ = ["DurableStoreConformance", "Reopen", "StoreConformance"]
 
 @pytest.mark.asyncio
 class StoreConformance(
-    Commits,
-    Heads,
-    Records,
-    Blobs,
-    Runs,
-    Names,
-    Concurrency,
-    Journal,
-    Inbox,
-    Letters,
-    Presence,
-    Arrivals,
-    Removals,
-    Sweeping,
-    Waking,
-    Needs,
-    Repairing,
+    CommitRules,
+    HeadRules,
+    RecordRules,
+    BlobRules,
+    RunListRules,
+    IdRules,
+    ConcurrencyRules,
+    JournalRules,
+    InboxRules,
+    ConcurrentLetterRules,
+    PresenceRules,
+    ImportRules,
+    RemovalRules,
+    SweepRules,
+    WakeRules,
+    NeededBlobRules,
+    RepairRules,
 ):
-    """What every store promises. Fixture ``store``: an empty one of namespace ''; the fixture closes it."""
+    """The rules of every store. Fixture ``store``: an empty store of namespace ''; the fixture closes it."""
 
 
 @pytest.mark.asyncio
 class DurableStoreConformance(
-    StoreConformance, Durable, Shared, Lasting, Elsewhere, KeptArrivals, KeptNeeds, KeptWaking
+    StoreConformance,
+    ReopenRules,
+    DurableMailRules,
+    DurableRemovalRules,
+    OtherProcessRules,
+    DurableImportRules,
+    DurableNeedRules,
+    DurableWakeRules,
 ):
-    """What a store promises that does not live in memory.
+    """The rules of a store that outlives its process.
 
     Fixture ``reopen``: an async function that makes another object for the place of ``store``, for a namespace. It is
     also called in forked children of the test, where there is ``os.fork``. ``patience``: the seconds in which the store

@@ -1,1 +1,1 @@
-"""The parts of ``holdfast.testing.conformance``: what a store promises, sentence by sentence. Without pytest."""
+"""The parts of ``holdfast.testing.conformance``, without pytest: rules that every store keeps, as tests."""

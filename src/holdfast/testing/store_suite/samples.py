@@ -1,36 +1,33 @@
-"""Heads, records and commits to put into a store."""
+"""Sample heads, records, blobs and commits."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from holdfast.checkpoint.store import (
     Blob,
     Commit,
-    Depth,
     Expected,
     Head,
     Keyframe,
     Letter,
     Note,
     Record,
-    RunQuery,
-    Store,
+    Removal,
 )
 from holdfast.engine.status import RunStatus
-from holdfast.errors import HeadMoved
 from holdfast.ids import CheckpointId, Digest, RunId
 
-NOON = 1_767_268_800_000_000
+NOON, HOUR = 1_767_268_800_000_000, 3_600_000_000
+"""An instant and a span, in microseconds."""
 EVERY_BYTE = bytes(range(256))
 LARGE = EVERY_BYTE * 1200
 """300 KB."""
 GREATEST = 2**62
 ANYTHING = 0, GREATEST
 """The first and last of all seqs."""
-
 ODD_IDS = [
     *("..", ".", "...", "~", "-", "CON", "con", "nul", "Aux.txt", "COM1", "head", "HEAD", "runs.db", "tmp"),
     *(
@@ -95,20 +92,26 @@ ODD_KEYS = [
     *("x" * 1000, "X" * 1000, "x" * 1001, "😀" * 1000, "\x00" * 1000),
 ]
 """Keys of notes and letters: unlike ids they are any text."""
+FAMILY = RunId("r")
+"""The family of most sample runs."""
+KINDS = (b"small", b"s" * 5000, LARGE)
+"""Contents of blobs that stores keep in different places: small, in between, and large."""
+SEQS_OF_ARRIVAL = [seq for seq in range(3, 1250) if seq % 100]
+"""The seqs of a run that arrives from another store: many, with gaps."""
 
 
 def sample_id(*parts: object) -> CheckpointId:
-    """An id of its own for each ``parts``."""
+    """Return an id that is unique for ``parts``."""
     return CheckpointId(hashlib.sha256(repr(parts).encode()).hexdigest())
 
 
 def sample_blob(data: bytes, *parts: object) -> Blob:
-    """A blob, under a name of its own for each ``parts`` or else for its data."""
+    """Return a blob whose digest is unique for ``parts``, or for its data if there are none."""
     return Blob(Digest(hashlib.sha256(repr(parts).encode() if parts else data).digest()), data)
 
 
 def sample_record(run: str, seq: int, **fields: Any) -> Record:
-    """A record that differs from all others."""
+    """Return a record that differs from all others."""
     mark = f"{run}:{seq}".encode()
     record = Record(
         sample_id(run, seq),
@@ -123,12 +126,12 @@ def sample_record(run: str, seq: int, **fields: Any) -> Record:
 
 
 def sample_keyframe(seq: int, *, cut: bool = False) -> Keyframe:
-    """A keyframe that differs from all others."""
+    """Return a keyframe that differs from all others."""
     return Keyframe(b"all changes to %d" % seq, b"all values to %d" % seq, cut)
 
 
 def sample_head(run: str, seq: int = 1, **fields: Any) -> Head:
-    """The head of a run whose last record is ``sample_record(run, seq)``."""
+    """Return the head of a run whose last record is ``sample_record(run, seq)``."""
     head = Head(
         RunId(run),
         "Flow",
@@ -145,12 +148,12 @@ def sample_head(run: str, seq: int = 1, **fields: Any) -> Head:
 
 
 def first_commit(run: str, blobs: Sequence[Blob] = (), **head_fields: Any) -> Commit:
-    """The commit that begins a run, with one record."""
+    """Return the commit that begins a run, with one record."""
     return Commit(sample_head(run, **head_fields), None, (sample_record(run, 1),), tuple(blobs))
 
 
 def next_commit(after: Head, blobs: Sequence[Blob] = (), **head_fields: Any) -> Commit:
-    """The commit that moves a run on from ``after``, by one record."""
+    """Return the commit that moves a run on from ``after``, by one record."""
     seq = after.seq + 1
     kept = after._replace(checkpoint_id=sample_id(after.run_id, seq), seq=seq, updated=after.updated + 1)
     expected = Expected(after.checkpoint_id, after.token)
@@ -158,7 +161,7 @@ def next_commit(after: Head, blobs: Sequence[Blob] = (), **head_fields: Any) -> 
 
 
 def rival_commit(after: Head, rival: object) -> Commit:
-    """One of several commits that want to move a run on from ``after``: each with a checkpoint of its own."""
+    """Return one of several commits that move a run on from ``after``, each to a checkpoint of its own."""
     commit = next_commit(after, checkpoint_id=sample_id(after.run_id, after.seq + 1, rival))
     return commit._replace(
         records=(
@@ -170,58 +173,55 @@ def rival_commit(after: Head, rival: object) -> Commit:
 def staying_commit(
     at: Head, notes: Sequence[Note] = (), taken: Sequence[str] = (), **head_fields: Any
 ) -> Commit:
-    """A commit that leaves a run on its checkpoint."""
+    """Return a commit that leaves a run on its checkpoint."""
     expected = Expected(at.checkpoint_id, at.token)
     return Commit(at._replace(**head_fields), expected, notes=tuple(notes), taken=tuple(taken))
 
 
 def sample_notes(*keys: str) -> tuple[Note, ...]:
-    """A note for each key."""
+    """Return a note for each key."""
     return tuple(Note(key, b"note " + repr(key).encode()) for key in keys)
 
 
 def sample_letters(*keys: str) -> tuple[Letter, ...]:
-    """A letter for each key."""
+    """Return a letter for each key."""
     return tuple(Letter(key, b"letter " + repr(key).encode()) for key in keys)
 
 
-async def begin(store: Store, run: str, blobs: Sequence[Blob] = (), **head_fields: Any) -> Head:
-    """Begin a run."""
-    commit = first_commit(run, blobs, **head_fields)
-    await store.commit(commit)
-    return commit.head
+def add_needs(commit: Commit, *blobs: Blob) -> Commit:
+    """Return a commit that also needs these blobs."""
+    return commit._replace(needs=tuple(blob.digest for blob in blobs))
 
 
-async def move_on(store: Store, after: Head, blobs: Sequence[Blob] = (), **head_fields: Any) -> Head:
-    """Move a run on by one record."""
-    commit = next_commit(after, blobs, **head_fields)
-    await store.commit(commit)
-    return commit.head
+def sample_blobs(*parts: object) -> list[Blob]:
+    """Return a blob of each kind, with digests that are unique for ``parts``."""
+    return [sample_blob(data, number, *parts) for number, data in enumerate(KINDS)]
 
 
-async def all_of(store: Store, run: str) -> tuple[Head | None, list[Record]]:
-    """The head and the whole records of a run."""
-    return await store.head(RunId(run)), list(await store.records(RunId(run), *ANYTHING, Depth.ALL))
+def expect_head(head: Head) -> Expected:
+    """Return what a writer expects that knows this head."""
+    return Expected(head.checkpoint_id, head.token)
 
 
-async def names_of_runs(store: Store, query: RunQuery) -> list[str]:
-    """The run ids that a query gives."""
-    return [head.run_id for head in await store.runs(query)]
+def make_removal(
+    head: Head, seqs: Sequence[int], keyframes: Sequence[tuple[int, Keyframe]] = (), **fields: object
+) -> Removal:
+    """Return the removal of records of a run that stands on ``head``."""
+    removal = Removal(head.run_id, expect_head(head), tuple(seqs), tuple(keyframes))
+    return removal._replace(**fields)  # type: ignore[arg-type]
 
 
-async def wins(store: Store, commit: Commit) -> bool:
-    """Whether a commit is taken, not refused."""
-    try:
-        await store.commit(commit)
-    except HeadMoved:
-        return False
-    return True
+# Some are missing, as after their removal.
 
 
-async def refusal(commit: Awaitable[object]) -> HeadMoved:
-    """What a commit is refused with; it must be."""
-    try:
-        await commit
-    except HeadMoved as error:
-        return error
-    raise AssertionError("the commit was taken, but it had to be refused with HeadMoved")
+def make_arrival(run: str = "r") -> Commit:
+    """Return the commit with which a whole run arrives from another store."""
+    records = [sample_record(run, seq) for seq in SEQS_OF_ARRIVAL]
+    records[0] = records[0]._replace(keyframe=sample_keyframe(SEQS_OF_ARRIVAL[0], cut=True), tags=("b", "a"))
+    return Commit(
+        sample_head(run, SEQS_OF_ARRIVAL[-1], owner=""),
+        None,
+        tuple(records),
+        notes=sample_notes("a", "b"),
+        letters=sample_letters("c", "d"),
+    )

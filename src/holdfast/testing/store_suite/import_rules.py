@@ -1,4 +1,4 @@
-"""Runs that come from other stores: their blobs first, then all of the rest in one commit."""
+"""Rules of runs that come from other stores: first their blobs, then all the rest in one commit."""
 
 from __future__ import annotations
 
@@ -6,43 +6,24 @@ import asyncio
 
 from holdfast.checkpoint.store import Commit, Left, RunQuery, Store
 from holdfast.ids import RunId
-from holdfast.testing.store_suite.durable import Reopen
+from holdfast.testing.store_suite.actions import Reopen, begin, catch_refusal, read_run, try_commit
 from holdfast.testing.store_suite.samples import (
     LARGE,
-    all_of,
-    begin,
+    SEQS_OF_ARRIVAL,
+    make_arrival,
     next_commit,
-    refusal,
     sample_blob,
     sample_head,
     sample_id,
-    sample_keyframe,
     sample_letters,
     sample_notes,
     sample_record,
     staying_commit,
-    wins,
 )
 
-# Some are missing, as after their removal.
-SEQS = [seq for seq in range(3, 1250) if seq % 100]
 
-
-def arriving(run: str = "r") -> Commit:
-    """The commit with which a run comes whole."""
-    records = [sample_record(run, seq) for seq in SEQS]
-    records[0] = records[0]._replace(keyframe=sample_keyframe(SEQS[0], cut=True), tags=("b", "a"))
-    return Commit(
-        sample_head(run, SEQS[-1], owner=""),
-        None,
-        tuple(records),
-        notes=sample_notes("a", "b"),
-        letters=sample_letters("c", "d"),
-    )
-
-
-class Arrivals:
-    """What ``add_blobs`` and the first commit of a run promise for runs that come from elsewhere."""
+class ImportRules:
+    """The rules of ``add_blobs``, and of a first commit that brings a whole run."""
 
     async def test_blobs_can_be_added_before_there_is_a_run(self, store: Store) -> None:
         blobs = [sample_blob(b"small"), sample_blob(LARGE), sample_blob(b"")]
@@ -81,39 +62,39 @@ class Arrivals:
         )
 
     async def test_a_run_can_come_whole_in_one_commit(self, store: Store) -> None:
-        commit = arriving()
+        commit = make_arrival()
         assert tuple(await store.commit(commit)) == commit.letters
-        assert await all_of(store, "r") == (commit.head, list(commit.records))
+        assert await read_run(store, "r") == (commit.head, list(commit.records))
         assert tuple(await store.notes(RunId("r"))) == commit.notes
         assert tuple(await store.inbox(RunId("r"))) == commit.letters
-        for seq in (SEQS[0], 777, SEQS[-1]):
+        for seq in (SEQS_OF_ARRIVAL[0], 777, SEQS_OF_ARRIVAL[-1]):
             assert await store.find(sample_id("r", seq)) == ("r", seq)
-        await refusal(store.commit(commit))
+        await catch_refusal(store.commit(commit))
         then = next_commit(commit.head)
         assert tuple(await store.commit(then)) == commit.letters
-        assert await all_of(store, "r") == (then.head, [*commit.records, *then.records])
+        assert await read_run(store, "r") == (then.head, [*commit.records, *then.records])
         assert list(await store.notes(RunId("r"))) == []
 
 
-class KeptArrivals:
-    """What takes a second store object to check."""
+class DurableImportRules:
+    """The rules of imported runs that need a second store object to check."""
 
     async def test_another_object_sees_a_run_that_came_whole(self, store: Store, reopen: Reopen) -> None:
-        blobs, commit = [sample_blob(b"small"), sample_blob(LARGE)], arriving()
+        blobs, commit = [sample_blob(b"small"), sample_blob(LARGE)], make_arrival()
         await store.add_blobs(RunId("r"), blobs)
         await store.commit(commit)
         await store.close()
         other = await reopen()
-        assert await all_of(other, "r") == (commit.head, list(commit.records))
+        assert await read_run(other, "r") == (commit.head, list(commit.records))
         assert tuple(await other.notes(RunId("r"))) == commit.notes
         assert tuple(await other.inbox(RunId("r"))) == commit.letters
         assert await other.blobs(RunId("r"), [blob.digest for blob in blobs]) == dict(blobs)
 
     async def test_one_of_several_objects_that_bring_a_run_wins(self, store: Store, reopen: Reopen) -> None:
         stores = [store, await reopen(), await reopen()]
-        commits = [arriving()._replace(notes=sample_notes(f"{number}")) for number in range(3)]
-        won = await asyncio.gather(*(wins(*each) for each in zip(stores, commits, strict=True)))
+        commits = [make_arrival()._replace(notes=sample_notes(f"{number}")) for number in range(3)]
+        won = await asyncio.gather(*(try_commit(*each) for each in zip(stores, commits, strict=True)))
         assert sum(won) == 1
         for each in stores:
-            assert await all_of(each, "r") == (commits[0].head, list(commits[0].records))
+            assert await read_run(each, "r") == (commits[0].head, list(commits[0].records))
             assert tuple(await each.notes(RunId("r"))) == commits[won.index(True)].notes

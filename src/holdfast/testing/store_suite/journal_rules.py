@@ -1,70 +1,62 @@
-"""Journals: what was noted since a run stands on its checkpoint."""
+"""Rules of journals: the notes of a run since its last checkpoint."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
-from holdfast.checkpoint.store import Commit, Expected, Head, Note, Store
+from holdfast.checkpoint.store import Commit, Expected, Note, Store
 from holdfast.engine.status import RunStatus
 from holdfast.ids import RunId
+from holdfast.testing.store_suite.actions import (
+    begin,
+    begin_with_notes,
+    catch_refusal,
+    move_on,
+    read_journal,
+    read_run,
+    try_commit,
+)
 from holdfast.testing.store_suite.samples import (
     EVERY_BYTE,
     LARGE,
     ODD_KEYS,
-    all_of,
-    begin,
     first_commit,
-    move_on,
     next_commit,
-    refusal,
     rival_commit,
     sample_head,
     sample_id,
     sample_notes,
     sample_record,
     staying_commit,
-    wins,
 )
 
 
-async def journal(store: Store, run: str = "r") -> tuple[Note, ...]:
-    """What is noted of a run."""
-    return tuple(await store.notes(RunId(run)))
-
-
-async def begin_noting(store: Store, run: str, *keys: str) -> Head:
-    """Begin a run and note something."""
-    head = await begin(store, run)
-    await store.commit(staying_commit(head, sample_notes(*keys)))
-    return head
-
-
-class Journal:
-    """What ``commit`` and ``notes`` promise for notes."""
+class JournalRules:
+    """The rules of ``notes``, and of ``commit`` for notes."""
 
     async def test_a_run_of_which_nothing_is_noted_has_an_empty_journal(self, store: Store) -> None:
-        assert await journal(store, "nobody") == ()
+        assert await read_journal(store, "nobody") == ()
         head = await begin(store, "r")
-        assert await journal(store) == ()
+        assert await read_journal(store) == ()
         await move_on(store, head)
-        assert await journal(store) == ()
-        assert await journal(store, "nobody") == ()
+        assert await read_journal(store) == ()
+        assert await read_journal(store, "nobody") == ()
 
     async def test_the_first_commit_may_have_notes(self, store: Store) -> None:
         commit = first_commit("r")._replace(notes=sample_notes("b", "a"))
         assert list(await store.commit(commit)) == []
-        assert await journal(store) == sample_notes("b", "a")
-        assert await all_of(store, "r") == (commit.head, list(commit.records))
+        assert await read_journal(store) == sample_notes("b", "a")
+        assert await read_run(store, "r") == (commit.head, list(commit.records))
 
     async def test_a_commit_that_stays_on_its_checkpoint_adds_to_the_journal(self, store: Store) -> None:
-        head = await begin_noting(store, "r", "a", "c")
+        head = await begin_with_notes(store, "r", "a", "c")
         await store.commit(staying_commit(head, sample_notes("b")))
-        assert await journal(store) == sample_notes("a", "c", "b")
-        assert await all_of(store, "r") == (head, [sample_record("r", 1)])
+        assert await read_journal(store) == sample_notes("a", "c", "b")
+        assert await read_run(store, "r") == (head, [sample_record("r", 1)])
 
     async def test_a_commit_that_stays_on_its_checkpoint_keeps_the_journal(self, store: Store) -> None:
-        head = await begin_noting(store, "r", "a")
+        head = await begin_with_notes(store, "r", "a")
         changes: list[dict[str, Any]] = [
             {"status": RunStatus.WAITING, "wake_at": 5},
             {"status": RunStatus.RUNNING, "wake_at": None, "updated": 1},
@@ -74,57 +66,57 @@ class Journal:
         for number, change in enumerate(changes):
             commit = staying_commit(head, **change)
             await store.commit(commit)
-            assert await journal(store) == sample_notes("a", *map(str, range(number)))
+            assert await read_journal(store) == sample_notes("a", *map(str, range(number)))
             head = commit.head
             await store.commit(staying_commit(head, sample_notes(str(number))))
         assert await store.head(RunId("r")) == head
-        assert await journal(store) == sample_notes("a", "0", "1", "2", "3")
+        assert await read_journal(store) == sample_notes("a", "0", "1", "2", "3")
 
     async def test_a_commit_that_moves_the_head_empties_the_journal(self, store: Store) -> None:
-        head = await begin_noting(store, "r", "a", "b")
+        head = await begin_with_notes(store, "r", "a", "b")
         head = await move_on(store, head)
-        assert await journal(store) == ()
+        assert await read_journal(store) == ()
         await store.commit(staying_commit(head, sample_notes("c", "a")))
-        assert await journal(store) == sample_notes("c", "a")
+        assert await read_journal(store) == sample_notes("c", "a")
         await move_on(store, head)
-        assert await journal(store) == ()
+        assert await read_journal(store) == ()
 
     async def test_a_commit_that_moves_the_head_without_records_empties_the_journal(
         self, store: Store
     ) -> None:
-        head = await begin_noting(store, "r", "a")
+        head = await begin_with_notes(store, "r", "a")
         await store.commit(staying_commit(head, checkpoint_id=sample_id("elsewhere"), seq=2))
-        assert await journal(store) == ()
+        assert await read_journal(store) == ()
 
     async def test_notes_of_a_commit_that_moves_the_head_belong_to_the_new_checkpoint(
         self, store: Store
     ) -> None:
-        head = await begin_noting(store, "r", "a", "b", "c")
+        head = await begin_with_notes(store, "r", "a", "b", "c")
         commit = next_commit(head)._replace(notes=sample_notes("d", "b"))
         await store.commit(commit)
-        assert await journal(store) == sample_notes("d", "b")
+        assert await read_journal(store) == sample_notes("d", "b")
         await store.commit(staying_commit(commit.head, sample_notes("a")))
-        assert await journal(store) == sample_notes("d", "b", "a")
+        assert await read_journal(store) == sample_notes("d", "b", "a")
         await move_on(store, commit.head)
-        assert await journal(store) == ()
+        assert await read_journal(store) == ()
 
     async def test_a_note_replaces_that_of_its_key_in_its_place(self, store: Store) -> None:
-        head = await begin_noting(store, "r", "a", "b", "c")
+        head = await begin_with_notes(store, "r", "a", "b", "c")
         await store.commit(staying_commit(head, [Note("b", b"again"), Note("d", b"new")]))
         a, _, c = sample_notes("a", "b", "c")
-        assert await journal(store) == (a, Note("b", b"again"), c, Note("d", b"new"))
+        assert await read_journal(store) == (a, Note("b", b"again"), c, Note("d", b"new"))
         await store.commit(staying_commit(head, [Note("d", b""), Note("a", b"1")]))
-        assert await journal(store) == (Note("a", b"1"), Note("b", b"again"), c, Note("d", b""))
+        assert await read_journal(store) == (Note("a", b"1"), Note("b", b"again"), c, Note("d", b""))
 
     async def test_of_two_notes_of_a_commit_with_one_key_the_last_is_kept(self, store: Store) -> None:
         head = await begin(store, "r")
         await store.commit(staying_commit(head, [Note("a", b"1"), Note("b", b"2"), Note("a", b"3")]))
-        assert await journal(store) == (Note("a", b"3"), Note("b", b"2"))
+        assert await read_journal(store) == (Note("a", b"3"), Note("b", b"2"))
 
     async def test_nothing_of_a_refused_commit_is_noted(self, store: Store) -> None:
         notes = sample_notes("a", "late")
-        await refusal(store.commit(staying_commit(sample_head("r"), notes)))
-        assert await journal(store) == ()
+        await catch_refusal(store.commit(staying_commit(sample_head("r"), notes)))
+        assert await read_journal(store) == ()
         first = await begin(store, "r", token=5)
         second = await move_on(store, first)
         await store.commit(staying_commit(second, [Note("a", b"kept")]))
@@ -138,16 +130,16 @@ class Journal:
             Commit(second, None),
             first_commit("r"),
         ):
-            await refusal(store.commit(late._replace(notes=notes)))
-            assert await journal(store) == (Note("a", b"kept"),), late
+            await catch_refusal(store.commit(late._replace(notes=notes)))
+            assert await read_journal(store) == (Note("a", b"kept"),), late
         await store.commit(staying_commit(second, sample_notes("b")))
-        assert await journal(store) == (Note("a", b"kept"), *sample_notes("b"))
+        assert await read_journal(store) == (Note("a", b"kept"), *sample_notes("b"))
 
     async def test_a_writer_whose_run_was_taken_over_can_note_nothing(self, store: Store) -> None:
-        head = await begin_noting(store, "r", "a")
+        head = await begin_with_notes(store, "r", "a")
         await store.commit(staying_commit(head, token=2, owner="other:2"))
-        await refusal(store.commit(staying_commit(head, sample_notes("late"))))
-        assert await journal(store) == sample_notes("a")
+        await catch_refusal(store.commit(staying_commit(head, sample_notes("late"))))
+        assert await read_journal(store) == sample_notes("a")
 
     async def test_journals_of_other_runs_are_left_alone(self, store: Store) -> None:
         heads = {run: await begin(store, run, family=RunId("r")) for run in ("r", "rr", "R")}
@@ -155,55 +147,55 @@ class Journal:
             await store.commit(staying_commit(head, [Note("a", run.encode()), *sample_notes(run)]))
         await store.commit(staying_commit(heads["rr"], [Note("a", b"again")]))
         await move_on(store, heads["r"])
-        assert await journal(store, "r") == ()
-        assert await journal(store, "rr") == (Note("a", b"again"), *sample_notes("rr"))
-        assert await journal(store, "R") == (Note("a", b"R"), *sample_notes("R"))
+        assert await read_journal(store, "r") == ()
+        assert await read_journal(store, "rr") == (Note("a", b"again"), *sample_notes("rr"))
+        assert await read_journal(store, "R") == (Note("a", b"R"), *sample_notes("R"))
 
     async def test_data_of_notes_comes_back_as_it_was_given(self, store: Store) -> None:
         data = [b"", b"\x00", EVERY_BYTE, b"\n", b"{}\r\n", EVERY_BYTE * 40, LARGE, b"\xff", b""]
         notes = tuple(Note(str(number), one) for number, one in enumerate(data))
         await store.commit(first_commit("r")._replace(notes=notes))
         # Not compared in the assertion, which would show hundreds of kilobytes that differ.
-        same = await journal(store) == notes
+        same = await read_journal(store) == notes
         assert same, "a note did not come back as it was"
 
     async def test_keys_of_notes_are_any_text_and_are_apart(self, store: Store) -> None:
-        head = await begin_noting(store, "r", *ODD_KEYS)
-        assert await journal(store) == sample_notes(*ODD_KEYS)
+        head = await begin_with_notes(store, "r", *ODD_KEYS)
+        assert await read_journal(store) == sample_notes(*ODD_KEYS)
         again = [Note(key, b"again") for key in ODD_KEYS[::2]]
         await store.commit(staying_commit(head, again))
         expected = list(sample_notes(*ODD_KEYS))
         expected[::2] = again
-        assert await journal(store) == tuple(expected)
+        assert await read_journal(store) == tuple(expected)
 
     async def test_many_notes_keep_their_order(self, store: Store) -> None:
         keys = [str(number * 7 % 200) for number in range(200)]
-        head = await begin_noting(store, "r", *keys)
+        head = await begin_with_notes(store, "r", *keys)
         for number in range(12):
             await store.commit(staying_commit(head, sample_notes(f"late {-number}")))
-        assert await journal(store) == sample_notes(*keys, *(f"late {-number}" for number in range(12)))
+        assert await read_journal(store) == sample_notes(*keys, *(f"late {-number}" for number in range(12)))
 
     async def test_notes_that_are_committed_at_the_same_time_are_all_there(self, store: Store) -> None:
         head = await begin(store, "r")
         keys = [f"task {number}" for number in range(20)]
         commits = [staying_commit(head, sample_notes(key)) for key in keys]
         await asyncio.gather(*(store.commit(commit) for commit in commits))
-        assert sorted(await journal(store)) == sorted(sample_notes(*keys))
+        assert sorted(await read_journal(store)) == sorted(sample_notes(*keys))
 
     async def test_of_rivals_only_the_notes_of_the_winner_are_there(self, store: Store) -> None:
-        head = await begin_noting(store, "r", "before")
+        head = await begin_with_notes(store, "r", "before")
         rivals = [
             rival_commit(head, writer)._replace(notes=sample_notes("same", str(writer)))
             for writer in range(10)
         ]
-        won = await asyncio.gather(*(wins(store, rival) for rival in rivals))
+        won = await asyncio.gather(*(try_commit(store, rival) for rival in rivals))
         assert sum(won) == 1
         winner = rivals[won.index(True)]
-        assert await journal(store) == winner.notes
+        assert await read_journal(store) == winner.notes
         assert await store.head(RunId("r")) == winner.head
 
     async def test_a_journal_is_never_seen_in_part(self, store: Store) -> None:
-        """Every commit brings three notes of its own, so whoever reads sees three of one commit."""
+        """Every commit brings three notes of its own, so a reader always sees three notes of one commit."""
         done = False
 
         async def write() -> None:
@@ -221,7 +213,7 @@ class Journal:
 
         async def read() -> None:
             while not done:
-                notes = await journal(store)
+                notes = await read_journal(store)
                 assert "".join(note.key for note in notes) in ("", "abc")
                 assert len({note.data for note in notes}) <= 1
                 await asyncio.sleep(0)
@@ -231,13 +223,13 @@ class Journal:
     async def test_a_cancelled_commit_happens_with_its_notes_or_not(self, store: Store) -> None:
         for patience in range(8):
             name = f"r{patience}"
-            head = await begin_noting(store, name, "before")
+            head = await begin_with_notes(store, name, "before")
             commit = next_commit(head)._replace(notes=sample_notes("after", "too"))
             task = asyncio.ensure_future(store.commit(commit))
             for _ in range(patience):
                 await asyncio.sleep(0)
             task.cancel()
             await asyncio.wait([task])
-            await wins(store, commit)  # whoever tries it again finds it done, or does it
+            await try_commit(store, commit)  # whoever tries it again finds it done, or does it
             assert await store.head(RunId(name)) == commit.head
-            assert await journal(store, name) == commit.notes
+            assert await read_journal(store, name) == commit.notes
