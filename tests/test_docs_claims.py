@@ -194,3 +194,21 @@ def anchors(page: Path) -> frozenset[str]:
     titles = re.findall(r"^#+ (.*)$", text_of(page), re.MULTILINE)
     slugs = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
     return frozenset(slugs | set(re.findall(r"^::: (\S+)$", text_of(page), re.MULTILINE)))
+
+
+ROOMS = ("graph", "engine", "checkpoint", "stores")
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_the_architecture_names_every_module(room: str) -> None:
+    """A contributor who looks for a module finds it on the page, and no module that is gone."""
+    tables = section("explanation/architecture.md", f"What is in `{room}/`")
+    named = {
+        name
+        for line in tables.splitlines()
+        if line.startswith("| ")
+        for name in re.findall(r"`(\w+)`", line.rpartition(" | ")[0])
+    }
+    folder = ROOT / "src" / "holdfast" / room
+    modules = {path.stem for path in folder.rglob("*.py") if path.stem != "__init__"}
+    assert sorted(modules ^ named) == []
