@@ -4,7 +4,6 @@ import asyncio
 import gc
 import itertools
 import os
-import random
 import signal
 import sqlite3
 import subprocess
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.checkpoint.ownership import this_process
-from holdfast.checkpoint.store import Letter
 from holdfast.errors import StorageError
 from holdfast.ids import RunId
 from holdfast.stores.sqlite import SqliteStore, connection, transaction
@@ -75,35 +73,6 @@ async def write_until_killed(path: str, run: str) -> None:
         print(head.seq, flush=True)
         blob = sample_blob(LARGE, head.seq) if head.seq % 5 == 0 else sample_blob(b"small", head.seq)
         head = await move_on(store, head, [blob])
-
-
-async def leave_letters(path: str, run: str, name: str, count: str) -> None:
-    """Leave letters that others leave too, each in an order of its own; print the keys that this one left."""
-    store = SqliteStore(path)
-    keys = [str(number) for number in range(int(count))]
-    random.Random(name).shuffle(keys)
-    for key in keys:
-        left = await store.leave(RunId(run), 1, [Letter(key, name.encode())])
-        assert left.refused in ((), (key,))
-        if not left.refused:
-            print(key)
-    await store.close()
-
-
-async def leave_until_killed(path: str, run: str, name: str) -> None:
-    """Leave letters forever; print the key of each when it is left."""
-    store = SqliteStore(path)
-    for number in itertools.count():
-        await store.leave(RunId(run), 1, [Letter(f"{name}-{number}", b"data")])
-        print(f"{name}-{number}", flush=True)
-
-
-async def join_and_wait(path: str) -> None:
-    """Join, say who this is, and stay until it is killed."""
-    store = SqliteStore(path)
-    await store.join()
-    print(this_process(), flush=True)
-    await asyncio.Event().wait()
 
 
 async def leave_open(path: str) -> None:

@@ -60,15 +60,13 @@ async def several(store: SqliteStore, head: Head, count: int = 3) -> Head:
     return head
 
 
-async def test_who_is_alone_is_served_in_its_own_thread(tmp_path: Path, threads: list[str]) -> None:
-    store = SqliteStore(tmp_path / "runs.db")
+async def test_who_is_alone_is_served_in_its_own_thread(store: SqliteStore, threads: list[str]) -> None:
     head = await begin(store, "r")
     threads.clear()  # opening the file is left to the thread
     head = await several(store, head)
     assert threads == [HERE] * 3
     assert await store.head(RunId("r")) == head
     assert store.transactions == 4
-    await store.close()
 
 
 @contextmanager
@@ -105,9 +103,8 @@ def _others(loop: asyncio.AbstractEventLoop) -> Iterator[None]:
 
 @pytest.mark.parametrize("something", [_connection, _timer, _others])
 async def test_an_event_loop_with_something_else_to_do_is_not_held_up(
-    something: Callable[[asyncio.AbstractEventLoop], Any], tmp_path: Path, threads: list[str]
+    something: Callable[[asyncio.AbstractEventLoop], Any], store: SqliteStore, threads: list[str]
 ) -> None:
-    store = SqliteStore(tmp_path / "runs.db")
     head = await begin(store, "r")
     threads.clear()
     with something(asyncio.get_running_loop()):
@@ -118,7 +115,6 @@ async def test_an_event_loop_with_something_else_to_do_is_not_held_up(
     await several(store, head)
     if something is not _timer:  # the last of those may still be there, cancelled
         assert threads == [THERE] * 3 + [HERE] * 3
-    await store.close()
 
 
 async def _many(store: SqliteStore, count: int = 20) -> list[Head]:
@@ -126,22 +122,19 @@ async def _many(store: SqliteStore, count: int = 20) -> list[Head]:
 
 
 async def test_what_all_runs_call_for_is_done_together_in_their_own_thread(
-    tmp_path: Path, threads: list[str]
+    store: SqliteStore, threads: list[str]
 ) -> None:
-    store = SqliteStore(tmp_path / "runs.db")
     heads = await _many(store)
     threads.clear()
     moved = await asyncio.gather(*(several(store, head) for head in heads))
     assert threads == [HERE] * 3
     assert [await store.head(head.run_id) for head in moved] == moved
-    await store.close()
 
 
 @pytest.mark.parametrize("something", [_connection, _timer, _others])
 async def test_what_several_call_for_in_a_busy_event_loop_is_done_by_the_thread_together(
-    something: Callable[[asyncio.AbstractEventLoop], Any], tmp_path: Path, threads: list[str]
+    something: Callable[[asyncio.AbstractEventLoop], Any], store: SqliteStore, threads: list[str]
 ) -> None:
-    store = SqliteStore(tmp_path / "runs.db")
     heads = await _many(store)
     threads.clear()
     with something(asyncio.get_running_loop()):
@@ -149,37 +142,33 @@ async def test_what_several_call_for_in_a_busy_event_loop_is_done_by_the_thread_
     assert set(threads) == {THERE}
     assert len(threads) < 40  # of 60 commits
     assert [await store.head(head.run_id) for head in moved] == moved
-    await store.close()
 
 
 async def test_one_of_several_that_is_not_small_is_left_to_the_thread_with_the_others(
-    tmp_path: Path, threads: list[str]
+    store: SqliteStore, threads: list[str]
 ) -> None:
-    store = SqliteStore(tmp_path / "runs.db")
     heads = await _many(store)
     threads.clear()
     blob = sample_blob(b"x" * (transaction._FEW_BYTES + 1))
     await asyncio.gather(*(move_on(store, head, [blob] if head is heads[3] else []) for head in heads))
     assert threads == [THERE]
-    await store.close()
 
 
-async def test_of_several_only_that_which_others_moved_is_refused(tmp_path: Path, threads: list[str]) -> None:
-    store = SqliteStore(tmp_path / "runs.db")
+async def test_of_several_only_that_which_others_moved_is_refused(
+    store: SqliteStore, threads: list[str]
+) -> None:
     heads = await _many(store)
     await move_on(store, heads[3])
     threads.clear()
     found = await asyncio.gather(*(move_on(store, head) for head in heads), return_exceptions=True)
     assert [isinstance(one, HeadMoved) for one in found] == [number == 3 for number in range(20)]
     assert threads == [HERE]
-    await store.close()
 
 
 @pytest.mark.parametrize("patient", [True, False])
 async def test_a_transaction_of_the_thread_is_waited_for_a_moment(
-    patient: bool, tmp_path: Path, threads: list[str], monkeypatch: pytest.MonkeyPatch
+    patient: bool, store: SqliteStore, threads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = SqliteStore(tmp_path / "runs.db")
     head = await begin(store, "r")
     threads.clear()
     assert store._session is not None
@@ -203,7 +192,6 @@ async def test_a_transaction_of_the_thread_is_waited_for_a_moment(
     await move_on(store, head)
     holding.join()
     assert threads == [HERE if patient else THERE]
-    await store.close()
 
 
 def test_idle_is_only_a_loop_of_which_it_can_be_told() -> None:
@@ -224,9 +212,8 @@ def test_idle_is_only_a_loop_of_which_it_can_be_told() -> None:
 
 
 async def test_a_lock_of_another_process_does_not_hold_the_event_loop_up(
-    tmp_path: Path, threads: list[str]
+    store: SqliteStore, tmp_path: Path, threads: list[str]
 ) -> None:
-    store = SqliteStore(tmp_path / "runs.db")
     head = await begin(store, "r")
     threads.clear()
     other = sqlite3.connect(tmp_path / "runs.db", isolation_level=None, check_same_thread=False)
@@ -246,14 +233,12 @@ async def test_a_lock_of_another_process_does_not_hold_the_event_loop_up(
     assert turned.is_set()
     assert threads == [THERE]
     assert await store.head(RunId("r")) == head
-    await store.close()
 
 
 async def test_a_slow_disk_is_left_to_the_thread_for_a_while(
-    tmp_path: Path, threads: list[str], monkeypatch: pytest.MonkeyPatch
+    store: SqliteStore, threads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transaction, "_LEFT_TO_THE_THREAD", 3)
-    store = SqliteStore(tmp_path / "runs.db")
     head = await begin(store, "r")
     threads.clear()
     head = await several(store, head, 2)
@@ -264,21 +249,17 @@ async def test_a_slow_disk_is_left_to_the_thread_for_a_while(
     Watched.before = lambda: None
     await several(store, head, 5)
     assert threads == [HERE] * 3 + [THERE] * 3 + [HERE] * 2
-    await store.close()
 
 
 @pytest.mark.parametrize("size", [transaction._FEW_BYTES, transaction._FEW_BYTES + 1])
-async def test_many_bytes_are_left_to_the_thread(size: int, tmp_path: Path, threads: list[str]) -> None:
-    store = SqliteStore(tmp_path / "runs.db")
+async def test_many_bytes_are_left_to_the_thread(size: int, store: SqliteStore, threads: list[str]) -> None:
     head = await begin(store, "r")
     threads.clear()
     await move_on(store, head, [sample_blob(b"x" * size)])
     assert threads == [HERE if size == transaction._FEW_BYTES else THERE]
-    await store.close()
 
 
-async def test_what_others_moved_is_refused_there_too(tmp_path: Path, threads: list[str]) -> None:
-    store = SqliteStore(tmp_path / "runs.db")
+async def test_what_others_moved_is_refused_there_too(store: SqliteStore, threads: list[str]) -> None:
     head = await begin(store, "r")
     moved = await move_on(store, head)
     threads.clear()
@@ -286,7 +267,6 @@ async def test_what_others_moved_is_refused_there_too(tmp_path: Path, threads: l
         await store.commit(next_commit(head))
     assert await store.head(RunId("r")) == moved
     assert threads == [HERE]
-    await store.close()
 
 
 class Full(Watched):
@@ -305,10 +285,9 @@ class Full(Watched):
 
 @pytest.mark.parametrize("fails", [1, 2])
 async def test_what_fails_there_is_tried_by_the_thread_and_told(
-    fails: int, tmp_path: Path, threads: list[str], monkeypatch: pytest.MonkeyPatch
+    fails: int, store: SqliteStore, threads: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "CONNECTION_CLASS", Full)
-    store = SqliteStore(tmp_path / "runs.db")
     head = await begin(store, "r")
     threads.clear()
     Full.fails = fails
@@ -320,7 +299,6 @@ async def test_what_fails_there_is_tried_by_the_thread_and_told(
         await move_on(store, head)
     assert Full.fails == 0
     assert set(threads) <= {THERE}
-    await store.close()
 
 
 def interrupt() -> None:
@@ -328,8 +306,7 @@ def interrupt() -> None:
     raise KeyboardInterrupt
 
 
-async def test_an_interrupt_amid_a_transaction_undoes_it(tmp_path: Path, threads: list[str]) -> None:
-    store = SqliteStore(tmp_path / "runs.db")
+async def test_an_interrupt_amid_a_transaction_undoes_it(store: SqliteStore, threads: list[str]) -> None:
     head = await begin(store, "r")
     Watched.before = interrupt
     commit = store.commit(next_commit(head))
@@ -337,7 +314,6 @@ async def test_an_interrupt_amid_a_transaction_undoes_it(tmp_path: Path, threads
         commit.send(None)
     assert await store.head(RunId("r")) == head
     await move_on(store, head)
-    await store.close()
 
 
 def _interrupted(folder: Path, threads: list[str], plan: Callable[[], object]) -> None:

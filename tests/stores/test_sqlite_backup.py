@@ -112,10 +112,11 @@ async def test_a_store_is_copied_while_ten_runs_write(
             assert (await copy.verify()).problems == []
 
 
-async def test_a_copy_is_that_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_copy_is_that_of_one_moment(
+    store: SqliteStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Commits of others between its steps do not let it begin anew, and nothing of them is in it."""
     monkeypatch.setattr(backup, "_STEP", 4)
-    store = SqliteStore(tmp_path / "runs.db")
     head = await begin(store, "r", [sample_blob(b"x" * 10_000, number) for number in range(20)])
     writer = sqlite3.connect(store.path, isolation_level=None, check_same_thread=False)
     done: list[int] = []
@@ -133,7 +134,6 @@ async def test_a_copy_is_that_of_one_moment(tmp_path: Path, monkeypatch: pytest.
     assert execute(tmp_path / "copy.db", "SELECT * FROM meta WHERE value = 'later'") == []
     assert execute(tmp_path / "copy.db", "SELECT seq FROM runs") == [(head.seq,)]
     assert execute(tmp_path / "copy.db", "PRAGMA integrity_check") == [("ok",)]
-    await store.close()
 
 
 async def test_a_copy_holds_everything(tmp_path: Path) -> None:
@@ -374,8 +374,7 @@ def file_of(path: Path, number: int = 0) -> Path:
     return found
 
 
-async def test_a_missing_value_is_told(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "runs.db")
+async def test_a_missing_value_is_told(store: SqliteStore, tmp_path: Path) -> None:
     await fill(store)
     file_of(store.path).write_bytes(LARGE[:-1])
     with pytest.raises(CheckpointCorrupt, match=r"has 307199 bytes, not 307200, so .* cannot be backed up"):
@@ -384,7 +383,6 @@ async def test_a_missing_value_is_told(tmp_path: Path) -> None:
     with pytest.raises(CheckpointCorrupt, match=r"is missing, so .* cannot be backed up"):
         await store.backup(tmp_path / "copy.db")
     assert [name for name in os.listdir(tmp_path) if name.startswith("copy")] == []
-    await store.close()
 
 
 @pytest.mark.parametrize("always", [False, True])

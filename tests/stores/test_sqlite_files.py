@@ -4,7 +4,6 @@ import asyncio
 import errno
 import os
 import stat
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -23,18 +22,6 @@ from holdfast.testing.store_suite.samples import (
     sample_record,
 )
 from tests.stores.sqlite_programs import execute
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "runs.db"
-
-
-@pytest.fixture
-async def store(path: Path) -> AsyncIterator[SqliteStore]:
-    store = SqliteStore(path)
-    yield store
-    await store.close()
 
 
 def modes_below(folder: Path) -> dict[str, int]:
@@ -65,42 +52,42 @@ async def test_only_this_user_can_read_the_files(tmp_path: Path) -> None:
         assert mode == (0o700 if name in folders else 0o600), name
 
 
-async def test_a_closed_store_is_one_file(path: Path, store: SqliteStore) -> None:
+async def test_a_closed_store_is_one_file(database: Path, store: SqliteStore) -> None:
     await begin(store, "r")
     await store.head(RunId("r"))
-    assert path.with_name("runs.db-wal").exists()
+    assert database.with_name("runs.db-wal").exists()
     await store.close()
-    assert [file.name for file in path.parent.iterdir()] == ["runs.db"]
+    assert [file.name for file in database.parent.iterdir()] == ["runs.db"]
 
 
-async def test_a_closed_store_says_so(path: Path, store: SqliteStore) -> None:
+async def test_a_closed_store_says_so(database: Path, store: SqliteStore) -> None:
     await begin(store, "r")
     await store.close()
     with pytest.raises(StorageError, match=r"the store .* is closed; make a new SqliteStore"):
         await store.head(RunId("r"))
 
 
-async def test_a_store_that_is_closed_in_the_middle_leaves_nobody_waiting(path: Path) -> None:
+async def test_a_store_that_is_closed_in_the_middle_leaves_nobody_waiting(database: Path) -> None:
     for patience in range(8):
-        store = SqliteStore(path)
+        store = SqliteStore(database)
         commits = [first_commit(f"{patience}-{number}", [sample_blob(LARGE, number)]) for number in range(5)]
         tasks = [asyncio.ensure_future(store.commit(commit)) for commit in commits]
         for _ in range(patience):
             await asyncio.sleep(0.002)
         await store.close()
         outcomes = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 60)
-        again = SqliteStore(path)
+        again = SqliteStore(database)
         for commit, outcome in zip(commits, outcomes, strict=True):
             assert outcome == [] or "closed" in str(outcome)
             assert await again.head(commit.head.run_id) == (commit.head if outcome == [] else None)
         await again.close()
 
 
-async def test_large_blobs_are_files(path: Path) -> None:
-    store = SqliteStore(path, big_blob=1000)
+async def test_large_blobs_are_files(database: Path) -> None:
+    store = SqliteStore(database, big_blob=1000)
     blobs = [sample_blob(b"s" * 999), sample_blob(b"l" * 1000), sample_blob(b"x" * 5000)]
     await begin(store, "The Run", blobs)
-    beside = path.with_name("runs.db-blobs")
+    beside = database.with_name("runs.db-blobs")
     files = {
         file.name: file
         for file in beside.rglob("*")
@@ -108,7 +95,7 @@ async def test_large_blobs_are_files(path: Path) -> None:
     }
     assert files.keys() == {blob.digest.hex() for blob in blobs[1:]}
     assert files[blobs[1].digest.hex()].read_bytes() == blobs[1].data
-    assert execute(path, "SELECT size, data IS NULL FROM blobs ORDER BY size") == [
+    assert execute(database, "SELECT size, data IS NULL FROM blobs ORDER BY size") == [
         (999, 0),
         (1000, 1),
         (5000, 1),
@@ -116,10 +103,10 @@ async def test_large_blobs_are_files(path: Path) -> None:
     await store.close()
 
 
-async def test_a_lost_file_is_told(path: Path, store: SqliteStore) -> None:
+async def test_a_lost_file_is_told(database: Path, store: SqliteStore) -> None:
     blob = sample_blob(LARGE)
     await begin(store, "r", [blob])
-    (file,) = (file for file in path.with_name("runs.db-blobs").rglob(blob.digest.hex()))
+    (file,) = (file for file in database.with_name("runs.db-blobs").rglob(blob.digest.hex()))
     file.write_bytes(LARGE[:-1])
     with pytest.raises(CheckpointCorrupt, match=r"has 307199 bytes, not 307200: restore it from a backup"):
         await store.blobs(RunId("r"), [blob.digest])
@@ -130,25 +117,25 @@ async def test_a_lost_file_is_told(path: Path, store: SqliteStore) -> None:
         await store.blobs(RunId("r"), [blob.digest])
 
 
-async def test_a_file_that_a_crash_left_is_used(path: Path, store: SqliteStore) -> None:
+async def test_a_file_that_a_crash_left_is_used(database: Path, store: SqliteStore) -> None:
     """A crash between writing the file and the transaction leaves the file without its row."""
     blob = sample_blob(LARGE)
     head = await begin(store, "r", [blob])
-    execute(path, "DELETE FROM blobs")
+    execute(database, "DELETE FROM blobs")
     assert await store.blobs(RunId("r"), [blob.digest]) == {}
     await move_on(store, head, [blob])
     assert await store.blobs(RunId("r"), [blob.digest]) == {blob.digest: LARGE}
 
 
-async def test_a_file_that_cannot_be_written_fails_the_commit(path: Path, store: SqliteStore) -> None:
-    path.with_name("runs.db-blobs").write_text("in the way")
+async def test_a_file_that_cannot_be_written_fails_the_commit(database: Path, store: SqliteStore) -> None:
+    database.with_name("runs.db-blobs").write_text("in the way")
     with pytest.raises(StorageError, match=r"writing large values of .*runs.db' failed"):
         await begin(store, "r", [sample_blob(LARGE)])
     assert await read_run(store, "r") == (None, [])
     await begin(store, "r", [sample_blob(b"small")])
 
 
-async def test_listing_headers_reads_no_values(path: Path, store: SqliteStore) -> None:
+async def test_listing_headers_reads_no_values(database: Path, store: SqliteStore) -> None:
     def bytes_read() -> int:
         counts = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
         return int(counts["rchar"])
@@ -158,7 +145,7 @@ async def test_listing_headers_reads_no_values(path: Path, store: SqliteStore) -
     await store.close()
     read = {}
     for depth in Depth:
-        again = SqliteStore(path)
+        again = SqliteStore(database)
         await again.open()
         before = bytes_read()
         assert len(await again.records(RunId("r"), *ANYTHING, depth)) == 40
@@ -221,15 +208,13 @@ async def test_large_values_and_all_folders_above_them_are_durable_with_their_co
 
 
 async def test_a_large_value_whose_name_could_not_be_synced_is_named_again(
-    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: SqliteStore, database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = Names(tmp_path, monkeypatch)
-    store = SqliteStore(path)
     blob = sample_blob(LARGE)
     names.failing = 1
     with pytest.raises(StorageError, match="writing large values of"):
         await begin(store, "r", [blob])
     await begin(store, "r", [blob])
-    (file,) = path.with_name("runs.db-blobs").rglob(blob.digest.hex())
+    (file,) = database.with_name("runs.db-blobs").rglob(blob.digest.hex())
     names.check(file)
-    await store.close()

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import tempfile
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,16 +18,13 @@ from holdfast.testing.store_suite.samples import ANYTHING, LARGE, first_commit, 
 from tests.stores.sqlite_programs import execute, finish, start
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "runs.db"
-
-
 def refusal(path: Path) -> str:
     """Why the store cannot be opened; every method says so, and the file and its folder stay as they are."""
     before = path.read_bytes() if path.is_file() else None
     messages = asyncio.run(_refusals(path))
     assert len(messages) == 1
+    if path.is_dir():
+        assert list(path.iterdir()) == []
     if before is not None:
         assert path.read_bytes() == before
         assert [file.name for file in path.parent.iterdir()] == [path.name]
@@ -74,76 +71,81 @@ def test_a_store_in_memory_is_another_class(name: str) -> None:
     WorkflowBuilder().with_checkpointing(InMemoryCheckpointStorage())
 
 
-def test_a_file_that_is_no_database_is_refused(path: Path) -> None:
-    path.write_text("Dear diary, " * 200)
-    message = refusal(path)
-    assert f"opening {str(path)!r} failed: this is not a SQLite database; nothing was changed" in message
-    assert "Give the store another path" in message
+def _damaged(*statements: str) -> Callable[[Path], object]:
+    """Make a store, and change it by statements."""
+
+    def make(path: Path) -> None:
+        make_store(path)
+        execute(path, *statements)
+
+    return make
 
 
-def test_a_database_of_another_program_is_refused(path: Path) -> None:
-    execute(path, "CREATE TABLE customers (name)", "CREATE TABLE orders (id)")
-    message = refusal(path)
-    assert (
-        f"{str(path)!r} is a database of another program (it has the table 'customers', 'orders')" in message
-    )
-    assert "Give the store another path" in message
+_NO_META = ["what it says of itself (table 'meta') is missing or unreadable"]
+REFUSED: dict[str, tuple[Callable[[Path], object], list[str]]] = {
+    "a file that is no database": (
+        lambda path: path.write_text("Dear diary, " * 200),
+        [
+            "opening {path} failed: this is not a SQLite database; nothing was changed",
+            "Give the store another path",
+        ],
+    ),
+    "a database of another program": (
+        lambda path: execute(path, "CREATE TABLE customers (name)", "CREATE TABLE orders (id)"),
+        [
+            "{path} is a database of another program (it has the table 'customers', 'orders')",
+            "Give the store another path",
+        ],
+    ),
+    "a database with the mark of another program": (
+        lambda path: execute(path, "PRAGMA application_id = 17"),
+        ["is a database of another program;"],
+    ),
+    "a later format": (
+        _damaged("PRAGMA user_version = 2"),
+        ["is a store of format 2, but this version of Holdfast reads format 1", "a newer version"],
+    ),
+    "an earlier format": (
+        _damaged("PRAGMA user_version = 0"),
+        ["is a store of format 0, but this version of Holdfast reads format 1", "an older version"],
+    ),
+    "unknown features": (
+        _damaged("""UPDATE meta SET value = '["teleport", "encryption"]' WHERE key = 'features'"""),
+        ["needs what this version of Holdfast does not know: encryption, teleport; nothing was changed"],
+    ),
+    "no table meta": (_damaged("DROP TABLE meta"), _NO_META),
+    "an empty table meta": (_damaged("DELETE FROM meta"), _NO_META),
+    "a damaged table meta": (_damaged("UPDATE meta SET value = 'x'"), _NO_META),
+    "a folder": (lambda path: path.mkdir(), ["{path} is a folder, not a file; name a file"]),
+}
 
 
-def test_a_database_that_another_program_marked_as_its_own_is_refused(path: Path) -> None:
-    execute(path, "PRAGMA application_id = 17")
-    assert "is a database of another program;" in refusal(path)
+@pytest.mark.parametrize("found", REFUSED)
+def test_a_path_is_refused_readably(found: str, database: Path) -> None:
+    make, texts = REFUSED[found]
+    make(database)
+    message = refusal(database)
+    for text in texts:
+        assert text.format(path=repr(str(database))) in message
 
 
-def test_an_empty_file_becomes_a_store(path: Path) -> None:
-    path.touch()
-    make_store(path)
-    assert execute(path, "SELECT count(*) FROM checkpoints") == [(1,)]
+def test_an_empty_file_becomes_a_store(database: Path) -> None:
+    database.touch()
+    make_store(database)
+    assert execute(database, "SELECT count(*) FROM checkpoints") == [(1,)]
 
 
-@pytest.mark.parametrize(("major", "advice"), [(2, "a newer version"), (0, "an older version")])
-def test_another_major_format_is_refused(path: Path, major: int, advice: str) -> None:
-    make_store(path)
-    execute(path, f"PRAGMA user_version = {major}")
-    message = refusal(path)
-    assert f"is a store of format {major}, but this version of Holdfast reads format 1" in message
-    assert advice in message
-
-
-def test_another_minor_format_is_read(path: Path) -> None:
-    make_store(path)
-    execute(path, "UPDATE meta SET value = '7' WHERE key = 'format_minor'")
+def test_another_minor_format_is_read(database: Path) -> None:
+    make_store(database)
+    execute(database, "UPDATE meta SET value = '7' WHERE key = 'format_minor'")
 
     async def look() -> None:
-        store = SqliteStore(path)
+        store = SqliteStore(database)
         assert (await store.open()).minor == 7
         assert await store.head(RunId("r")) == sample_head("r")
         await store.close()
 
     asyncio.run(look())
-
-
-def test_unknown_features_are_refused(path: Path) -> None:
-    make_store(path)
-    execute(path, """UPDATE meta SET value = '["teleport", "encryption"]' WHERE key = 'features'""")
-    message = refusal(path)
-    assert (
-        "needs what this version of Holdfast does not know: encryption, teleport; nothing was changed"
-        in message
-    )
-
-
-@pytest.mark.parametrize("damage", ["DROP TABLE meta", "DELETE FROM meta", "UPDATE meta SET value = 'x'"])
-def test_a_store_that_does_not_know_itself_is_refused(path: Path, damage: str) -> None:
-    make_store(path)
-    execute(path, damage)
-    assert "what it says of itself (table 'meta') is missing or unreadable" in refusal(path)
-
-
-def test_a_folder_in_its_place_is_refused(path: Path) -> None:
-    path.mkdir()
-    assert f"{str(path)!r} is a folder, not a file; name a file" in refusal(path)
-    assert list(path.iterdir()) == []
 
 
 def test_a_file_where_its_folder_should_be_is_refused(tmp_path: Path) -> None:
@@ -206,13 +208,13 @@ def test_a_folder_without_room_for_the_log_is_refused(public_folder: Path) -> No
     public_folder.chmod(0o755)
 
 
-def test_a_damaged_database_is_told(path: Path) -> None:
-    make_store(path)
-    content = path.read_bytes()
-    path.write_bytes(content[: 2048 * 2] + b"\xaa" * (len(content) - 2048 * 2))
+def test_a_damaged_database_is_told(database: Path) -> None:
+    make_store(database)
+    content = database.read_bytes()
+    database.write_bytes(content[: 2048 * 2] + b"\xaa" * (len(content) - 2048 * 2))
 
     async def look() -> None:
-        store = SqliteStore(path)
+        store = SqliteStore(database)
         with pytest.raises(StorageError, match=r"the database is damaged. Restore it from a backup"):
             await store.records(RunId("r"), *ANYTHING, Depth.ALL)
         await store.close()
@@ -221,21 +223,19 @@ def test_a_damaged_database_is_told(path: Path) -> None:
 
 
 @pytest.mark.parametrize("replaced", [False, True], ids=["removed", "replaced"])
-async def test_a_file_that_is_gone_is_noticed(path: Path, replaced: bool) -> None:
+async def test_a_file_that_is_gone_is_noticed(store: SqliteStore, database: Path, replaced: bool) -> None:
     """What is written to a file without a name is lost, and nobody must think that it is stored."""
-    store = SqliteStore(path)
     head = await begin(store, "r")
     assert await store.head(RunId("r")) == head
-    aside = path.with_name("aside.db")
-    os.rename(path, aside)
+    aside = database.with_name("aside.db")
+    os.rename(database, aside)
     if replaced:
-        other = SqliteStore(path)
+        other = SqliteStore(database)
         await begin(other, "other")
         await other.close()
     for use in (store.head(RunId("r")), store.commit(first_commit("s")), store.open()):
         with pytest.raises(StorageError, match="was removed or replaced while it was in use"):
             await use
     if not replaced:  # the other one has taken the log that belongs to it
-        os.rename(aside, path)
+        os.rename(aside, database)
         assert await store.head(RunId("r")) == head
-    await store.close()

@@ -18,47 +18,24 @@ from holdfast.testing.store_suite.actions import begin
 from tests.stores.sqlite_programs import finish, start
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "runs.db"
-
-
-async def test_a_process_lives_until_it_closes_its_last_store(path: Path) -> None:
-    stores = [SqliteStore(path), SqliteStore(path, "other")]
-    watching = SqliteStore(path)
-    assert not await watching.lives(this_process())
-    for store in stores:
-        await store.join()
-        await store.join()
-    for store in stores:
-        assert await watching.lives(this_process())
-        assert [file.name for file in path.parent.iterdir() if file.is_dir()] == ["runs.db-owners"]
-        await store.close()
-    assert not await watching.lives(this_process())
-    await watching.close()
-    assert [file.name for file in path.parent.iterdir()] == ["runs.db"]
-
-
-async def test_a_store_that_only_joined_is_closed(path: Path) -> None:
-    store = SqliteStore(path)
+async def test_a_store_that_only_joined_is_closed(database: Path) -> None:
+    store = SqliteStore(database)
     await store.join()
     await store.close()
-    assert [file.name for file in path.parent.iterdir()] == ["runs.db"]
+    assert [file.name for file in database.parent.iterdir()] == ["runs.db"]
     with pytest.raises(StorageError, match="is closed"):
         await store.join()
     with pytest.raises(StorageError, match="is closed"):
         await store.lives(this_process())
 
 
-async def test_joining_again_asks_no_thread(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = SqliteStore(path)
+async def test_joining_again_asks_no_thread(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     await store.join()
     with monkeypatch.context() as asked:
         asked.delattr(WorkerThread, "call")
         await store.join()
         with pytest.raises(AttributeError):
             await store.lives(this_process())
-    await store.close()
 
 
 @pytest.fixture
@@ -76,23 +53,20 @@ def joins(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
     return instead
 
 
-async def test_many_who_join_at_once_join_once(path: Path, joins: list[Callable[[], None]]) -> None:
-    store = SqliteStore(path)
+async def test_many_who_join_at_once_join_once(store: SqliteStore, joins: list[Callable[[], None]]) -> None:
     called: list[int] = []
     joins += [lambda: called.append(1)] * 50
     await asyncio.gather(*(store.join() for _ in range(50)))
     assert len(called) == 1
     assert await store.lives(this_process())
-    await store.close()
 
 
 async def test_that_joining_failed_is_told_to_all_and_tried_again(
-    path: Path, joins: list[Callable[[], None]]
+    store: SqliteStore, joins: list[Callable[[], None]]
 ) -> None:
     def fail() -> None:
         raise OSError(13, "not today")
 
-    store = SqliteStore(path)
     joins.append(fail)
     found = await asyncio.gather(*(store.join() for _ in range(20)), return_exceptions=True)
     assert {type(error) for error in found} == {StorageError}
@@ -100,13 +74,11 @@ async def test_that_joining_failed_is_told_to_all_and_tried_again(
     assert all(isinstance(error, StorageError) and isinstance(error.__cause__, OSError) for error in found)
     await store.join()
     assert await store.lives(this_process())
-    await store.close()
 
 
 async def test_who_gives_up_joining_does_not_keep_others_from_it(
-    path: Path, joins: list[Callable[[], None]]
+    store: SqliteStore, joins: list[Callable[[], None]]
 ) -> None:
-    store = SqliteStore(path)
     begun, go_on = threading.Event(), threading.Event()
 
     def slowly() -> None:
@@ -122,42 +94,27 @@ async def test_who_gives_up_joining_does_not_keep_others_from_it(
     assert await asyncio.gather(*joining, return_exceptions=True) == [ANY, None, None]
     assert joining[0].cancelled()
     assert await store.lives(this_process())
-    await store.close()
 
 
-async def test_a_store_that_is_dropped_leaves(path: Path) -> None:
-    store = SqliteStore(path)
+async def test_a_store_that_is_dropped_leaves(database: Path) -> None:
+    store = SqliteStore(database)
     await store.join()
     lanes = [thread for thread in threading.enumerate() if thread.name.startswith("holdfast-")]
     del store
     gc.collect()
     for thread in lanes:
         thread.join(60)
-    assert not path.with_name("runs.db-owners").exists()
+    assert not database.with_name("runs.db-owners").exists()
 
 
-async def test_what_is_in_the_way_is_told(path: Path) -> None:
-    store = SqliteStore(path)
-    path.with_name("runs.db-owners").write_text("in the way")
+async def test_what_is_in_the_way_is_told(store: SqliteStore, database: Path) -> None:
+    database.with_name("runs.db-owners").write_text("in the way")
     with pytest.raises(StorageError, match=r"joining those who use .*runs.db' failed: .*runs.db-owners"):
         await store.join()
     with pytest.raises(StorageError, match=r"looking who uses .*runs.db' failed: .*runs.db-owners"):
         await store.lives("other:1:1")
     await begin(store, "r")
-    await store.close()
 
 
-async def test_a_killed_process_lives_no_longer(path: Path) -> None:
-    process = start("join_and_wait", path)
-    assert process.stdout is not None
-    name = process.stdout.readline()[:-1]
-    store = SqliteStore(path)
-    assert await store.lives(name)
-    process.kill()
-    process.communicate()
-    assert not await store.lives(name)
-    await store.close()
-
-
-def test_a_forked_child_joins_for_itself(path: Path) -> None:
-    assert finish(start("fork_and_join", path)) == "True False\nTrue True\n0\nTrue False\n"
+def test_a_forked_child_joins_for_itself(database: Path) -> None:
+    assert finish(start("fork_and_join", database)) == "True False\nTrue True\n0\nTrue False\n"

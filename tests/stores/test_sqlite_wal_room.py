@@ -42,21 +42,17 @@ async def test_without_room_each_commit_makes_the_log_longer(
     assert longer == 50
 
 
-async def test_a_process_with_few_commits_makes_no_room(tmp_path: Path) -> None:
-    store = SqliteStore(tmp_path / "runs.db")
+async def test_a_process_with_few_commits_makes_no_room(store: SqliteStore) -> None:
     await moved(store, await begin(store, "r"), 2)
     assert store.log_room == 0
-    await store.close()
 
 
-async def test_few_commits_get_a_small_portion(tmp_path: Path) -> None:
+async def test_few_commits_get_a_small_portion(store: SqliteStore) -> None:
     """A run of a few supersteps writes no more than 64 KB of zeros, and a log that goes on gets more at a time."""
-    store = SqliteStore(tmp_path / "runs.db")
     head, _ = await moved(store, await begin(store, "r"), 6)
     assert store.log_room == database_file.LEAST_ROOM == 64 * 1024
     await moved(store, head, 100)
     assert store.log_room > 4 * database_file.LEAST_ROOM
-    await store.close()
 
 
 async def test_what_is_in_front_of_the_room_is_read_after_a_crash(tmp_path: Path) -> None:
@@ -102,12 +98,11 @@ async def test_a_log_that_begins_anew_gets_room_anew(tmp_path: Path) -> None:
 
 
 async def test_commits_go_on_where_no_room_can_be_made(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: int, __: bytes) -> int:
         raise OSError(28, "No space left on device")
 
-    store = SqliteStore(tmp_path / "runs.db")
     head = await begin(store, "r")
     monkeypatch.setattr(os, "write", full)
     head, longer = await moved(store, head, 20)
@@ -115,4 +110,3 @@ async def test_commits_go_on_where_no_room_can_be_made(
     assert longer == 20
     assert store.log_room == 0
     assert await store.head(RunId("r")) == head
-    await store.close()

@@ -1,8 +1,6 @@
 """SqliteStore: journals and inboxes, as far as they are rows of a database that several processes use."""
 
 import asyncio
-import random
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -11,24 +9,12 @@ from holdfast.checkpoint.store import Left, Letter, Note
 from holdfast.errors import CheckpointCorrupt, StorageError
 from holdfast.ids import RunId
 from holdfast.stores.sqlite import SqliteStore, notes_and_letters
-from holdfast.testing.store_suite.actions import begin, move_on
-from holdfast.testing.store_suite.samples import first_commit, next_commit, sample_head
+from holdfast.testing.store_suite.actions import begin
+from holdfast.testing.store_suite.samples import next_commit, sample_head
 from tests.golden import make
-from tests.stores.sqlite_programs import execute, finish, start
+from tests.stores.sqlite_programs import execute
 
 R = RunId("r")
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "runs.db"
-
-
-@pytest.fixture
-async def store(path: Path) -> AsyncIterator[SqliteStore]:
-    store = SqliteStore(path)
-    yield store
-    await store.close()
 
 
 async def test_letters_share_transactions_with_commits(store: SqliteStore) -> None:
@@ -42,10 +28,10 @@ async def test_letters_share_transactions_with_commits(store: SqliteStore) -> No
     assert store.transactions - before < 20
 
 
-async def test_letters_that_cannot_be_left_disturb_nobody(path: Path, store: SqliteStore) -> None:
+async def test_letters_that_cannot_be_left_disturb_nobody(database: Path, store: SqliteStore) -> None:
     heads = {name: await begin(store, name) for name in ("fine", "known", "damaged", "unfit", "moved")}
     await store.leave(RunId("known"), 1, [Letter("k", b"first")])
-    execute(path, "UPDATE runs SET status = 'gone' WHERE run = 'damaged'")
+    execute(database, "UPDATE runs SET status = 'gone' WHERE run = 'damaged'")
     no_bytes = Letter("k", ["no bytes"])  # type: ignore[arg-type]
     outcomes = await asyncio.gather(
         store.leave(RunId("fine"), 1, [Letter("k", b"data")]),
@@ -72,20 +58,20 @@ async def test_letters_that_cannot_be_left_disturb_nobody(path: Path, store: Sql
     }
 
 
-async def test_what_waits_is_found_without_reading_what_was_taken(path: Path, store: SqliteStore) -> None:
+async def test_what_waits_is_found_without_reading_what_was_taken(database: Path, store: SqliteStore) -> None:
     await begin(store, "r")
     for statement in (notes_and_letters._WAITING, notes_and_letters._NOTES, notes_and_letters._CLEAR):
-        (*_, plan), *more = execute(path, "EXPLAIN QUERY PLAN " + statement.replace("?", "1"))
+        (*_, plan), *more = execute(database, "EXPLAIN QUERY PLAN " + statement.replace("?", "1"))
         index = "letters_waiting" if statement == notes_and_letters._WAITING else "notes_by_key"
         assert f"USING INDEX {index}" in plan or f"USING COVERING INDEX {index}" in plan
         assert len(more) == (statement == notes_and_letters._NOTES)  # it alone is sorted, and has few rows
 
 
-async def test_a_letter_that_was_taken_gives_its_room_back(path: Path, store: SqliteStore) -> None:
+async def test_a_letter_that_was_taken_gives_its_room_back(database: Path, store: SqliteStore) -> None:
     head = await begin(store, "r")
     await store.leave(R, 1, [Letter("k\udc80", b"x" * 1000)])
     await store.commit(next_commit(head)._replace(taken=("k\udc80",)))
-    assert execute(path, "SELECT key, data FROM letters") == [(b"k\xed\xb2\x80", None)]
+    assert execute(database, "SELECT key, data FROM letters") == [(b"k\xed\xb2\x80", None)]
 
 
 async def without_mail(path: Path) -> None:
@@ -100,19 +86,19 @@ def tables_of(path: Path) -> set[str]:
     return {name for (name,) in execute(path, "SELECT name FROM sqlite_master WHERE type = 'table'")}
 
 
-async def test_a_store_without_inboxes_is_read_as_it_is(path: Path, store: SqliteStore) -> None:
-    await without_mail(path)
+async def test_a_store_without_inboxes_is_read_as_it_is(database: Path, store: SqliteStore) -> None:
+    await without_mail(database)
     assert list(await store.notes(R)) == []
     assert list(await store.inbox(R)) == []
     assert list(await store.inbox(RunId("nobody"))) == []
-    assert not tables_of(path) & {"notes", "letters"}
+    assert not tables_of(database) & {"notes", "letters"}
 
 
 @pytest.mark.parametrize("read_first", [False, True])
 async def test_a_store_without_inboxes_gets_them_when_somebody_writes(
-    path: Path, store: SqliteStore, read_first: bool
+    database: Path, store: SqliteStore, read_first: bool
 ) -> None:
-    await without_mail(path)
+    await without_mail(database)
     if read_first:
         assert list(await store.inbox(R)) == []
     assert await store.leave(R, 1, [Letter("k", b"data")]) == Left(sample_head("r"))
@@ -120,7 +106,7 @@ async def test_a_store_without_inboxes_gets_them_when_somebody_writes(
     commit = next_commit(sample_head("r"))._replace(notes=(Note("n", b"noted"),))
     assert list(await store.commit(commit)) == [Letter("k", b"data")]
     assert list(await store.notes(R)) == [Note("n", b"noted")]
-    names = {name for (name,) in execute(path, "SELECT name FROM sqlite_master WHERE type = 'index'")}
+    names = {name for (name,) in execute(database, "SELECT name FROM sqlite_master WHERE type = 'index'")}
     assert {"notes_by_key", "letters_by_key", "letters_waiting"} <= names
 
 
@@ -149,56 +135,3 @@ async def test_a_golden_store_gets_inboxes(tmp_path: Path) -> None:
     assert list(await store.inbox(run_id)) == [Letter("k", b"")]
     await store.close()
     assert execute(path, "PRAGMA integrity_check") == [("ok",)]
-
-
-async def test_a_key_that_several_processes_leave_has_one_winner(path: Path) -> None:
-    store = SqliteStore(path)
-    await begin(store, "r")
-    processes = [start("leave_letters", path, "r", name, 100) for name in "abc"]
-    won = [
-        (name, key) for name, process in zip("abc", processes, strict=True) for key in finish(process).split()
-    ]
-    letters = await store.inbox(R)
-    assert sorted((letter.data.decode(), letter.key) for letter in letters) == sorted(won)
-    assert sorted(letter.key for letter in letters) == sorted(map(str, range(100)))
-    await store.close()
-
-
-async def test_letters_that_were_acknowledged_survive_a_kill(path: Path) -> None:
-    pause = random.Random(3)
-    store = SqliteStore(path)
-    head = await begin(store, "r")
-    seen: set[str] = set()
-    for round_number in range(5):
-        process = start("leave_until_killed", path, "r", round_number)
-        assert process.stdout is not None
-        acknowledged = [process.stdout.readline()[:-1]]
-        await asyncio.sleep(pause.uniform(0, 0.05))
-        process.kill()
-        out, _ = process.communicate()
-        acknowledged += out.split("\n")[:-1]  # a line may be torn; one before it is whole
-        commit = next_commit(head)
-        waiting = await store.commit(commit)
-        keys = [letter.key for letter in waiting]
-        assert set(acknowledged) <= set(keys)
-        assert not seen & set(keys)
-        assert keys == [f"{round_number}-{number}" for number in range(len(keys))]
-        seen |= set(keys)
-        taking = next_commit(commit.head)._replace(taken=tuple(keys))
-        assert list(await store.commit(taking)) == []
-        head = taking.head
-    await store.close()
-    assert execute(path, "PRAGMA integrity_check") == [("ok",)]
-
-
-async def test_namespaces_have_journals_and_inboxes_of_their_own(path: Path, store: SqliteStore) -> None:
-    other = SqliteStore(path, "other")
-    for each in (store, other):
-        await each.commit(first_commit("r")._replace(notes=(Note("n", each.namespace.encode()),)))
-        assert (await each.leave(R, 1, [Letter("k", each.namespace.encode())])).refused == ()
-    await move_on(store, sample_head("r"))
-    assert list(await store.notes(R)) == []
-    assert list(await other.notes(R)) == [Note("n", b"other")]
-    assert list(await store.inbox(R)) == [Letter("k", b"")]
-    assert list(await other.inbox(R)) == [Letter("k", b"other")]
-    await other.close()

@@ -1,11 +1,9 @@
 """SqliteStore: commits of many runs that are written by few statements, each as if it were alone."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from holdfast.checkpoint.store import Commit, Head, Letter
 from holdfast.errors import CheckpointCorrupt, CheckpointNotFound, HeadMoved
@@ -27,18 +25,6 @@ from holdfast.testing.store_suite.samples import (
     staying_commit,
 )
 from tests.stores.sqlite_programs import execute
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "runs.db"
-
-
-@pytest.fixture
-async def store(path: Path) -> AsyncIterator[SqliteStore]:
-    store = SqliteStore(path)
-    yield store
-    await store.close()
 
 
 async def committed(store: SqliteStore | MemoryStore, commits: Sequence[Commit]) -> list[object]:
@@ -112,12 +98,12 @@ async def test_more_runs_than_one_statement_takes(store: SqliteStore) -> None:
 
 
 async def test_letters_that_cannot_be_read_stop_their_commit_alone_before_it_writes(
-    path: Path, store: SqliteStore
+    database: Path, store: SqliteStore
 ) -> None:
     heads = [await begin(store, name) for name in "ab"]
     for head in heads:
         await store.leave(head.run_id, 1, [Letter("k", b"data")])
-    execute(path, "UPDATE letters SET data = 'text' WHERE run = (SELECT id FROM runs WHERE run = 'a')")
+    execute(database, "UPDATE letters SET data = 'text' WHERE run = (SELECT id FROM runs WHERE run = 'a')")
     outcomes = await asyncio.gather(
         *(store.commit(next_commit(head)) for head in heads), return_exceptions=True
     )
