@@ -195,7 +195,7 @@ __all__ = [
 ]
 
 
-# What comes with the first run or storage, or when it is named: asyncio alone takes nearly as long to import as all the
+# Imported with the first run or storage, or when named: asyncio alone takes nearly as long to import as all the
 # rest, and the events a tenth of it.
 _LATER = {
     "Cause": "checkpoint.info",

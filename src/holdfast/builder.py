@@ -85,7 +85,7 @@ class WorkflowBuilder:
     def __init__(
         self, name: str | None = None, max_iterations: int = 100, limits: Limits | None = None
     ) -> None:
-        """``max_iterations`` bounds the supersteps since the last external input."""
+        """Begin a workflow; ``max_iterations`` bounds the supersteps since the last external input."""
         if name is not None and (complaint := complaint_about_id(name)):
             raise GraphError(f"workflow name {name!r} {complaint}")
         if type(max_iterations) is not int or max_iterations < 1:
@@ -96,7 +96,7 @@ class WorkflowBuilder:
         self._start: ExecutorId | None = None
         self._placed: dict[ExecutorId, object] = {}
         self._specs: dict[ExecutorId, ExecutorSpec] = {}
-        # What need not be found out again: the ids of those that are placed, by identity, and what classes handle.
+        # Caches: the ids of placed executors, by identity, and the specs of classes.
         self._ids: dict[int, ExecutorId] = {}
         self._known: dict[type[Executor], ExecutorSpec] = {}
         self._edges: list[Edge] = []
@@ -112,7 +112,7 @@ class WorkflowBuilder:
 
         The factory is called once here too, to learn what its executor handles.
         """
-        executor_id = self._checked(name)
+        executor_id = self._check_id(name)
         if executor_id in self._placed:
             raise GraphError(f"executor {name!r} is registered twice; give each its own name")
         with self._not_inside_itself(name):
@@ -144,7 +144,7 @@ class WorkflowBuilder:
         return self
 
     def set_start_executor(self, executor: Placeable) -> WorkflowBuilder:
-        """Say which executor gets the input of a run."""
+        """Set the executor that gets the input of a run."""
         start = self._place(executor)
         if self._start is not None and self._start != start:
             raise GraphError(f"the start executor is {self._start!r} already, it cannot be {start!r} too")
@@ -228,7 +228,7 @@ class WorkflowBuilder:
         return self
 
     def with_durability(self, durability: Durability) -> WorkflowBuilder:
-        """Say when supersteps are made durable: ``"sync"``, which is the default, ``"async"`` or ``"exit"``.
+        """Set when supersteps are made durable: ``"sync"``, which is the default, ``"async"`` or ``"exit"``.
 
         Each before the next one begins; each while the next one runs, before anyone sees what came of it; or all of
         them when the run comes to rest. Without storage it means nothing.
@@ -237,7 +237,7 @@ class WorkflowBuilder:
         return self
 
     def with_output_from(self, *executors: Placeable) -> WorkflowBuilder:
-        """Take as outputs of the workflow only what these executors yield; what others yield is not given out."""
+        """Make only the values that these executors yield outputs of the workflow; those of others are dropped."""
         if not executors:
             raise GraphError(
                 "with_output_from() names no executor, so the workflow would give nothing out; "
@@ -247,12 +247,12 @@ class WorkflowBuilder:
         return self
 
     def with_state_merge(self, scope_name: str, key: str | None, merge: MergeRule | str) -> WorkflowBuilder:
-        """Declare how writes to a key of a shared scope are merged; without a key, to all its keys."""
+        """Declare the merge of writes to a key of a shared scope; without a key, to all its keys."""
         self._merges[(scope_name, key)] = parse_merge(merge, f"with_state_merge({scope_name!r}, {key!r})")
         return self
 
     def with_alias(self, old_id: str, executor: Placeable) -> WorkflowBuilder:
-        """Say that checkpoints may still call this executor ``old_id``: it was renamed since they were made.
+        """Declare an earlier id of an executor that was renamed: checkpoints may still call it ``old_id``.
 
         What they hold for the old id is the executor's then. The fingerprint does not depend on aliases.
 
@@ -275,7 +275,7 @@ class WorkflowBuilder:
         return self
 
     def build(self) -> Workflow:
-        """The workflow; raises ``GraphError`` if something is wrong with it."""
+        """Return the workflow; raise ``GraphError`` if something is wrong with it."""
         if self._start is None:
             raise GraphError(
                 f"workflow {self._name or '(unnamed)'!r} has no start executor; "
@@ -307,7 +307,7 @@ class WorkflowBuilder:
         return Workflow(graph, name, config)
 
     def _in_order(self) -> dict[ExecutorId, ExecutorSpec]:
-        """The executors in graph order: as first named in the start and the edges."""
+        """Return the executors in graph order: as first named in the start and the edges."""
         assert self._start is not None
         named = [self._start]
         for edge in self._edges:
@@ -323,16 +323,16 @@ class WorkflowBuilder:
         return tuple(self._place(executor) for executor in executors)
 
     def _place(self, executor: Placeable) -> ExecutorId:
-        """The id of ``executor``; it is in the workflow from now on."""
+        """Add ``executor`` to the workflow, unless it is there, and return its id."""
         if isinstance(executor, str):
-            return self._checked(executor)
+            return self._check_id(executor)
         known = self._ids.get(id(executor))  # nearly every executor stands in two edges at least
         if known is not None:
             return known
         spec = spec_of_placeable(executor, self._known)
         if isinstance(executor, WorkflowExecutor):
             spec = self._nesting(spec, executor)
-        executor_id = self._checked(spec.id)
+        executor_id = self._check_id(spec.id)
         there = self._placed.get(executor_id)
         if there is None:
             self._placed[executor_id] = executor
@@ -346,11 +346,11 @@ class WorkflowBuilder:
         return executor_id
 
     def _id_of(self, executor: Placeable) -> ExecutorId:
-        """The id of ``executor``, which need not be in the workflow."""
-        return self._checked(executor if isinstance(executor, str) else spec_of_placeable(executor).id)
+        """Return the id of ``executor``, which need not be in the workflow."""
+        return self._check_id(executor if isinstance(executor, str) else spec_of_placeable(executor).id)
 
     def _nesting(self, spec: ExecutorSpec, nested: WorkflowExecutor) -> ExecutorSpec:
-        """The spec of a nested workflow, if it is not this one and not too deep."""
+        """Return the spec of a nested workflow; raise unless it is another one than this and not too deep."""
         assert spec.nested is not None
         if self._name is not None and nested.workflow.name == self._name:
             raise GraphError(
@@ -368,7 +368,7 @@ class WorkflowBuilder:
 
     @contextmanager
     def _not_inside_itself(self, name: str) -> Iterator[None]:
-        """Notice a factory that builds the workflow that it is part of."""
+        """Raise ``GraphError`` in a factory that builds the workflow that it is part of."""
         around = _REGISTERING.get()
         own = self._name or "(unnamed)"
         if self._name in around or len(around) >= self._limits.max_depth:
@@ -383,7 +383,7 @@ class WorkflowBuilder:
         finally:
             _REGISTERING.reset(token)
 
-    def _checked(self, text: Any) -> ExecutorId:
+    def _check_id(self, text: Any) -> ExecutorId:
         if complaint := complaint_about_id(text):
             raise GraphError(f"executor id {text!r} {complaint}")
         return ExecutorId(text)

@@ -91,7 +91,7 @@ __all__ = [
 
 
 class Executor(core.Executor, Generic[T_Input, T_Output]):
-    """An ``Executor`` that may name what it takes and gives; what counts are the annotations of its handlers.
+    """An ``Executor`` that may name its input and output types; the annotations of its handlers decide.
 
     >>> from holdfast import WorkflowBuilder, handler
     >>> class Shout(Executor[str, str]):
@@ -124,7 +124,7 @@ class ReflectingExecutor(core.Executor, Generic[T]):
 
 
 class IMessageHandler(Generic[T]):
-    """Says of an executor what it handles, as often as it handles something; what counts are its handlers.
+    """Names a type that an executor handles; the annotations of its handlers decide.
 
     >>> class Both(Executor, IMessageHandler[str], IMessageHandler[int]):
     ...     pass
@@ -153,13 +153,13 @@ class IResettableExecutor(ABC):
 
 
 IWorkflowContext: TypeAlias = WorkflowContext
-"""What a handler is given beside its message."""
+"""The context of a handler."""
 
 SuperStepStartInfo: TypeAlias = SuperStepStartedEvent
-"""What ``event.start_info`` gives: the event itself, with its ``checkpoint``."""
+"""The type of ``event.start_info``: the event itself, with its ``checkpoint``."""
 
 SuperStepCompletionInfo: TypeAlias = SuperStepCompletedEvent
-"""What ``event.completion_info`` gives: the event itself, with its ``checkpoint``."""
+"""The type of ``event.completion_info``: the event itself, with its ``checkpoint``."""
 
 StreamingRun: TypeAlias = Run
 """A run that can be watched; every ``Run`` can."""
@@ -200,14 +200,14 @@ class CheckpointManager(CheckpointStorage):
 
     @classmethod
     def create_in_memory(cls, retention: Retention | None = None) -> CheckpointManager:
-        """A new manager in memory: the same as ``InMemoryCheckpointStorage()``."""
+        """Return a manager that keeps checkpoints in memory, as ``InMemoryCheckpointStorage()`` does."""
         return cls(None, retention)
 
     @classmethod
     def create_file_storage(
         cls, path: str | os.PathLike[str], retention: Retention | None = None
     ) -> CheckpointManager:
-        """A manager that keeps checkpoints in a directory: the same as ``FileCheckpointStorage(path)``."""
+        """Return a manager that keeps checkpoints in a directory, as ``FileCheckpointStorage(path)`` does."""
         return cls(FileStore(checked_path("path", path)), retention)
 
     @classmethod
@@ -217,7 +217,7 @@ class CheckpointManager(CheckpointStorage):
         options: Collection[type] | None = None,
         retention: Retention | None = None,
     ) -> CheckpointManager:
-        """A manager that keeps checkpoints as JSON documents in the directory ``store``, or in a store that is there.
+        """Return a manager that keeps checkpoints as JSON in the directory ``store``, or in a given store.
 
         ``options`` are classes whose values may be stored besides those that workflows declare, as if each were
         decorated with ``checkpointable``. How values are written is no option.
@@ -234,21 +234,21 @@ class CheckpointManager(CheckpointStorage):
         return cls(store, retention)
 
     async def get_latest_checkpoint(self, workflow_name: str, ct: None = None) -> Checkpoint | None:
-        """The checkpoint on which the run of this workflow stands that moved last: ``get_latest``."""
+        """Return the latest checkpoint of this workflow's runs: ``get_latest``."""
         _no_token(ct)
         return await self.get_latest(workflow_name)
 
     async def lookup_checkpoint(
         self, run_id: str, checkpoint: str | CheckpointInfo, ct: None = None
     ) -> Checkpoint:
-        """A checkpoint of a run with its values: ``load``."""
+        """Return a checkpoint of a run with its values: ``load``."""
         _no_token(ct)
         return await self.load(await _of_run(checkpoint, run_id, self))
 
     async def commit_checkpoint(
         self, run_id: str, checkpoint: str | CheckpointInfo, ct: None = None
     ) -> CheckpointInfo:
-        """The info of a checkpoint that is in here; its run committed it when it made it, and nobody else can.
+        """Return the info of a checkpoint of this storage; its run committed it already, and nobody else can.
 
         Raises ``CheckpointNotFound`` for one of another storage.
         """
@@ -290,7 +290,7 @@ class Checkpointed(Generic[R]):
         return self.run.latest_checkpoint
 
     async def restore_checkpoint(self, checkpoint: str | CheckpointInfo, ct: None = None) -> None:
-        """``Run.restore_checkpoint``."""
+        """Call ``Run.restore_checkpoint``."""
         _no_token(ct)
         await self.run.restore_checkpoint(checkpoint)
 
@@ -407,7 +407,7 @@ class InProcessExecution:
 
 
 class MultiAgentCheckpointRetention:
-    """Which checkpoints are kept, by the names that the workflow stores of HPD-Agent have for it.
+    """The retention of checkpoints under the names that the workflow stores of HPD-Agent have for it.
 
     >>> MultiAgentCheckpointRetention.LATEST_ONLY
     Retention.latest_only()
@@ -425,7 +425,7 @@ class MultiAgentCheckpointRetention:
 async def _of_run(
     checkpoint: str | CheckpointInfo, run_id: str | None, storage: CheckpointStorage
 ) -> str | CheckpointInfo:
-    """The checkpoint, if it belongs to that run; one that is given by its id is looked up for it."""
+    """Return the checkpoint; raise ``InvalidArgument`` if it belongs to another run."""
     if run_id is None:
         return checkpoint
     info = (await storage.load(checkpoint, values=False)).info if isinstance(checkpoint, str) else checkpoint

@@ -59,10 +59,10 @@ class HoldfastError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Let errors be copied and sent between processes, whatever their constructors take."""
-        return _rebuilt, (type(self), self.args, vars(self))
+        return _rebuild, (type(self), self.args, vars(self))
 
 
-def _rebuilt(cls: type[HoldfastError], args: tuple[Any, ...], attributes: dict[str, Any]) -> HoldfastError:
+def _rebuild(cls: type[HoldfastError], args: tuple[Any, ...], attributes: dict[str, Any]) -> HoldfastError:
     error = cls.__new__(cls, *args)
     error.args = args
     vars(error).update(attributes)

@@ -18,7 +18,7 @@ LONGEST_ID = 200
 
 
 def complaint_about_id(text: object) -> str | None:
-    """Why ``text`` cannot be an id, or None if it can.
+    """Return the reason why ``text`` cannot be an id, or None if it can.
 
     >>> complaint_about_id("triage-eu")
     >>> complaint_about_id("a/b")

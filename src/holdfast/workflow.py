@@ -9,7 +9,7 @@ from holdfast.errors import InvalidArgument, RunExists, WrongType
 from holdfast.graph.graph import Graph
 from holdfast.ids import RunId, complaint_about_id
 
-# What draws and runs is imported where that is done: asyncio alone takes nearly as long to import as all the rest.
+# Drawing and running are imported on first use: asyncio alone takes nearly as long to import as all the rest.
 if TYPE_CHECKING:
     from holdfast.checkpoint.codec import Codec
     from holdfast.checkpoint.info import CheckpointInfo
@@ -66,13 +66,13 @@ class Workflow:
         return self._graph.fingerprint
 
     def to_mermaid(self) -> str:
-        """The graph as Mermaid text."""
+        """Return the graph as Mermaid text."""
         from holdfast.graph.describe.viz import to_mermaid
 
         return to_mermaid(self._graph)
 
     def to_dot(self) -> str:
-        """The graph in the DOT language of Graphviz."""
+        """Return the graph in the DOT language of Graphviz."""
         from holdfast.graph.describe.viz import to_dot
 
         return to_dot(self._graph, self._name)
@@ -96,7 +96,7 @@ class Workflow:
         if if_exists == "attach":
             if run_id is None:
                 raise InvalidArgument("if_exists='attach' needs a run_id: which run should be gone on with?")
-            attached = await self._attached(message, run_id, storage)
+            attached = await self._attach(message, run_id, storage)
             if attached is not None:
                 return attached
         run = self._new_run(message, run_id, storage)
@@ -104,7 +104,7 @@ class Workflow:
             await run.open()
         except RunExists:
             # Someone else may have started it between the look and the commit.
-            attached = await self._attached(message, str(run_id), storage) if if_exists == "attach" else None
+            attached = await self._attach(message, str(run_id), storage) if if_exists == "attach" else None
             if attached is None:
                 raise
             return attached
@@ -128,7 +128,7 @@ class Workflow:
         ``RunTaken``; with ``take_over`` it is taken away from there, and what that process does no longer counts.
         A run that has nothing to do is COMPLETED or WAITING when this returns.
         """
-        run = await self._resumed(checkpoint, responses, storage, allow_graph_change, run_id, take_over)
+        run = await self._resume(checkpoint, responses, storage, allow_graph_change, run_id, take_over)
         await run.open()
         run.begin()
         await run.rest_if_idle()
@@ -147,8 +147,8 @@ class Workflow:
         ``edits`` gives values of shared state other than they were: by ``(scope_name, key)``, by a ``StateKey``, or by
         a key of the default shared scope.
         """
-        durable = self._durable(self._needed(storage))
-        new_id = _checked_run_id(run_id) or self._environment.new_run_id()
+        durable = self._durable(self._require_storage(storage))
+        new_id = _check_run_id(run_id) or self._environment.new_run_id()
         run = await durable.forked_run(checkpoint, edits or {}, new_id, allow_graph_change)
         await run.open()
         run.begin()
@@ -159,7 +159,7 @@ class Workflow:
         self, message: Any, run_id: str | None = None, storage: CheckpointStorage | None = None
     ) -> RunResult:
         """Run to the end; raises ``ExecutorFailed`` if a handler raised. Being cancelled stops the run."""
-        return await _completed(self._new_run(message, run_id, storage))
+        return await _complete(self._new_run(message, run_id, storage))
 
     async def run_from_checkpoint(
         self,
@@ -170,8 +170,8 @@ class Workflow:
         take_over: bool = False,
     ) -> RunResult:
         """Resume and run to the end; ``take_over`` is as for ``resume``."""
-        run = await self._resumed(checkpoint_id, responses, checkpoint_storage, take_over=take_over)
-        return await _completed(run)
+        run = await self._resume(checkpoint_id, responses, checkpoint_storage, take_over=take_over)
+        return await _complete(run)
 
     def run_stream(
         self, message: Any, run_id: str | None = None, storage: CheckpointStorage | None = None
@@ -194,13 +194,13 @@ class Workflow:
         from holdfast.runtime.run.stream import RunStream
 
         return RunStream(
-            None, lambda: self._resumed(checkpoint_id, responses, checkpoint_storage, take_over=take_over)
+            None, lambda: self._resume(checkpoint_id, responses, checkpoint_storage, take_over=take_over)
         )
 
     def run_sync(
         self, message: Any, run_id: str | None = None, storage: CheckpointStorage | None = None
     ) -> RunResult:
-        """``run`` for programs without an event loop."""
+        """Call ``run`` in an event loop of its own, for programs without one."""
         import asyncio
 
         try:
@@ -226,7 +226,7 @@ class Workflow:
         )
 
     def _new_run(self, message: Any, run_id: str | None, storage: CheckpointStorage | None) -> Run:
-        new_id = _checked_run_id(run_id) or self._environment.new_run_id()
+        new_id = _check_run_id(run_id) or self._environment.new_run_id()
         storage = self._storage if storage is None else storage
         if storage is not None:
             return self._durable(storage).new_run(message, new_id)
@@ -234,7 +234,7 @@ class Workflow:
             raise InvalidArgument(f"run_id={run_id!r}: {_NO_STORAGE}")
         return self._runs.new_run(message, new_id)
 
-    async def _resumed(
+    async def _resume(
         self,
         checkpoint: str | CheckpointInfo | None,
         responses: Answers | None = None,
@@ -248,20 +248,20 @@ class Workflow:
             raise InvalidArgument(
                 f"a run is resumed by a checkpoint (or its id), or by run_id=...; {given} was given"
             )
-        durable = self._durable(self._needed(storage))
+        durable = self._durable(self._require_storage(storage))
         return await durable.resumed_run(checkpoint, run_id, allow_graph_change, take_over, responses)
 
     async def resumed(self, run_id: str, storage: CheckpointStorage | None = None) -> Run:
-        """A run that is to go on from where it stands, before anything of it happens: for those who host runs."""
-        return await self._resumed(None, storage=storage, run_id=run_id)
+        """Return a stored run that goes on from its last checkpoint, before anything of it happens: for hosts."""
+        return await self._resume(None, storage=storage, run_id=run_id)
 
-    async def _attached(self, message: Any, run_id: str, storage: CheckpointStorage | None) -> Run | None:
-        durable = self._durable(self._needed(storage))
+    async def _attach(self, message: Any, run_id: str, storage: CheckpointStorage | None) -> Run | None:
+        durable = self._durable(self._require_storage(storage))
         if not await durable.has_same_input(message, run_id):
             return None
         return await durable.driven_here(run_id) or await self.resume(run_id=run_id, storage=storage)
 
-    def _needed(self, storage: CheckpointStorage | None) -> CheckpointStorage:
+    def _require_storage(self, storage: CheckpointStorage | None) -> CheckpointStorage:
         found = self._storage if storage is None else storage
         if found is None:
             raise InvalidArgument(f"workflow {self._name!r}: {_NO_STORAGE}")
@@ -297,13 +297,13 @@ _NO_STORAGE = (
 )
 
 
-def _checked_run_id(run_id: str | None) -> RunId | None:
+def _check_run_id(run_id: str | None) -> RunId | None:
     if run_id is not None and (complaint := complaint_about_id(run_id)):
         raise InvalidArgument(f"run id {run_id!r} {complaint}")
     return None if run_id is None else RunId(run_id)
 
 
-async def _completed(run: Run) -> RunResult:
+async def _complete(run: Run) -> RunResult:
     try:
         return await run.wait_for_completion()
     finally:
@@ -311,7 +311,7 @@ async def _completed(run: Run) -> RunResult:
 
 
 def declared_codec(graph: Graph) -> Codec:
-    """The codec for what a workflow declares; raises ``GraphError`` where two of its classes share a name."""
+    """Return the codec for the types that a workflow declares; raise ``GraphError`` if two classes share a name."""
     from holdfast.checkpoint.codec import Codec
     from holdfast.checkpoint.codec.registry import TypeRegistry, declared_forms
     from holdfast.runtime.events.events import WorkflowEvent

@@ -1,1 +1,1 @@
-"""WHAT a superstep does: pure functions over snapshots. No asyncio, no clock, no I/O."""
+"""The superstep: pure functions over snapshots. No asyncio, no clock, no I/O."""

@@ -1,4 +1,4 @@
-"""Whether an answer may be taken, and as what."""
+"""Answers to requests: checks and converts them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from holdfast.errors import InvalidResponse, RequestAlreadyAnswered, UnknownRequ
 from holdfast.graph.typing.conversion import Unconvertible, convert
 from holdfast.ids import RequestId
 
-# How many pending requests an error names.
+# So many pending requests are named in an error.
 _LISTED = 20
 
 
 def already_answered(request_ids: Sequence[str]) -> RequestAlreadyAnswered:
-    """The error for answers that came too late."""
+    """Return the error for answers that came too late."""
     listed = ", ".join(repr(str(request_id)) for request_id in request_ids)
     which = f"request {listed} was" if len(request_ids) == 1 else f"requests {listed} were"
     return RequestAlreadyAnswered(f"{which} answered before, or expired; only what comes first counts")
@@ -25,7 +25,7 @@ def already_answered(request_ids: Sequence[str]) -> RequestAlreadyAnswered:
 def check_answer(
     snapshot: Snapshot, request_id: str, answer: object, capture: Captor, taken: Container[RequestId] = ()
 ) -> Value:
-    """The answer to a pending request, converted to its type and captured; ``taken`` ones are answered already."""
+    """Return the answer to a pending request, converted to its type and captured; ``taken`` are answered already."""
     key = RequestId(request_id)
     request = snapshot.requests.get(key)
     if key in taken or (request is None and key in snapshot.answered):

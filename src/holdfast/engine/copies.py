@@ -1,4 +1,4 @@
-"""Copies of values, and what can be told about values without copying them."""
+"""Copies of values; also their sizes, their differences and their attributes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ _ATOMS = frozenset(
 _ATOMS_BY_NAME = frozenset(
     {("decimal", "Decimal"), ("uuid", "UUID"), ("fractions", "Fraction"), ("zoneinfo", "ZoneInfo")}
 )
-# How many parts of a value are compared to tell whether it changed: enough for messages, bounded for giants.
+# So many parts of a value are compared to find out if it changed: enough for messages, bounded for giants.
 _COMPARED_PARTS = 10_000
 
 
 def is_immutable(value: object) -> bool:
-    """Whether no part of ``value`` can be changed, so that it may be shared."""
+    """Return True if no part of ``value`` can be changed, so that it may be shared."""
     kind: Any = type(value)
     if kind in _ATOMS or (kind.__module__, kind.__qualname__) in _ATOMS_BY_NAME or isinstance(value, Enum):
         return True
@@ -41,14 +41,14 @@ def is_immutable(value: object) -> bool:
 
 
 def size_in_bytes(text: str | bytes | bytearray, enough: int) -> int:
-    """The bytes of a text, in UTF-8; its length if that is more than ``enough`` already."""
+    """Return the number of bytes of a text in UTF-8; its length if that is more than ``enough`` already."""
     if not isinstance(text, str) or text.isascii() or len(text) > enough:
         return len(text)
     return len(text.encode("utf-8", "surrogatepass"))
 
 
 def is_larger(value: object, limit: int) -> bool:
-    """Tell whether ``value`` has more than ``limit`` bytes of text, in UTF-8, and elements."""
+    """Return True if ``value`` has more than ``limit`` bytes of text, in UTF-8, and elements."""
     # Most have few even if each character took four bytes; only of the others they are counted.
     return _size(value, limit, _most_bytes) > limit and _size(value, limit, size_in_bytes) > limit
 
@@ -58,7 +58,7 @@ def _most_bytes(text: str | bytes | bytearray, enough: int) -> int:
 
 
 def _size(value: object, enough: int, measure: Callable[[Any, int], int]) -> int:
-    """The sizes of texts and the elements in ``value``, counted until there are more than ``enough``."""
+    """Count the sizes of texts and the elements in ``value``, until there are more than ``enough``."""
     size = 0
     waiting = [value]
     while waiting and size <= enough:
@@ -78,12 +78,12 @@ def _size(value: object, enough: int, measure: Callable[[Any, int], int]) -> int
 
 
 def deep_copy(value: object, place: str) -> Any:
-    """A deep copy that shares nothing that can be changed; a part that stands twice is copied twice.
+    """Return a deep copy that shares nothing that can be changed; a part that stands twice is copied twice.
 
     Raises ``NotCheckpointable`` with the path of the part that cannot be copied.
     """
     try:
-        return _copied(value)
+        return _copy(value)
     except RecursionError:
         raise nesting_error(value, place) from None
     except Exception as error:
@@ -95,30 +95,30 @@ def deep_copy(value: object, place: str) -> Any:
 
 
 def nesting_error(value: object, place: str) -> NotCheckpointable:
-    """The error for a value in which following parts comes to no end."""
+    """Return the error for a value that contains itself or is nested too deeply."""
     return NotCheckpointable(f"{place}: {type(value).__name__} contains itself or is nested too deeply")
 
 
-def _copied(value: Any) -> Any:
+def _copy(value: Any) -> Any:
     kind = type(value)
     if kind in _ATOMS:
         return value
     if kind is list:
-        return [_copied(part) for part in value]
+        return [_copy(part) for part in value]
     if kind is dict:
-        return {_copied(key): _copied(part) for key, part in value.items()}
+        return {_copy(key): _copy(part) for key, part in value.items()}
     if kind is tuple or kind is set or kind is frozenset:
-        return kind([_copied(part) for part in value])
+        return kind([_copy(part) for part in value])
     if _is_record(kind):
         twin = object.__new__(kind)
         slots = slots_of(kind)
         for name, part in _dict_of(value).items():
-            twin.__dict__[name] = _copied(part)
+            twin.__dict__[name] = _copy(part)
         for name, part in read_slots(slots, value).items():
-            slots[name].__set__(twin, _copied(part))
+            slots[name].__set__(twin, _copy(part))
         return twin
     if isinstance(value, BaseException):
-        return _copied_error(value)
+        return _copy_error(value)
     return copy.deepcopy(value)
 
 
@@ -126,7 +126,7 @@ def _copied(value: Any) -> Any:
 
 Maker: TypeAlias = Callable[[], Any]
 """Makes a copy of one value each time it is called."""
-_Placed: TypeAlias = "list[tuple[Any, Maker]]"
+_PlacedMakers: TypeAlias = "list[tuple[Any, Maker]]"
 """Makers of parts, with the index, key or name of each."""
 
 # Native decoding of lists and dicts with fewer bytes each is faster than copying them one by one here; of instances of
@@ -140,8 +140,8 @@ class ListMaker:
 
     __slots__ = ("_items", "_length", "_makers", "_parts")
 
-    def __init__(self, items: list[Any], makers: _Placed) -> None:
-        """``items`` and ``makers`` belong to this maker and those that grow from it."""
+    def __init__(self, items: list[Any], makers: _PlacedMakers) -> None:
+        """Take over ``items`` and ``makers``: they belong to this maker and those that are extended from it."""
         self._items = items
         self._length = len(items)
         self._makers = makers
@@ -155,9 +155,9 @@ class ListMaker:
         return twin
 
     def extend(self, items: list[Any], is_record: Callable[[Any], bool]) -> ListMaker | None:
-        """A maker of the list with ``items`` behind it; None if one of them has no maker."""
+        """Return a maker of the list with ``items`` behind it; None if one of them has no maker."""
         try:
-            makers = _Making(is_record).placed(enumerate(items, self._length))
+            makers = _MakerFinder(is_record).find_makers(enumerate(items, self._length))
         except (_NoMaker, RecursionError):
             return None
         if len(self._items) > self._length:  # another list went on from here
@@ -182,10 +182,10 @@ def maker_of(
     >>> one, other
     ({'role': 'user', 'tags': ['a', 'b']}, {'role': 'user', 'tags': ['a']})
     """
-    making = _Making(is_record or _is_record)
+    making = _MakerFinder(is_record or _is_record)
     try:
         if type(value) is list:
-            make: Maker | None = ListMaker(value.copy(), making.placed(enumerate(value)))
+            make: Maker | None = ListMaker(value.copy(), making.find_makers(enumerate(value)))
         else:
             make = making.maker(value)
     except (_NoMaker, RecursionError):
@@ -197,10 +197,10 @@ def maker_of(
 
 
 class _NoMaker(Exception):
-    """A part can only be copied in ways that makers do not know."""
+    """A part is of a kind that makers cannot copy."""
 
 
-class _Making:
+class _MakerFinder:
     """Finds makers of values, and counts what they have to copy."""
 
     def __init__(self, is_record: Callable[[Any], bool]) -> None:
@@ -208,37 +208,37 @@ class _Making:
         self.containers = 0
         self.instances = 0
 
-    def placed(self, parts: Iterable[tuple[Any, Any]]) -> _Placed:
-        """Makers of those parts that are not shared."""
+    def find_makers(self, parts: Iterable[tuple[Any, Any]]) -> _PlacedMakers:
+        """Return makers of those parts that are not shared."""
         return [(place, make) for place, part in parts if (make := self.maker(part)) is not None]
 
     def maker(self, value: Any) -> Maker | None:
-        """A maker of ``value``; None for what is immutable."""
+        """Return a maker of ``value``; None if it is immutable."""
         if is_immutable(value):
             return None
         kind = type(value)
         if kind is not dict and kind is not list and self._is_record(kind):
-            return self._of_instance(value)
+            return self._instance_maker(value)
         self.containers += 1
         if kind is list:
-            return _filled(value.copy, self.placed(enumerate(value)))
+            return _fill(value.copy, self.find_makers(enumerate(value)))
         if kind is dict and all(map(is_immutable, value)):
-            return _filled(value.copy, self.placed(value.items()))
+            return _fill(value.copy, self.find_makers(value.items()))
         if kind is bytearray or (kind is set and all(map(is_immutable, value))):
             return value.copy  # type: ignore[no-any-return]
         if kind is tuple:
-            items = _filled(list(value).copy, self.placed(enumerate(value)))
+            items = _fill(list(value).copy, self.find_makers(enumerate(value)))
             return lambda: tuple(items())
         raise _NoMaker
 
-    def _of_instance(self, value: Any) -> Maker:
+    def _instance_maker(self, value: Any) -> Maker:
         self.instances += 1
         new = partial(object.__new__, type(value))
         held = _dict_of(value)
-        copy = _filled(held.copy, self.placed(held.items())) if held else None
+        copy = _fill(held.copy, self.find_makers(held.items())) if held else None
         slots = slots_of(type(value))
         in_slots = read_slots(slots, value)
-        copy_slots = _filled(in_slots.copy, self.placed(in_slots.items())) if in_slots else None
+        copy_slots = _fill(in_slots.copy, self.find_makers(in_slots.items())) if in_slots else None
 
         def make() -> Any:
             twin = new()
@@ -252,8 +252,8 @@ class _Making:
         return make
 
 
-def _filled(copy: Maker, makers: _Placed) -> Maker:
-    """A maker of a shallow copy in which these places are filled with copies of their own."""
+def _fill(copy: Maker, makers: _PlacedMakers) -> Maker:
+    """Return a maker of a shallow copy in which these places are filled with copies of their own."""
     if not makers:
         return copy
 
@@ -269,19 +269,19 @@ def _filled(copy: Maker, makers: _Placed) -> Maker:
 # -- errors, classes, attributes -------------------------------------------------------------------
 
 
-def _copied_error(error: BaseException) -> BaseException:
-    """An exception as data: its arguments and attributes, without what it was raised from."""
+def _copy_error(error: BaseException) -> BaseException:
+    """Copy an exception as data: its arguments and attributes, without its cause and traceback."""
     if type(error).__module__ == "builtins":
         return copy.deepcopy(error)
     # Not through its constructor, which may make something else of the arguments.
     twin = type(error).__new__(type(error), *error.args)
-    twin.args = _copied(error.args)
-    vars(twin).update(_copied(vars(error)))
+    twin.args = _copy(error.args)
+    vars(twin).update(_copy(vars(error)))
     return twin
 
 
 def _record(kind: Any) -> bool:
-    """Whether a class is a dataclass that holds nothing but attributes: not also a list or an exception."""
+    """Return True if a class is a dataclass that holds nothing but attributes: not also a list or an exception."""
     return (
         hasattr(kind, "__dataclass_fields__")
         and not hasattr(kind, "__deepcopy__")
@@ -290,7 +290,7 @@ def _record(kind: Any) -> bool:
 
 
 def _frozen(kind: Any) -> bool:
-    """Tell whether a class is a frozen dataclass whose instances keep nothing that they compute later, either."""
+    """Return True if a class is a frozen dataclass whose instances cache nothing, either."""
     return (
         _record(kind)
         and kind.__dataclass_params__.frozen
@@ -308,7 +308,7 @@ _HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: classes that Python code defines hav
 
 
 def solid_base(cls: type) -> type:
-    """The class in C that gives instances their content: ``object`` where there is none but attributes."""
+    """Return the class in C that gives instances their content: ``object`` if they hold only attributes."""
     for base in cls.__mro__:
         made_by = base.__new__
         if not base.__flags__ & _HEAP_TYPE or (
@@ -319,7 +319,7 @@ def solid_base(cls: type) -> type:
 
 
 def _slots(cls: type) -> dict[str, Any]:
-    """The slots of a class and its bases by name: what reads and sets each, whatever else the class calls so."""
+    """Return the descriptors of the slots of a class and its bases, by name."""
     return {
         name: found
         for base in reversed(cls.__mro__)
@@ -344,17 +344,17 @@ def read_slots(slots: dict[str, Any], value: Any) -> dict[str, Any]:
 
 
 def _attributes(value: object) -> dict[str, Any]:
-    """The attributes that an instance holds, in ``__dict__`` and in slots."""
+    """Return the attributes that an instance holds, in ``__dict__`` and in slots."""
     return {**_dict_of(value), **read_slots(slots_of(type(value)), value)}
 
 
 def _dict_of(value: Any) -> dict[str, Any]:
-    """The ``__dict__`` of an instance, none if its class has no place for one, whatever else is called so."""
+    """Return the ``__dict__`` of an instance, an empty one if its class has no place for it."""
     return value.__dict__ if type(value).__dictoffset__ else {}
 
 
 def _children(value: Any, place: str) -> Iterator[tuple[str, Any]]:
-    """The parts of ``value`` with their paths."""
+    """Yield the parts of ``value`` with their paths."""
     if isinstance(value, dict):
         yield from ((f"{place}[{key!r}]", part) for key, part in value.items())
     elif isinstance(value, list | tuple):
@@ -366,17 +366,17 @@ def _children(value: Any, place: str) -> Iterator[tuple[str, Any]]:
 
 
 def _culprit(value: object, place: str) -> tuple[str, object]:
-    """The innermost part of ``value`` that cannot be copied."""
+    """Find the innermost part of ``value`` that cannot be copied."""
     for path, part in _children(value, place):
         try:
-            _copied(part)
+            _copy(part)
         except Exception:
             return _culprit(part, path)
     return place, value
 
 
 def differs(one: object, other: object, *, unsure: bool = False) -> bool:
-    """Whether two values differ in type or content; ``unsure`` is the answer where that cannot be told.
+    """Return True if two values differ in type or content; ``unsure`` if that cannot be found out.
 
     Unlike ``==`` it tells 1 from True and 1.0, takes NaN for equal to itself, and looks into plain objects. After ten
     thousand equal parts, or at parts that cannot be compared, it cannot tell.
@@ -391,21 +391,21 @@ def differs(one: object, other: object, *, unsure: bool = False) -> bool:
             continue
         if type(left) is not type(right):
             return True
-        pairs = _paired(left, right)
+        pairs = _pair_parts(left, right)
         if pairs is None:
             return True
-        if pairs is _UNTOLD:
+        if pairs is _UNDECIDED:
             doubt = True
         waiting += reversed(pairs)
     return unsure
 
 
-# What _paired gives where nothing can be told.
-_UNTOLD: list[tuple[Any, Any]] = []
+# The result of _pair_parts for values that cannot be compared.
+_UNDECIDED: list[tuple[Any, Any]] = []
 
 
-def _paired(left: Any, right: Any) -> list[tuple[Any, Any]] | None:
-    """The parts of two values of one type that must be equal, or None where they differ already."""
+def _pair_parts(left: Any, right: Any) -> list[tuple[Any, Any]] | None:
+    """Pair the parts of two values of one type that must be equal; None if the values differ already."""
     kind = type(left)
     if kind is list or kind is tuple:
         return list(zip(left, right, strict=True)) if len(left) == len(right) else None
@@ -415,25 +415,25 @@ def _paired(left: Any, right: Any) -> list[tuple[Any, Any]] | None:
                 return None
             return [(part, right[key]) for key, part in left.items()]
         except Exception:  # of keys that cannot be compared
-            return _UNTOLD
+            return _UNDECIDED
     if hasattr(kind, "__dataclass_fields__") or (_is_plain(kind) and hasattr(left, "__dict__")):
         mine, theirs = _attributes(left), _attributes(right)
-        return _paired(mine, theirs)
+        return _pair_parts(mine, theirs)
     if _is_plain(kind):
-        return _UNTOLD
+        return _UNDECIDED
     try:
         same = left == right or (left != left and right != right)
-        return [] if _true(same) else None
+        return [] if _is_true(same) else None
     except Exception:  # whatever a foreign comparison raises
-        return _UNTOLD
+        return _UNDECIDED
 
 
 def _is_plain(kind: Any) -> bool:
-    """Whether instances are equal only to themselves."""
+    """Return True if instances are equal only to themselves."""
     return kind.__eq__ is object.__eq__
 
 
-def _true(same: Any) -> bool:
+def _is_true(same: Any) -> bool:
     try:
         return bool(same)
     except ValueError:  # arrays compare element by element

@@ -1,4 +1,4 @@
-"""When what a run did is made durable."""
+"""The durability modes of a run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MODES: Final = get_args(Durability)
 
 
 def check_durability(mode: object) -> Durability:
-    """The mode, if it is one; raises ``GraphError``.
+    """Return the mode; raise ``GraphError`` if there is no such mode.
 
     >>> check_durability("async")
     'async'

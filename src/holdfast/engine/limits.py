@@ -25,7 +25,7 @@ class Limits:
     """Workflows nested in each other, the outermost included."""
 
     def __post_init__(self) -> None:
-        """Refuse limits below one."""
+        """Raise ``InvalidArgument`` for a limit below one."""
         for name in self.__slots__:
             allowed = getattr(self, name)
             if type(allowed) is not int or allowed < 1:

@@ -1,4 +1,4 @@
-"""Messages on their way, and questions that wait for their answers."""
+"""Messages on their way, requests that wait for answers, and the times at which these expire."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Sent(NamedTuple):
 
 
 class Expiry(NamedTuple):
-    """Until when a question waits, in microseconds since 1970; where it was a time span, going back begins it anew."""
+    """The time at which a request expires, in microseconds since 1970; going back begins a time ``span`` anew."""
 
     at: int
     span: int | None = None
 
 
 class Request(NamedTuple):
-    """A question to the outside, and who asked it."""
+    """A question to the outside, and the executor that asked it."""
 
     request_id: RequestId
     executor_id: ExecutorId
@@ -36,7 +36,7 @@ class Request(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """A message bound to the executor that will get it; the input of a run has no source.
+    """A message with the executor that will get it; the input of a run has no source.
 
     With a ``request`` the message is the response to it.
     """
@@ -62,7 +62,7 @@ class Unrouted(NamedTuple):
 
 
 class Expiring(Protocol):
-    """A question that may have a time until which it waits."""
+    """A request that may expire."""
 
     @property
     def request_id(self) -> RequestId:
@@ -76,7 +76,7 @@ class Expiring(Protocol):
 
 
 class Expiries:
-    """The times of questions that expire. Those of questions that are no longer pending go when they are met.
+    """The times at which requests expire; the first is known without looking at the others.
 
     >>> from types import SimpleNamespace as Asked
     >>> at = {"a": Expiry(20), "b": Expiry(10), "c": None}
@@ -96,13 +96,13 @@ class Expiries:
         heapify(self._times)
 
     def add(self, asked: Iterable[Expiring]) -> None:
-        """Take note of questions that are pending from now on."""
+        """Add the times of requests that are pending from now on."""
         for one in asked:
             if one.expiry is not None:
                 heappush(self._times, (one.expiry.at, one.request_id))
 
     def first(self, pending: Mapping[RequestId, Expiring]) -> int | None:
-        """When the first of the pending questions expires, of which all were noted; None if none does."""
+        """Return the time at which the first pending request expires; None if none does."""
         times = self._times
         while times:
             at, request_id = times[0]
@@ -113,7 +113,7 @@ class Expiries:
         return None
 
     def until(self, time: int) -> list[RequestId]:
-        """The questions whose time is not later than this, the soonest first; also those that are no longer pending."""
+        """Return the requests that expire by this time, the soonest first; also those that are no longer pending."""
         found: set[tuple[int, RequestId]] = set()
         places = [0]
         while places:

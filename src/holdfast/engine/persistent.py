@@ -34,11 +34,11 @@ class Chain(Generic[T]):
 
     @classmethod
     def of(cls, items: Sequence[T] = ()) -> Chain[T]:
-        """A chain of ``items``."""
+        """Return a chain of ``items``."""
         return cls(None, tuple(items))
 
     def extend(self, items: Sequence[T]) -> Chain[T]:
-        """This chain and ``items`` behind it."""
+        """Return this chain with ``items`` behind it."""
         return Chain(self, tuple(items)) if items else self
 
     @property
@@ -104,10 +104,10 @@ class Layered(Mapping[K, V]):
         self._base: dict[K, V] = base if base is not None else {}
         self._layer: dict[K, Any] = {}
         self.size = len(self._base)
-        """The same as ``len``, without the cost of a call."""
+        """The number of keys: ``len`` without the cost of a call."""
 
     def change(self, changes: Mapping[K, V | _Gone]) -> Layered[K, V]:
-        """This mapping with ``changes`` made; a value of ``GONE`` removes its key."""
+        """Return this mapping with ``changes`` made; a value of ``GONE`` removes its key."""
         layer = self._layer.copy()
         base, size = self._base, self.size
         for key, value in changes.items():
@@ -132,7 +132,7 @@ class Layered(Mapping[K, V]):
         return value  # type: ignore[no-any-return]
 
     def get(self, key: K, default: Any = None) -> Any:
-        """The value of a key; the one of ``Mapping`` would raise and catch for each that is not there."""
+        """Return the value of a key; ``Mapping.get`` would raise and catch for each that is not there."""
         value = self._layer.get(key, _MISSING)
         if value is _MISSING:
             return self._base.get(key, default)

@@ -1,4 +1,4 @@
-"""Who gets a message: decided once, when the superstep that sent it is applied."""
+"""The router: finds the receivers of each message, once, when the superstep that sent it is applied."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.ids import ExecutorId
 
 
 class Router:
-    """Routes the messages of one superstep and collects what comes of it."""
+    """Routes the messages of one superstep; collects deliveries, buffers of fan-ins, outputs and unrouted messages."""
 
     __slots__ = (
         "_graph",
@@ -41,7 +41,7 @@ class Router:
         self.instances: dict[ExecutorId, int] = {}
 
     def send(self, source: ExecutorId, sent: Sent) -> None:
-        """Deliver or buffer a message; if no edge takes it, say so."""
+        """Deliver or buffer a message; if no edge takes it, add it to ``unrouted``."""
         value, only = sent
         graph, path, local = self._graph, "", source
         if "/" in source:
@@ -64,7 +64,7 @@ class Router:
                 self._buffer(edge, path, local, value)
                 taken = True
                 continue
-            for target in _chosen(graph, edge, value, path):
+            for target in _choose_targets(graph, edge, value, path):
                 if only is None or only == target:
                     self._deliver(graph, path, target, value, source)
                     taken = True
@@ -72,7 +72,7 @@ class Router:
             self.unrouted.append(Unrouted(source, sent))
 
     def give_out(self, output: Output) -> None:
-        """Take what an executor yielded: an output of the workflow, or a message of the nested one's host."""
+        """Take a yielded value: an output of the workflow, or a message of the executor that nests the workflow."""
         path = path_of(output.executor_id)
         while path:
             host = host_of(path)
@@ -108,7 +108,7 @@ class Router:
         held[1].setdefault(source, []).append(value)
 
     def release(self) -> tuple[dict[BufferKey, Buffer | None], dict[BufferKey, None]]:
-        """Deliver what the fan-ins hold whose sources have all sent.
+        """Deliver the messages of fan-ins whose sources have all sent.
 
         Gives what that makes of the buffers, and those of the snapshot's ``rounds`` that are over.
         """
@@ -138,20 +138,20 @@ class Router:
 
 
 def deliver_input(graph: Graph, value: Value) -> Router:
-    """A router that has delivered the input of a run to its start."""
+    """Return a router that has delivered the input of a run to its start."""
     router = Router(graph, Snapshot())
     router._deliver(graph, "", graph.start, value, None)
     return router
 
 
 def expected_sources(snapshot: Snapshot, key: BufferKey, edge: FanIn) -> tuple[ExecutorId, ...]:
-    """The sources that must have sent before a fan-in delivers: those with which its round began."""
+    """Return the sources that must have sent before a fan-in delivers: those with which its round began."""
     sources: tuple[ExecutorId, ...] = snapshot.rounds.get(key, edge.sources)
     return sources
 
 
 def release_complete(graph: Graph, snapshot: Snapshot) -> tuple[Snapshot, Delta] | None:
-    """Deliver what fan-ins hold that wait for nothing any more, since a source is no longer one; None if none is so.
+    """Deliver the messages of fan-ins that lost the source that they waited for; return None if there are none.
 
     Gives the snapshot with that, and what changed.
     """
@@ -169,21 +169,21 @@ def release_complete(graph: Graph, snapshot: Snapshot) -> tuple[Snapshot, Delta]
     return after._replace(superstep=snapshot.superstep, since_input=snapshot.since_input), delta
 
 
-def _chosen(
+def _choose_targets(
     graph: Graph, edge: Direct | FanOut | Switch | MultiSelection, value: Value, path: str
 ) -> Iterable[ExecutorId]:
-    """The targets that this edge leads the message to."""
+    """Choose the targets that this edge leads the message to."""
     try:
         if isinstance(edge, Direct):
-            return (edge.target,) if _goes(graph, edge, edge.target, edge.condition, value) else ()
+            return (edge.target,) if _leads_to(graph, edge, edge.target, edge.condition, value) else ()
         if isinstance(edge, FanOut):
             return [target for target in edge.targets if _takes(graph, target, value)]
         if isinstance(edge, Switch):
             for case in edge.cases:
-                if _goes(graph, edge, case.target, case.condition, value):
+                if _leads_to(graph, edge, case.target, case.condition, value):
                     return (case.target,)
             return ()
-        return _selected(graph, edge, value)
+        return _select(graph, edge, value)
     except ConditionFailed as failed:
         if not path:
             raise
@@ -196,29 +196,29 @@ def _takes(graph: Graph, target: ExecutorId, value: Value) -> bool:
     return graph.executors[target].dispatch.find(value.peek()) is not None
 
 
-def _goes(graph: Graph, edge: Edge, target: ExecutorId, condition: Any, value: Value) -> bool:
-    """Whether ``target`` takes the message, and if so whether the condition holds.
+def _leads_to(graph: Graph, edge: Edge, target: ExecutorId, condition: Any, value: Value) -> bool:
+    """Return True if ``target`` takes the message and the condition holds.
 
     In this order, so that a condition sees only messages of types that its target has a handler for.
     """
     if not _takes(graph, target, value):
         return False
-    return condition is None or _asked(edge, target, lambda message: _truth(condition(message)), value)
+    return condition is None or _ask(edge, target, lambda message: _as_bool(condition(message)), value)
 
 
-def _truth(answer: object) -> bool:
+def _as_bool(answer: object) -> bool:
     if isinstance(answer, CoroutineType):
         answer.close()
         raise TypeError("it returned a coroutine, but routing awaits nothing")
     return bool(answer)
 
 
-def _selected(graph: Graph, edge: MultiSelection, value: Value) -> list[ExecutorId]:
+def _select(graph: Graph, edge: MultiSelection, value: Value) -> list[ExecutorId]:
     takers = [target for target in edge.targets if _takes(graph, target, value)]
     if not takers:
         return []
     known = [str(target) for target in edge.targets]
-    answer = _asked(edge, None, edge.selection, value, list(known))
+    answer = _ask(edge, None, edge.selection, value, list(known))
     chosen = None if isinstance(answer, str) or not isinstance(answer, Iterable) else list(answer)
     if chosen is None or any(target not in known for target in chosen):
         raise ConditionFailed(
@@ -229,8 +229,8 @@ def _selected(graph: Graph, edge: MultiSelection, value: Value) -> list[Executor
     return [target for target in takers if target in chosen]
 
 
-def _asked(edge: Edge, target: ExecutorId | None, function: Any, value: Value, *more: Any) -> Any:
-    """The answer of a condition or selection; its error says where it stands and what it was asked about."""
+def _ask(edge: Edge, target: ExecutorId | None, function: Any, value: Value, *more: Any) -> Any:
+    """Call a condition or selection; its error names the edge and the message."""
     message = value.load()
     try:
         return function(message, *more)
@@ -247,7 +247,7 @@ def _asked(edge: Edge, target: ExecutorId | None, function: Any, value: Value, *
 
 
 def brief(message: object) -> str:
-    """A message as an error or warning shows it: with its type, never too long."""
+    """Return a message as errors and warnings show it: with its type, never too long."""
     return f"{show_value(message, _LONGEST)} ({type(message).__name__})"
 
 

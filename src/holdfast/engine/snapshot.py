@@ -1,4 +1,4 @@
-"""All that a run needs to go on: the value between supersteps."""
+"""The snapshot: all that a run needs to go on, and the deltas between two of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.engine.value import JoinedValue, Value
 from holdfast.ids import ExecutorId, RequestId
 
 Buffer: TypeAlias = Mapping[ExecutorId, Chain[Value]]
-"""What a fan-in holds for each source until all have sent."""
+"""The messages of each source that a fan-in holds until all have sent."""
 
 
 class BufferKey(NamedTuple):
@@ -26,7 +26,7 @@ class BufferKey(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """The whole of a run between two supersteps; it is never changed, only followed by another.
+    """A run between two supersteps; it is never changed, only followed by another.
 
     ``superstep`` is the number of the last superstep, 0 before the first. ``since_input`` counts supersteps
     since the last external input. ``deliveries`` says who gets what next, in order. ``instances`` counts for
@@ -48,7 +48,7 @@ class Snapshot(NamedTuple):
 
 
 class Delta(NamedTuple):
-    """What one superstep changed."""
+    """The changes of one superstep."""
 
     deliveries: tuple[Delivery, ...] = ()
     writes: Mapping[Place, Write] = {}
@@ -62,7 +62,7 @@ class Delta(NamedTuple):
 
 
 def advance(snapshot: Snapshot, delta: Delta) -> Snapshot:
-    """The snapshot after a superstep that changed ``delta``."""
+    """Return the snapshot after a superstep that changed ``delta``."""
     superstep, since_input, _, state, buffers, outputs, requests, answered, instances, rounds = snapshot
     deliveries, writes, buffered, given_out, asked, started, dropped, over = delta
     if writes:
@@ -98,7 +98,7 @@ def advance(snapshot: Snapshot, delta: Delta) -> Snapshot:
 
 
 def deliver_answers(snapshot: Snapshot, responses: Mapping[RequestId, Value]) -> Snapshot:
-    """The snapshot after responses came in: each is delivered to the executor that asked.
+    """Return the snapshot after responses came in: each is delivered to the executor that asked.
 
     They are delivered in the order in which the requests were made, whoever answered first.
     """
@@ -119,7 +119,7 @@ def deliver_answers(snapshot: Snapshot, responses: Mapping[RequestId, Value]) ->
 
 
 def with_expiries(snapshot: Snapshot, expiries: Mapping[RequestId, Expiry | None]) -> Snapshot:
-    """The snapshot with other times until which its requests wait."""
+    """Return the snapshot with other expiries of its requests."""
     changed = {
         key: request._replace(expiry=expiries[key])
         for key, request in snapshot.requests.items()
@@ -129,7 +129,7 @@ def with_expiries(snapshot: Snapshot, expiries: Mapping[RequestId, Expiry | None
 
 
 def status_at_rest(snapshot: Snapshot) -> RunStatus:
-    """How a run stands that has nothing to deliver."""
+    """Return the status of a run that has nothing to deliver."""
     return RunStatus.WAITING if snapshot.requests.size or snapshot.buffers.size else RunStatus.COMPLETED
 
 
@@ -138,41 +138,44 @@ V = TypeVar("V")
 
 
 def compute_delta(before: Snapshot, after: Snapshot) -> Delta:
-    """One delta for all supersteps between two snapshots, between which no request was answered.
+    """Return one delta for all supersteps between two snapshots, between which no request was answered.
 
     ``advance`` makes the later snapshot of it, but for the numbers of supersteps: with the same values, which are
     compared by identity, and in the same order. What came and went in between is in neither.
     """
     return Delta(
         after.deliveries,
-        _writes(before.state, after.state),
+        _state_writes(before.state, after.state),
         {
-            **_gone(before.buffers, after.buffers),
-            **{key: after.buffers[key] for key in _set(before.buffers, after.buffers)},
+            **_removed_keys(before.buffers, after.buffers),
+            **{key: after.buffers[key] for key in _changed_keys(before.buffers, after.buffers)},
         },
         tuple(islice(after.outputs, len(before.outputs), None)),
-        tuple(after.requests[key] for key in _set(before.requests, after.requests)),
+        tuple(after.requests[key] for key in _changed_keys(before.requests, after.requests)),
         {
-            **_gone(before.instances, after.instances),
-            **{host: after.instances[host] for host in _set(before.instances, after.instances, _equal)},
+            **_removed_keys(before.instances, after.instances),
+            **{
+                host: after.instances[host]
+                for host in _changed_keys(before.instances, after.instances, _equal)
+            },
         },
         tuple(scope for scope in before.state if scope not in after.state),
-        _gone(before.rounds, after.rounds),
+        _removed_keys(before.rounds, after.rounds),
     )
 
 
-def _writes(before: State, after: State) -> dict[Place, Write]:
+def _state_writes(before: State, after: State) -> dict[Place, Write]:
     writes: dict[Place, Write] = {}
-    for scope in _set(before, after):
+    for scope in _changed_keys(before, after):
         held: Mapping[str, Value] = before.get(scope, {})
         keys = after[scope]
         writes.update({(scope, key): Drop() for key in held if key not in keys})
-        writes.update({(scope, key): _write(held.get(key), keys[key]) for key in _set(held, keys)})
+        writes.update({(scope, key): _write(held.get(key), keys[key]) for key in _changed_keys(held, keys)})
     return writes
 
 
 def _write(held: Value | None, value: Value) -> Write:
-    """What was appended, where a value only grew: what is stored already need not be stored again."""
+    """Return an append where a value only grew: its stored part need not be stored again."""
     if isinstance(value, JoinedValue):
         base, tail = value.parts()
         if base is not None and base is held:
@@ -186,11 +189,11 @@ def _write(held: Value | None, value: Value) -> Write:
 
 
 def _begins_with(longer: Chain[Value], shorter: Chain[Value]) -> bool:
-    """Whether one chain grew from another: items are never exchanged, so that the last one tells."""
+    """Return True if one chain was extended from another; items are never replaced, so the last one decides."""
     return next(islice(longer, len(shorter) - 1, None), None) is shorter.last
 
 
-def _same(one: object, other: object) -> bool:
+def _is(one: object, other: object) -> bool:
     return one is other
 
 
@@ -198,14 +201,14 @@ def _equal(one: object, other: object) -> bool:
     return one == other
 
 
-def _gone(before: Mapping[K, Any], after: Mapping[K, Any]) -> dict[K, None]:
+def _removed_keys(before: Mapping[K, Any], after: Mapping[K, Any]) -> dict[K, None]:
     return {key: None for key in before if key not in after}
 
 
-def _set(
-    before: Mapping[K, V], after: Mapping[K, V], same: Callable[[object, object], bool] = _same
+def _changed_keys(
+    before: Mapping[K, V], after: Mapping[K, V], same: Callable[[object, object], bool] = _is
 ) -> Iterator[K]:
-    """The keys that have to be set, in order: whatever is set comes behind what is left alone."""
+    """Yield the keys that have to be set, in order: a key that is set comes behind those that are left alone."""
     known = iter(before)
     keys = iter(after)
     for key in keys:

@@ -1,4 +1,4 @@
-"""The state of a run: scopes, what turns do to them, and how the writes of a superstep combine."""
+"""The state of a run: scopes, the changes that turns stage, and the writes that these combine to."""
 
 from __future__ import annotations
 
@@ -54,10 +54,10 @@ class Update(NamedTuple):
 
 
 Write: TypeAlias = Put | Append | Drop
-"""What a superstep does to a key: what a checkpoint's delta holds."""
+"""The change of a key by a superstep; a checkpoint's delta holds them."""
 
 Change: TypeAlias = Write | Update
-"""What one turn does to a key."""
+"""The change of a key by one turn."""
 
 Place: TypeAlias = tuple[Scope, str]
 Changes: TypeAlias = Mapping[Place, Change]
@@ -69,13 +69,13 @@ _EMPTY_SCOPE: Layered[str, Value] = Layered()
 
 
 def read(state: State, scope: Scope, key: str) -> Value | None:
-    """The committed value of a key, or None."""
+    """Return the committed value of a key, or None."""
     keys = state.get(scope)
     return None if keys is None else keys.get(key)
 
 
 def write(state: State, writes: Mapping[Place, Write]) -> State:
-    """``state`` after ``writes``; costs what is written, not what is there."""
+    """Return ``state`` after ``writes``; costs what is written, not what is there."""
     by_scope: dict[Scope, dict[str, Any]] = {}
     for (scope, key), change in writes.items():
         changed = by_scope.get(scope)
@@ -97,7 +97,7 @@ def write(state: State, writes: Mapping[Place, Write]) -> State:
 def combine(
     state: State, turns: Sequence[tuple[ExecutorId, Changes]], capture: Captor
 ) -> Mapping[Place, Write]:
-    """The writes of a superstep: the changes of its turns, in graph order, made one for each key.
+    """Combine the changes of all turns of a superstep, in graph order, to one write for each key.
 
     Raises ``StateConflict`` where two turns changed one key in ways that do not combine.
     """
@@ -107,10 +107,12 @@ def combine(
     for executor_id, changes in turns:
         for place, change in changes.items():
             by_place.setdefault(place, []).append((executor_id, change))
-    return {place: _combined(state, place, changes, capture) for place, changes in by_place.items()}
+    return {place: _combine_changes(state, place, changes, capture) for place, changes in by_place.items()}
 
 
-def _combined(state: State, place: Place, changes: list[tuple[ExecutorId, Change]], capture: Captor) -> Write:
+def _combine_changes(
+    state: State, place: Place, changes: list[tuple[ExecutorId, Change]], capture: Captor
+) -> Write:
     first = changes[0][1]
     kinds = {type(change) for _, change in changes}
     if len(changes) == 1 and not isinstance(first, Update):
@@ -127,14 +129,16 @@ def _combined(state: State, place: Place, changes: list[tuple[ExecutorId, Change
             (who, value) for who, change in changes if isinstance(change, Update) for value in change.updates
         ]
         current, rule = read(state, *place), rules.pop()
-        if rule is Merge.APPEND and (items := _appended(current, [value for _, value in updates], capture)):
+        if rule is Merge.APPEND and (
+            items := _items_to_append(current, [value for _, value in updates], capture)
+        ):
             return Append(items)
         return Put(merge_updates(current, updates, rule, place, capture))
     raise _conflict(place, changes)
 
 
-def _appended(current: Value | None, updates: list[Value], capture: Captor) -> Chain[Value] | None:
-    """The items that updates append, where that can be said without the whole value: it costs what they cost."""
+def _items_to_append(current: Value | None, updates: list[Value], capture: Captor) -> Chain[Value] | None:
+    """Return the items that updates append, if they can be appended without reading the whole value."""
     kind = updates[0].type if current is None else current.type
     if any(update.type is not kind for update in updates):
         return None
@@ -146,10 +150,10 @@ def _appended(current: Value | None, updates: list[Value], capture: Captor) -> C
 def _conflict(place: Place, changes: list[tuple[ExecutorId, Change]]) -> StateConflict:
     scope, key = place
     (first, one), (second, other) = next(
-        pair for pair in combinations(changes, 2) if not _combine(pair[0][1], pair[1][1])
+        pair for pair in combinations(changes, 2) if not _can_combine(pair[0][1], pair[1][1])
     )
     return StateConflict(
-        f"{first!r} {_done(one)} and {second!r} {_done(other)} key {key!r} of {scope} in one superstep; "
+        f"{first!r} {_name_change(one)} and {second!r} {_name_change(other)} key {key!r} of {scope} in one superstep; "
         f"let one of them write it, use append_state in both, or declare for all writers how writes combine: "
         f"with_state_merge({scope.name!r}, {key!r}, Merge.LAST_WRITE)",
         scope_name=scope.name,
@@ -158,13 +162,13 @@ def _conflict(place: Place, changes: list[tuple[ExecutorId, Change]]) -> StateCo
     )
 
 
-def _combine(one: Change, other: Change) -> bool:
+def _can_combine(one: Change, other: Change) -> bool:
     if isinstance(one, Update) and isinstance(other, Update):
         return one.rule == other.rule
     return type(one) is type(other) and not isinstance(one, Put)
 
 
-def _done(change: Change) -> str:
+def _name_change(change: Change) -> str:
     match change:
         case Put():
             return "set"
@@ -177,7 +181,7 @@ def _done(change: Change) -> str:
 
 
 def rule_name(rule: MergeRule) -> str:
-    """A merge as messages name it."""
+    """Return the name of a merge for messages."""
     return str(rule) if isinstance(rule, Merge) else getattr(rule, "__name__", repr(rule))
 
 
@@ -188,7 +192,7 @@ def merge_updates(
     place: Place,
     capture: Captor,
 ) -> Value:
-    """``updates`` merged into ``current`` one after the other; the first stands where nothing was."""
+    """Merge ``updates`` into ``current`` one after the other; without a current value the first update is it."""
     function = _RULES[rule] if isinstance(rule, Merge) else rule
     result: Any = None if current is None else current.load()
     absent = current is None
@@ -211,12 +215,12 @@ def merge_updates(
     return capture(result, f"merged state {key!r}")
 
 
-def _last(current: Any, update: Any) -> Any:
+def _keep_update(current: Any, update: Any) -> Any:
     return update
 
 
 _RULES: dict[Merge, Callable[[Any, Any], Any]] = {
-    Merge.LAST_WRITE: _last,
+    Merge.LAST_WRITE: _keep_update,
     Merge.APPEND: operator.concat,
     Merge.ADD: operator.add,
     Merge.UNION: operator.or_,
@@ -234,7 +238,7 @@ class StagedState:
     def __init__(
         self, committed: State, owner: ExecutorId, merge_for: MergeFor | None, capture: Captor
     ) -> None:
-        """``merge_for`` tells the declared merge of a key; None if there are none."""
+        """Stage changes of ``owner``; ``merge_for`` returns the declared merge of a key."""
         self._committed = committed
         self._owner = owner
         self._merge_for = merge_for
@@ -242,7 +246,7 @@ class StagedState:
         self.changes: dict[tuple[Scope, str], Change] = {}
 
     def read(self, scope: Scope, key: str) -> Value | None:
-        """The value as this turn sees it, or None."""
+        """Return the value as this turn sees it, or None."""
         change = self.changes.get((scope, key))
         if change is None:
             return read(self._committed, scope, key)
@@ -278,7 +282,7 @@ class StagedState:
             )
 
     def append(self, scope: Scope, key: str, item: Value, rule: MergeRule | None = None) -> None:
-        """Put ``item`` behind the value."""
+        """Append ``item`` to the value."""
         place = (scope, key)
         staged = self.changes.get(place)
         # While a turn only appends, the committed value stays as it is and need not be looked at again.
@@ -315,7 +319,7 @@ class StagedState:
             self.changes[(scope, key)] = Drop()
 
     def keys(self, scope: Scope) -> list[str]:
-        """The keys that this turn sees in the scope, sorted."""
+        """Return the keys that this turn sees in the scope, sorted."""
         keys = set(self._committed.get(scope) or ())
         for (changed, key), change in self.changes.items():
             if changed == scope:

@@ -1,4 +1,4 @@
-"""Where a run stands."""
+"""The status of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WaitingFor: TypeAlias = Literal["answers", "time", "messages"]
 
 
 class RunStatus(StrEnum):
-    """Where a run stands.
+    """The status of a run.
 
     >>> RunStatus.COMPLETED.ended
     True
@@ -28,12 +28,12 @@ class RunStatus(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether the run is over: neither running nor waiting."""
+        """True if the run is over: neither running nor waiting."""
         return self not in (RunStatus.RUNNING, RunStatus.WAITING)
 
 
 def waiting_for(requests: object, asleep: object, buffers: object) -> tuple[WaitingFor, ...]:
-    """Name what a run at rest waits for, given its pending requests, its sleep and what its fan-ins hold.
+    """Return the reasons why a run at rest waits, given its pending requests, its sleep and the buffers of its fan-ins.
 
     It waits for messages only where nothing else can bring any.
 

@@ -1,4 +1,4 @@
-"""A superstep as two pure functions: ``plan`` says whose turn it is, ``apply`` what comes of the turns."""
+"""A superstep as two pure functions: ``plan`` gives the turns, ``apply`` makes the next snapshot of their outcomes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Turn(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a turn produced."""
+    """The messages, changes, outputs and requests of a turn."""
 
     executor_id: ExecutorId
     messages: Sequence[Sent] = ()
@@ -37,7 +37,7 @@ class Outcome(NamedTuple):
 
 
 class Applied(NamedTuple):
-    """What came of a superstep.
+    """The result of a superstep: the next snapshot, and the delta to it.
 
     ``unrouted`` are the messages that reached nobody, ``finished`` the paths of nested workflows that came to
     their end.
@@ -59,7 +59,7 @@ class WaitingJoin(NamedTuple):
 def begin(
     graph: Graph, name: str, message: object, limits: Limits, capture: Captor | None = None
 ) -> Snapshot:
-    """The snapshot of a run that was given its input and has done nothing yet."""
+    """Return the snapshot of a run that was given its input and has done nothing yet."""
     start = graph.executors[graph.start]
     if start.dispatch.find(message) is None:
         takes = " or ".join(type_name(form) for form in start.accepts)
@@ -74,7 +74,7 @@ def begin(
 
 
 def plan(graph: Graph, snapshot: Snapshot) -> tuple[Turn, ...]:
-    """The turns of the next superstep: executors in graph order, each with its messages as they were sent."""
+    """Return the turns of the next superstep: executors in graph order, each with its messages as they were sent."""
     deliveries = snapshot.deliveries
     if len(deliveries) == 1:
         return (make_tuple(Turn, (deliveries[0].target, deliveries)),)
@@ -95,7 +95,7 @@ def apply(
     limits: Limits,
     capture: Captor | None = None,
 ) -> Applied:
-    """What comes of the turns: messages are routed, writes combined, outputs and requests collected.
+    """Route the messages of all turns, combine their writes, and collect their outputs and requests.
 
     ``outcomes`` are in the order of the plan. Raises ``ConditionFailed`` or ``StateConflict``; then nothing
     came of the superstep and the same outcomes can be applied again. So they can after ``NotAtHand``, which a merge
@@ -118,14 +118,14 @@ def apply(
         _check_ids(requests, snapshot)
     buffers, rounds = router.release() if router.buffered else _NOTHING_RELEASED
     if len(router.deliveries) > limits.max_deliveries:
-        raise _too_many(router.deliveries, snapshot, limits)
+        raise _too_many_deliveries(router.deliveries, snapshot, limits)
     writes = combine(snapshot.state, changed, capture) if changed else {}
     deliveries, outputs = tuple(router.deliveries), tuple(router.outputs)
     delta = make_tuple(Delta, (deliveries, writes, buffers, outputs, requests, router.instances, (), rounds))
     after = advance(snapshot, delta)
     if not graph.nests:
         return make_tuple(Applied, (after, delta, router.unrouted, _NO_PATHS))
-    return _without_finished(after, delta, snapshot, outcomes, router.unrouted)
+    return _drop_finished(after, delta, snapshot, outcomes, router.unrouted)
 
 
 _NOTHING_RELEASED: tuple[dict[BufferKey, Buffer | None], dict[BufferKey, None]] = ({}, {})
@@ -133,7 +133,7 @@ _NO_PATHS: frozenset[str] = frozenset()
 
 
 def _check_ids(requests: Sequence[Request], snapshot: Snapshot) -> None:
-    """Two turns may have chosen the same id for their requests."""
+    """Raise ``InvalidArgument`` if two turns chose the same id for their requests."""
     by_id: dict[str, Request] = {}
     for request in requests:
         other = by_id.setdefault(request.request_id, request)
@@ -144,7 +144,7 @@ def _check_ids(requests: Sequence[Request], snapshot: Snapshot) -> None:
             )
 
 
-def _too_many(deliveries: Sequence[Delivery], snapshot: Snapshot, limits: Limits) -> LimitExceeded:
+def _too_many_deliveries(deliveries: Sequence[Delivery], snapshot: Snapshot, limits: Limits) -> LimitExceeded:
     return LimitExceeded(
         "max_deliveries",
         limits.max_deliveries,
@@ -153,7 +153,7 @@ def _too_many(deliveries: Sequence[Delivery], snapshot: Snapshot, limits: Limits
     )
 
 
-def _without_finished(
+def _drop_finished(
     after: Snapshot,
     delta: Delta,
     before: Snapshot,
@@ -187,7 +187,7 @@ def _without_finished(
 
 
 def find_waiting_joins(graph: Graph, snapshot: Snapshot) -> tuple[WaitingJoin, ...]:
-    """The fan-ins that hold messages and wait for more."""
+    """Return the fan-ins that hold messages and wait for more."""
     return tuple(
         WaitingJoin(
             key,

@@ -25,24 +25,24 @@ class Value(Protocol):
 
     @property
     def mutable(self) -> bool:
-        """Whether what was captured can have changed since."""
+        """True if the captured object can have changed since."""
         ...
 
     def missing(self) -> Sequence[Fetchable]:
-        """What must be fetched before it can be read."""
+        """Return the values that must be fetched before it can be read."""
         ...
 
     def peek(self) -> Any:
-        """The value for reading only: whoever peeks promises to change nothing and to keep no reference."""
+        """Return the value for reading only: the caller must change nothing and keep no reference."""
         ...
 
     def load(self) -> Any:
-        """The value, the reader's own."""
+        """Return the value as a copy that belongs to the caller."""
         ...
 
 
 class Captor(Protocol):
-    """How a run captures values: by copying them, or by encoding them for its storage."""
+    """Captures values for a run: by copying them, or by encoding them for its storage."""
 
     def __call__(self, value: object, place: str) -> Value:
         """Capture ``value`` as it is now; ``place`` names it in errors, as in ``message.rows[3]``.
@@ -56,16 +56,16 @@ class Captor(Protocol):
         ...
 
     def changed(self, value: object, captured: Value) -> bool:
-        """Whether ``value`` is no longer what it was when it was captured."""
+        """Return True if ``value`` was changed after it was captured."""
         ...
 
     def differs(self, value: object, held: Value) -> bool:
-        """Whether ``value`` may be another than ``held``: what cannot be told counts as different."""
+        """Return True if ``value`` may differ from ``held``; values that cannot be compared count as different."""
         ...
 
 
 class NotAtHand(Exception):
-    """Values are needed that are not in memory; whoever can wait fetches them, and does again what needed them."""
+    """Values are needed that are not in memory; the runtime fetches them, and then repeats what needed them."""
 
     def __init__(self, values: Sequence[Fetchable]) -> None:
         self.values = values
@@ -116,7 +116,7 @@ class ImmutableValue:
 
 
 class CopiedValue:
-    """A value that can be changed: the copy that nobody else can reach."""
+    """A value that can be changed, held as a copy that nobody else can reach."""
 
     __slots__ = ("_make", "_pristine", "_reads")
 
@@ -155,7 +155,7 @@ class CopiedValue:
 
 
 class JoinedValue:
-    """A list, str or bytes that grew by appending; the parts are put together when someone reads."""
+    """A list, str or bytes that grew by appending; its parts are joined when someone reads it."""
 
     __slots__ = ("_base", "_tail")
 
@@ -173,20 +173,20 @@ class JoinedValue:
         return missing_of(self._tail if self._base is None else (self._base, *self._tail))
 
     def append(self, items: Chain[Value]) -> JoinedValue:
-        """This value with ``items`` behind it; costs what the items cost."""
+        """Return this value with ``items`` behind it; costs what the items cost."""
         return JoinedValue(self._base, self._tail.extend(tuple(items)))
 
     def peek(self) -> Any:
-        return self._assembled(lambda value: value.peek())
+        return self._assemble(lambda value: value.peek())
 
     def load(self) -> Any:
-        return self._assembled(lambda value: value.load())
+        return self._assemble(lambda value: value.load())
 
     def parts(self) -> tuple[Value | None, Chain[Value]]:
-        """What it began with, and the items behind that."""
+        """Return the value that it began with, and the items behind that."""
         return self._base, self._tail
 
-    def _assembled(self, read: Callable[[Value], Any]) -> Any:
+    def _assemble(self, read: Callable[[Value], Any]) -> Any:
         kind = self.type
         base = [self._base] if self._base is not None else []
         parts = read_all([*base, *self._tail], read)
@@ -204,7 +204,7 @@ class JoinedValue:
 
 
 def read_all(values: Sequence[Value], read: Callable[[Value], Any]) -> list[Any]:
-    """Each value as ``read`` gives it; raises ``NotAtHand`` for all that are missing, not only for the first."""
+    """Read each value with ``read``; raise ``NotAtHand`` for all that are missing, not only for the first."""
     try:
         return [read(value) for value in values]
     except NotAtHand:
@@ -213,7 +213,7 @@ def read_all(values: Sequence[Value], read: Callable[[Value], Any]) -> list[Any]
 
 
 def missing_of(values: Iterable[Value]) -> list[Fetchable]:
-    """What must be fetched before all these values can be read."""
+    """Return the values that must be fetched before all these can be read."""
     return [missing for value in values for missing in value.missing()]
 
 
@@ -223,14 +223,14 @@ def _equal(one: Value, other: object) -> bool:
 
 
 def append_to(value: Value | None, items: Chain[Value]) -> JoinedValue:
-    """``value`` with ``items`` behind it; absent gives a list."""
+    """Return ``value`` with ``items`` behind it; None gives a list."""
     if isinstance(value, JoinedValue):
         return value.append(items)
     return JoinedValue(value, items)
 
 
 def items_of(value: Value, capture: Captor) -> Sequence[Value]:
-    """The items of a list, each as a value."""
+    """Return the items of a list, each as a value."""
     if isinstance(value, JoinedValue) and value._base is None:
         return tuple(value._tail)
     return [capture(item, f"item [{index}]") for index, item in enumerate(value.peek())]
@@ -277,7 +277,7 @@ class Copier:
         return capture(value, place, self._limit)
 
     def allow(self, form: TypeForm, where: str) -> None:
-        """Anything that can be copied is allowed."""
+        """Do nothing: all values that can be copied are allowed."""
 
     def changed(self, value: object, captured: Value) -> bool:
         return isinstance(captured, CopiedValue) and differs(value, captured.peek())

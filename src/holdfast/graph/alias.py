@@ -1,4 +1,4 @@
-"""What checkpoints call an executor that was renamed since they were made."""
+"""Aliases: the ids that checkpoints have for executors that were renamed since."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check_aliases(graph: Graph) -> None:
 
 
 def resolve_address(graph: Graph, address: str) -> str:
-    """The address under which the executor that a checkpoint calls ``address`` stands in ``graph`` now.
+    """Return the current address of the executor that a checkpoint calls ``address``.
 
     Each segment that is an alias where it stands is replaced; what is unknown stays as it is.
 
@@ -56,7 +56,7 @@ def resolve_address(graph: Graph, address: str) -> str:
 
 
 def resolve_path(graph: Graph, path: str) -> str:
-    """The path at which the nested graph stands now that a checkpoint has at ``path``; "" is the outermost.
+    """Return the current path of the nested graph that a checkpoint has at ``path``; "" is the outermost.
 
     >>> from holdfast import WorkflowBuilder, WorkflowExecutor, executor
     >>> @executor
@@ -68,17 +68,17 @@ def resolve_path(graph: Graph, path: str) -> str:
     >>> resolve_path(graph, "review#2/"), resolve_path(graph, "")
     ('legal#2/', '')
     """
-    # What stands behind the last slash is empty, and nothing is called that.
+    # The segment behind the last slash is empty, and no executor has an empty id.
     return resolve_address(graph, path)
 
 
 def resolve_source(graph: Graph, path: str, source: str) -> str:
-    """What a source of a fan-in is called now, in the graph that a checkpoint has at ``path``."""
+    """Return the current id of a fan-in's source, in the graph that a checkpoint has at ``path``."""
     return _aliases_at(graph, path).get(ExecutorId(source), source)
 
 
 def resolve_buffer_key(graph: Graph, path: str, fan_in: str) -> str:
-    """The key of a fan-in's buffer with the names of now, in the graph that a checkpoint has at ``path``.
+    """Return the key of a fan-in's buffer with current ids, in the graph that a checkpoint has at ``path``.
 
     >>> from holdfast import WorkflowBuilder, executor
     >>> @executor

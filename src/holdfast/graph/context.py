@@ -1,4 +1,4 @@
-"""What a handler can do: the contract of ``WorkflowContext``, stated once for every implementation."""
+"""The contract of ``WorkflowContext``: all that a handler can do, stated once for every implementation."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ DEFAULT_SHARED_SCOPE = "shared"
 
 
 class PassOn(NamedTuple):
-    """What a handler returns to pass a value on even if it is None."""
+    """Wraps the value that a handler returns, so that it is passed on even if it is None."""
 
     value: Any
 
 
 class WorkflowContext(Protocol[T_Out, T_Final]):
-    """What a handler is given beside its message.
+    """The second argument of a handler, beside its message: sends, asks, and reads and writes state.
 
     ``WorkflowContext[T_Out, T_Final]`` declares what the handler sends and what it yields as workflow
     output; both default to ``Any``, and ``None`` or ``Never`` means nothing.
@@ -154,7 +154,7 @@ class WorkflowContext(Protocol[T_Out, T_Final]):
     @overload
     async def read_state(self, key: str, default: Any = None, scope_name: str | None = None) -> Any: ...
     async def read_state(self, key: Any, default: Any = None, scope_name: str | None = None) -> Any:
-        """The value of ``key``: this turn's own write, else the committed one, else ``default``.
+        """Return the value of ``key``: this turn's own write, else the committed one, else ``default``.
 
         Without ``scope_name`` the scope is private to the executor; a name makes it shared.
         """
@@ -169,7 +169,7 @@ class WorkflowContext(Protocol[T_Out, T_Final]):
         ...
 
     async def read_state_keys(self, scope_name: str | None = None) -> list[str]:
-        """The keys of the scope, sorted, this turn's own writes included."""
+        """Return the keys of the scope, sorted, this turn's own writes included."""
         ...
 
     async def clear_state(
@@ -187,7 +187,7 @@ class WorkflowContext(Protocol[T_Out, T_Final]):
         ...
 
     async def get_state(self) -> Any:
-        """The executor's own state as one value, None when unset."""
+        """Return the executor's own state as one value, None when unset."""
         ...
 
     async def set_state(self, value: Any) -> None:
@@ -201,7 +201,7 @@ class WorkflowContext(Protocol[T_Out, T_Final]):
     @overload
     async def get_shared_state(self, key: str, default: Any = None) -> Any: ...
     async def get_shared_state(self, key: Any, default: Any = None) -> Any:
-        """``read_state`` in the default shared scope."""
+        """Call ``read_state`` in the default shared scope."""
         ...
 
     @overload
@@ -209,7 +209,7 @@ class WorkflowContext(Protocol[T_Out, T_Final]):
     @overload
     async def set_shared_state(self, key: str, value: Any) -> None: ...
     async def set_shared_state(self, key: Any, value: Any) -> None:
-        """``queue_state_update`` in the default shared scope."""
+        """Call ``queue_state_update`` in the default shared scope."""
         ...
 
     async def add_event(self, event: Any) -> None:

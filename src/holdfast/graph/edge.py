@@ -55,7 +55,7 @@ class FanIn(NamedTuple):
 
     @classmethod
     def of(cls, sources: tuple[ExecutorId, ...], target: ExecutorId) -> FanIn:
-        """The fan-in from ``sources`` to ``target``."""
+        """Return the fan-in from ``sources`` to ``target``."""
         return cls(sources, target, f"{', '.join(map(repr, sources))} -> {target!r}")
 
     @property
@@ -102,7 +102,7 @@ Edge: TypeAlias = Direct | FanOut | FanIn | Switch | MultiSelection
 
 
 def describe_edge(edge: Edge) -> str:
-    """The edge as people name it in messages.
+    """Return the edge as messages name it.
 
     >>> describe_edge(Direct(ExecutorId("a"), ExecutorId("b"), label="P0"))
     "edge 'a' -> 'b' [P0]"

@@ -52,7 +52,7 @@ class Executor:
 
     @classmethod
     def bind(cls, *args: Any, id: str | None = None, **kwargs: Any) -> Recipe:
-        """A recipe: another executor of this class, created for each run with these arguments.
+        """Return a recipe for another executor of this class, created for each run with these arguments.
 
         >>> class Limit(Executor):
         ...     def __init__(self, id: str | None = None, most: int = 1) -> None:
@@ -64,17 +64,17 @@ class Executor:
         return Recipe.of(cls, ExecutorId(id) if id is not None else default_id(cls), args, kwargs)
 
     async def on_checkpointing(self, ctx: WorkflowContext[Any, Any]) -> None:
-        """Called at the end of each turn: put into state what is to be kept of this executor's fields."""
+        """Put those fields of this executor into state that checkpoints are to keep; called at the end of each turn."""
 
     async def on_checkpoint_restored(self, ctx: WorkflowContext[Any, Any]) -> None:
-        """Called when the executor is set up from kept state: read the fields back."""
+        """Read the fields back from state; called when the executor is set up from a checkpoint."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {getattr(self, 'id', '?')!r}>"
 
 
 def default_id(cls: type[Executor]) -> ExecutorId:
-    """The id of an executor of ``cls`` that was given none: the default of its ``id`` parameter, or its name."""
+    """Return the id for an executor of ``cls`` that was given none: the default of its ``id``, or its name."""
     parameter = signature(cls).parameters.get("id")
     if parameter is not None and isinstance(parameter.default, str):
         return ExecutorId(parameter.default)
@@ -82,7 +82,7 @@ def default_id(cls: type[Executor]) -> ExecutorId:
 
 
 class Recipe(NamedTuple):
-    """How to create one executor for each run; made by ``Executor.bind``.
+    """Creates one executor for each run; made by ``Executor.bind``.
 
     >>> class Echo(Executor):
     ...     pass
@@ -99,7 +99,7 @@ class Recipe(NamedTuple):
     def of(
         cls, executor_class: type[Executor], id: ExecutorId, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Recipe:
-        """The recipe for an executor of ``executor_class`` with these arguments."""
+        """Return the recipe for an executor of ``executor_class`` with these arguments."""
         wanted = signature(executor_class)
         parameters = wanted.parameters
         takes_id = "id" in parameters or any(p.kind is Parameter.VAR_KEYWORD for p in parameters.values())
@@ -117,7 +117,7 @@ class Recipe(NamedTuple):
         return cls(executor_class, id, args, arguments)
 
     def create(self) -> Executor:
-        """A new executor."""
+        """Create an executor."""
         executor = self.executor_class(*self.args, **self.kwargs)
         executor.id = self.id
         return executor
@@ -196,7 +196,7 @@ if TYPE_CHECKING:
 
 
 class Nestable(Protocol):
-    """What a workflow must show to be nested."""
+    """A workflow that can be nested: it has a name and a graph."""
 
     @property
     def name(self) -> str:
@@ -238,10 +238,10 @@ class WorkflowExecutor(Executor):
 
 
 class Summarized(Protocol):
-    """What can say itself in a few words: a checkpoint."""
+    """An object that can summarize itself: a checkpoint."""
 
     def summary(self) -> Any:
-        """It, in a few words."""
+        """Return the summary."""
         ...
 
 
@@ -273,5 +273,5 @@ class RequestInfoExecutor(Executor):
 
     @staticmethod
     def checkpoint_summary(checkpoint: Summarized) -> Any:
-        """A checkpoint in a few words: the same as ``checkpoint.summary()``."""
+        """Return ``checkpoint.summary()``: the checkpoint in a few words."""
         return checkpoint.summary()

@@ -22,7 +22,7 @@ from holdfast.ids import ExecutorId
 
 
 class ExecutorLocation(NamedTuple):
-    """Where an executor stands: its graph, the path of that graph and its spec there.
+    """The location of an executor: its graph, the path of that graph and its spec there.
 
     The path of the outermost graph is empty, that of a nested one ends with a slash: ``"review#1/"``.
     """
@@ -33,7 +33,7 @@ class ExecutorLocation(NamedTuple):
 
 
 def host_of(path: str) -> ExecutorId:
-    """The address of the executor that nests the graph at ``path``.
+    """Return the address of the executor that nests the graph at ``path``.
 
     >>> host_of("outer#1/review#12/")
     'outer#1/review'
@@ -42,7 +42,7 @@ def host_of(path: str) -> ExecutorId:
 
 
 def path_of(address: str) -> str:
-    """The path of the graph that an address lies in.
+    """Return the path of the graph that an address lies in.
 
     >>> path_of("review#1/draft"), path_of("draft")
     ('review#1/', '')
@@ -64,7 +64,7 @@ class Graph:
     output_from: frozenset[ExecutorId] | None = None
     merges: Mapping[tuple[str, str | None], MergeRule] = field(default_factory=dict)
     aliases: Mapping[ExecutorId, ExecutorId] = field(default_factory=dict)
-    """What checkpoints may still call executors, and which they are now; no part of the fingerprint."""
+    """Earlier ids of executors, which checkpoints may have, and their current ids; no part of the fingerprint."""
 
     @cached_property
     def order(self) -> dict[ExecutorId, int]:
@@ -95,7 +95,7 @@ class Graph:
         return tuple(edge for edge in self.edges if isinstance(edge, FanIn))
 
     def fan_in(self, buffer_key: str) -> FanIn:
-        """The fan-in whose buffer is called so; raises ``KeyError`` if there is none."""
+        """Return the fan-in with this buffer key; raise ``KeyError`` if there is none."""
         for edge in self.fan_ins:
             if edge.buffer_key == buffer_key:
                 return edge
@@ -103,27 +103,27 @@ class Graph:
 
     @cached_property
     def locations(self) -> dict[ExecutorId, ExecutorLocation]:
-        """Where the executors of the outermost graph stand."""
+        """The locations of the executors of this graph, as the outermost."""
         return {spec.id: ExecutorLocation(self, "", spec) for spec in self.executors.values()}
 
     @cached_property
     def nests(self) -> bool:
-        """Whether any executor is a nested workflow."""
+        """True if any executor is a nested workflow."""
         return any(spec.nested is not None for spec in self.executors.values())
 
     @cached_property
     def has_aliases(self) -> bool:
-        """Whether any executor, also in nested workflows, may be called otherwise in checkpoints."""
+        """True if any executor, also in nested workflows, has an alias."""
         nested = [spec.nested for spec in self.executors.values() if spec.nested is not None]
         return bool(self.aliases) or any(graph.has_aliases for graph in nested)
 
     @cached_property
     def depth(self) -> int:
-        """How deep workflows are nested here; 1 without any."""
+        """The number of graphs nested in each other, this one included."""
         return 1 + max((spec.nested.depth for spec in self.executors.values() if spec.nested), default=0)
 
     def at(self, path: str) -> Graph:
-        """The graph at a path: this one, or a nested one; raises ``KeyError`` if there is none."""
+        """Return the graph at a path: this one, or a nested one; raise ``KeyError`` if there is none."""
         graph = self
         for segment in path.split("/")[:-1]:
             nested = graph.executors[ExecutorId(segment.partition("#")[0])].nested
@@ -133,13 +133,13 @@ class Graph:
         return graph
 
     def locate(self, address: str) -> ExecutorLocation:
-        """Where the executor with this address stands; raises ``KeyError`` if there is none."""
+        """Return the location of the executor with this address; raise ``KeyError`` if there is none."""
         path = path_of(address)
         graph = self.at(path)
         return ExecutorLocation(graph, path, graph.executors[ExecutorId(address[len(path) :])])
 
     def position(self, address: str) -> tuple[int, ...]:
-        """Where an address comes in graph order; nested ones stand at their host's place, oldest first."""
+        """Return the position of an address in graph order; nested ones stand at their host's place, oldest first."""
         if "/" not in address:
             return (self.order[ExecutorId(address)],)
         segment, _, rest = address.partition("/")
@@ -149,11 +149,11 @@ class Graph:
         return (self.order[ExecutorId(host)], int(number), *nested.position(rest))
 
     def merge_for(self, scope_name: str, key: str) -> MergeRule | None:
-        """The merge declared for a key of a shared scope, or for the whole scope."""
+        """Return the merge declared for a key of a shared scope, or for the whole scope."""
         return self.merges.get((scope_name, key)) or self.merges.get((scope_name, None))
 
     def output_types(self) -> tuple[TypeForm, ...]:
-        """The types that the workflow gives out."""
+        """Return the types of the workflow's outputs."""
         forms: list[TypeForm] = []
         for executor_id, spec in self.executors.items():
             if self.output_from is not None and executor_id not in self.output_from:
@@ -174,17 +174,17 @@ class Graph:
         return fingerprint_of(self)
 
     def recognises(self, fingerprint: str) -> bool:
-        """Tell whether a run with this fingerprint belongs to this graph, also by the names that types had before."""
+        """Return True if a run with this fingerprint belongs to this graph, also by the names that types had before."""
         return fingerprint == self.fingerprint or fingerprint == fingerprint_by_classes(self)
 
     @cached_property
     def own_description(self) -> dict[str, Any]:
-        """What the graph looks like, as plain data, without those that it nests."""
+        """The graph as plain data, without those that it nests."""
         return own_description(self)
 
     @property
     def description(self) -> dict[str, Any]:
-        """What the graph looks like, as plain data that two graphs can be compared by (see ``described``)."""
+        """The graph as plain data, for comparison with another (see ``describe_graph``)."""
         import copy
 
         return copy.deepcopy(describe_graph(self))
@@ -196,7 +196,7 @@ class Graph:
 
 
 def ancestors(path: str) -> Iterator[str]:
-    """The path itself and those around it, but for the outermost.
+    """Yield the path itself and those around it, but for the outermost.
 
     >>> list(ancestors("outer#1/review#2/"))
     ['outer#1/review#2/', 'outer#1/']

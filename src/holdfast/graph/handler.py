@@ -1,4 +1,4 @@
-"""Handlers: how they are declared and what they declare."""
+"""Handlers: their decorators, and the types and policies that they declare."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _MARK = "__holdfast_handler__"
 
 
 class Policy(NamedTuple):
-    """What to do when a handler fails or takes too long; ``timeout`` is in seconds."""
+    """The retries and the timeout of a handler; ``timeout`` is in seconds."""
 
     retry: RetryPolicy | None = None
     timeout: float | None = None
 
     def check(self, place: str) -> Policy:
-        """This policy, if it can be meant."""
+        """Return this policy; raise ``GraphError`` if it makes no sense."""
         if type(self.retry) not in (RetryPolicy, type(None)):
             raise GraphError(f"{place}: retry must be a RetryPolicy, not {self.retry!r}")
         if self.timeout is not None and not (type(self.timeout) in (int, float) and self.timeout > 0):
@@ -44,7 +44,7 @@ class Policy(NamedTuple):
 
 
 class _Mark(NamedTuple):
-    """What the decorators leave on a method until the workflow is built."""
+    """The mark that decorators leave on a method until the workflow is built."""
 
     declared: DeclaredTypes
     policy: Policy
@@ -99,7 +99,7 @@ def handler(
     >>> [found.name for found in handlers_of(Count)]
     ['words', 'numbers']
     """
-    return _marked(
+    return _mark_handler(
         function, DeclaredTypes(input, output, workflow_output), Policy(retry, timeout), answers=False
     )
 
@@ -146,11 +146,11 @@ def response_handler(
     'deploy'
     """
     declared = DeclaredTypes(input, output, workflow_output, request)
-    return _marked(function, declared, Policy(retry, timeout), answers=True)
+    return _mark_handler(function, declared, Policy(retry, timeout), answers=True)
 
 
-def _marked(function: Any, declared: DeclaredTypes, policy: Policy, *, answers: bool) -> Any:
-    """The marked function, or the decorator that marks one; called by the decorators only, for its depth."""
+def _mark_handler(function: Any, declared: DeclaredTypes, policy: Policy, *, answers: bool) -> Any:
+    """Mark the function, or return the decorator that does; only for the decorators, because it counts frames."""
 
     def mark(method: Function) -> Function:
         _refuse_second(method, answers, depth=2)
@@ -179,17 +179,17 @@ def _refuse_second(function: Function, answers: bool, depth: int) -> None:
 
 
 def handlers_of(cls: type) -> tuple[Handler, ...]:
-    """The handlers of a class in order of definition, base classes first; an override keeps its role."""
+    """Return the handlers of a class in order of definition, base classes first; an override keeps its role."""
     marks: dict[str, _Mark] = {}
     for base in reversed(cls.__mro__):
         for name, attribute in vars(base).items():
             mark = getattr(attribute, _MARK, None)
             if mark is not None:
                 marks[name] = mark
-    return tuple(_resolved(cls, name, mark) for name, mark in marks.items())
+    return tuple(_resolve(cls, name, mark) for name, mark in marks.items())
 
 
-def _resolved(cls: type, name: str, mark: _Mark) -> Handler:
+def _resolve(cls: type, name: str, mark: _Mark) -> Handler:
     place = f"{'response handler' if mark.answers else 'handler'} {cls.__name__}.{name}"
     owner = next(base for base in cls.__mro__ if name in vars(base))
     variables = variables_of(cls, owner)

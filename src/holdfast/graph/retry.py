@@ -1,4 +1,4 @@
-"""What happens when a handler fails: how often it is tried again, after how long."""
+"""The retries of a handler that failed: their number and the waits between them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _BOUNDS = (("backoff", 0, _NO_END), ("longest", 0, _NO_END), ("multiplier", 1, _
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How often a turn is tried, and how long to wait in between.
+    """The number of attempts at a turn, and the waits between them.
 
     The wait before the second attempt is ``backoff`` seconds, then ``multiplier`` times the last, at most
     ``longest``; ``jitter`` is the fraction of it that is left to chance, so that many runs do not return at once.
@@ -35,7 +35,7 @@ class RetryPolicy:
     retry_on: tuple[type[BaseException], ...] | type[BaseException] | Callable[[Exception], bool] = Exception
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be meant."""
+        """Raise ``InvalidArgument`` for a field that makes no sense."""
         if type(self.attempts) is not int or self.attempts < 1:
             raise self._wrong("attempts", "a whole number of at least 1")
         for name, least, most in _BOUNDS:
@@ -56,7 +56,7 @@ class RetryPolicy:
         return InvalidArgument(f"RetryPolicy({name}={getattr(self, name)!r}): must be {wanted}")
 
     def allows(self, attempt: int, error: Exception) -> bool:
-        """Whether there is another attempt after ``attempt`` failed with ``error``."""
+        """Return True if there is another attempt after ``attempt`` failed with ``error``."""
         if attempt >= self.attempts:
             return False
         if isinstance(self.retry_on, type | tuple):
@@ -64,7 +64,7 @@ class RetryPolicy:
         return bool(self.retry_on(error))
 
     def wait_after(self, attempt: int, chance: float) -> float:
-        """Seconds to wait after ``attempt``, the first being 1; ``chance`` is a number from 0 to 1."""
+        """Return the seconds to wait after ``attempt``, the first being 1; ``chance`` is a number from 0 to 1."""
         if not self.backoff:
             return 0.0
         try:

@@ -1,4 +1,4 @@
-"""An executor's place in a graph: what it handles and how a run gets hold of it."""
+"""An executor in a graph: its handlers, and the way to get an instance of it for a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class ExecutorSpec:
-    """An executor's id, its handlers and how a run gets hold of it.
+    """An executor's id, its handlers and the way to get an instance of it for a run.
 
     ``nested`` is the graph of a nested workflow: such an executor has no handlers, it takes what the start of
     that graph takes and sends what that graph gives out.
@@ -52,7 +52,7 @@ class ExecutorSpec:
         self.create = create
         self.shared_instance = shared_instance
         self.nested = nested
-        # Whether turns of it are tried again, call its hook, keep fields at all, and are watched for other fields.
+        # True if turns of it are tried again, call its hook, keep fields, and are watched for changes of other fields.
         self.retries = any(handler.policy.retry is not None for handler in handlers)
         self.shareable = (shared_instance or executor_class).shareable
         self.hooked = executor_class.on_checkpointing is not Executor.on_checkpointing
@@ -100,7 +100,7 @@ class ExecutorSpec:
     def copy_with(
         self, id: ExecutorId, create: Callable[[], Executor], shared_instance: Executor | None
     ) -> ExecutorSpec:
-        """The spec of another executor of the same class: what it handles need not be read again."""
+        """Return the spec of another executor of the same class, without reading its handlers again."""
         spec = object.__new__(ExecutorSpec)
         for name in ExecutorSpec.__slots__:
             setattr(spec, name, getattr(self, name))
@@ -111,7 +111,7 @@ class ExecutorSpec:
         return spec
 
     def answerer(self, request: object, response_type: TypeForm) -> Handler | None:
-        """The response handler for such a request that takes all responses of that type: the most specific.
+        """Find the most specific response handler for such a request that takes all responses of that type.
 
         The request decides first, as for messages: by class, then by union member, then anything.
         """
@@ -131,7 +131,7 @@ class ExecutorSpec:
 
     @property
     def accepts(self) -> tuple[TypeForm, ...]:
-        """What it takes as a message."""
+        """The types that it takes as messages."""
         if self.nested is not None:
             return self.nested.executors[self.nested.start].accepts
         return tuple(
@@ -139,18 +139,18 @@ class ExecutorSpec:
         )
 
     def sends(self) -> tuple[TypeForm, ...]:
-        """What it may send along edges, returned values included."""
+        """Return the types that it may send along edges, returned values included."""
         if self.nested is not None:
             return distinct(self.nested.output_types())
         return distinct([form for h in self.handlers for form in (*h.signature.sends, *h.signature.returns)])
 
     def yields(self) -> tuple[TypeForm, ...]:
-        """What it declares as workflow output."""
+        """Return the types that it declares as workflow output."""
         return distinct([form for h in self.handlers for form in h.signature.yields])
 
 
 def _closeness(kind: type, form: TypeForm) -> tuple[int, int]:
-    """How close a form is to a class; smaller is closer."""
+    """Return the distance of a form from a class; smaller is closer."""
     if is_anything(form):
         return 2, 0
     options = members(form)
@@ -166,7 +166,7 @@ def _two_handlers(id: ExecutorId, what: str, first: Handler, second: Handler) ->
 
 
 def distinct(forms: Sequence[TypeForm]) -> tuple[TypeForm, ...]:
-    """The forms without doubles and without those that mean nothing; Any swallows all others."""
+    """Return the forms without doubles and without those that mean nothing; Any swallows all others."""
     if any(is_anything(form) for form in forms):
         return (Any,)
     # By more than their names: two modules may have a class of one name.
@@ -179,14 +179,14 @@ def spec_of(
     id: ExecutorId | None = None,
     known: dict[type[Executor], ExecutorSpec] | None = None,
 ) -> ExecutorSpec:
-    """The spec of a class, a recipe or an instance; ``known`` remembers those of classes that were read."""
+    """Return the spec of a class, a recipe or an instance; ``known`` remembers those of classes that were read."""
     if isinstance(placed, type):
         placed = Recipe.of(placed, default_id(placed), (), {})
     if isinstance(placed, WorkflowExecutor):
         return ExecutorSpec(id or placed.id, (), lambda: placed, type(placed), nested=placed.workflow.graph)
     if isinstance(placed, Recipe):
         cls = placed.executor_class
-        return _checked(_of_class(cls, id or placed.id, placed.create, None, known), cls)
+        return _check_class(_spec_of_class(cls, id or placed.id, placed.create, None, known), cls)
     instance = placed
     if getattr(instance, "id", None) is None:
         name = type(instance).__name__
@@ -194,13 +194,13 @@ def spec_of(
     own, create = id or instance.id, lambda: instance
     if isinstance(instance, FunctionExecutor):
         return ExecutorSpec(own, (instance.handler,), create, type(instance), instance)
-    spec = _checked(_of_class(type(instance), own, create, instance, known), type(instance))
+    spec = _check_class(_spec_of_class(type(instance), own, create, instance, known), type(instance))
     if not spec.shareable:
         _check_reset(instance, own)
     return spec
 
 
-def _of_class(
+def _spec_of_class(
     cls: type[Executor],
     id: ExecutorId,
     create: Callable[[], Executor],
@@ -217,13 +217,13 @@ def _of_class(
 
 
 def _own_hooks(cls: type[Executor]) -> list[str]:
-    """The names of the hooks that a class defines itself."""
+    """Return the names of the hooks that a class defines itself."""
     hooks = ("on_checkpointing", "on_checkpoint_restored")
     return [name for name in hooks if getattr(cls, name) is not getattr(Executor, name)]
 
 
-def _checked(spec: ExecutorSpec, cls: type[Executor]) -> ExecutorSpec:
-    """The spec, if its class can be meant so."""
+def _check_class(spec: ExecutorSpec, cls: type[Executor]) -> ExecutorSpec:
+    """Return the spec; raise ``GraphError`` if its class has no handler, or keeps fields though it is shareable."""
     if not spec.accepts:
         raise GraphError(
             f"executor {spec.id!r} has no handler; decorate a method with @handler, "

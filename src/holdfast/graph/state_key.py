@@ -24,7 +24,7 @@ else:
 
 
 class Merge(StrEnum):
-    """How a write to a shared key is combined with the value that is there, in graph order.
+    """The rule by which a write to a shared key is combined with the value that is there, in graph order.
 
     A key with a declared merge takes *updates*: what a handler queues is merged into the committed value,
     whether one turn of the superstep writes or ten. Where no value is committed the first update is the value.
@@ -93,7 +93,7 @@ _merges: dict[tuple[str | None, str], MergeRule | None] = {}
 
 
 def find_declared_merge(scope_name: str | None, name: str) -> MergeRule | None:
-    """The merge of the ``StateKey`` for such a key that was made last, of those that have one.
+    """Return the merge of the last ``StateKey`` that was made for this key with one.
 
     >>> key = StateKey("total", int, scope_name="Doc example", merge=Merge.ADD)
     >>> find_declared_merge("Doc example", "total")
@@ -103,7 +103,7 @@ def find_declared_merge(scope_name: str | None, name: str) -> MergeRule | None:
 
 
 def parse_merge(merge: object, place: str) -> MergeRule:
-    """The merge that ``merge`` stands for: a member of ``Merge``, its name, or a function."""
+    """Return the merge that ``merge`` stands for: a member of ``Merge``, its name, or a function."""
     if isinstance(merge, str):
         try:
             return Merge(merge)

@@ -1,4 +1,4 @@
-"""What makes a graph sound; each check names the executor, the edge and the fix."""
+"""The checks of a graph; each error names the executor, the edge and the fix."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def _check_known(graph: Graph) -> None:
             if executor_id not in graph.executors:
                 raise GraphError(
                     f"{describe_edge(edge)} names the executor {executor_id!r}, which is not in the workflow; "
-                    f"known are {_listed(graph.executors)}; "
+                    f"known are {_join_ids(graph.executors)}; "
                     f"add it with register_executor(..., name={executor_id!r}) or put the executor itself in the edge"
                 )
     for executor_id in graph.output_from or ():
         if executor_id not in graph.executors:
             raise GraphError(
                 f"with_output_from names {executor_id!r}, which is not in the workflow; "
-                f"known are {_listed(graph.executors)}"
+                f"known are {_join_ids(graph.executors)}"
             )
 
 
@@ -58,7 +58,7 @@ def _check_outputs(graph: Graph) -> None:
     """Refuse outputs from executors of which none yields anything: the results of the workflow would be lost."""
     if graph.output_from is not None and not graph.output_types():
         raise GraphError(
-            f"with_output_from names {_listed(graph.output_from)}, and none of them yields anything, so the workflow "
+            f"with_output_from names {_join_ids(graph.output_from)}, and none of them yields anything, so the workflow "
             f"would give nothing out: what an executor returns goes along its edges; let one call ctx.yield_output, or "
             f"name those that give something out"
         )
@@ -132,7 +132,7 @@ def _check_reachable(graph: Graph) -> None:
     unreachable = [executor_id for executor_id in graph.executors if executor_id not in reached]
     if unreachable:
         raise GraphError(
-            f"no path leads from the start executor {graph.start!r} to {_listed(unreachable)}; "
+            f"no path leads from the start executor {graph.start!r} to {_join_ids(unreachable)}; "
             f"add an edge to it or remove it"
         )
 
@@ -157,14 +157,14 @@ def _check_pair(edge: Edge, source_id: str, arriving: tuple[TypeForm, ...], targ
     if not any(can_match(sent, accepted) for sent in arriving for accepted in target.accepts):
         listed = " (a fan-in delivers a list)" if isinstance(edge, FanIn) else ""
         raise GraphError(
-            f"{describe_edge(edge)}: {source_id!r} sends {_typed(arriving)}{listed}, but {target.id!r} takes "
-            f"{_typed(target.accepts)}; give {target.id!r} a handler for it, or change what {source_id!r} sends"
+            f"{describe_edge(edge)}: {source_id!r} sends {_join_types(arriving)}{listed}, but {target.id!r} takes "
+            f"{_join_types(target.accepts)}; give {target.id!r} a handler for it, or change what {source_id!r} sends"
         )
 
 
-def _typed(forms: tuple[TypeForm, ...]) -> str:
+def _join_types(forms: tuple[TypeForm, ...]) -> str:
     return " or ".join(type_name(form) for form in forms)
 
 
-def _listed(ids: Iterable[ExecutorId]) -> str:
+def _join_ids(ids: Iterable[ExecutorId]) -> str:
     return ", ".join(repr(str(executor_id)) for executor_id in ids) or "none"

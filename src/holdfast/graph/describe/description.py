@@ -1,4 +1,4 @@
-"""What a graph looks like, as plain data: its fingerprint is a digest of it, and people can compare it."""
+"""The description of a graph as plain data: its fingerprint is a digest of it, and people can compare it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def describe_graph(graph: Graph) -> dict[str, Any]:
-    """The graph as plain data: executors, edges, declared types and labels; nothing that a refactoring changes.
+    """Return the graph as plain data: executors, edges, declared types and labels; nothing that a refactoring changes.
 
     An executor that nests a workflow has its fingerprint as ``nested``; ``workflows`` has the description of each
     of them by that fingerprint, also of those in deeper ones. So one that is nested in many places is described once.
@@ -36,7 +36,7 @@ def describe_graph(graph: Graph) -> dict[str, Any]:
 
 
 def description_text(graph: Graph) -> str:
-    """The description as JSON: compact, with sorted keys and in ASCII, so the same text for the same graph.
+    """Return the description as JSON: compact, with sorted keys and in ASCII, so the same text for the same graph.
 
     >>> from holdfast import WorkflowBuilder, executor
     >>> @executor
@@ -52,12 +52,12 @@ def description_text(graph: Graph) -> str:
 
 
 def fingerprint_of(graph: Graph) -> str:
-    """The digest of the graph's description, with those it nests as their own digests."""
+    """Return the digest of the graph's description; nested graphs enter it as their own digests."""
     return _digest(graph.own_description)
 
 
 def fingerprint_by_classes(graph: Graph) -> str:
-    """The fingerprint that graphs had when types were called as their classes are, whatever stored data called them."""
+    """Return the fingerprint of earlier versions, which called types by their classes and not by their stored names."""
 
     def describe_graph(spec: ExecutorSpec) -> dict[str, Any]:
         description = _executor(spec, type_name)
@@ -78,7 +78,7 @@ def _digest(description: dict[str, Any]) -> str:
 
 
 def own_description(graph: Graph) -> dict[str, Any]:
-    """What enters the fingerprint: any change here makes stored runs strangers to their workflows."""
+    """Return all that enters the fingerprint; any change here makes stored runs strangers to their workflows."""
     return {
         "start": graph.start,
         "executors": [_executor(spec, stored_type_name) for spec in graph.executors.values()],

@@ -28,7 +28,7 @@ UNNAMED = "the graphs differ in something that this version of Holdfast cannot n
 def describe_difference(
     before: Mapping[str, Any], after: Mapping[str, Any], graph: Graph | None = None
 ) -> list[str]:
-    """What happened to a graph between two descriptions of it, a line for each thing; none if nothing did.
+    """Return a line for each change between two descriptions of a graph; none if nothing changed.
 
     With ``graph``, the one that ``after`` describes, what its aliases say was renamed is not told as removed and
     added. Where they say nothing, a rename is guessed, and told as a guess. Lines after that use the new name.
@@ -39,39 +39,39 @@ def describe_difference(
     ["executor 'b' was added", "executor 'a' now takes bytes or str (was str)"]
     """
     try:
-        lines = list(_Comparison().lines(parse_description(before), parse_description(after), graph))
-        return lines or ([] if _fingerprinted(before) == _fingerprinted(after) else [UNNAMED])
+        lines = list(_GraphComparison().lines(parse_description(before), parse_description(after), graph))
+        return lines or ([] if _fingerprint_parts(before) == _fingerprint_parts(after) else [UNNAMED])
     except RecursionError:  # of values that no version ever wrote
         return [UNNAMED]
 
 
-def _fingerprinted(description: object) -> object:
-    """What enters the fingerprint: of nested workflows, their own."""
+def _fingerprint_parts(description: object) -> object:
+    """Return the parts of a description that enter the fingerprint: of nested workflows, their own fingerprints."""
     if not isinstance(description, Mapping):
         return description
     return {key: value for key, value in description.items() if key != "workflows"}
 
 
-class _Comparison:
+class _GraphComparison:
     """Compares two graphs and those that they nest; tells each pair of nested ones once."""
 
     def __init__(self) -> None:
-        self._told: dict[tuple[str, str, int], str] = {}
+        self._compared: dict[tuple[str, str, int], str] = {}
 
     def lines(
         self, old: DescribedGraph, new: DescribedGraph, graph: Graph | None, path: str = ""
     ) -> Iterator[str]:
         names: dict[str, str] = {}
         if old.executors is not None and new.executors is not None:
-            names = _declared(old.executors, new.executors, graph)
+            names = _read_aliases(old.executors, new.executors, graph)
             yield from (f"executor {was!r} is called {now!r} now (its alias)" for was, now in names.items())
-            guessed = guess_renames(_called(old, names), new)
+            guessed = guess_renames(_rename_executors(old, names), new)
             yield from (
                 f"executor {was!r} may be called {now!r} now: say so with .with_alias({was!r}, {now!r})"
                 for was, now in guessed.items()
             )
             names |= guessed
-        old = _called(old, names)
+        old = _rename_executors(old, names)
         if old.executors is not None and new.executors is not None:
             yield from _executor_lines(old.executors, new.executors)
         if None not in (old.start, new.start) and old.start != new.start:
@@ -79,14 +79,14 @@ class _Comparison:
         if old.edges is not None and new.edges is not None:
             yield from edge_lines(old.edges, new.edges)
         yield from _other_lines("the graph", old.others, new.others)
-        for was, now in _shared(old.executors or {}, new.executors or {}):
+        for was, now in _pair_executors(old.executors or {}, new.executors or {}):
             if was.nested is not None and now.nested is not None and was.nested != now.nested:
                 inner = graph.executors.get(ExecutorId(now.id)) if graph is not None else None
                 host = f"{path}/{now.id}" if path else now.id
                 fingerprints = (was.nested, now.nested)
-                yield from self._nested(fingerprints, old, new, inner.nested if inner else None, host)
+                yield from self._nested_lines(fingerprints, old, new, inner.nested if inner else None, host)
 
-    def _nested(
+    def _nested_lines(
         self,
         fingerprints: tuple[str, str],
         old: DescribedGraph,
@@ -94,12 +94,12 @@ class _Comparison:
         graph: Graph | None,
         path: str,
     ) -> Iterator[str]:
-        """What happened inside an executor that nests a workflow."""
+        """Yield the changes inside an executor that nests a workflow."""
         key = (*fingerprints, id(graph))
-        if key in self._told:
-            yield f"{_INSIDE}{path!r}: the same changes as in {self._told[key]!r}"
+        if key in self._compared:
+            yield f"{_INSIDE}{path!r}: the same changes as in {self._compared[key]!r}"
             return
-        self._told[key] = path
+        self._compared[key] = path
         inside = [
             parse_description(of.workflows.get(name), of.workflows)
             for of, name in zip((old, new), fingerprints, strict=True)
@@ -110,8 +110,8 @@ class _Comparison:
             yield line if line.startswith(_INSIDE) else f"{_INSIDE}{path!r}: {line}"
 
 
-def _called(graph: DescribedGraph, names: Mapping[str, str]) -> DescribedGraph:
-    """The graph with executors called by their new names."""
+def _rename_executors(graph: DescribedGraph, names: Mapping[str, str]) -> DescribedGraph:
+    """Return the graph with its executors under their new names."""
     if not names:
         return graph
     executors = {
@@ -133,7 +133,7 @@ def _executor_lines(
 ) -> Iterator[str]:
     yield from (f"executor {name!r} was removed" for name in old if name not in new)
     yield from (f"executor {name!r} was added" for name in new if name not in old)
-    for was, now in _shared(old, new):
+    for was, now in _pair_executors(old, new):
         yield from _type_lines(was, now)
         if (was.nested is None) != (now.nested is None):
             what = "is a nested workflow now" if now.nested else "is no longer a nested workflow"
@@ -144,7 +144,7 @@ def _executor_lines(
     yield from describe_moves(pairs, [f"executor {name!r}" for name in new])
 
 
-def _shared(
+def _pair_executors(
     old: Mapping[str, DescribedExecutor], new: Mapping[str, DescribedExecutor]
 ) -> list[tuple[DescribedExecutor, DescribedExecutor]]:
     return [(old[name], executor) for name, executor in new.items() if name in old]
@@ -173,10 +173,10 @@ def _other_lines(whose: str, old: Mapping[str, str], new: Mapping[str, str]) -> 
 # -- renames ---------------------------------------------------------------------------------------
 
 
-def _declared(
+def _read_aliases(
     old: Mapping[str, DescribedExecutor], new: Mapping[str, DescribedExecutor], graph: Graph | None
 ) -> dict[str, str]:
-    """What the aliases of the graph rename; not two into one."""
+    """Return the renames that the aliases of the graph declare; two executors are never renamed to one."""
     found: dict[str, str] = {}
     for was, now in graph.aliases.items() if graph is not None else ():
         if was in old and now in new and now not in old and now not in found.values():
@@ -185,7 +185,7 @@ def _declared(
 
 
 def guess_renames(old: DescribedGraph, new: DescribedGraph) -> dict[str, str]:
-    """Which removed executors stand in the new graph under another name, as far as only one can be meant.
+    """Find removed executors that stand in the new graph under another name, if only one comes into question.
 
     That is one with the same types and corresponding edges. Once one is found, the edges of its neighbours say
     more, so this goes on until nothing new is found.
@@ -193,15 +193,15 @@ def guess_renames(old: DescribedGraph, new: DescribedGraph) -> dict[str, str]:
     if old.executors is None or new.executors is None or old.edges is None or new.edges is None:
         return {}
     found: dict[str, str] = {}
-    while more := _guessed_at_once(_called(old, found), new):
+    while more := _guess_unambiguous(_rename_executors(old, found), new):
         found |= more
     # Neighbours of which nothing was known may have turned out to be others.
-    while wrong := [name for name in found if not _corresponds(name, found, old, new)]:
+    while wrong := [name for name in found if not _edges_correspond(name, found, old, new)]:
         found = {was: now for was, now in found.items() if was not in wrong}
     return {name: found[name] for name in old.executors if name in found}
 
 
-def _guessed_at_once(old: DescribedGraph, new: DescribedGraph) -> dict[str, str]:
+def _guess_unambiguous(old: DescribedGraph, new: DescribedGraph) -> dict[str, str]:
     there, here = old.executors or {}, new.executors or {}
     known = there.keys() & here.keys()
     gone = _by_signature([there[name] for name in there if name not in known], old, known)
@@ -213,17 +213,17 @@ def _guessed_at_once(old: DescribedGraph, new: DescribedGraph) -> dict[str, str]
     }
 
 
-def _corresponds(name: str, names: Mapping[str, str], old: DescribedGraph, new: DescribedGraph) -> bool:
-    before = [edge.rename(names) for edge in _touching(name, old)]
-    return Counter(before) == Counter(_touching(names[name], new))
+def _edges_correspond(name: str, names: Mapping[str, str], old: DescribedGraph, new: DescribedGraph) -> bool:
+    before = [edge.rename(names) for edge in _edges_at(name, old)]
+    return Counter(before) == Counter(_edges_at(names[name], new))
 
 
-def _touching(name: str, graph: DescribedGraph) -> list[DescribedEdge]:
+def _edges_at(name: str, graph: DescribedGraph) -> list[DescribedEdge]:
     return [edge for edge in graph.edges or () if name in edge.sources or name in edge.targets]
 
 
 class _Signature(NamedTuple):
-    """What tells executors apart but for their names."""
+    """All that tells two executors apart, but for their names."""
 
     types: tuple[tuple[str, ...], ...]
     answers: frozenset[tuple[str, str]]
@@ -243,7 +243,7 @@ def _by_signature(
 
 
 def _signature(executor: DescribedExecutor, graph: DescribedGraph, known: frozenset[str]) -> _Signature:
-    touching = _touching(executor.id, graph)
+    touching = _edges_at(executor.id, graph)
     # Neighbours that may be renamed themselves say nothing but that they are there.
     others = {name: "?" for edge in touching for name in (*edge.sources, *edge.targets) if name not in known}
     edges = [edge.rename({**others, executor.id: "!"}) for edge in touching]

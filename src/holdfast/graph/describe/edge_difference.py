@@ -1,4 +1,4 @@
-"""What became of the edges between two graphs, in words."""
+"""The difference between the edges of two graphs, in words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNNAMED = "changed in something that this version of Holdfast cannot name"
 
 
 def edge_lines(before: Sequence[DescribedEdge], after: Sequence[DescribedEdge]) -> Iterator[str]:
-    """What was removed, what changed, what was added and what comes in another order.
+    """Yield a line for each edge that was removed, changed, added or moved to another place in the order.
 
     >>> a, b = DescribedEdge("direct", ("a",), (Way("b"),)), DescribedEdge("direct", ("a",), (Way("b", label="P0"),))
     >>> list(edge_lines([a], [b])), list(edge_lines([a], []))
@@ -33,7 +33,7 @@ def edge_lines(before: Sequence[DescribedEdge], after: Sequence[DescribedEdge]) 
 
 
 def text_of(edge: DescribedEdge) -> str:
-    """An edge as people name it.
+    """Return the edge as messages name it.
 
     >>> text_of(DescribedEdge("switch", ("a",), (Way("b", True, "P0"), Way("c"))))
     "switch 'a' -> 'b' ('P0'), 'c' (default)"
@@ -63,7 +63,7 @@ def _way_text(way: Way, kind: str) -> str:
 
 
 def pair_up(before: Sequence[T], after: Sequence[T], kinship: Callable[[T, T], int]) -> list[Pair]:
-    """Which of those before is which of those after: the equal ones, then the closest ones that are akin at all."""
+    """Pair things of before with things of after: equal ones first, then the most closely related ones."""
     places: dict[T, list[int]] = {}
     for new, thing in enumerate(after):
         places.setdefault(thing, []).append(new)
@@ -85,7 +85,7 @@ def pair_up(before: Sequence[T], after: Sequence[T], kinship: Callable[[T, T], i
 
 
 def _kinship(old: DescribedEdge, new: DescribedEdge) -> int:
-    """How much two different edges are still the same one; 0 if they are not."""
+    """Return how closely two different edges are related; 0 if they are not."""
     if old.kind != new.kind:
         return 0
     if old.kind == "fan-in":
@@ -103,7 +103,7 @@ def _kinship(old: DescribedEdge, new: DescribedEdge) -> int:
 
 
 def describe_moves(pairs: Sequence[Pair], names: Sequence[str]) -> Iterator[str]:
-    """What comes in another order: as few as possible, each with what it comes after now."""
+    """Yield a line for each thing that moved in the order, as few as possible, with its new predecessor."""
     order = [new for _, new in pairs]
     staying = set(_longest_rise(order))
     following = sorted(order)
@@ -114,7 +114,7 @@ def describe_moves(pairs: Sequence[Pair], names: Sequence[str]) -> Iterator[str]
 
 
 def _longest_rise(numbers: Sequence[int]) -> list[int]:
-    """The longest part of distinct numbers that rises.
+    """Return the longest rising subsequence of distinct numbers.
 
     >>> _longest_rise([3, 0, 1, 2])
     [0, 1, 2]
@@ -189,7 +189,7 @@ def _case(way: Way) -> str:
 
 
 def _case_kinship(old: Way, new: Way) -> int:
-    """A label says more than a target about which case it is; a default is never a case."""
+    """Return how closely two cases are related; a label says more than a target, and a default is never a case."""
     if old.conditional != new.conditional:
         return 0
     same_label = old.label is not None and old.label == new.label

@@ -1,7 +1,7 @@
-"""Reading the description of a graph, whichever version of Holdfast wrote it.
+"""Parses the description of a graph, whichever version of Holdfast wrote it.
 
-What is missing is not known; what this version does not know is kept as it is, so that two can be compared. Nothing
-here raises because of what a description says.
+Missing parts are None; parts that this version does not know are kept as text, so that two can be compared. Nothing
+here raises because of the contents of a description.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _LONGEST = 120
 
 
 class Way(NamedTuple):
-    """Where an edge leads: to one target, for messages that meet its condition if it has one."""
+    """One target of an edge, for messages that meet its condition if it has one."""
 
     target: str
     conditional: bool = False
@@ -33,14 +33,14 @@ class DescribedEdge(NamedTuple):
     sources: tuple[str, ...] = ()
     ways: tuple[Way, ...] = ()
     rest: str = ""
-    """What this version does not know, as text."""
+    """The parts that this version does not know, as text."""
 
     @property
     def targets(self) -> tuple[str, ...]:
         return tuple(way.target for way in self.ways)
 
     def rename(self, names: Mapping[str, str]) -> DescribedEdge:
-        """The edge between the executors as they are called in ``names``."""
+        """Return the edge with its executors renamed by ``names``."""
         sources = tuple(names.get(source, source) for source in self.sources)
         ways = tuple(way._replace(target=names.get(way.target, way.target)) for way in self.ways)
         return self._replace(sources=sources, ways=ways)
@@ -67,7 +67,7 @@ class DescribedGraph(NamedTuple):
 
 
 def parse_description(description: object, workflows: Mapping[str, object] | None = None) -> DescribedGraph:
-    """A description as it can be compared; that of a nested workflow is given the ``workflows`` around it.
+    """Parse a description for comparison; that of a nested workflow needs the ``workflows`` around it.
 
     >>> parse_description({"start": "a", "executors": [{"id": "a", "accepts": ["str"]}, "?"]}).executors["a"].types
     {'accepts': ('str',)}
@@ -150,5 +150,5 @@ def _is_names(said: object) -> TypeGuard[Sequence[str]]:
 
 
 def _name(said: object) -> str:
-    """A text of one line that a terminal can show."""
+    """Return a text of one line that a terminal can show."""
     return said if isinstance(said, str) and said.isprintable() else show_value(said, _LONGEST)

@@ -1,4 +1,4 @@
-"""Drawing a graph as Mermaid or DOT text."""
+"""Drawings of a graph, as Mermaid and DOT text."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class _Arrow(NamedTuple):
 
 
 def to_mermaid(graph: Graph) -> str:
-    """The graph as a Mermaid flowchart; conditional routes are dotted, nested workflows stand in boxes."""
+    """Draw the graph as a Mermaid flowchart; conditional routes are dotted, nested workflows stand in boxes."""
     names = _Names()
     return "\n".join(["flowchart TD", *_mermaid_lines(graph, "", names, "    ")]) + "\n"
 
 
 def _mermaid_lines(graph: Graph, path: str, names: _Names, indent: str) -> Iterator[str]:
     for executor_id, spec in graph.executors.items():
-        text = _escaped(executor_id, _MERMAID)
+        text = _escape(executor_id, _MERMAID)
         name = names[path + executor_id]
         if spec.nested is not None:
             yield f'{indent}subgraph {name}["{text}"]'
@@ -39,38 +39,38 @@ def _mermaid_lines(graph: Graph, path: str, names: _Names, indent: str) -> Itera
         yield f'{indent}{names[join]}(("fan-in"))'
     for arrow in _arrows(graph, path):
         line = "-.->" if arrow.tentative else "-->"
-        label = f'|"{_escaped(arrow.label, _MERMAID)}"|' if arrow.label else ""
+        label = f'|"{_escape(arrow.label, _MERMAID)}"|' if arrow.label else ""
         yield f"{indent}{names[arrow.source]} {line}{label} {names[arrow.target]}"
 
 
 def to_dot(graph: Graph, name: str) -> str:
-    """The graph in the DOT language of Graphviz; conditional routes are dashed, nested workflows are clusters."""
-    head = [f"digraph {_quoted(name)} {{", "    node [shape=box];"]
+    """Draw the graph in the DOT language of Graphviz; conditional routes are dashed, nested workflows are clusters."""
+    head = [f"digraph {_quote(name)} {{", "    node [shape=box];"]
     return "\n".join([*head, *_dot_lines(graph, "", "    "), "}"]) + "\n"
 
 
 def _dot_lines(graph: Graph, path: str, indent: str) -> Iterator[str]:
     for executor_id, spec in graph.executors.items():
-        node = _quoted(path + executor_id)
-        label = f"label={_quoted(executor_id)}" if path else ""
+        node = _quote(path + executor_id)
+        label = f"label={_quote(executor_id)}" if path else ""
         if spec.nested is not None:
             inner = f"{path}{executor_id}/"
-            yield f"{indent}subgraph {_quoted('cluster ' + path + executor_id)} {{"
+            yield f"{indent}subgraph {_quote('cluster ' + path + executor_id)} {{"
             yield f"{indent}    {node} [{', '.join(filter(None, [label, 'shape=folder']))}];"
             yield from _dot_lines(spec.nested, inner, indent + "    ")
-            yield f"{indent}    {node} -> {_quoted(inner + spec.nested.start)} [style=dotted];"
+            yield f"{indent}    {node} -> {_quote(inner + spec.nested.start)} [style=dotted];"
             yield f"{indent}}}"
         else:
             shape = "shape=oval" if executor_id == graph.start else ""
             attributes = ", ".join(filter(None, [label, shape]))
             yield f"{indent}{node}{f' [{attributes}]' if attributes else ''};"
     for join in _joins(graph, path):
-        yield f'{indent}{_quoted(join)} [shape=circle, label="fan-in"];'
+        yield f'{indent}{_quote(join)} [shape=circle, label="fan-in"];'
     for arrow in _arrows(graph, path):
-        attributes = f"label={_quoted(arrow.label)}" if arrow.label else ""
+        attributes = f"label={_quote(arrow.label)}" if arrow.label else ""
         attributes = ", ".join(filter(None, [attributes, "style=dashed" if arrow.tentative else ""]))
         suffix = f" [{attributes}]" if attributes else ""
-        yield f"{indent}{_quoted(arrow.source)} -> {_quoted(arrow.target)}{suffix};"
+        yield f"{indent}{_quote(arrow.source)} -> {_quote(arrow.target)}{suffix};"
 
 
 def _joins(graph: Graph, path: str) -> Iterator[str]:
@@ -118,9 +118,9 @@ _MERMAID = {"#": "#35;", "&": "#amp;", '"': "#quot;", "\n": "<br>", "<": "#lt;",
 _DOT = {'"': '\\"', "\\": "\\\\", "\n": "\\n"}.get
 
 
-def _quoted(text: str) -> str:
-    return '"' + _escaped(text, _DOT) + '"'
+def _quote(text: str) -> str:
+    return '"' + _escape(text, _DOT) + '"'
 
 
-def _escaped(text: str, escape: Callable[[str, str], str]) -> str:
+def _escape(text: str, escape: Callable[[str, str], str]) -> str:
     return "".join(escape(character, character) for character in text)

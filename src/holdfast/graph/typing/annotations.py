@@ -1,4 +1,4 @@
-"""Reading what the signature of a handler declares."""
+"""The signatures of handlers: the types that their annotations declare."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Function: TypeAlias = Callable[..., Any]
 
 
 class DeclaredTypes(NamedTuple):
-    """What a decorator says where annotations cannot: None means "read the annotation"."""
+    """The types that a decorator declares in place of annotations; None means "read the annotation"."""
 
     accepts: TypeForm | None = None
     sends: TypeForm | None = None
@@ -26,7 +26,7 @@ class DeclaredTypes(NamedTuple):
 
 
 class HandlerSignature(NamedTuple):
-    """What a handler accepts, sends and yields, by declaration or annotation.
+    """The types that a handler accepts, sends and yields, by declaration or annotation.
 
     ``returns`` are the types of returned values: sent where there are outgoing edges, else yielded. A response
     handler has a ``request``, whose responses it ``accepts``.
@@ -42,7 +42,7 @@ class HandlerSignature(NamedTuple):
 
 
 def find_uncallable_signature(function: Function, count: int) -> str | None:
-    """Give the signature of a function that cannot be called with ``count`` arguments, as text.
+    """Return the signature of a function that cannot be called with ``count`` arguments, as text.
 
     None if it can be called so, and for the few whose signature cannot be read, like ``bool``.
 
@@ -63,7 +63,7 @@ def find_uncallable_signature(function: Function, count: int) -> str | None:
 
 
 def find_local_names(function: Function, depth: int) -> dict[str, Any]:
-    """The local names of calling frames that string annotations of ``function`` may refer to.
+    """Return the local names of calling frames that string annotations of ``function`` may refer to.
 
     ``from __future__ import annotations`` leaves only text, and classes that are local to a function are
     reachable only from its frame: so they are looked up while that frame is still there, at decoration.
@@ -71,7 +71,7 @@ def find_local_names(function: Function, depth: int) -> dict[str, Any]:
     texts = [text for text in function.__annotations__.values() if isinstance(text, str)]
     if not texts:
         return {}
-    words = {word for text in texts for word in _words(text)}
+    words = {word for text in texts for word in _find_words(text)}
     found: dict[str, Any] = {}
     frame: types.FrameType | None = sys._getframe(depth)
     # Only the frames of what encloses the function in the source: "make.<locals>.Triage" in "make".
@@ -83,7 +83,7 @@ def find_local_names(function: Function, depth: int) -> dict[str, Any]:
     return found
 
 
-def _words(text: str) -> set[str]:
+def _find_words(text: str) -> set[str]:
     spaced = "".join(
         character if character.isidentifier() or character.isdigit() else " " for character in text
     )
@@ -99,12 +99,12 @@ def read_signature(
     answers: bool = False,
     variables: Mapping[Any, TypeForm] = MappingProxyType({}),
 ) -> HandlerSignature:
-    """What the signature of ``function`` declares; ``place`` names it in errors.
+    """Read the types that the signature of ``function`` declares; ``place`` names it in errors.
 
     ``variables`` is what the type variables of its class stand for.
     """
     wanted = 2 if answers else 1
-    parameters = _filled(function, wanted + 1)
+    parameters = _find_filled_parameters(function, wanted + 1)
     example = "request: str, response: bool" if answers else "message: str"
     shape = f"like (self, {example}, ctx: WorkflowContext[str]), but its signature is {signature(function)}"
     if not wanted <= len(parameters) <= wanted + 1 or any(p.kind in _VARIADIC for p in parameters):
@@ -114,7 +114,7 @@ def read_signature(
         raise GraphError(
             f"{place} is a generator; give values out with ctx.send_message and ctx.yield_output instead of yield"
         )
-    hints = _hints(function, place, locals_)
+    hints = _read_hints(function, place, locals_)
     if variables:
         hints = {name: substitute_variables(hint, variables) for name, hint in hints.items()}
         declared = DeclaredTypes(
@@ -125,7 +125,7 @@ def read_signature(
             taken = "message" if not answers else "response" if number == wanted else "request"
             first = "the request and the response come" if answers else "the message comes"
             raise GraphError(f"{place} takes its context as its {taken}: {first} first, {shape}")
-    said = _said_by_decorator(declared, parameters, wanted)
+    said = _annotations_replaced(declared, parameters, wanted)
     for name in (*(parameter.name for parameter in parameters), "return"):
         if name in hints and name not in said:
             _check_no_variable(
@@ -133,15 +133,15 @@ def read_signature(
             )
     for keyword, form in zip(("input", "output", "workflow_output", "request"), declared, strict=True):
         _check_no_variable(form, f"{keyword}=", place)
-    request = _declared(hints, parameters[0], place, declared.request, "request") if answers else None
-    accepts = _declared(hints, parameters[wanted - 1], place, declared.accepts, "input")
+    request = _declared_type(hints, parameters[0], place, declared.request, "request") if answers else None
+    accepts = _declared_type(hints, parameters[wanted - 1], place, declared.accepts, "input")
     takes_context = len(parameters) > wanted
     is_async = iscoroutinefunction(function)
     sends: tuple[TypeForm, ...] = ()
     yields: tuple[TypeForm, ...] = ()
     if takes_context:
         context = parameters[wanted]
-        sends, yields = _context_types(hints.get(context.name, WorkflowContext), context.name, place)
+        sends, yields = _read_context_types(hints.get(context.name, WorkflowContext), context.name, place)
         if not is_async:
             raise GraphError(
                 f"{place} is not async, so it cannot await its context: "
@@ -149,17 +149,17 @@ def read_signature(
             )
     return HandlerSignature(
         accepts=accepts,
-        sends=sends if declared.sends is None else _something(declared.sends),
-        yields=yields if declared.yields is None else _something(declared.yields),
-        returns=_something(hints.get("return", Any)),
+        sends=sends if declared.sends is None else _drop_nothing(declared.sends),
+        yields=yields if declared.yields is None else _drop_nothing(declared.yields),
+        returns=_drop_nothing(hints.get("return", Any)),
         takes_context=takes_context,
         is_async=is_async,
         request=request,
     )
 
 
-def _filled(function: Function, most: int) -> list[Parameter]:
-    """The parameters of a handler that are given something, without ``self``.
+def _find_filled_parameters(function: Function, most: int) -> list[Parameter]:
+    """Return the parameters of a handler that get an argument, without ``self``.
 
     What follows the context and has a default is left to that: the ``ct=None`` of programs that come from elsewhere.
     """
@@ -168,10 +168,10 @@ def _filled(function: Function, most: int) -> list[Parameter]:
     return [*parameters[:most], *left]
 
 
-def _declared(
+def _declared_type(
     hints: dict[str, Any], parameter: Parameter, place: str, declared: TypeForm | None, keyword: str
 ) -> TypeForm:
-    """The type of a parameter, by declaration or annotation."""
+    """Return the type of a parameter, by declaration or annotation."""
     if declared is not None:
         return declared
     if parameter.name not in hints:
@@ -186,9 +186,9 @@ _STARRED = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _VARIADIC = (*_STARRED, Parameter.KEYWORD_ONLY)
 
 
-def _hints(function: Function, place: str, locals_: dict[str, Any]) -> dict[str, Any]:
+def _read_hints(function: Function, place: str, locals_: dict[str, Any]) -> dict[str, Any]:
     closure = (
-        dict(zip(function.__code__.co_freevars, _cells(function), strict=True))
+        dict(zip(function.__code__.co_freevars, _closure_contents(function), strict=True))
         if function.__closure__
         else {}
     )
@@ -205,7 +205,7 @@ def _hints(function: Function, place: str, locals_: dict[str, Any]) -> dict[str,
         ) from error
 
 
-def _cells(function: Function) -> list[Any]:
+def _closure_contents(function: Function) -> list[Any]:
     contents = []
     for cell in function.__closure__ or ():
         try:
@@ -215,7 +215,7 @@ def _cells(function: Function) -> list[Any]:
     return contents
 
 
-def _context_types(
+def _read_context_types(
     hint: TypeForm, name: str, place: str
 ) -> tuple[tuple[TypeForm, ...], tuple[TypeForm, ...]]:
     if hint is Any or hint is WorkflowContext:
@@ -223,7 +223,7 @@ def _context_types(
     origin: Any = get_origin(hint)
     if origin is WorkflowContext:
         sends, yields = get_args(hint)
-        return _something(sends), _something(yields)
+        return _drop_nothing(sends), _drop_nothing(yields)
     raise GraphError(
         f"{place}: its second parameter {name!r} is the context, annotate it as WorkflowContext "
         f"or WorkflowContext[what it sends, what it yields]"
@@ -235,8 +235,8 @@ def _is_context(hint: TypeForm) -> bool:
     return WorkflowContext in (hint, origin)
 
 
-def _said_by_decorator(declared: DeclaredTypes, parameters: list[Parameter], wanted: int) -> set[str]:
-    """Name the annotations in place of which the decorator says what is meant."""
+def _annotations_replaced(declared: DeclaredTypes, parameters: list[Parameter], wanted: int) -> set[str]:
+    """Return the names of annotations that the decorator's types replace."""
     said = {"return"} if declared.sends is not None or declared.yields is not None else set()
     if declared.accepts is not None:
         said.add(parameters[wanted - 1].name)
@@ -259,6 +259,6 @@ def _check_no_variable(hint: TypeForm, what: str, place: str) -> None:
         )
 
 
-def _something(form: TypeForm) -> tuple[TypeForm, ...]:
-    """The members of ``form`` that are something: None and Never mean nothing."""
+def _drop_nothing(form: TypeForm) -> tuple[TypeForm, ...]:
+    """Return the members of ``form`` but for None and Never, which mean nothing."""
     return tuple(member for member in members(form) if not is_nothing(member))

@@ -1,4 +1,4 @@
-"""Bringing an answer from the outside to its declared type."""
+"""The conversion of an answer from the outside to its declared type."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from holdfast.graph.typing.types import (
 
 
 class Unconvertible(Exception):
-    """Why a value cannot be brought to a type, with the path of the part."""
+    """A value cannot be converted to a type; the message has the path of the part and the reason."""
 
 
 def convert(value: object, form: TypeForm, path: str = "response") -> Any:
-    """``value`` as ``form``: as it is where it matches, else made from plain data, as a web page would send it.
+    """Convert ``value`` to ``form``: unchanged if it matches, else made from plain data, as a web page would send it.
 
     A dict becomes a dataclass, a list a tuple or set, a str an Enum, a date or a UUID, an int a float.
 
@@ -52,7 +52,7 @@ def convert(value: object, form: TypeForm, path: str = "response") -> Any:
 
 
 def _as_one(value: Any, form: TypeForm, path: str) -> Any:
-    """``value`` as one union member."""
+    """Convert ``value`` to one union member."""
     origin = _CONCRETE.get(origin_of(form), origin_of(form))
     if origin is Literal or origin is typing.Any or not isinstance(origin, type):
         raise _unfit(value, form, path)
@@ -61,19 +61,19 @@ def _as_one(value: Any, form: TypeForm, path: str) -> Any:
     if issubclass(origin, Enum):
         return _as_enum(value, origin, path)
     if hasattr(origin, "model_validate"):  # a pydantic model knows best
-        return _called(origin.model_validate, value, form, path)
+        return _call(origin.model_validate, value, form, path)
     if issubclass(origin, list | tuple | set | frozenset | dict):
         return _as_container(value, origin, args_of(form), path)
     if origin is float and type(value) is int:
         return float(value)
     if isinstance(value, str) and hasattr(origin, "fromisoformat"):
-        return _called(origin.fromisoformat, value, form, path)
+        return _call(origin.fromisoformat, value, form, path)
     if isinstance(value, str) and (origin.__module__, origin.__name__) in _FROM_TEXT:
-        return _called(origin, value, form, path)
+        return _call(origin, value, form, path)
     raise _unfit(value, form, path)
 
 
-# What stands for an abstract container.
+# The class to make for an abstract container.
 _CONCRETE: dict[Any, type] = {
     **dict.fromkeys((abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable), list),
     **dict.fromkeys((abc.Mapping, abc.MutableMapping), dict),
@@ -88,7 +88,7 @@ def _unfit(value: object, form: TypeForm, path: str) -> Unconvertible:
     return Unconvertible(f"{path}: {explain_misfit(value, form)}")
 
 
-def _called(make: Any, value: object, form: TypeForm, path: str) -> Any:
+def _call(make: Any, value: object, form: TypeForm, path: str) -> Any:
     try:
         return make(value)
     except Exception as error:  # whatever the class makes of it
@@ -106,7 +106,7 @@ def _as_enum(value: object, origin: type[Enum], path: str) -> Enum:
 
 
 def _as_record(value: object, origin: Any, path: str) -> Any:
-    """A dict as a dataclass, TypedDict or NamedTuple; a list as a NamedTuple."""
+    """Convert a dict to a dataclass, TypedDict or NamedTuple, or a list to a NamedTuple."""
     hints = _hints(origin)
     if dataclasses.is_dataclass(origin):
         fields = {
@@ -127,25 +127,29 @@ def _as_record(value: object, origin: Any, path: str) -> Any:
             value = dict(zip(fields, value, strict=False))
     if not isinstance(value, dict):
         raise Unconvertible(
-            f"{path}: a {type(value).__name__}, not {origin.__name__} (a dict with {_names(fields)})"
+            f"{path}: a {type(value).__name__}, not {origin.__name__} (a dict with {_join_names(fields)})"
         )
     if missing := needed - value.keys():
-        raise Unconvertible(f"{path}: {origin.__name__} needs {_names(sorted(missing))}, which is missing")
+        raise Unconvertible(
+            f"{path}: {origin.__name__} needs {_join_names(sorted(missing))}, which is missing"
+        )
     if unknown := [name for name in value if name not in fields]:
-        raise Unconvertible(f"{path}: {origin.__name__} has no {_names(unknown)}; it has {_names(fields)}")
+        raise Unconvertible(
+            f"{path}: {origin.__name__} has no {_join_names(unknown)}; it has {_join_names(fields)}"
+        )
     parts = {name: convert(part, fields[name], f"{path}.{name}") for name, part in value.items()}
-    return _called(lambda given: origin(**given), parts, origin, path)
+    return _call(lambda given: origin(**given), parts, origin, path)
 
 
 def _hints(origin: Any) -> dict[str, TypeForm]:
-    """The types of the fields; what cannot be resolved may hold anything."""
+    """Return the types of the fields; a field with an annotation that cannot be resolved may hold anything."""
     try:
         return typing.get_type_hints(origin)
     except (NameError, TypeError):
         return {}
 
 
-def _names(names: Any) -> str:
+def _join_names(names: Any) -> str:
     return ", ".join(repr(name) for name in names)
 
 
@@ -158,7 +162,7 @@ def _as_container(value: Any, origin: type, args: tuple[TypeForm, ...] | None, p
             (convert(key, of_key, f"{path} key {key!r}"), convert(part, of_value, f"{path}[{key!r}]"))
             for key, part in value.items()
         ]
-        return _called(origin, pairs, origin, path)
+        return _call(origin, pairs, origin, path)
     if not isinstance(value, list | tuple | set | frozenset):
         raise _unfit(value, origin, path)
     parts = list(value)
@@ -166,11 +170,11 @@ def _as_container(value: Any, origin: type, args: tuple[TypeForm, ...] | None, p
     if forms is None:
         raise Unconvertible(f"{path}: has {len(parts)} elements, not {len(args or ())}")
     paths = [f"{path}[{index}]" for index in range(len(parts))]
-    return _called(origin, list(map(convert, parts, forms, paths)), origin, path)
+    return _call(origin, list(map(convert, parts, forms, paths)), origin, path)
 
 
 def _element_forms(origin: type, args: tuple[TypeForm, ...] | None, count: int) -> list[TypeForm] | None:
-    """The form of each element, or None where there are too many or too few."""
+    """Return the form of each element, or None if there are too many or too few."""
     if args is None:
         return [Any] * count
     if issubclass(origin, tuple) and not (len(args) == 2 and args[1] is Ellipsis):

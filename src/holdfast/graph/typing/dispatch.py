@@ -1,4 +1,4 @@
-"""Which handler of an executor takes which message."""
+"""The dispatch of messages: finds the handler of an executor for a message, by type."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Dispatch(Generic[H]):
         self._by_value |= self._contested
 
     def find(self, value: object) -> H | None:
-        """Give the handler for a value, or None; one dict lookup where the type alone decides.
+        """Return the handler for a value, or None; one dict lookup where the type alone decides.
 
         >>> Dispatch([(list[int], "ints"), (list[str], "words")]).find(["a"])
         'words'
@@ -71,7 +71,7 @@ class Dispatch(Generic[H]):
         return self._search(value) if found is _UNKNOWN else found
 
     def duplicates(self) -> list[tuple[TypeForm, H, H]]:
-        """Give each type that two handlers claim at the same level, with the handler that wins and the other.
+        """Return each type that two handlers claim at the same level, with the handler that wins and the other.
 
         >>> Dispatch([(int | str, "a"), (str | None, "b"), (str, "c")]).duplicates()
         [(<class 'str'>, 'a', 'b')]
@@ -116,12 +116,12 @@ class Dispatch(Generic[H]):
 
 
 def _level(form: TypeForm) -> int:
-    """Give the level a form is asked at: 0 for one class, 1 for a union, 2 for anything."""
+    """Return the level a form is asked at: 0 for one class, 1 for a union, 2 for anything."""
     return 2 if is_anything(form) else int(len(members(form)) > 1)
 
 
 def _claims(form: TypeForm) -> list[tuple[TypeForm, type]]:
-    """Give the atoms that a handler takes by their class, with the class; a handler for anything has none."""
+    """Return the atoms that a handler takes by their class, with the class; a handler for anything has none."""
     claims: list[tuple[TypeForm, type]] = []
     for atom in () if is_anything(form) else atoms_of(form):
         cls = class_of(atom)
@@ -133,7 +133,7 @@ def _claims(form: TypeForm) -> list[tuple[TypeForm, type]]:
 
 
 def _has_inside(atom: TypeForm) -> bool:
-    """Tell whether looking into a value can tell this atom from another of the same class."""
+    """Return True if looking into a value can tell this atom from another of the same class."""
     origin = origin_of(atom)
     return is_typed_dict(origin) or (
         args_of(atom) is not None and origin is not Literal and sees_elements(origin)
@@ -141,7 +141,7 @@ def _has_inside(atom: TypeForm) -> bool:
 
 
 def _type_decides(cls: type) -> bool:
-    """Tell whether isinstance looks at the type of a value only; for a Protocol it looks at the value."""
+    """Return True if isinstance looks at the type of a value only; for a Protocol it looks at the value."""
     return type(cls).__instancecheck__ in (type.__instancecheck__, ABCMeta.__instancecheck__)
 
 

@@ -1,4 +1,4 @@
-"""Whether a value, or a declared type, fits a form."""
+"""The match of a value, or of a declared type, against a form."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def matches(value: object, form: TypeForm) -> bool:
 
 
 def explain_misfit(value: object, form: TypeForm) -> str:
-    """Say which part of a value keeps it from matching the form.
+    """Return a text that names the part of a value that keeps it from matching the form.
 
     >>> explain_misfit([1, "two"], list[int])
     "[1] is a str, not int: 'two'"
@@ -50,7 +50,7 @@ def explain_misfit(value: object, form: TypeForm) -> str:
 
 
 def show_value(value: object, most: int) -> str:
-    """The repr of a value as messages show it: never too long, and never raising."""
+    """Return the repr of a value, cut to ``most`` characters; never raise."""
     try:
         text = repr(value)
     except Exception as error:
@@ -112,7 +112,7 @@ def _fits_fields(value: Any, form: Any) -> bool:
 
 @lru_cache(maxsize=256)
 def _fields(form: Any) -> dict[str, TypeForm]:
-    """Give the field types of a TypedDict; fields whose annotations cannot be resolved may hold anything."""
+    """Return the field types of a TypedDict; fields whose annotations cannot be resolved may hold anything."""
     try:
         return typing.get_type_hints(form)
     except (NameError, TypeError):
@@ -158,7 +158,7 @@ def _fits_class(value: type, form: TypeForm) -> bool:
 
 
 def can_match(produced: TypeForm, accepted: TypeForm) -> bool:
-    """Tell, before any run, whether a value declared as `produced` could be one that `accepted` takes.
+    """Return True if a value declared as `produced` could be one that `accepted` takes; asked before any run.
 
     A producer may send a subclass of what it declares, so relations count in both directions.
 
@@ -169,7 +169,7 @@ def can_match(produced: TypeForm, accepted: TypeForm) -> bool:
 
 
 def covers(accepted: TypeForm, produced: TypeForm) -> bool:
-    """Tell whether every value declared as `produced` is one that `accepted` takes, by class.
+    """Return True if every value declared as `produced` is one that `accepted` takes, by class.
 
     >>> covers(int, bool), covers(bool, int), covers(int | None, int), covers(int, int | None)
     (True, False, True, False)
@@ -230,6 +230,6 @@ def _tuples_can_match(ours: tuple[TypeForm, ...], theirs: tuple[TypeForm, ...], 
 
 
 def _is_abstract(cls: type) -> bool:
-    """Tell whether unrelated classes may be instances of this one: a Protocol or an abstract base class."""
+    """Return True if unrelated classes may be instances of this one: a Protocol or an abstract base class."""
     marked = getattr(cls, "_is_protocol", False) or getattr(cls, "__abstractmethods__", ())
     return bool(marked) or ABC in cls.__bases__

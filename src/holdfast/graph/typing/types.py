@@ -1,4 +1,4 @@
-"""What a type annotation says.
+"""Type annotations, taken apart.
 
 A *form* is a type annotation as the user wrote it, already resolved (not a string). Everything here
 sees through `Annotated`, `NewType`, `type X = ...` and type variables, because at run time only
@@ -34,7 +34,7 @@ MARK = "__holdfast_mark__"
 
 
 def stored_type_name(form: TypeForm) -> str:
-    """As ``type_name``, with each class as stored data calls it: so it stays the same if the class is renamed.
+    """Write a form as ``type_name`` does, with the stored names of classes, which stay if a class is renamed.
 
     >>> from holdfast import checkpointable
     >>> @checkpointable(name="Cart")
@@ -63,7 +63,7 @@ def members(form: TypeForm) -> tuple[TypeForm, ...]:
 
 
 def is_anything(form: TypeForm) -> bool:
-    """Tell whether the form takes every value: `Any`, `object`, or a union with one of them.
+    """Return True if the form takes every value: `Any`, `object`, or a union with one of them.
 
     >>> is_anything(Any), is_anything(int | object), is_anything(int)
     (True, True, False)
@@ -72,7 +72,7 @@ def is_anything(form: TypeForm) -> bool:
 
 
 def is_nothing(form: TypeForm) -> bool:
-    """Tell whether the form says that there is no value: `None`, `Never` or `NoReturn`.
+    """Return True if the form says that there is no value: `None`, `Never` or `NoReturn`.
 
     >>> is_nothing(None), is_nothing(Never), is_nothing(int | None)
     (True, True, False)
@@ -96,7 +96,7 @@ def open_variable(form: TypeForm) -> TypeVar | None:
 def variables_of(
     cls: type, base: type, known: Mapping[Any, TypeForm] = MappingProxyType({})
 ) -> dict[Any, TypeForm]:
-    """Find what the type variables of a generic base class stand for in a class that is derived from it.
+    """Find the types that the variables of a generic base class stand for in a class derived from it.
 
     Those that nothing is said of are left out. ``known`` is what the variables of ``cls`` itself stand for.
 
@@ -121,7 +121,7 @@ def variables_of(
 
 
 def substitute_variables(form: TypeForm, variables: Mapping[Any, TypeForm]) -> TypeForm:
-    """Put what type variables stand for in their place.
+    """Replace type variables by the types that they stand for.
 
     >>> T = TypeVar("T")
     >>> substitute_variables(dict[str, T], {T: int}), substitute_variables(T | None, {})
@@ -156,7 +156,7 @@ def _unwrap(form: TypeForm) -> TypeForm:
 
 
 def origin_of(form: TypeForm) -> Any:
-    """Give the X of `X[...]`, the class behind `typing.List`, and any other form as it is."""
+    """Return the X of `X[...]`, the class behind `typing.List`, and any other form as it is."""
     if type(form) is type:
         return form
     found: Any = typing.get_origin(form)
@@ -164,12 +164,12 @@ def origin_of(form: TypeForm) -> Any:
 
 
 def _is_alias(form: TypeForm) -> bool:
-    """Tell whether the form is a `type X = ...` alias; by name, for 3.11 and typing_extensions."""
+    """Return True if the form is a `type X = ...` alias; by name, for 3.11 and typing_extensions."""
     return type(origin_of(form)).__name__ == "TypeAliasType"
 
 
 def _alias_value(form: TypeForm) -> TypeForm:
-    """Give what an alias stands for, with its type parameters filled in."""
+    """Return the form that an alias stands for, with its type parameters filled in."""
     alias = origin_of(form)
     value = alias.__value__
     given = dict(zip(alias.__type_params__, get_args(form), strict=False))
@@ -178,7 +178,7 @@ def _alias_value(form: TypeForm) -> TypeForm:
 
 
 def atoms_of(form: TypeForm) -> list[TypeForm]:
-    """Give the members, with a literal of many values as many literals of one value."""
+    """Return the members, with a literal of many values as many literals of one value."""
     atoms: list[TypeForm] = []
     for member in members(form):
         values = get_args(member) if origin_of(member) is Literal else ()
@@ -187,7 +187,7 @@ def atoms_of(form: TypeForm) -> list[TypeForm]:
 
 
 def class_of(form: TypeForm) -> type | None:
-    """Give the class whose instances an atom describes; None where no class says it."""
+    """Return the class whose instances an atom describes; None if no class does."""
     origin = origin_of(form)
     if origin is Literal:
         return type(get_args(form)[0])
@@ -197,23 +197,23 @@ def class_of(form: TypeForm) -> type | None:
 
 
 def args_of(form: TypeForm) -> tuple[TypeForm, ...] | None:
-    """Give the type arguments: None for a bare `list` or `List`, () only for `tuple[()]`."""
+    """Return the type arguments: None for a bare `list` or `List`, () only for `tuple[()]`."""
     return get_args(form) if origin_of(form) is not form and hasattr(form, "__args__") else None
 
 
 def sees_elements(cls: type) -> bool:
-    """Tell whether a value shows the type arguments of its class: a list does, a Box or iterator does not."""
+    """Return True if a value shows the type arguments of its class: a list does, a Box or iterator does not."""
     container = issubclass(cls, (Iterable, Container)) and not issubclass(cls, Iterator)
     return cls is type or (container and cls.__module__ in _STANDARD)
 
 
 def is_typed_dict(form: TypeForm) -> bool:
-    """Tell whether the form is a TypedDict class, of typing or of typing_extensions."""
+    """Return True if the form is a TypedDict class, of typing or of typing_extensions."""
     return isinstance(form, type) and hasattr(form, "__required_keys__")
 
 
 def is_unpacked(form: TypeForm) -> bool:
-    """Tell whether the form is a starred type argument, as in `tuple[int, *tuple[str, ...]]`."""
+    """Return True if the form is a starred type argument, as in `tuple[int, *tuple[str, ...]]`."""
     return origin_of(form) is typing.Unpack or getattr(form, "__unpacked__", False) is True
 
 
@@ -257,7 +257,7 @@ def _none_last(names: set[str]) -> list[str]:
 
 
 def _simple_name(form: TypeForm, stored: bool = False) -> str:
-    """Give the name of a class or special form, without its module and enclosing function."""
+    """Return the name of a class or special form, without its module and enclosing function."""
     if stored and isinstance(form, type) and (mark := vars(form).get(MARK)) is not None:
         return str(mark.name).rpartition("<locals>.")[2]
     if form is NoneType:
