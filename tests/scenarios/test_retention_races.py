@@ -217,16 +217,16 @@ def _discard_ignores_the_mark(patch: pytest.MonkeyPatch) -> None:
 def _reads_the_journal_last(patch: pytest.MonkeyPatch) -> None:
     """What is noted becomes a record after the records were read, and before the journal is."""
 
-    async def named_by(store: Store, head: Head, blobs: Blobs, but: Any) -> pruning._Named:
+    async def named_by(store: Store, head: Head, blobs: Blobs, but: Any) -> pruning._NamedBlobs:
         named: set[Digest] = set()
         latest = await store.head(head.run_id) or head
         for record in await store.records(head.run_id, 1, latest.seq, Depth.ALL):
             named |= await pruning._digests_in(store, record, blobs)
         for note in await store.notes(head.run_id):
             named |= sizes_in_note(note).keys()
-        return pruning._Named(named, 0)
+        return pruning._NamedBlobs(named, 0)
 
-    patch.setattr(pruning, "_named_by", named_by)
+    patch.setattr(pruning, "_find_named_by_run", named_by)
 
 
 def _forks_need_nothing(patch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from holdfast import (
     response_handler,
 )
 from holdfast.checkpoint.format.record import elsewhere
-from holdfast.checkpoint.maintenance import usage as counting
+from holdfast.checkpoint.maintenance import statistics as counting
 from holdfast.checkpoint.store import Depth, Head, Record, RunQuery
 from holdfast.ids import Digest, RunId
 from holdfast.stores.memory import MemoryStore

@@ -25,7 +25,7 @@ from holdfast.checkpoint.format.record import digest_of
 from holdfast.checkpoint.inbox import cancel_letter
 from holdfast.checkpoint.store import Letter, Note
 from holdfast.checkpoint.transfer.export_file import MARK, ExportReader, ExportWriter
-from holdfast.checkpoint.transfer.export_frames import Kind
+from holdfast.checkpoint.transfer.export_frames import FrameKind
 from holdfast.ids import RunId
 from holdfast.stores.memory import MemoryStore
 from tests.support.runs import soon
@@ -129,9 +129,9 @@ class Frames:
             size = int.from_bytes(content[place + 1 : place + 9], "little")
             self.frames.append((content[place], content[place + 9 : place + 9 + size]))
             place += 9 + size
-        assert self.frames.pop()[0] == Kind.END
+        assert self.frames.pop()[0] == FrameKind.END
 
-    def of(self, kind: Kind) -> list[int]:
+    def of(self, kind: FrameKind) -> list[int]:
         """Where those of a kind are."""
         return [index for index, frame in enumerate(self.frames) if frame[0] == kind]
 
@@ -149,26 +149,29 @@ class Frames:
         content = MARK
         for kind, payload in self.frames:
             content += bytes([kind]) + len(payload).to_bytes(8, "little") + payload
-        counts = [len(self.of(kind)) for kind in (Kind.RECORD, Kind.NOTE, Kind.LETTER, Kind.BLOB)]
+        counts = [
+            len(self.of(kind))
+            for kind in (FrameKind.RECORD, FrameKind.NOTE, FrameKind.LETTER, FrameKind.BLOB)
+        ]
         content += b"\0" + (64).to_bytes(8, "little") + b"".join(n.to_bytes(8, "little") for n in counts)
         return content + blake3(content).digest()
 
 
 def blob_frame(data: bytes) -> tuple[int, bytes]:
-    return Kind.BLOB, digest_of(data) + b"\0" + data
+    return FrameKind.BLOB, digest_of(data) + b"\0" + data
 
 
-def without(kind: Kind, which: int = 0) -> Callable[[Frames], object]:
+def without(kind: FrameKind, which: int = 0) -> Callable[[Frames], object]:
     return lambda frames: frames.frames.pop(frames.of(kind)[which])
 
 
-def twice(kind: Kind) -> Callable[[Frames], object]:
+def twice(kind: FrameKind) -> Callable[[Frames], object]:
     return lambda frames: frames.frames.insert(frames.of(kind)[0], frames.frames[frames.of(kind)[0]])
 
 
 def of_record(which: int, field: int, value: Any) -> Callable[[Frames], object]:
     def change(frames: Frames) -> None:
-        frames.change(frames.of(Kind.RECORD)[which], lambda fields: fields.__setitem__(field, value))
+        frames.change(frames.of(FrameKind.RECORD)[which], lambda fields: fields.__setitem__(field, value))
 
     return change
 
@@ -201,9 +204,9 @@ HOSTILE: dict[str, tuple[Callable[[Frames], object], str]] = {
     "an unknown status": (of_head(status="dancing"), "'dancing' is not a valid RunStatus"),
     "another checkpoint": (of_head(checkpoint=bytes(32)), "stands on another checkpoint"),
     "half a checkpoint": (of_head(checkpoint=b"half"), "where bytes are to be"),
-    "no first record": (without(Kind.RECORD), "its parent .* is missing"),
-    "no last record": (without(Kind.RECORD, -1), "stands on another checkpoint"),
-    "a record twice": (twice(Kind.RECORD), "number 1 of a checkpoint stands behind 1"),
+    "no first record": (without(FrameKind.RECORD), "its parent .* is missing"),
+    "no last record": (without(FrameKind.RECORD, -1), "stands on another checkpoint"),
+    "a record twice": (twice(FrameKind.RECORD), "number 1 of a checkpoint stands behind 1"),
     "another id": (of_record(0, 0, bytes(32)), "its content is not what its id says"),
     "another seq": (of_record(0, 1, 2), "number 2 of a checkpoint stands behind 2"),
     "a seq of zero": (of_record(0, 1, 0), "number 0 of a checkpoint"),
@@ -216,27 +219,35 @@ HOSTILE: dict[str, tuple[Callable[[Frames], object], str]] = {
     ),
     "a keyframe of two": (of_record(1, 6, [1, b""]), "cannot be read"),
     "sizes that are none": (of_record(1, 2, "big"), "where a number is to be"),
-    "no blob": (without(Kind.BLOB), "1 blobs are missing"),
-    "a blob twice": (twice(Kind.BLOB), "is there twice"),
+    "no blob": (without(FrameKind.BLOB), "1 blobs are missing"),
+    "a blob twice": (twice(FrameKind.BLOB), "is there twice"),
     "a blob too many": (
         lambda frames: frames.frames.append(blob_frame(b"virus")),
         "1 blobs belong to nothing",
     ),
     "a blob of other content": (
-        lambda frames: frames.frames.append((Kind.BLOB, bytes(32) + b"\0virus")),
+        lambda frames: frames.frames.append((FrameKind.BLOB, bytes(32) + b"\0virus")),
         "has other content than its name says",
     ),
-    "a blob of no form": (lambda frames: frames.frames.append((Kind.BLOB, bytes(32) + b"\7")), "no form"),
+    "a blob of no form": (
+        lambda frames: frames.frames.append((FrameKind.BLOB, bytes(32) + b"\7")),
+        "no form",
+    ),
     "a blob that claims to be huge": (
-        lambda frames: frames.frames.append((Kind.BLOB, bytes(32) + b"\1\x28\xb5\x2f\xfd\xe0" + b"\xff" * 9)),
+        lambda frames: frames.frames.append(
+            (FrameKind.BLOB, bytes(32) + b"\1\x28\xb5\x2f\xfd\xe0" + b"\xff" * 9)
+        ),
         "claims|broken",
     ),
-    "a blob without a name": (lambda frames: frames.frames.append((Kind.BLOB, b"short")), "cannot be read"),
-    "a note twice": (twice(Kind.NOTE), "is there twice"),
-    "a letter twice": (twice(Kind.LETTER), "is there twice"),
+    "a blob without a name": (
+        lambda frames: frames.frames.append((FrameKind.BLOB, b"short")),
+        "cannot be read",
+    ),
+    "a note twice": (twice(FrameKind.NOTE), "is there twice"),
+    "a letter twice": (twice(FrameKind.LETTER), "is there twice"),
     "a note that says nothing": (
         lambda frames: frames.frames.insert(
-            frames.of(Kind.NOTE)[0], (Kind.NOTE, ormsgpack.packb([b"key", b"\0\x80"]))
+            frames.of(FrameKind.NOTE)[0], (FrameKind.NOTE, ormsgpack.packb([b"key", b"\0\x80"]))
         ),
         "the note key .* cannot be read",
     ),
@@ -245,10 +256,10 @@ HOSTILE: dict[str, tuple[Callable[[Frames], object], str]] = {
         lambda frames: frames.frames.append(frames.frames.pop(1)),
         "a part of kind 2 stands behind one of kind 5",
     ),
-    "a frame of no kind": (lambda frames: frames.frames.append((77, b"")), "77 is not a valid Kind"),
+    "a frame of no kind": (lambda frames: frames.frames.append((77, b"")), "77 is not a valid FrameKind"),
     "two runs": (lambda frames: frames.frames.insert(1, frames.frames[0]), "a part of kind 1 stands behind"),
     "nested without end": (
-        lambda frames: frames.frames.insert(1, (Kind.RECORD, b"\x91" * 5000)),
+        lambda frames: frames.frames.insert(1, (FrameKind.RECORD, b"\x91" * 5000)),
         "cannot be read",
     ),
 }

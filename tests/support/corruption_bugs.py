@@ -7,8 +7,7 @@ from unittest.mock import patch
 
 import ormsgpack
 
-from holdfast.checkpoint.maintenance import repair, salvage
-from holdfast.checkpoint.maintenance import run_check as checking
+from holdfast.checkpoint.maintenance import repair, verify
 from holdfast.checkpoint.read import loading
 from holdfast.checkpoint.store import Record
 from holdfast.stores.file import document as files
@@ -32,7 +31,7 @@ def _unchecked_head(namespace: str, row: tuple[Any, ...]) -> Any:
     return row_reader._make_head(tuple(row[:-2]))
 
 
-def _forgetful(self: salvage.Salvage, record: Record, *rest: Any) -> None:
+def _forgetful(self: repair.Salvage, record: Record, *rest: Any) -> None:
     """Keeps a record without the keyframe that it needs now."""
     _KEEP(self, record, *rest)
     kept = self._kept[record.checkpoint_id]
@@ -44,26 +43,26 @@ def _nothing_to_do(self: repair.RepairReport, _: Any) -> repair.RepairReport:
     return repair.RepairReport(self.runs, dry_run=True)
 
 
-_KEEP = salvage.Salvage._keep
+_KEEP = repair.Salvage._keep
 
 Patches = list[tuple[Any, str, Any]]
 PLANTED: dict[str, tuple[str, str, Patches]] = {
     "skips-blobs": (
         "sqlite",
         "blob",
-        [(checking.RunCheck, "_check_named", _nothing)],
+        [(verify.RunCheck, "_check_named", _nothing)],
     ),
     "forgets-what-is-held": (
         "sqlite",
         "blob",
-        [(checking.RunCheck, "_check_held", lambda *_: None)],
+        [(verify.RunCheck, "_check_held", lambda *_: None)],
     ),
     "skips-the-keyframe-seal": (
         "sqlite",
         "keyframe",
-        [(loading, "unsealed", _unchecked_seal), (checking, "_same", lambda *_: True)],
+        [(loading, "unsealed", _unchecked_seal), (verify, "_same", lambda *_: True)],
     ),
-    "skips-the-index": ("sqlite", "find", [(checking.RunCheck, "_is_lost", _not_lost)]),
+    "skips-the-index": ("sqlite", "find", [(verify.RunCheck, "_is_lost", _not_lost)]),
     "ignores-heads": (
         "sqlite",
         "row",
@@ -84,7 +83,7 @@ PLANTED: dict[str, tuple[str, str, Patches]] = {
         "blob type",
         [(row_reader, "_read_from_row", lambda _, data: data)],
     ),
-    "repairs-without-keyframes": ("sqlite", "keyframe", [(salvage.Salvage, "_keep", _forgetful)]),
+    "repairs-without-keyframes": ("sqlite", "keyframe", [(repair.Salvage, "_keep", _forgetful)]),
 }
 """By name: the kind of store and of damage with which each shows, and what it puts in place of what."""
 

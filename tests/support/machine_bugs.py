@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.journal import Contents
-from holdfast.checkpoint.run_logs import RunLogs
+from holdfast.checkpoint.storage import RunLogs
 from holdfast.checkpoint.store import Commit, Expected, Head, Left, Letter
 from holdfast.checkpoint.write.log import RunLog
 from holdfast.ids import RunId

@@ -9,7 +9,7 @@ from holdfast.checkpoint.codec import wire
 from holdfast.checkpoint.format import document
 from holdfast.checkpoint.info import Cause, Phase
 from holdfast.checkpoint.store import Head
-from holdfast.checkpoint.transfer.export_frames import packed_head
+from holdfast.checkpoint.transfer.export_frames import pack_head
 from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId, RunId
 from holdfast.stores.sqlite import schema
@@ -40,7 +40,7 @@ def test_heads() -> None:
 def test_heads_of_exports() -> None:
     head = Head(RunId("r"), "w", RunId("r"), CheckpointId("00"), 1, 1, RunStatus.STOPPED, 0, 0)
     told = section("Exported runs").partition("That is a map of")[2].partition("There is no owner")[0]
-    assert sorted(re.findall(r"`(\w+)`", told)) == sorted(packed_head(head))
+    assert sorted(re.findall(r"`(\w+)`", told)) == sorted(pack_head(head))
 
 
 def test_causes_and_phases_of_headers() -> None:

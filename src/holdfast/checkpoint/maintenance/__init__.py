@@ -1,1 +1,1 @@
-"""Verify, repair, prune and count what a storage holds."""
+"""Verifies, repairs, prunes and counts what a storage holds."""

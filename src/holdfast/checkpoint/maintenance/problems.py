@@ -1,4 +1,4 @@
-"""What can be said of damage in a storage."""
+"""Damage in a storage: problems, lost values, and the report of a check."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class LostValue:
-    """A stored value that cannot be read any more: what it was to its run.
+    """A stored value that cannot be read any more, described by its place in the run.
 
     >>> str(LostValue("state", "ab12", scope="Logs", key="checkout"))
     "state 'checkout' in scope 'Logs'"
@@ -22,11 +22,11 @@ class LostValue:
     blob: str
     """The digest of the blob that is lost, in hexadecimal digits."""
     executor_id: str | None = None
-    """Whose it was; of a message, for whom."""
+    """The executor that it belonged to; of a message, the receiver."""
     scope: str | None = None
-    """The shared scope, of state."""
+    """The shared scope of a value of state."""
     key: str | None = None
-    """The key of state, the field of an executor, the id of a request, the name of what was done once."""
+    """The key of state, the field of an executor, the id of a request, the name of an effect that was done once."""
 
     def __str__(self) -> str:
         return _WORDS[self.kind].format(
@@ -57,18 +57,18 @@ class Problem:
     """
 
     run_id: str | None
-    """None where not even the run can be told; the text says where it lies."""
+    """None if not even the run is known; the text then says where the damage lies."""
     checkpoint_id: str | None
     what: str
     seq: int | None = None
-    """The place of the checkpoint in its run, also where its id cannot be told."""
+    """The seq of the checkpoint in its run, also if its id is not known."""
     value: LostValue | None = None
-    """The value that is lost, if that is what is wrong."""
+    """The lost value, if the problem is one."""
 
 
 @dataclass
 class VerifyReport:
-    """What ``storage.verify`` found.
+    """The result of ``storage.verify``: numbers of what was checked, and the problems that were found.
 
     >>> VerifyReport().ok
     True
@@ -81,12 +81,12 @@ class VerifyReport:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong."""
+        """True if no problem was found."""
         return not self.problems
 
 
 def briefly(what: object) -> str:
-    """What is wrong, without the advice that follows it: in a report of a repair that would be stale.
+    """Return the text of a problem without the advice that follows it, which would be stale in a report of a repair.
 
     >>> briefly("it is empty. Put back a copy"), briefly("a blob is missing; look for it")
     ('it is empty', 'a blob is missing')

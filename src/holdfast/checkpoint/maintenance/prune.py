@@ -1,4 +1,4 @@
-"""Removing checkpoints: what stays can be replayed without what goes, and no blob goes that is still named."""
+"""Removes checkpoints, runs and blobs: what stays can be loaded without what goes, and named blobs are kept."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from holdfast.ids import CheckpointId, Digest, RunId
 
 # Records are read so many at a time: memory stays bounded, however long a run is.
 _PAGE = 256
-# Blobs are discarded so many at a time: nobody else waits long for the store.
+# Blobs are discarded so many at a time, so that nobody else waits long for the store.
 _BATCH = 200
 
 BlobsOf = Callable[[RunId], Blobs]
@@ -44,12 +44,12 @@ WouldGo = Mapping[RunId, Collection[int]]
 
 
 class Freed(NamedTuple):
-    """What was removed, or would be."""
+    """Numbers of what was removed, or would be."""
 
     checkpoints: int = 0
     blobs: int = 0
     bytes: int = 0
-    """Of records and of blobs, as stored; without those that keyframes took, which others got."""
+    """Stored bytes of records and blobs that were removed, minus those of new keyframes."""
 
     def __add__(self, other: object) -> Freed:
         if not isinstance(other, Freed):
@@ -60,7 +60,7 @@ class Freed(NamedTuple):
 async def remove_records(
     store: Store, blobs: Blobs, head: Head, gone: Container[int], dry_run: bool = False
 ) -> Freed:
-    """Remove the records with these seqs, after giving each that stays without its parent a cut keyframe."""
+    """Remove the records with these seqs; records that lose their parent get a cut keyframe."""
     headers = await store.records(head.run_id, 1, head.seq, Depth.HEADERS)
     going = [record for record in headers if record.seq in gone and record.seq != head.seq]
     if not going:
@@ -83,9 +83,9 @@ async def remove_records(
 
 
 async def _remove_moving(store: Store, removal: Removal, head: Head) -> None:
-    """Remove records of a run that may go on meanwhile: then nothing of it follows from what goes.
+    """Remove records of a run that may go on meanwhile, as long as its new records do not follow from those.
 
-    Raises ``HeadMoved`` where what is to go has to be found out again.
+    Raises ``HeadMoved`` if the caller has to decide anew which records go.
     """
     while True:
         try:
@@ -103,7 +103,7 @@ async def _remove_moving(store: Store, removal: Removal, head: Head) -> None:
 
 
 async def _went_on(store: Store, head: Head, latest: Head) -> bool:
-    """Whether a run only made more checkpoints, each behind the one before, and was not taken back."""
+    """Return True if a run only made more checkpoints, each after the one before, and was not taken back."""
     before: str | None = head.checkpoint_id
     for record in await store.records(head.run_id, head.seq + 1, latest.seq, Depth.HEADERS):
         if info_of(record).parent_id != before:
@@ -125,7 +125,7 @@ async def _bytes_of(store: Store, run_id: RunId, seqs: Sequence[int]) -> int:
 async def _cut_keyframe(
     store: Store, blobs: Blobs, head: Head, record: Record
 ) -> tuple[Keyframe, list[Blob], int]:
-    """A keyframe for a record, so that its parent may be missing; with its blobs, and how many bytes are new."""
+    """Return a cut keyframe for a record, the blobs that it needs, and the number of bytes that it adds."""
     stored = await store.records(head.run_id, record.seq, record.seq, Depth.ALL)
     if stored and stored[0].keyframe is not None:
         return stored[0].keyframe._replace(cut=True), [], 0
@@ -142,7 +142,7 @@ async def _cut_keyframe(
 
 
 def make_keyframe(checkpoint_id: CheckpointId, manifest: Manifest) -> tuple[Keyframe, list[Blob]]:
-    """A cut keyframe that holds a manifest, and the blobs with the parts of it that are too big."""
+    """Make a cut keyframe of a manifest; return it with the blobs that hold its big parts."""
     changes, values = packed(manifest.as_changes())
     brought: list[Blob] = []
 
@@ -158,7 +158,7 @@ def make_keyframe(checkpoint_id: CheckpointId, manifest: Manifest) -> tuple[Keyf
 
 
 async def find_superfluous(store: Store, head: Head, retention: Retention, now: datetime) -> frozenset[int]:
-    """The seqs of the checkpoints of a run that are not kept."""
+    """Return the seqs of the checkpoints of a run that are not kept."""
     if retention.keeps_all:
         return frozenset()
     known = [info_of(record) for record in await store.records(head.run_id, 1, head.seq, Depth.HEADERS)]
@@ -166,25 +166,25 @@ async def find_superfluous(store: Store, head: Head, retention: Retention, now: 
 
 
 async def prune_run(store: Store, blobs: Blobs, head: Head, now: datetime) -> int:
-    """Prune a run by its own retention and sweep its family; gives how many records were looked at."""
+    """Prune a run by its own retention and sweep its family; return the number of records that were read."""
     gone = await find_superfluous(store, head, Retention.of_text(head.retention), now)
     if not (await remove_records(store, blobs, head, gone)).checkpoints:
         return len(await store.records(head.run_id, 1, head.seq, Depth.HEADERS))
     mark, sizes = await store.mark(head.family)
-    named = await _named(store, head.family, blobs, {})
+    named = await _find_named(store, head.family, blobs, {})
     await _discard(store, head.family, mark, [digest for digest in sizes if digest not in named.digests])
     return named.records
 
 
 async def sweep(store: Store, family: RunId, blobs: Blobs, would_go: WouldGo | None = None) -> Freed:
-    """Remove the blobs of a family that no run of it names any more; safe beside writers, and to be interrupted.
+    """Remove the blobs of a family that no run of it names any more; may run beside writers, and be interrupted.
 
-    With ``would_go``, the seqs of records by run that are thought to be gone, nothing is removed but counted.
+    With ``would_go``, the seqs of records by run that a dry run takes as removed, blobs are counted and not removed.
     """
     mark, sizes = await store.mark(family)
     if not sizes:
         return Freed()
-    named = await _named(store, family, blobs, would_go or {})
+    named = await _find_named(store, family, blobs, would_go or {})
     unused = [digest for digest in sizes if digest not in named.digests]
     if would_go is not None:
         return Freed(0, len(unused), sum(sizes[digest] for digest in unused))
@@ -200,26 +200,26 @@ async def _discard(store: Store, family: RunId, mark: int, unused: Sequence[Dige
     return freed
 
 
-class _Named(NamedTuple):
+class _NamedBlobs(NamedTuple):
     digests: set[Digest]
     records: int
-    """How many had to be read for it."""
+    """The number of records that were read for it."""
 
 
-async def _named(store: Store, family: RunId, blobs: Blobs, would_go: WouldGo) -> _Named:
-    """The blobs that the runs of a family name; runs that begin meanwhile bring what they need, or need it."""
-    found = _Named(set(), 0)
+async def _find_named(store: Store, family: RunId, blobs: Blobs, would_go: WouldGo) -> _NamedBlobs:
+    """Return the blobs that the runs of a family name; runs that begin meanwhile bring their blobs with them."""
+    found = _NamedBlobs(set(), 0)
     for head in await store.runs(RunQuery(family=family)):
-        named = await _named_by(store, head, blobs, would_go.get(head.run_id, ()))
-        found = _Named(found.digests | named.digests, found.records + named.records)
+        named = await _find_named_by_run(store, head, blobs, would_go.get(head.run_id, ()))
+        found = _NamedBlobs(found.digests | named.digests, found.records + named.records)
     return found
 
 
-async def _named_by(store: Store, head: Head, blobs: Blobs, but: Collection[int]) -> _Named:
-    """The blobs that the records and the journal of a run name.
+async def _find_named_by_run(store: Store, head: Head, blobs: Blobs, but: Collection[int]) -> _NamedBlobs:
+    """Return the blobs that the records and the journal of a run name.
 
-    Until the run is seen to stand where it stood before the journal was read: what is noted may become a record, and
-    what a record names may come into the keyframe of a later one, before the one is read and after the other was.
+    Reads on until the run has not moved since before its journal was read. Otherwise a name could be missed that went
+    from a note into a record, or from one record into the keyframe of a later one, between two reads.
     """
     named: set[Digest] = set()
     read = records = 0
@@ -233,28 +233,30 @@ async def _named_by(store: Store, head: Head, blobs: Blobs, but: Collection[int]
         read = head.seq
         unreadable: CheckpointCorrupt | None = None
         try:
-            named |= await _named_by_journal(store, head.run_id, blobs)
+            named |= await _find_named_by_journal(store, head.run_id, blobs)
         except CheckpointCorrupt as error:
-            unreadable = error  # or the run went on, and what lay in a blob is gone
+            unreadable = error  # or the run went on, and the blob with the notes is gone
         latest = await store.head(head.run_id)
         if latest is None or latest.checkpoint_id == head.checkpoint_id:
             if unreadable is not None and latest is not None:
                 raise unreadable
             break
         head = latest
-    if but:  # what stays would get keyframes that name what those before it brought
-        named |= await _named_by_keyframes(store, head, blobs, but)
-    return _Named(named, records)
+    if but:  # records that stay would get keyframes, which name blobs of those that go
+        named |= await _find_named_by_keyframes(store, head, blobs, but)
+    return _NamedBlobs(named, records)
 
 
-async def _named_by_journal(store: Store, run_id: RunId, blobs: Blobs) -> set[Digest]:
+async def _find_named_by_journal(store: Store, run_id: RunId, blobs: Blobs) -> set[Digest]:
     notes, named = await unbundled(await store.notes(run_id), blobs)
     for note in notes:
         named |= sizes_in_note(note).keys()
     return named
 
 
-async def _named_by_keyframes(store: Store, head: Head, blobs: Blobs, but: Container[int]) -> set[Digest]:
+async def _find_named_by_keyframes(
+    store: Store, head: Head, blobs: Blobs, but: Container[int]
+) -> set[Digest]:
     named: set[Digest] = set()
     headers = await store.records(head.run_id, 1, head.seq, Depth.HEADERS)
     gone = {record.checkpoint_id for record in headers if record.seq in but}
@@ -272,7 +274,7 @@ async def _digests_in(store: Store, record: Record, blobs: Blobs) -> set[Digest]
     except CheckpointCorrupt:
         if await store.records(record.run_id, record.seq, record.seq, Depth.HEADERS):
             raise
-        return set()  # someone else removed it meanwhile, and what it needs
+        return set()  # someone else removed it meanwhile, with its blobs
     documents = [changes_of(full, Depth.ALL)]
     if full.keyframe is not None:
         documents.append(keyframe_of(full, Depth.ALL))
@@ -287,18 +289,18 @@ def _digests(documents: Sequence[Changes]) -> Iterator[Digest]:
 
 @dataclass(frozen=True)
 class PruneReport:
-    """What ``prune`` removed, or with ``dry_run`` would remove.
+    """The result of ``storage.prune``: what it removed, or with ``dry_run`` would remove.
 
     >>> str(PruneReport(3, 12, 2, 4096))
     '3 runs: 12 checkpoints and 2 blobs, 4,096 bytes, were removed'
     """
 
     runs: int
-    """How many were looked at."""
+    """The number of runs that were looked at."""
     checkpoints: int
     blobs: int
     bytes: int
-    """By how much less records and blobs take, as stored: what went, without the keyframes that others needed then."""
+    """Stored bytes of records and blobs that were freed, minus those of the keyframes that other records needed."""
     dry_run: bool = False
 
     def __str__(self) -> str:
@@ -335,7 +337,7 @@ async def prune_runs(
 async def _prune_moving(
     store: Store, blobs: Blobs, head: Head, retention: Retention, now: datetime, dry_run: bool
 ) -> tuple[frozenset[int], Freed]:
-    """Prune a run that may move meanwhile, or be removed; gives also the seqs of what went."""
+    """Prune a run that may move meanwhile, or be removed; return the removed seqs and what was freed."""
     newest: Head | None = head
 
     async def look() -> tuple[frozenset[int], Freed]:

@@ -1,1 +1,1 @@
-"""Runs on their way between stores, as files."""
+"""Exports runs to files, and imports them into other stores."""

@@ -1,4 +1,4 @@
-"""Whether an exported run is whole: all that ``verify`` checks of a run in a store, and that no blob is missing."""
+"""Checks that an exported run is complete: what ``verify`` checks of a run in a store, and that no blob is missing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import ormsgpack
 
 from holdfast.checkpoint.format.record import corrupt, elsewhere, plain_form, read_header, unsealed
 from holdfast.checkpoint.journal import sizes_in_note
-from holdfast.checkpoint.maintenance.verify import verified
+from holdfast.checkpoint.maintenance.verify import verify_runs
 from holdfast.checkpoint.progress import Steps, finished
 from holdfast.checkpoint.read.loading import Blobs, whole
 from holdfast.checkpoint.store import Depth, Head, Letter, Note, Record, Store
@@ -27,8 +27,8 @@ from holdfast.ids import CheckpointId, Digest, RunId
 _PAGE = 500
 
 
-async def named_by_record(record: Record, blobs: Blobs) -> list[Digest]:
-    """All blobs that a record names; those that hold parts of the record are read, for they name others."""
+async def find_blobs_of_record(record: Record, blobs: Blobs) -> list[Digest]:
+    """Return all blobs that a record names; reads those that hold parts of the record, because they name others."""
     named = [digest for part in record.parts if (digest := elsewhere(part)) is not None]
     record = await whole(record, blobs)
     try:
@@ -41,14 +41,14 @@ async def named_by_record(record: Record, blobs: Blobs) -> list[Digest]:
 
 
 def _named_in(changes: bytes) -> Iterator[Digest]:
-    """The blobs in the table of a document, whatever it does with them."""
+    """Give the blobs in the table of a document, whether it uses them or not."""
     for _, _, *where in ormsgpack.unpackb(changes).get("values", ()) if changes else ():
         if len(where) == 1:
             yield _digest(where[0])
 
 
-async def named_by_notes(notes: Sequence[Note], blobs: Blobs) -> list[Digest]:
-    """All blobs that the notes of a journal name; those that hold notes are read, for they name others."""
+async def find_blobs_of_notes(notes: Sequence[Note], blobs: Blobs) -> list[Digest]:
+    """Return all blobs that the notes of a journal name; reads those that hold notes, because they name others."""
     found = await unbundled(notes, blobs)
     named = list(found.digests)
     for note in found.notes:
@@ -67,31 +67,31 @@ def _digest(value: object) -> Digest:
     return Digest(value)
 
 
-async def checked(export: ExportReader, steps: Steps) -> None:
-    """Raise ``CheckpointCorrupt`` unless a file that was read holds a whole run; counts checkpoints and blobs."""
-    content = _Content(export, steps)
+async def check_export(export: ExportReader, steps: Steps) -> None:
+    """Raise ``CheckpointCorrupt`` unless a file that was read holds a complete run; counts checkpoints and blobs."""
+    content = _ExportBlobs(export, steps)
     try:
         await _check_names(export, content)
-        found = await verified(cast(Store, _Run(export, steps)), [export.head], lambda _: content)
+        found = await verify_runs(cast(Store, _ExportStore(export, steps)), [export.head], lambda _: content)
     except Exception as error:  # a file from outside may hold anything
         if steps.interruption is not None:
             raise
-        told = (
+        what = (
             _without_advice(str(error)) if isinstance(error, HoldfastError) else f"cannot be read: {error!r}"
         )
-        raise export.damaged(told) from error
+        raise export.damaged(what) from error
     if steps.interruption is not None:
         raise steps.interruption
     if found.problems:
         raise export.damaged(_without_advice(found.problems[0].what))
-    content.done()
+    content.count_rest()
 
 
-async def _check_names(export: ExportReader, content: _Content) -> None:
-    named = set(await named_by_notes(export.notes, content))
+async def _check_names(export: ExportReader, content: _ExportBlobs) -> None:
+    named = set(await find_blobs_of_notes(export.notes, content))
     for number, record in enumerate(export.records):
         _check_header(record, export.head)
-        named.update(await named_by_record(record, content))
+        named.update(await find_blobs_of_record(record, content))
         if number % _PAGE == 0:
             await asyncio.sleep(0)
     if missing := named - set(export.digests):
@@ -101,7 +101,7 @@ async def _check_names(export: ExportReader, content: _Content) -> None:
 
 
 def _check_header(record: Record, head: Head) -> None:
-    """What is in a header counts for listings, so it must be of the right kind, though its id may be right."""
+    """Raise unless the numbers in a header are possible: lists rely on them, and an id can be right all the same."""
     header = read_header(record)
     numbers = (header.superstep, header.time, header.message_count, header.request_count, header.replay_from)
     if any(type(number) is not int or number < 0 for number in numbers) or header.replay_from > record.seq:
@@ -111,12 +111,12 @@ def _check_header(record: Record, head: Head) -> None:
 
 
 def _without_advice(problem: str) -> str:
-    """What is wrong, without what to do about it in a store."""
+    """Return the text of a problem without the advice, which is about stores."""
     return problem.partition(";")[0]
 
 
-class _Run:
-    """The run in a file, as a store gives it."""
+class _ExportStore:
+    """Gives the run in a file as a store would."""
 
     def __init__(self, export: ExportReader, steps: Steps) -> None:
         self._export = export
@@ -137,7 +137,7 @@ class _Run:
         return self._export.letters
 
     async def records(self, run_id: RunId, first: int, last: int, depth: Depth) -> Sequence[Record]:
-        await asyncio.sleep(0)  # others have their turn after each page
+        await asyncio.sleep(0)  # lets other tasks run after each page
         seq = attrgetter("seq")
         found = self._records[
             bisect_left(self._records, first, key=seq) : bisect_right(self._records, last, key=seq)
@@ -146,24 +146,24 @@ class _Run:
         return found
 
 
-class _Content(Blobs):
-    """The blobs of a file, whose digests were checked when it was read."""
+class _ExportBlobs(Blobs):
+    """Reads the blobs of a file, whose digests were checked when the file was read."""
 
     def __init__(self, export: ExportReader, steps: Steps) -> None:
         self._export = export
         self._steps = steps
-        self._told: set[Digest] = set()
+        self._counted: set[Digest] = set()
 
     async def read(self, wanted: Wanted) -> Mapping[Digest, bytes]:
         content = {}
         sizes = wanted if isinstance(wanted, Mapping) else {}
         for digest in wanted:
             content[digest] = await finished(partial(self._export.plain, digest, sizes.get(digest)))
-            if digest not in self._told:
-                self._told.add(digest)
+            if digest not in self._counted:
+                self._counted.add(digest)
                 self._steps.done(1)
         return content
 
-    def done(self) -> None:
-        """All of them were looked at that anyone wanted to."""
-        self._steps.done(len(set(self._export.digests) - self._told))
+    def count_rest(self) -> None:
+        """Count the blobs that nobody had to read."""
+        self._steps.done(len(set(self._export.digests) - self._counted))

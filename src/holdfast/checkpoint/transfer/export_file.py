@@ -1,12 +1,14 @@
-"""The file that a run is exported to: a mark, frames, and at the end their counts and a digest of everything.
-
-``docs/reference/format.md`` specifies it. Everything here blocks.
-"""
+"""The file of an exported run: how it is created, written and read. Everything here blocks."""
 
 from __future__ import annotations
 
+import os
+import secrets
+import stat
+import sys
 from collections.abc import Callable, Iterable
 from io import SEEK_END, BytesIO
+from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import ormsgpack
@@ -16,11 +18,11 @@ from holdfast.checkpoint.format.blob_stream import FileSlice, PlainStream
 from holdfast.checkpoint.store import FEATURES, FORMAT_MAJOR, FORMAT_MINOR, Head, Letter, Note, Record
 from holdfast.checkpoint.transfer.export_frames import (
     DIGEST,
-    Counts,
-    Kind,
-    packed_head,
-    packed_mail,
-    packed_record,
+    FrameCounts,
+    FrameKind,
+    pack_head,
+    pack_mail,
+    pack_record,
     read_head,
     read_mail,
     read_record,
@@ -29,6 +31,130 @@ from holdfast.errors import CheckpointCorrupt, StorageError
 from holdfast.ids import Digest
 
 T = TypeVar("T")
+
+_MODE = 0o600
+
+
+class NewExportFile:
+    """A file that has a temporary name until it is complete and durable."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        # Absolute: the process may change its directory before the file is complete.
+        self._place = Path(os.path.abspath(path))
+        self._temp = self._place.with_name(f".{secrets.token_hex(8)}.tmp")
+        self._file: BinaryIO | None = None
+
+    @property
+    def file(self) -> BinaryIO:
+        """The open file."""
+        assert self._file is not None
+        return self._file
+
+    def open(self) -> None:
+        """Make the file; raise ``StorageError`` if that fails, or if something has its name already."""
+        if os.path.lexists(self._place):
+            raise self._taken()
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        handle = self.attempt(lambda: os.open(self._temp, flags, _MODE))
+        self._file = os.fdopen(handle, "w+b")
+
+    def attempt(self, work: Callable[[], T]) -> T:
+        """Call a function that writes to the file; raise ``StorageError`` if the system refuses it."""
+        try:
+            return work()
+        except OSError as error:
+            raise StorageError(
+                f"cannot write {str(self._place)!r}: {error.strerror or error}; nothing was exported: see that its "
+                f"folder is there, that this user may write to it, and that there is room on its disk"
+            ) from error
+
+    def publish(self) -> None:
+        """Make the file durable, and give it its name."""
+        self.attempt(self._publish)
+
+    def _publish(self) -> None:
+        self.file.flush()
+        _sync(self.file.fileno())
+        try:
+            os.link(self._temp, self._place)
+        except FileExistsError:
+            raise self._taken() from None
+        except (
+            OSError
+        ):  # no hard links here: a file that someone makes with that name right now is overwritten
+            if os.path.lexists(self._place):
+                raise self._taken() from None
+            self.file.close()
+            os.rename(self._temp, self._place)
+        if sys.platform != "win32":
+            folder = os.open(self._place.parent, os.O_RDONLY)
+            try:
+                _sync(folder)
+            except OSError:
+                os.unlink(self._place)  # so that the caller can try again
+                raise
+            finally:
+                os.close(folder)
+
+    def discard(self) -> None:
+        """Close the file; remove it unless it was published."""
+        if self._file is None:
+            return
+        try:
+            self._file.close()
+        except OSError:  # the content is not wanted any more
+            pass
+        try:
+            os.unlink(self._temp)
+        except OSError:
+            pass
+
+    def _taken(self) -> StorageError:
+        return StorageError(
+            f"there is something at {str(self._place)!r} already, which is not written over; remove it, or choose "
+            f"another path"
+        )
+
+
+class ImportFile:
+    """A file to import a run from."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._file: BinaryIO | None = None
+
+    @property
+    def file(self) -> BinaryIO:
+        """The open file."""
+        assert self._file is not None
+        return self._file
+
+    def open(self) -> None:
+        """Open the file; raise ``StorageError`` if that fails."""
+        try:
+            if not stat.S_ISREG(os.stat(self._path).st_mode):
+                raise StorageError(f"{self._path!r} is not a file, and an exported run is one")
+            self._file = open(self._path, "rb")  # noqa: SIM115 - the caller closes it
+        except OSError as error:
+            raise StorageError(
+                f"cannot read {self._path!r}: {error.strerror or error}; nothing was imported: give the path of a file "
+                f"that 'storage.export_run' made"
+            ) from error
+
+    def close(self) -> None:
+        """Close the file if it is open."""
+        if self._file is not None:
+            self._file.close()
+
+
+def _sync(handle: int) -> None:
+    if sys.platform == "darwin":
+        import fcntl
+
+        fcntl.fcntl(handle, fcntl.F_FULLFSYNC)  # there fsync leaves the data in the drive's cache
+    else:
+        os.fsync(handle)
+
 
 MARK = b"holdfast export\n"
 VERSION = 1
@@ -47,39 +173,42 @@ class ExportWriter:
     def __init__(self, file: BinaryIO, head: Head, features: Iterable[str] = FEATURES) -> None:
         self._file = file
         self._digest = blake3()
-        self._counts = dict.fromkeys(Kind, 0)
+        self._counts = dict.fromkeys(FrameKind, 0)
         self._put(MARK)
         run = {
             "export": VERSION,
             "format": [FORMAT_MAJOR, FORMAT_MINOR],
             "features": sorted(features),
-            "head": packed_head(head),
+            "head": pack_head(head),
         }
-        self._frame(Kind.RUN, ormsgpack.packb(run))
+        self._frame(FrameKind.RUN, ormsgpack.packb(run))
 
     def record(self, record: Record) -> None:
-        """Add a record; they come in the order of their seqs."""
-        self._frame(Kind.RECORD, ormsgpack.packb(packed_record(record)))
+        """Add a record; records come in the order of their seqs."""
+        self._frame(FrameKind.RECORD, ormsgpack.packb(pack_record(record)))
 
     def note(self, note: Note) -> None:
         """Add a note of the journal."""
-        self._frame(Kind.NOTE, ormsgpack.packb(packed_mail(note)))
+        self._frame(FrameKind.NOTE, ormsgpack.packb(pack_mail(note)))
 
     def letter(self, letter: Letter) -> None:
-        """Add a letter that waits."""
-        self._frame(Kind.LETTER, ormsgpack.packb(packed_mail(letter)))
+        """Add a letter of the inbox."""
+        self._frame(FrameKind.LETTER, ormsgpack.packb(pack_mail(letter)))
 
     def blob(self, digest: Digest, data: bytes) -> None:
         """Add a blob in its stored form."""
-        self._frame(Kind.BLOB, digest, data)
+        self._frame(FrameKind.BLOB, digest, data)
 
     def end(self) -> None:
-        """Add what makes the file complete."""
-        counts = [self._counts[kind] for kind in (Kind.RECORD, Kind.NOTE, Kind.LETTER, Kind.BLOB)]
-        self._put(bytes([Kind.END]) + _number(_END - _FRAME) + b"".join(map(_number, counts)))
+        """Add the counts and the digest with which a complete file ends."""
+        counts = [
+            self._counts[kind]
+            for kind in (FrameKind.RECORD, FrameKind.NOTE, FrameKind.LETTER, FrameKind.BLOB)
+        ]
+        self._put(bytes([FrameKind.END]) + _number(_END - _FRAME) + b"".join(map(_number, counts)))
         self._file.write(self._digest.digest())
 
-    def _frame(self, kind: Kind, *parts: bytes) -> None:
+    def _frame(self, kind: FrameKind, *parts: bytes) -> None:
         self._counts[kind] += 1
         self._put(bytes([kind]) + _number(sum(map(len, parts))))
         for part in parts:
@@ -91,7 +220,7 @@ class ExportWriter:
 
 
 class ExportReader:
-    """Reads an export: ``read_some`` until there is no more to read, then all of it is what was written.
+    """Reads an export: call ``read_some`` until nothing is left; then the whole file was checked.
 
     The blobs stay in the file. Raises ``StorageError`` for what is no export that this version can read, and
     ``CheckpointCorrupt`` for one that is damaged; ``name`` and ``advice`` are what these say of the file.
@@ -103,28 +232,28 @@ class ExportReader:
         self.records: list[Record] = []
         self.notes: list[Note] = []
         self.letters: list[Letter] = []
-        self._keys: set[tuple[Kind, str]] = set()
+        self._keys: set[tuple[FrameKind, str]] = set()
         self._blobs: dict[Digest, tuple[int, int]] = {}
         self._file = file
         self._digest = blake3()
         self._size = file.seek(0, SEEK_END)
-        self._last = Kind.RUN
+        self._last = FrameKind.RUN
         self._guarded(self._begin)
         self.counts = self._guarded(self._read_counts)
         self.head = self._guarded(self._read_run)
 
     @property
     def digests(self) -> Iterable[Digest]:
-        """The blobs that it holds."""
+        """The digests of the blobs in the file."""
         return self._blobs.keys()
 
     @property
     def left(self) -> bool:
-        """Whether there is more to read."""
+        """True if there is more to read."""
         return self._place() < self._size
 
     def read_some(self) -> int:
-        """Read on, until some of the file is read; returns how many checkpoints and blobs came."""
+        """Read the next part of the file; return the number of checkpoints and blobs in it."""
         before, until = self._arrived(), self._place() + _BATCH
         while self._place() < min(until, self._size - _END):
             self._guarded(self._read_frame)
@@ -133,11 +262,11 @@ class ExportReader:
         return self._arrived() - before
 
     def plain(self, digest: Digest, size: int | None = None) -> bytes:
-        """The content of a blob that was read before; ``size`` is what is said of it elsewhere."""
+        """Return the plain content of a blob; raise if it has another size than ``size``."""
         return self._guarded(lambda: PlainStream(self._slice(digest)).read_all(size))
 
     def stored(self, digest: Digest) -> bytes:
-        """A blob in its stored form, checked once more: time has passed since the file was read."""
+        """Return a blob in its stored form; checks it again, because the file may have changed since it was read."""
         data = self._guarded(lambda: self._slice(digest).read())
         if self._guarded(lambda: PlainStream(FileSlice(BytesIO(data), len(data))).compute_digest()) != digest:
             raise self.damaged(f"blob {digest.hex()} was changed while it was imported")
@@ -151,13 +280,13 @@ class ExportReader:
         return FileSlice(self._file, size)
 
     def damaged(self, what: str) -> CheckpointCorrupt:
-        """The error for a file that is not what was written."""
+        """Make the error for a damaged file."""
         return CheckpointCorrupt(f"{self.name}: {what}; {self._advice}")
 
     # Reading.
 
     def _guarded(self, read: Callable[[], T]) -> T:
-        """What ``read`` gives; whatever broken data raises becomes an error that names the file."""
+        """Return the result of ``read``; turn whatever broken data raises into an error that names the file."""
         try:
             return read()
         except StorageError:
@@ -184,15 +313,15 @@ class ExportReader:
             raise self.damaged(f"it has {self._size} bytes, no export is so short")
         self._digest.update(mark)
 
-    def _read_counts(self) -> Counts:
-        """What the end says; that it is there tells at once that nothing was cut off."""
+    def _read_counts(self) -> FrameCounts:
+        """Return the counts at the end of the file; raise if the end is missing, which means that the file was cut."""
         self._file.seek(self._size - _END)
         end = self._file.read(_END - DIGEST)
         self._file.seek(len(MARK))
-        if end[:_FRAME] != bytes([Kind.END]) + _number(_END - _FRAME):
+        if end[:_FRAME] != bytes([FrameKind.END]) + _number(_END - _FRAME):
             raise self.damaged("its end is missing")
         numbers = [end[place : place + _NUMBER] for place in range(_FRAME, len(end), _NUMBER)]
-        return Counts(*(int.from_bytes(number, "little") for number in numbers))
+        return FrameCounts(*(int.from_bytes(number, "little") for number in numbers))
 
     def _taken(self, size: int) -> bytes:
         return FileSlice(self._file, size, self._digest.update).read()
@@ -206,7 +335,7 @@ class ExportReader:
 
     def _read_run(self) -> Head:
         kind, size = self._read_kind()
-        if kind != Kind.RUN:
+        if kind != FrameKind.RUN:
             raise ValueError(f"it begins with a part of kind {kind}")
         run = ormsgpack.unpackb(self._taken(size))
         version, (major, minor), features = run["export"], run["format"], run["features"]
@@ -225,23 +354,23 @@ class ExportReader:
 
     def _read_frame(self) -> None:
         number, size = self._read_kind()
-        kind = Kind(number)
-        if kind < max(self._last, Kind.RECORD):
+        kind = FrameKind(number)
+        if kind < max(self._last, FrameKind.RECORD):
             raise ValueError(f"a part of kind {kind} stands behind one of kind {self._last}")
         self._last = kind
-        if kind is Kind.BLOB:
+        if kind is FrameKind.BLOB:
             self._read_blob(size)
             return
         fields = ormsgpack.unpackb(self._taken(size))
-        if kind is Kind.RECORD:
+        if kind is FrameKind.RECORD:
             before = self.records[-1].seq if self.records else 0
             self.records.append(read_record(fields, self.head, before))
-        elif kind is Kind.NOTE:
+        elif kind is FrameKind.NOTE:
             self.notes.append(Note(*self._read_mail(kind, fields)))
         else:
             self.letters.append(Letter(*self._read_mail(kind, fields)))
 
-    def _read_mail(self, kind: Kind, fields: Any) -> tuple[str, bytes]:
+    def _read_mail(self, kind: FrameKind, fields: Any) -> tuple[str, bytes]:
         key, data = read_mail(fields)
         if (kind, key) in self._keys:
             raise ValueError(f"the key {key!r} is there twice")
@@ -261,7 +390,7 @@ class ExportReader:
         self._taken(_END - DIGEST)
         if self._file.read(DIGEST) != self._digest.digest():
             raise self.damaged("its content is not what was written")
-        there = Counts(len(self.records), len(self.notes), len(self.letters), len(self._blobs))
+        there = FrameCounts(len(self.records), len(self.notes), len(self.letters), len(self._blobs))
         if there != self.counts:
             raise self.damaged(f"it says that it has {self.counts}, but it has {there}")
         last = self.records[-1] if self.records else None

@@ -1,6 +1,6 @@
-"""What stands in the frames of an export: heads, records, notes and letters as MessagePack, and back.
+"""The content of the frames of an export: heads, records, notes and letters as MessagePack, and back.
 
-What comes from a file is believed in nothing: whatever is not as it should be raises ``TypeError`` or ``ValueError``.
+Nothing in a file is trusted: anything unexpected raises ``TypeError`` or ``ValueError``.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId, RunId, complaint_about_id
 
 DIGEST = 32
-# What every store can hold as a number.
+# The greatest number that every store can hold.
 _GREATEST = 2**63 - 1
-# No run has so many checkpoints; what a file says must not make anyone count to 2^63.
+# No run has so many checkpoints; a file must not make a reader count to 2^63.
 _MOST_CHECKPOINTS = 10**9
 
 
-class Kind(IntEnum):
-    """What a frame holds, in the order in which frames come; the end is the last of all."""
+class FrameKind(IntEnum):
+    """The kinds of frames, in the order in which they come; the end is the last of all."""
 
     END = 0
     RUN = 1
@@ -30,8 +30,8 @@ class Kind(IntEnum):
     BLOB = 5
 
 
-class Counts(NamedTuple):
-    """How many frames of each kind there are."""
+class FrameCounts(NamedTuple):
+    """The number of frames of each kind."""
 
     records: int = 0
     notes: int = 0
@@ -39,8 +39,8 @@ class Counts(NamedTuple):
     blobs: int = 0
 
 
-def packed_record(record: Record) -> list[Any]:
-    """A record as the content of a frame."""
+def pack_record(record: Record) -> list[Any]:
+    """Return the content of a frame that holds a record."""
     keyframe = record.keyframe
     return [
         bytes.fromhex(record.checkpoint_id),
@@ -50,12 +50,12 @@ def packed_record(record: Record) -> list[Any]:
         record.changes,
         record.values,
         None if keyframe is None else [keyframe.cut, keyframe.changes, keyframe.values],
-        [_packed_text(tag) for tag in record.tags],
+        [_pack_text(tag) for tag in record.tags],
     ]
 
 
 def read_record(fields: Any, head: Head, before: int) -> Record:
-    """A record of the run with this head that comes behind the seq ``before``."""
+    """Read a record of the run with this head; its seq must be greater than ``before``."""
     checkpoint, seq, new_bytes, header, changes, values, keyframe, *more = fields
     if not before < _whole_number(seq) <= head.seq:
         raise ValueError(f"number {seq} of a checkpoint stands behind {before}")
@@ -76,19 +76,19 @@ def read_record(fields: Any, head: Head, before: int) -> Record:
     )
 
 
-def packed_mail(mail: Note | Letter) -> list[Any]:
-    """A note or letter as the content of a frame."""
-    return [_packed_text(mail.key), mail.data]
+def pack_mail(mail: Note | Letter) -> list[Any]:
+    """Return the content of a frame that holds a note or letter."""
+    return [_pack_text(mail.key), mail.data]
 
 
 def read_mail(fields: Any) -> tuple[str, bytes]:
-    """The key and the data of a note or letter."""
+    """Read the key and the data of a note or letter."""
     key, data, *_ = fields
     return _read_text(key), _bytes(data)
 
 
-def packed_head(head: Head) -> dict[str, Any]:
-    """A head as the content of a frame."""
+def pack_head(head: Head) -> dict[str, Any]:
+    """Return the content of a frame that holds a head."""
     return {
         "run": head.run_id,
         "workflow": head.workflow_name,
@@ -101,14 +101,14 @@ def packed_head(head: Head) -> dict[str, Any]:
         "updated": head.updated,
         "wake_at": head.wake_at,
         "takeovers": head.takeovers,
-        "reason": _packed_text(head.reason),
+        "reason": _pack_text(head.reason),
         "retention": head.retention,
         "waiting_for": head.waiting_for,
     }
 
 
 def read_head(fields: Any) -> Head:
-    """A head."""
+    """Read a head."""
     for name in ("run", "family"):
         if complaint := complaint_about_id(fields[name]):
             raise ValueError(f"its {name} {fields[name]!r} {complaint}")
@@ -142,8 +142,8 @@ def _text(value: Any) -> str:
     return value
 
 
-def _packed_text(text: str) -> bytes:
-    """Text that may hold half a character, which is no text to MessagePack."""
+def _pack_text(text: str) -> bytes:
+    """Encode a text that may hold lone surrogates, which MessagePack does not take as text."""
     return text.encode("utf-8", "surrogatepass")
 
 

@@ -1,6 +1,6 @@
-"""Runs on their way between stores: out to a file, checked there, and in from one.
+"""Exports runs to files and imports them from files; both check the whole file.
 
-Nothing here decodes a value, so nothing needs to know the types of a workflow, and nothing in a file is executed.
+Nothing here decodes a value: the types of the workflow need not be known, and nothing in a file is executed.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from holdfast.checkpoint.progress import Progress, Steps, finished
 from holdfast.checkpoint.read.loading import Blobs
 from holdfast.checkpoint.read.retry import steadily
 from holdfast.checkpoint.store import Blob, Commit, Depth, Head, Letter, Note, Record, Store
-from holdfast.checkpoint.transfer.export_check import checked, named_by_notes, named_by_record
-from holdfast.checkpoint.transfer.export_file import ExportReader, ExportWriter
-from holdfast.checkpoint.transfer.export_place import NewFile, Source
+from holdfast.checkpoint.transfer.export_check import check_export, find_blobs_of_notes, find_blobs_of_record
+from holdfast.checkpoint.transfer.export_file import ExportReader, ExportWriter, ImportFile, NewExportFile
 from holdfast.engine.status import RunStatus
 from holdfast.errors import (
     CheckpointCorrupt,
@@ -36,17 +35,14 @@ T = TypeVar("T")
 # Records are read in pages that grow while they are light, blobs are handed over together while they are.
 _FIRST_PAGE, _LARGEST_PAGE = 16, 512
 _LIGHT = 1 << 20
-# A run that moves is looked at again until it stood still for the time of three reads.
+# A run that moves is read again until it did not move during three reads.
 _MOST_LOOKS = 1000
 # Writing, reading back, checking; or reading, checking, storing.
 _PASSES = 3
 
 
-# Out.
-
-
 class _Moment(NamedTuple):
-    """A run at one moment."""
+    """A run with its journal and inbox at one moment."""
 
     head: Head
     notes: Sequence[Note]
@@ -56,10 +52,10 @@ class _Moment(NamedTuple):
 async def export_run(
     store: Store, run_id: RunId, path: str | os.PathLike[str], progress: Progress | None = None
 ) -> Head:
-    """Write a run, as it stands at one moment, to a new file; gives where it stood.
+    """Write a run, as it stands at one moment, to a new file; return its head at that moment.
 
     The file gets its name when it is complete, was read back and checked, and is durable. If checkpoints of the run
-    are removed before they are written, it begins anew.
+    are removed before they are written, the export begins anew.
     """
     return await steadily(lambda: _export(store, run_id, path, progress))
 
@@ -67,8 +63,8 @@ async def export_run(
 async def _export(
     store: Store, run_id: RunId, path: str | os.PathLike[str], progress: Progress | None
 ) -> Head:
-    moment = await _at_one_moment(store, run_id)
-    file = NewFile(path)
+    moment = await _capture(store, run_id)
+    file = NewExportFile(path)
     try:
         await finished(file.open)
         steps = Steps(progress, _PASSES)
@@ -79,7 +75,7 @@ async def _export(
         )
         reader = await finished(lambda: ExportReader(file.file, f"run {run_id!r}", advice))
         await _read(reader, steps)
-        await checked(reader, steps)
+        await check_export(reader, steps)
         await finished(file.publish)
     finally:
         await finished(file.discard)
@@ -87,8 +83,8 @@ async def _export(
     return moment.head
 
 
-async def _at_one_moment(store: Store, run_id: RunId) -> _Moment:
-    """The run, its journal and its inbox as they were at the same time, though others move it on."""
+async def _capture(store: Store, run_id: RunId) -> _Moment:
+    """Return the run, its journal and its inbox as they were at one time, though others may move the run."""
     head = await store.head(run_id)
     for _ in range(_MOST_LOOKS):
         if head is None:
@@ -104,14 +100,14 @@ async def _at_one_moment(store: Store, run_id: RunId) -> _Moment:
     )
 
 
-async def _write(store: Store, moment: _Moment, file: NewFile, steps: Steps) -> None:
+async def _write(store: Store, moment: _Moment, file: NewExportFile, steps: Steps) -> None:
     head = moment.head
     features = (await store.open()).features
     blobs = Blobs(store, head.family, Counters())
 
     async def write(work: Callable[[], T]) -> T:
         try:
-            return await finished(partial(file.doing, work))
+            return await finished(partial(file.attempt, work))
         except (ValueError, TypeError) as error:
             raise CheckpointCorrupt(
                 f"run {head.run_id!r} holds what no run holds ({error}); nothing was exported: "
@@ -126,16 +122,16 @@ async def _write(store: Store, moment: _Moment, file: NewFile, steps: Steps) -> 
         last = min(first + size - 1, head.seq)
         page = await store.records(head.run_id, first, last, Depth.ALL)
         for record in page:
-            _more(named, await named_by_record(record, blobs), steps)
+            _add_named(named, await find_blobs_of_record(record, blobs), steps)
         await write(partial(_write_records, writer, page))
         steps.done(last - first + 1)
         light = sum(map(_weight, page)) < _LIGHT
         first, size = last + 1, min(size * 2, _LARGEST_PAGE) if light else max(size // 2, 1)
-        del page  # before blobs come, which may be large
-    _more(named, await named_by_notes(moment.notes, blobs), steps)
+        del page  # frees it before blobs come, which may be large
+    _add_named(named, await find_blobs_of_notes(moment.notes, blobs), steps)
     await write(partial(_write_mail, writer, moment))
     for digest in named:
-        # The thread takes it out, so that nobody holds it any more when the next one comes.
+        # The thread takes the blob out of the list, so that it is freed before the next one comes.
         stored = [await _stored(store, head.family, digest)]
         await write(lambda digest=digest, stored=stored: writer.blob(digest, stored.pop()))  # type: ignore[misc]
         steps.done(1)
@@ -143,7 +139,7 @@ async def _write(store: Store, moment: _Moment, file: NewFile, steps: Steps) -> 
     await write(file.file.flush)
 
 
-def _more(named: dict[Digest, None], digests: Sequence[Digest], steps: Steps) -> None:
+def _add_named(named: dict[Digest, None], digests: Sequence[Digest], steps: Steps) -> None:
     before = len(named)
     named.update(dict.fromkeys(digests))
     steps.more(len(named) - before)
@@ -175,21 +171,19 @@ async def _stored(store: Store, family: RunId, digest: Digest) -> bytes:
     return found[digest]
 
 
-# In.
-
-
 async def import_run(
     store: Store,
     path: str | os.PathLike[str],
     run_id: RunId | None = None,
     progress: Progress | None = None,
 ) -> Head:
-    """Bring a run from a file into a store; gives where it stands there.
+    """Bring a run from a file into a store; return its head there.
 
-    Everything in the file is checked first. Then its blobs come, which nobody can see, and then the run in one commit.
+    Everything in the file is checked first. Then its blobs are stored, which nobody can see yet, and then the run in
+    one commit.
     """
     name = os.fspath(path)
-    source = Source(name)
+    source = ImportFile(name)
     try:
         await finished(source.open)
         advice = (
@@ -205,13 +199,13 @@ async def import_run(
         steps = Steps(progress, _PASSES)
         steps.more(reader.counts.records + reader.counts.blobs)
         await _read(reader, steps)
-        await checked(reader, steps)
+        await check_export(reader, steps)
         if not await _is_there(store, reader):
             await _store(store, reader, steps)
         steps.over()
     finally:
         await finished(source.close)
-    return _arriving(reader.head)
+    return _as_imported(reader.head)
 
 
 async def _read(reader: ExportReader, steps: Steps) -> None:
@@ -220,7 +214,7 @@ async def _read(reader: ExportReader, steps: Steps) -> None:
 
 
 async def _store(store: Store, reader: ExportReader, steps: Steps) -> None:
-    head = _arriving(reader.head)
+    head = _as_imported(reader.head)
     commit = Commit(
         head,
         None,
@@ -233,12 +227,12 @@ async def _store(store: Store, reader: ExportReader, steps: Steps) -> None:
         await _add_blobs(store, reader, steps)
         try:
             await store.commit(commit)
-        except CheckpointNotFound:  # a sweep of its family took blobs that no run named yet
+        except CheckpointNotFound:  # a sweep of the family removed blobs that no run named yet
             if not left:
                 raise
             steps.again(reader.counts.blobs)
             continue
-        except HeadMoved:  # someone else began it, perhaps by importing it
+        except HeadMoved:  # someone else made the run meanwhile, perhaps by importing it
             if not await _is_there(store, reader):
                 raise
         except StorageError:
@@ -264,20 +258,20 @@ async def _add_blobs(store: Store, reader: ExportReader, steps: Steps) -> None:
         await add()
 
 
-def _arriving(head: Head) -> Head:
-    """The head of a run where it arrives: nobody drives it there, whoever drives it elsewhere."""
+def _as_imported(head: Head) -> Head:
+    """Return the head of an imported run: nobody drives it here."""
     status = RunStatus.STOPPED if head.status is RunStatus.RUNNING else head.status
     return head._replace(status=status, owner="", takeovers=0)
 
 
 async def _is_there(store: Store, reader: ExportReader) -> bool:
-    """Whether all that the file holds is in the store; raises ``RunExists`` if another state of the run is."""
+    """Return True if the store has everything in the file; raise ``RunExists`` if the run stands elsewhere there."""
     run_id = reader.head.run_id
     there = await store.head(run_id)
     if there is None:
         return False
     notes, letters = await store.notes(run_id), await store.inbox(run_id)
-    same = _arriving(there) == _arriving(reader.head)
+    same = _as_imported(there) == _as_imported(reader.head)
     if same and set(reader.notes) <= set(notes) and set(reader.letters) <= set(letters):
         return True
     where = f"at checkpoint {there.checkpoint_id[:12]} (number {there.seq}), {there.status}"

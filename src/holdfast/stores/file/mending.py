@@ -10,12 +10,12 @@ from typing import Any
 
 from holdfast.checkpoint.format.record import read_header
 from holdfast.checkpoint.info import Header
-from holdfast.checkpoint.maintenance.lost_head import WHAT_IS_LOST, rebuilt_head
 from holdfast.checkpoint.maintenance.problems import briefly
 from holdfast.checkpoint.store import Depth, Mended
 from holdfast.errors import CheckpointCorrupt, StorageError
 from holdfast.ids import CheckpointId, RunId
 from holdfast.stores.common.disk import Disk
+from holdfast.stores.common.lost_head import WHAT_IS_LOST, rebuild_head
 from holdfast.stores.file import document
 from holdfast.stores.file.hints import Hints
 from holdfast.stores.file.inspecting import run_of
@@ -93,7 +93,7 @@ class Mending:
             raise CheckpointCorrupt(f"{path} holds no checkpoint of run {run_id!r} that can be read")
         before = self._last_sound(earlier)
         record, header = found[-1]
-        head = rebuilt_head(
+        head = rebuild_head(
             CheckpointId(record["checkpoint_id"]),
             header,
             file.head.family if before is None else before.head.family,

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.checkpoint.format.record import read_header
 from holdfast.checkpoint.info import Header
-from holdfast.checkpoint.maintenance.lost_head import WHAT_IS_LOST, rebuilt_head
 from holdfast.checkpoint.store import Damage, Head, Mended, Record
 from holdfast.errors import CheckpointCorrupt, HoldfastError
 from holdfast.ids import CheckpointId, RunId
+from holdfast.stores.common.lost_head import WHAT_IS_LOST, rebuild_head
 from holdfast.stores.common.seals import MODULUS, seal_entry
 from holdfast.stores.sqlite.connection import DatabaseConnection
 from holdfast.stores.sqlite.database_file import DatabaseLocation
@@ -342,7 +342,7 @@ def _rebuild_run(
         )
         return
     token = row[5] if row is not None and isinstance(row[5], int) else 0
-    head = rebuilt_head(
+    head = rebuild_head(
         left.last_id,
         left.last,
         _find_family(connection, namespace, left, row),

@@ -1,4 +1,4 @@
-"""A head for a run whose own is lost or damaged, from one of its checkpoints."""
+"""Rebuilds the head of a run from one of its checkpoints, if the head is lost or damaged."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId, RunId
 
 
-def rebuilt_head(
+def rebuild_head(
     checkpoint_id: CheckpointId, header: Header, family: RunId, created: int, token: int
 ) -> Head:
-    """The head of a run that stands on this checkpoint and is not driven.
+    """Return the head of a run that stands on this checkpoint and is not driven.
 
-    Nobody knows how many writers there were: the token is greater than any number of them, so that those who still
-    believe to drive the run are refused. It keeps all checkpoints, for which retention it had is lost.
+    The number of writers that there were is not known: the token is greater than any such number, so that writers who
+    still believe to drive the run are refused. The run keeps all checkpoints, because its retention is lost.
     """
     now = time.time_ns() // 1_000
     status = RunStatus.STOPPED if header.status is RunStatus.RUNNING else header.status
@@ -37,4 +37,4 @@ def rebuilt_head(
 WHAT_IS_LOST = (
     "how the run ended, if it did, and its retention; nobody drives it, and all checkpoints are kept"
 )
-"""What a head that was made anew does not say."""
+"""Describes what a rebuilt head does not contain."""
