@@ -329,7 +329,7 @@ class LeavesOneByOne(MemoryStore):
 
 
 class TakesFromAnOldInbox(MemoryStore):
-    """What is left while a commit is under way is lost with what it takes."""
+    """Loses letters that are left while a commit takes others."""
 
     async def commit(self, commit: Commit) -> Sequence[Letter]:
         before = dict(self._letters.get(commit.head.run_id, {}))

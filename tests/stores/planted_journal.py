@@ -261,7 +261,7 @@ class ShowsNotesBeforeTheHead(MemoryStore):
 
 
 class NotesBehindTheHead(MemoryStore):
-    """Whoever is cancelled leaves a head without its notes."""
+    """Writes a head without its notes if the caller is cancelled."""
 
     async def commit(self, commit: Commit) -> Sequence[Letter]:
         waiting = await super().commit(commit._replace(notes=()))

@@ -9,7 +9,7 @@ from holdfast.errors import HeadMoved, StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.common.head_check import change_tags
 from holdfast.stores.memory import MemoryStore
-from tests.stores.planted_kept import Kept
+from tests.stores.planted_durable import Kept
 
 # -- tags ------------------------------------------------------------------------------------------
 

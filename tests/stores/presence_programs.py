@@ -1,4 +1,4 @@
-"""What tests of Presence do in processes of their own: ``python -m tests.stores.presence_programs NAME FOLDER ...``."""
+"""Programs for tests of Presence in other processes: ``python -m tests.stores.presence_programs NAME FOLDER ...``."""
 
 import os
 import select

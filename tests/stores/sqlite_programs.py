@@ -1,4 +1,4 @@
-"""What tests of SqliteStore do in processes of their own: ``python -m tests.stores.sqlite_programs NAME PATH ...``."""
+"""Programs for tests of SqliteStore in other processes: ``python -m tests.stores.sqlite_programs NAME PATH ...``."""
 
 import asyncio
 import gc
@@ -25,7 +25,7 @@ KEPT: list[SqliteStore] = []
 
 
 def start(name: str, *arguments: object) -> "subprocess.Popen[str]":
-    """Start a program; what it warns about ends it."""
+    """Start a program; a warning ends it."""
     command = [sys.executable, "-X", "dev", "-W", "error", "-m", "tests.stores.sqlite_programs", name]
     return subprocess.Popen(
         [*command, *map(str, arguments)],
@@ -37,14 +37,14 @@ def start(name: str, *arguments: object) -> "subprocess.Popen[str]":
 
 
 def finish(process: "subprocess.Popen[str]") -> str:
-    """What it printed; it must end well and complain about nothing."""
+    """Return what a program printed; it must end well and without warnings."""
     out, err = process.communicate(timeout=120)
     assert (process.returncode, complaints(err)) == (0, [])
     return out
 
 
 def execute(path: Path, *statements: str) -> list[Any]:
-    """What another program does to the file."""
+    """Execute statements on a connection of another program; return the rows of the last."""
     connection = sqlite3.connect(path, isolation_level=None)
     try:
         return [connection.execute(statement).fetchall() for statement in statements][-1]

@@ -51,7 +51,7 @@ def files_in(folder: Path) -> list[Path]:
 
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """How many threads renew, besides those for stores that other tests may have left open."""
+    """Count the threads that renew files, without those of stores that other tests may have left open."""
     monkeypatch.setattr(presence, "_processes", {})
     before = set(threading.enumerate())
     return lambda: sum(thread.name == "holdfast-presence" for thread in {*threading.enumerate()} - before)
@@ -303,7 +303,7 @@ def test_a_file_that_is_removed_before_it_is_locked_is_made_again(
 
 
 def drop_the_lock(file: Path) -> None:
-    """What a copy of the folder does that this process makes: see ``_try_lock``."""
+    """Open and close each file, as a copy of the folder by this process does: see ``_try_lock``."""
     file.read_text()
 
 

@@ -387,7 +387,7 @@ async def test_a_missing_value_is_told(store: SqliteStore, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("always", [False, True])
 async def test_values_that_are_removed_meanwhile_let_it_begin_anew(always: bool, tmp_path: Path) -> None:
-    """What a removal does: first the row, then the file."""
+    """Remove a large value as a sweep does: first the row, then the file."""
     store = SqliteStore(tmp_path / "runs.db")
     await fill(store, 8)
     await store.close()

@@ -164,7 +164,7 @@ class Names:
         self.root = root
         self.durable: set[Path] = set()
         self.failing = 0
-        """How many syncs of folders with blobs fail; what was new there counts as synced, and never is."""
+        """The number of syncs of blob folders that fail; names that were new there never become durable."""
         self._forgotten: set[tuple[Path, int]] = set()
         self._fsync = os.fsync
         monkeypatch.setattr(os, "fsync", self.sync)

@@ -19,7 +19,7 @@ from tests.stores.sqlite_programs import execute, finish, start
 
 
 def refusal(path: Path) -> str:
-    """Why the store cannot be opened; every method says so, and the file and its folder stay as they are."""
+    """Return the message with which every method refuses the path; the file and its folder must not change."""
     before = path.read_bytes() if path.is_file() else None
     messages = asyncio.run(_refusals(path))
     assert len(messages) == 1
@@ -224,7 +224,7 @@ def test_a_damaged_database_is_told(database: Path) -> None:
 
 @pytest.mark.parametrize("replaced", [False, True], ids=["removed", "replaced"])
 async def test_a_file_that_is_gone_is_noticed(store: SqliteStore, database: Path, replaced: bool) -> None:
-    """What is written to a file without a name is lost, and nobody must think that it is stored."""
+    """Writes to a file without a name are lost, so they must fail."""
     head = await begin(store, "r")
     assert await store.head(RunId("r")) == head
     aside = database.with_name("aside.db")

@@ -40,7 +40,7 @@ async def test_joining_again_asks_no_thread(store: SqliteStore, monkeypatch: pyt
 
 @pytest.fixture
 def joins(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
-    """What joining does instead, one after the other, the last of them as it does."""
+    """Functions that run before the next calls of ``Presence.join``, one for each."""
     join = Presence.join
     instead: list[Callable[[], None]] = []
 
@@ -99,10 +99,10 @@ async def test_who_gives_up_joining_does_not_keep_others_from_it(
 async def test_a_store_that_is_dropped_leaves(database: Path) -> None:
     store = SqliteStore(database)
     await store.join()
-    lanes = [thread for thread in threading.enumerate() if thread.name.startswith("holdfast-")]
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("holdfast-")]
     del store
     gc.collect()
-    for thread in lanes:
+    for thread in threads:
         thread.join(60)
     assert not database.with_name("runs.db-owners").exists()
 

@@ -28,7 +28,7 @@ from tests.stores.sqlite_programs import execute
 
 
 async def committed(store: SqliteStore | MemoryStore, commits: Sequence[Commit]) -> list[object]:
-    """What comes of commits that wait together: an error is told by its kind and words."""
+    """Commit together; return the letters of each commit, or the type and text of its error."""
     outcomes = await asyncio.gather(*(store.commit(commit) for commit in commits), return_exceptions=True)
     return [
         f"{type(outcome).__name__}: {outcome}" if isinstance(outcome, BaseException) else list(outcome)

@@ -73,14 +73,14 @@ class FailingDisk:
         self._written.update(range(begin // PAGE, -(-end // PAGE)))
 
     def is_log(self, file: int) -> bool:
-        """Whether an open file is the log."""
+        """Return True if an open file is the log."""
         try:
             return os.path.samestat(os.fstat(file), self.log.stat())
         except FileNotFoundError:
             return False
 
     def after_power_cut(self, folder: Path) -> Path:
-        """Where a copy of what the disk holds lies."""
+        """Copy what the disk holds to a folder, and return its path."""
         folder.mkdir()
         copy = folder / self.path.name
         copy.write_bytes(self._database_on_disk)

@@ -26,20 +26,20 @@ class Work:
         settle_calls(calls)
 
 
-async def busy(work: Work, lane: WorkerThread[str]) -> asyncio.Task[str]:
+async def busy(work: Work, worker: WorkerThread[str]) -> asyncio.Task[str]:
     """A call that the thread has begun with."""
-    call = asyncio.create_task(lane.call("first"))
+    call = asyncio.create_task(worker.call("first"))
     assert await asyncio.to_thread(work.begun.wait, 60)
     return call
 
 
 async def test_those_whom_one_answer_woke_are_served_at_once_again() -> None:
     work = Work()
-    lane = WorkerThread("test", work)
-    first = await busy(work, lane)
+    worker = WorkerThread("test", work)
+    first = await busy(work, worker)
 
     async def calls(name: str) -> list[str]:
-        return [await lane.call(f"{name} {number}") for number in range(3)]
+        return [await worker.call(f"{name} {number}") for number in range(3)]
 
     names = [f"task {number}" for number in range(50)]
     tasks = [asyncio.create_task(calls(name)) for name in names]
@@ -48,21 +48,21 @@ async def test_those_whom_one_answer_woke_are_served_at_once_again() -> None:
     work.go.set()
     assert await first == "first"
     assert [await task for task in tasks] == [[f"{name} {number}" for number in range(3)] for name in names]
-    await lane.close()
+    await worker.close()
     assert work.batches == [["first"], *([f"{name} {number}" for name in names] for number in range(3))]
 
 
 async def test_who_calls_alone_waits_for_no_round_of_the_loop() -> None:
     work = Work()
     work.go.set()
-    lane = WorkerThread("test", work)
+    worker = WorkerThread("test", work)
     for number in range(3):
-        coroutine = lane.call(str(number))
+        coroutine = worker.call(str(number))
         coroutine.send(None)  # no round of any loop has gone by
         assert await asyncio.to_thread(work.begun.wait, 60)
         work.begun.clear()
         coroutine.close()
-    await lane.close()
+    await worker.close()
     assert work.batches == [["0"], ["1"], ["2"]]
 
 
@@ -84,17 +84,17 @@ class Here:
 async def test_who_calls_alone_is_served_at_once_where_that_can_be(takes: bool) -> None:
     work = Work()
     work.go.set()
-    lane = WorkerThread("test", work, work_at_once=Here(takes))
-    assert await lane.call("a") == ("a here" if takes else "a")
-    await lane.close()
+    worker = WorkerThread("test", work, work_at_once=Here(takes))
+    assert await worker.call("a") == ("a here" if takes else "a")
+    await worker.close()
     assert work.batches == ([] if takes else [["a"]])
 
 
-async def _called(lane: WorkerThread[str], times: int = 3) -> list[list[str]]:
-    """What twenty tasks get, each of which calls several times."""
+async def _called(worker: WorkerThread[str], times: int = 3) -> list[list[str]]:
+    """Return what twenty tasks get, each of which calls several times."""
 
     async def calls(name: str) -> list[str]:
-        return [await lane.call(f"{name}{number}") for number in range(times)]
+        return [await worker.call(f"{name}{number}") for number in range(times)]
 
     return await asyncio.gather(*(calls(name) for name in TASKS))
 
@@ -104,18 +104,18 @@ TASKS = "abcdefghijklmnopqrst"
 
 async def test_what_all_who_are_there_call_for_is_done_at_once() -> None:
     here = Here()
-    lane = WorkerThread("test", Work(), work_at_once=here)
-    assert await _called(lane) == [[f"{name}{number} here" for number in range(3)] for name in TASKS]
+    worker = WorkerThread("test", Work(), work_at_once=here)
+    assert await _called(worker) == [[f"{name}{number} here" for number in range(3)] for name in TASKS]
     assert here.groups == [20, 20, 20]
-    await lane.close()
+    await worker.close()
 
 
 async def test_what_cannot_be_done_at_once_the_thread_does_together() -> None:
     work = Work()
     work.go.set()
-    lane = WorkerThread("test", work, work_at_once=Here(takes=False))
-    assert await _called(lane) == [[f"{name}{number}" for number in range(3)] for name in TASKS]
-    await lane.close()
+    worker = WorkerThread("test", work, work_at_once=Here(takes=False))
+    assert await _called(worker) == [[f"{name}{number}" for number in range(3)] for name in TASKS]
+    await worker.close()
     assert [len(batch) for batch in work.batches] == [20, 20, 20]
 
 
@@ -123,17 +123,17 @@ async def test_tasks_that_always_have_more_to_do_are_not_waited_for() -> None:
     work = Work()
     work.go.set()
     here = Here()
-    lane = WorkerThread("test", work, work_at_once=here)
+    worker = WorkerThread("test", work, work_at_once=here)
     loop, ready = asyncio.get_running_loop(), list[asyncio.Handle]()
 
     def go_round() -> None:
         ready[:] = [loop.call_soon(go_round)]
 
     go_round()
-    assert await asyncio.wait_for(_called(lane), 60)
+    assert await asyncio.wait_for(_called(worker), 60)
     ready[0].cancel()
     assert here.groups == []
-    await lane.close()
+    await worker.close()
 
 
 @pytest.mark.parametrize("done", [True, False])
@@ -156,14 +156,14 @@ def test_a_signal_while_several_are_served_leaves_nobody_waiting(done: bool) -> 
             doubted.extend(call.task for call in calls if call.doubtful)
         settle_calls(calls)
 
-    lane = WorkerThread("test", work, work_at_once=at_once)
+    worker = WorkerThread("test", work, work_at_once=at_once)
     loop = asyncio.SelectorEventLoop()
     try:
-        called = loop.create_task(_called(lane, 2))
+        called = loop.create_task(_called(worker, 2))
         with pytest.raises(KeyboardInterrupt):
             loop.run_until_complete(called)
         found = loop.run_until_complete(called)
-        loop.run_until_complete(lane.close())
+        loop.run_until_complete(worker.close())
     finally:
         loop.close()
     first = " here" if done else ""
@@ -186,7 +186,7 @@ class Interrupting(asyncio.Future[str]):
 def test_a_signal_while_several_are_told_leaves_nobody_waiting() -> None:
     work = Work()
     work.go.set()
-    lane = WorkerThread("test", work, work_at_once=Here())
+    worker = WorkerThread("test", work, work_at_once=Here())
     loop = asyncio.SelectorEventLoop()
     made: list[int] = []
 
@@ -197,12 +197,12 @@ def test_a_signal_while_several_are_told_leaves_nobody_waiting() -> None:
     loop.create_future = future  # type: ignore[method-assign]
     Interrupting.interrupts = 1
     try:
-        called = loop.create_task(_called(lane, 1))
+        called = loop.create_task(_called(worker, 1))
         with pytest.raises(KeyboardInterrupt):
             loop.run_until_complete(called)
         found = loop.run_until_complete(called)
         assert {first.removesuffix(" here") for (first,) in found} == {f"{name}0" for name in TASKS}
-        loop.run_until_complete(lane.close())
+        loop.run_until_complete(worker.close())
     finally:
         loop.close()
 
@@ -210,7 +210,7 @@ def test_a_signal_while_several_are_told_leaves_nobody_waiting() -> None:
 async def test_others_who_are_never_done_are_waited_for_once() -> None:
     work = Work()
     work.go.set()
-    lane = WorkerThread("test", work, work_at_once=Here())
+    worker = WorkerThread("test", work, work_at_once=Here())
     loop, ready, rounds = asyncio.get_running_loop(), list[asyncio.Handle](), 0
 
     def go_round() -> None:
@@ -219,17 +219,17 @@ async def test_others_who_are_never_done_are_waited_for_once() -> None:
         ready[:] = [loop.call_soon(go_round)]
 
     go_round()
-    assert await lane.call("first") == "first"
+    assert await worker.call("first") == "first"
     work.begun.clear()
     for number in range(_BUSY_TURNS):
         before = rounds
-        call = lane.call(str(number))
+        call = worker.call(str(number))
         call.send(None)
         assert (rounds, work.begun.wait(60)) == (before, True)
         work.begun.clear()
         call.close()
     ready[0].cancel()
-    await lane.close()
+    await worker.close()
     assert len(work.batches) == 1 + _BUSY_TURNS
 
 
@@ -244,16 +244,16 @@ async def test_who_calls_while_the_lane_is_closed_elsewhere_is_refused(started: 
         if closing:
             closing.pop().stop()
             for thread in threading.enumerate():
-                if thread.name == "closed lane":
+                if thread.name == "closed worker":
                     thread.join(60)
         return False
 
-    lane = WorkerThread("closed lane", work, work_at_once=at_once)
+    worker = WorkerThread("closed worker", work, work_at_once=at_once)
     if started:
-        assert await lane.call("a") == "a"
-    closing.append(lane)
+        assert await worker.call("a") == "a"
+    closing.append(worker)
     with pytest.raises(StorageError, match="closed"):
-        await asyncio.wait_for(lane.call("b"), 60)
+        await asyncio.wait_for(worker.call("b"), 60)
 
 
 async def test_what_fails_at_once_is_told() -> None:
@@ -262,34 +262,34 @@ async def test_what_fails_at_once_is_told() -> None:
             call.error = StorageError(f"no {call.task}")
         return True
 
-    lane = WorkerThread("test", Work(), work_at_once=at_once)
+    worker = WorkerThread("test", Work(), work_at_once=at_once)
     with pytest.raises(StorageError, match="no a"):
-        await lane.call("a")
-    found = await asyncio.gather(lane.call("b"), lane.call("c"), return_exceptions=True)
+        await worker.call("a")
+    found = await asyncio.gather(worker.call("b"), worker.call("c"), return_exceptions=True)
     assert [str(error) for error in found] == ["no b", "no c"]
-    await lane.close()
+    await worker.close()
 
 
 async def test_calls_that_are_not_handed_over_yet_are_done_before_the_end() -> None:
     work = Work()
-    lane = WorkerThread("test", work)
-    first = await busy(work, lane)
-    waiting = [asyncio.create_task(lane.call(name)) for name in "abc"]
+    worker = WorkerThread("test", work)
+    first = await busy(work, worker)
+    waiting = [asyncio.create_task(worker.call(name)) for name in "abc"]
     await asyncio.sleep(0)  # they have called
     work.go.set()
-    await lane.close()
+    await worker.close()
     assert [await call for call in (first, *waiting)] == ["first", "a", "b", "c"]
     with pytest.raises(StorageError, match="closed"):
-        await lane.call("late")
+        await worker.call("late")
 
 
 def test_loops_in_two_threads_are_told_each_by_itself() -> None:
     work = Work()
     work.go.set()
-    lane = WorkerThread("test", work)
+    worker = WorkerThread("test", work)
 
     async def many(name: str) -> list[str]:
-        return await asyncio.gather(*(lane.call(f"{name} {number}") for number in range(200)))
+        return await asyncio.gather(*(worker.call(f"{name} {number}") for number in range(200)))
 
     found: dict[str, list[str]] = {}
 
@@ -301,5 +301,5 @@ def test_loops_in_two_threads_are_told_each_by_itself() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    asyncio.run(lane.close())
+    asyncio.run(worker.close())
     assert found == {name: [f"{name} {number}" for number in range(200)] for name in "ab"}

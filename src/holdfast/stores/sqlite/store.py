@@ -100,7 +100,7 @@ class SqliteStore:
     @property
     def log_room(self) -> int:
         """Count the bytes by which this process lengthened the log, so that commits need not do it."""
-        return self._session.writer.wal_room.added if self._session is not None else 0
+        return self._session.writer.log_room if self._session is not None else 0
 
     async def open(self) -> StoreInfo:
         session = self._get_session()

@@ -56,7 +56,7 @@ class TransactionWriter:
         self, location: DatabaseLocation, connection: DatabaseConnection, namespace: str, big_blob: int
     ) -> None:
         self.transactions = 0
-        self.wal_room = WalRoom(location.path, LONGEST_LOG)
+        self._wal_room = WalRoom(location.path, LONGEST_LOG)
         self._location = location
         self._connection = connection
         self._namespace = namespace
@@ -66,6 +66,11 @@ class TransactionWriter:
         """The connection whose log is kept small, if any."""
         self._left = 0
         """Counts the transactions that are still left to the thread, because the disk was slow."""
+
+    @property
+    def log_room(self) -> int:
+        """Count the bytes by which the log was lengthened in advance."""
+        return self._wal_room.added
 
     def work(self, calls: list[PendingCall[WriteTask]]) -> None:
         """Write, and give the callers their results."""
@@ -142,7 +147,7 @@ class TransactionWriter:
     def _fill(self, connection: sqlite3.Connection, calls: list[PendingCall[WriteTask]]) -> None:
         """Write the tasks in the open transaction."""
         if self._small_log is not connection:
-            self.wal_room.make(len(calls))
+            self._wal_room.make(len(calls))
         self._do_tasks(connection, calls)
 
     def _set_log_size(self, connection: sqlite3.Connection, calls: list[PendingCall[WriteTask]]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from holdfast.checkpoint.store import Blob, Commit, Letter
 from holdfast.ids import RunId
 from holdfast.stores.memory import MemoryStore
-from tests.stores.planted_kept import Kept
+from tests.stores.planted_durable import Kept
 
 
 class DropsAddedBlobs(MemoryStore):

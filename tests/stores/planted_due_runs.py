@@ -8,7 +8,7 @@ from holdfast.engine.status import RunStatus
 from holdfast.ids import RunId
 from holdfast.stores.common.run_query import select_due_runs
 from holdfast.stores.memory import MemoryStore
-from tests.stores.planted_kept import Kept
+from tests.stores.planted_durable import Kept
 
 
 class DueOf(MemoryStore):

@@ -178,7 +178,7 @@ class KeepsNotesInMemory(Filed):
 
 
 class ForgetsWhatWasTaken(Filed):
-    """What is taken is known to the process that took it, and not in the file."""
+    """Remembers taken letters in the process that took them, and not in the file."""
 
     async def commit(self, commit: Commit) -> Sequence[Letter]:
         with self._filed():

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from holdfast.checkpoint.ownership import this_process
-from holdfast.checkpoint.store import Commit, Expected, Left, Letter, Note
+from holdfast.checkpoint.store import Commit, Expected, Head, Left, Letter, Note, StoreInfo
+from holdfast.errors import StorageError
 from holdfast.ids import RunId
 from holdfast.stores.memory import MemoryStore
 
@@ -181,6 +182,85 @@ class JoinsOnceForAll(Kept):
             await super().join()
 
 
+class ForgetsBlobs(Kept):
+    def adopt(self, kept: MemoryStore) -> None:
+        super().adopt(kept)
+        self._blobs = {}
+
+
+class ForgetsIds(Kept):
+    def adopt(self, kept: MemoryStore) -> None:
+        super().adopt(kept)
+        self._places = {}
+
+
+class ForgetsOnClose(Kept):
+    async def close(self) -> None:
+        await super().close()
+        self._heads.clear()
+
+
+class ComparesWithWhatItSaw(Kept):
+    """Trusts a head that it has seen, although another object may have moved it."""
+
+    def adopt(self, kept: MemoryStore) -> None:
+        super().adopt(kept)
+        self._seen: dict[RunId, Head] = {}
+
+    async def head(self, run_id: RunId) -> Head | None:
+        if run_id not in self._seen and (head := await super().head(run_id)) is not None:
+            self._seen[run_id] = head
+        return self._seen.get(run_id)
+
+
+class ChecksWithoutTheOthers(Kept):
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        there = self._heads.get(commit.head.run_id)
+        mine = self.__dict__.setdefault("_mine", {})
+        if mine.get(commit.head.run_id) == commit.expected and there is not None:
+            commit = commit._replace(expected=Expected(there.checkpoint_id, there.token))
+        waiting = await super().commit(commit)
+        mine[commit.head.run_id] = Expected(commit.head.checkpoint_id, commit.head.token)
+        return waiting
+
+
+class MixesNamespaces(Kept):
+    def room(self, namespace: str) -> str:
+        return "namespace"
+
+
+class IgnoresCaseOfNamespaces(Kept):
+    def room(self, namespace: str) -> str:
+        return f"namespace {namespace.lower()}"
+
+
+class MustBeOpened(Kept):
+    async def open(self) -> StoreInfo:
+        self._opened = True
+        return await super().open()
+
+    async def head(self, run_id: RunId) -> Head | None:
+        if not getattr(self, "_opened", False):
+            raise StorageError("open it first")
+        return await super().head(run_id)
+
+
+class DrawsAnIdPerObject(Kept):
+    async def open(self) -> StoreInfo:
+        return self._info._replace(store_id=f"{id(self):032x}")
+
+
+class ClosesTheOthers(Kept):
+    async def close(self) -> None:
+        await super().close()
+        self._heads["closed"] = None  # type: ignore[index, assignment]
+
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        if "closed" in self._heads:
+            raise StorageError("closed")
+        return await super().commit(commit)
+
+
 BUGS: list[tuple[type[Kept], str]] = [
     (ForgetsNotes, "test_another_object_finds_the_journal"),
     (ForgetsNotes, "test_every_method_opens_a_store_by_itself"),
@@ -201,4 +281,19 @@ BUGS: list[tuple[type[Kept], str]] = [
     (ClosesForAll, "test_a_process_lives_until_it_closes_the_last_object"),
     (ClosesForAllWhoJoined, "test_a_process_lives_until_it_closes_the_last_object"),
     (JoinsOnceForAll, "test_a_process_lives_until_it_closes_the_last_object"),
+    (ForgetsBlobs, "test_another_object_sees_everything"),
+    (ForgetsBlobs, "test_every_method_opens_a_store_by_itself"),
+    (ForgetsBlobs, "test_odd_ids_are_found_again"),
+    (ForgetsBlobs, "test_a_namespace_is_found_again"),
+    (ForgetsIds, "test_another_object_sees_everything"),
+    (ForgetsOnClose, "test_another_object_sees_everything"),
+    (ForgetsOnClose, "test_closing_one_object_leaves_the_others_alone"),
+    (ComparesWithWhatItSaw, "test_what_one_object_commits_the_other_sees_at_once"),
+    (ComparesWithWhatItSaw, "test_one_of_several_objects_that_write_a_run_wins"),
+    (ChecksWithoutTheOthers, "test_an_object_that_missed_a_commit_is_refused"),
+    (MixesNamespaces, "test_namespaces_are_apart"),
+    (IgnoresCaseOfNamespaces, "test_namespaces_are_apart"),
+    (MustBeOpened, "test_every_method_opens_a_store_by_itself"),
+    (DrawsAnIdPerObject, "test_objects_may_begin_at_the_same_time"),
+    (ClosesTheOthers, "test_closing_one_object_leaves_the_others_alone"),
 ]
