@@ -5,7 +5,6 @@ import os
 from collections.abc import AsyncIterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -13,7 +12,7 @@ import pytest_asyncio
 from holdfast import InMemoryCheckpointStorage, SqliteCheckpointStorage, StorageError
 from holdfast.checkpoint.store import RunQuery
 from holdfast.stores.common.disk import Disk
-from tests.support.durable import Failing, die, killed_by_itself, run_alone, wrapped
+from tests.support.durable import Failing, die_after_link, die_at_report, killed_by_itself, run_alone, wrapped
 from tests.support.runs import soon
 from tests.support.transfer import (
     KINDS,
@@ -128,22 +127,9 @@ def export_and_die(folder: str, when: str) -> None:
 
     async def main() -> None:
         await make_completed(storage)
-        seen = 0
-
-        def progress(done: int, total: int) -> None:
-            nonlocal seen
-            seen += 1
-            if when == f"{seen}":
-                die()
-
-        link = os.link
-
-        def dying_link(source: Any, target: Any, **options: Any) -> None:
-            link(source, target, **options)
-            die()
-
         if when == "after the link":
-            os.link = dying_link  # type: ignore[assignment]
+            die_after_link()
+        progress = die_at_report(int(when) if when.isdigit() else 0)
         await storage.export_run("r", Path(folder) / "run", progress)
 
     run_alone(main())
@@ -166,15 +152,7 @@ async def test_a_process_that_is_killed_after_it_exported_leaves_a_whole_file(tm
 
 def import_and_die(folder: str, kind: str, when: int) -> None:
     storage = storage_of(kind, Path(folder))
-    seen = 0
-
-    def progress(done: int, total: int) -> None:
-        nonlocal seen
-        seen += 1
-        if seen == when:
-            die()
-
-    run_alone(storage.import_run(Path(folder) / "run", progress=progress))
+    run_alone(storage.import_run(Path(folder) / "run", progress=die_at_report(when)))
 
 
 @pytest.mark.parametrize("kind", ["file", "sqlite"])

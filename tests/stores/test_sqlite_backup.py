@@ -7,7 +7,6 @@ import sqlite3
 from collections.abc import AsyncIterator, Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -30,7 +29,7 @@ from holdfast.stores.sqlite.database_file import DatabaseLocation
 from holdfast.testing.store_suite.actions import begin, move_on, read_run
 from holdfast.testing.store_suite.samples import LARGE, sample_blob, sample_letters
 from tests.stores.sqlite_programs import execute
-from tests.support.durable import die, killed_by_itself, run_alone
+from tests.support.durable import die_after_link, die_at_report, killed_by_itself, run_alone
 from tests.support.runs import soon
 from tests.support.transfer import noise
 
@@ -248,25 +247,13 @@ async def test_a_backup_that_is_cancelled_leaves_nothing(
 
 def back_up_and_die(folder: str, when: str) -> None:
     """Die at a report, or when the copy has just got its name."""
-    seen = 0
-
-    def report(done: int, total: int) -> None:
-        nonlocal seen
-        seen += 1
-        if when == f"{seen}":
-            die()
-
-    link = os.link
-
-    def dying_link(source: Any, target: Any, **options: Any) -> None:
-        link(source, target, **options)
-        die()
 
     async def main() -> None:
         store = SqliteStore(Path(folder) / "runs.db")
         await store.open()
         if when == "after the link":
-            os.link = dying_link  # type: ignore[assignment]
+            die_after_link()
+        report = die_at_report(int(when) if when.isdigit() else 0)
         back_up(DatabaseLocation(store.path, 60), Path(folder) / "copy.db", report)
 
     run_alone(main())

@@ -212,6 +212,30 @@ def die() -> None:
     os.kill(os.getpid(), 9)
 
 
+def die_at_report(number: int) -> Callable[[int, int], None]:
+    """Return a callback for progress that kills this process at a report."""
+    seen = 0
+
+    def report(done: int, total: int) -> None:
+        nonlocal seen
+        seen += 1
+        if seen == number:
+            die()
+
+    return report
+
+
+def die_after_link() -> None:
+    """Let this process be killed as soon as a file has got a name."""
+    link = os.link
+
+    def dying_link(source: Any, target: Any, **options: Any) -> None:
+        link(source, target, **options)
+        die()
+
+    os.link = dying_link  # type: ignore[assignment]
+
+
 def run_alone(main: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine in this process, which has no event loop."""
     return asyncio.run(main)

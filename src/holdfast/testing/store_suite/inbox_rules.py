@@ -178,7 +178,7 @@ class InboxRules:
         assert get_keys(await store.commit(staying_commit(head, taken=["d"]))) == ["b"]
         left = await leave_letters(store, "d", "a", "b")
         assert sorted(left.refused) == ["b", "d"]
-        # What was refused with others was not left, so it can be left now.
+        # A letter that was refused with others was not left, so it can be left now.
         assert await leave_letters(store, "c", "a") == Left(head)
         assert get_keys(await read_inbox(store)) == ["b", "c", "a"]
 
@@ -220,7 +220,7 @@ class InboxRules:
         assert await read_inbox(store, "r") == (Letter("r", b""),)
         assert await read_inbox(store, "rr") == (Letter("a", b"rr"), Letter("rr", b""))
         assert list(await store.commit(staying_commit(heads["R"]))) == [Letter("a", b"R"), Letter("R", b"")]
-        # What was taken from one run was not taken from the others.
+        # A letter that was taken from one run still waits for the others.
         assert await leave_letters(store, "b", "r", run="rr") == Left(heads["rr"])
 
     async def test_data_of_letters_comes_back_as_it_was_given(self, store: Store) -> None:
@@ -296,7 +296,7 @@ class ConcurrentLetterRules:
         results = await asyncio.gather(*(leave_letters(store, key, f"{key} too") for key in keys))
         assert results == [Left(head)] * 20
         found = get_keys(await read_inbox(store))
-        # Whoever came first: what was left together stays together.
+        # In any order, but letters that were left together stay together.
         assert found == [name for key in found[::2] for name in (key, f"{key} too")]
         assert sorted(found[::2]) == sorted(keys)
 
@@ -365,7 +365,7 @@ class ConcurrentLetterRules:
                 await asyncio.sleep(0)
             task.cancel()
             await asyncio.wait([task])
-            # Whoever tries it again finds it done, or does it.
+            # A second try finds it done, or does it.
             again = await leave_letters(store, "a", "b", "c", run=name)
             assert again.head == head
             assert sorted(again.refused) in ([], ["a", "b", "c"])
@@ -382,7 +382,7 @@ class ConcurrentLetterRules:
                 await asyncio.sleep(0)
             task.cancel()
             await asyncio.wait([task])
-            await try_commit(store, commit)  # whoever tries it again finds it done, or does it
+            await try_commit(store, commit)  # a second try finds it done, or does it
             assert await store.head(RunId(name)) == commit.head
             assert get_keys(await read_inbox(store, name)) == ["b"]
 

@@ -230,6 +230,6 @@ class JournalRules:
                 await asyncio.sleep(0)
             task.cancel()
             await asyncio.wait([task])
-            await try_commit(store, commit)  # whoever tries it again finds it done, or does it
+            await try_commit(store, commit)  # a second try finds it done, or does it
             assert await store.head(RunId(name)) == commit.head
             assert await read_journal(store, name) == commit.notes

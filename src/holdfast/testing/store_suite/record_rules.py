@@ -333,7 +333,7 @@ class RunListRules:
     async def test_pages_behind_a_run_that_is_gone_leave_out_no_later_run(self, store: Store) -> None:
         for run in "ace":
             await begin(store, run)
-        # Where it would have been, or anew.
+        # From where it would have been, or from the beginning.
         assert await list_run_ids(store, RunQuery(after=RunId("b"))) in (["c", "e"], ["a", "c", "e"])
 
 
