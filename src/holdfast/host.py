@@ -15,8 +15,8 @@ from holdfast.checkpoint.store import RunQuery
 from holdfast.engine.status import RunStatus
 from holdfast.errors import HeadMoved, HoldfastError, InvalidArgument, RunEnded, RunTaken, WrongType
 from holdfast.runtime.environment import current
+from holdfast.runtime.run.lifecycle import GRACE_SECONDS
 from holdfast.runtime.run.run import Run
-from holdfast.runtime.run.stretch import GRACE_SECONDS
 from holdfast.runtime.run.wakeup import held_here
 from holdfast.runtime.times import in_microseconds
 

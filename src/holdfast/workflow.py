@@ -15,10 +15,9 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.info import CheckpointInfo
     from holdfast.checkpoint.storage import CheckpointStorage
     from holdfast.runtime.config import RunConfig
-    from holdfast.runtime.durable.stored_runs import Durable, Edits
-    from holdfast.runtime.run.factory import Runs
+    from holdfast.runtime.durable.stored_runs import Edits, StoredRuns
     from holdfast.runtime.run.result import RunResult
-    from holdfast.runtime.run.run import Answers, Run
+    from holdfast.runtime.run.run import Answers, Run, RunFactory
     from holdfast.runtime.run.stream import RunStream
 
 
@@ -37,18 +36,20 @@ class Workflow:
     """
 
     def __init__(self, graph: Graph, name: str, config: RunConfig) -> None:
+        from holdfast.runtime.config import WorkflowDefinition
         from holdfast.runtime.environment import current
-        from holdfast.runtime.step.leases import remember
+        from holdfast.runtime.step.executors import register_instances
 
+        environment = config.environment or current()
+        self._definition = WorkflowDefinition(graph, name, config, environment, register_instances(graph))
         self._graph = graph
         self._name = name
-        self._config = config
-        self._environment = config.environment or current()
-        self._shared = remember(graph)
         self._storage = config.storage
         self._codec: Codec | None = None
         if config.storage is not None:
-            self._durable(config.storage)  # so that what cannot be stored is said when the workflow is built
+            self._stored_runs(
+                config.storage
+            )  # so that what cannot be stored is said when the workflow is built
 
     @property
     def name(self) -> str:
@@ -147,9 +148,9 @@ class Workflow:
         ``edits`` gives values of shared state other than they were: by ``(scope_name, key)``, by a ``StateKey``, or by
         a key of the default shared scope.
         """
-        durable = self._durable(self._require_storage(storage))
-        new_id = _check_run_id(run_id) or self._environment.new_run_id()
-        run = await durable.forked_run(checkpoint, edits or {}, new_id, allow_graph_change)
+        stored = self._stored_runs(self._require_storage(storage))
+        new_id = _check_run_id(run_id) or self._definition.environment.new_run_id()
+        run = await stored.forked_run(checkpoint, edits or {}, new_id, allow_graph_change)
         await run.open()
         run.begin()
         await run.rest_if_idle()
@@ -177,7 +178,7 @@ class Workflow:
         self, message: Any, run_id: str | None = None, storage: CheckpointStorage | None = None
     ) -> RunStream:
         """Run and yield events as they happen; leaving the stream stops the run."""
-        return self._runs.stream(self._new_run(message, run_id, storage))
+        return self._factory.stream(self._new_run(message, run_id, storage))
 
     def run_stream_from_checkpoint(
         self,
@@ -216,23 +217,20 @@ class Workflow:
         )
 
     @cached_property
-    def _runs(self) -> Runs:
+    def _factory(self) -> RunFactory:
         # Once for all runs: an import statement costs as much as several objects, also where all is imported.
-        from holdfast.runtime.run.factory import Runs
+        from holdfast.runtime.run.run import RunFactory
 
-        config = self._config
-        return Runs(
-            self._graph, self._name, config.limits, config.max_iterations, self._environment, self._shared
-        )
+        return RunFactory(self._definition)
 
     def _new_run(self, message: Any, run_id: str | None, storage: CheckpointStorage | None) -> Run:
-        new_id = _check_run_id(run_id) or self._environment.new_run_id()
+        new_id = _check_run_id(run_id) or self._definition.environment.new_run_id()
         storage = self._storage if storage is None else storage
         if storage is not None:
-            return self._durable(storage).new_run(message, new_id)
+            return self._stored_runs(storage).new_run(message, new_id)
         if run_id is not None:
             raise InvalidArgument(f"run_id={run_id!r}: {_NO_STORAGE}")
-        return self._runs.new_run(message, new_id)
+        return self._factory.new_run(message, new_id)
 
     async def _resume(
         self,
@@ -248,18 +246,18 @@ class Workflow:
             raise InvalidArgument(
                 f"a run is resumed by a checkpoint (or its id), or by run_id=...; {given} was given"
             )
-        durable = self._durable(self._require_storage(storage))
-        return await durable.resumed_run(checkpoint, run_id, allow_graph_change, take_over, responses)
+        stored = self._stored_runs(self._require_storage(storage))
+        return await stored.resumed_run(checkpoint, run_id, allow_graph_change, take_over, responses)
 
     async def resumed(self, run_id: str, storage: CheckpointStorage | None = None) -> Run:
         """Return a stored run that goes on from its last checkpoint, before anything of it happens: for hosts."""
         return await self._resume(None, storage=storage, run_id=run_id)
 
     async def _attach(self, message: Any, run_id: str, storage: CheckpointStorage | None) -> Run | None:
-        durable = self._durable(self._require_storage(storage))
-        if not await durable.has_same_input(message, run_id):
+        stored = self._stored_runs(self._require_storage(storage))
+        if not await stored.has_same_input(message, run_id):
             return None
-        return await durable.driven_here(run_id) or await self.resume(run_id=run_id, storage=storage)
+        return await stored.driven_here(run_id) or await self.resume(run_id=run_id, storage=storage)
 
     def _require_storage(self, storage: CheckpointStorage | None) -> CheckpointStorage:
         found = self._storage if storage is None else storage
@@ -267,26 +265,15 @@ class Workflow:
             raise InvalidArgument(f"workflow {self._name!r}: {_NO_STORAGE}")
         return found
 
-    def _durable(self, storage: CheckpointStorage) -> Durable:
-        from holdfast.runtime.durable.stored_runs import Durable
+    def _stored_runs(self, storage: CheckpointStorage) -> StoredRuns:
+        from holdfast.runtime.durable.stored_runs import StoredRuns
 
         if not hasattr(storage, "run_logs"):
             raise WrongType(f"storage={storage!r}: give a storage, like SqliteCheckpointStorage('runs.db')")
         if self._codec is None:
             self._codec = declared_codec(self._graph)
-        config = self._config
-        storage.catalog.learn(self._name, self._codec, config.limits.max_value_size)
-        return Durable(
-            self._graph,
-            self._name,
-            config.limits,
-            self._environment,
-            storage,
-            self._codec,
-            self._runs.runner,
-            config.retention,
-            config.durability,
-        )
+        storage.catalog.learn(self._name, self._codec, self._definition.config.limits.max_value_size)
+        return StoredRuns(self._definition, storage, self._codec)
 
     def __repr__(self) -> str:
         return f"<Workflow {self._name!r} {self.fingerprint[:8]}>"

@@ -30,7 +30,7 @@ from holdfast import (
 )
 from holdfast.checkpoint.write.bundles import unbundled
 from holdfast.ids import RunId
-from holdfast.runtime.durable.ownership import MOST_TAKEOVERS
+from holdfast.runtime.durable.stored_runs import MOST_TAKEOVERS
 from tests.faults.playing import Case, parser_for, told, tried
 from tests.support.fault_processes import (
     Child,

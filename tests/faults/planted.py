@@ -13,7 +13,7 @@ from holdfast import CheckpointStorage, Host, Run, Workflow
 from holdfast.checkpoint.store import Commit, Expected, Head, Left, Letter, Note, Store
 from holdfast.errors import HeadMoved
 from holdfast.ids import RunId
-from holdfast.runtime.durable import stored_runs as durable
+from holdfast.runtime.durable import stored_runs
 from holdfast.runtime.durable.recorder import Recorder
 from holdfast.runtime.step.context import TurnContext
 from tests.support.durable import Wrapped, storage_at
@@ -172,7 +172,7 @@ def _wake_twice() -> None:
         return head
 
     Host._begin = begin  # type: ignore[method-assign]
-    durable.free_to_drive = free  # type: ignore[attr-defined]
+    stored_runs.check_undriven = free
 
 
 def _hold_runs() -> None:

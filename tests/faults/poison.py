@@ -23,7 +23,7 @@ from holdfast import (
 )
 from holdfast.checkpoint.store import Commit, Store
 from holdfast.ids import RunId
-from holdfast.runtime.durable.ownership import MOST_TAKEOVERS
+from holdfast.runtime.durable.stored_runs import MOST_TAKEOVERS
 from tests.faults.playing import Case, Scenario, play_scenarios
 from tests.support.durable import Wrapped
 from tests.support.fault_processes import (

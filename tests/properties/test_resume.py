@@ -28,7 +28,7 @@ from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.engine.durability import check_durability
 from holdfast.errors import HoldfastError
 from holdfast.runtime.durable import recorder
-from holdfast.runtime.step import executors as cast
+from holdfast.runtime.step import executors
 from holdfast.testing import assert_resumable
 from tests.support.exploring import shows_all
 from tests.support.going_on import AT_ONCE, ONE_BY_ONE, TOGETHER, assert_goes_on
@@ -67,7 +67,8 @@ DURABILITIES = st.sampled_from(["sync", "async", "exit"])
 def durable(build: Callable[[], Workflow], durability: str) -> Callable[[], Workflow]:
     def make() -> Workflow:
         workflow = build()
-        workflow._config = workflow._config._replace(durability=check_durability(durability))
+        config = workflow._definition.config._replace(durability=check_durability(durability))
+        workflow._definition = workflow._definition._replace(config=config)
         return workflow
 
     return make
@@ -190,7 +191,7 @@ BUGS: dict[str, Callable[[Patch], Any]] = {
     "what is appended is lost": _without_tails,
     "a start is committed without its responses": _answers_without_responses,
     "private fields are not restored": lambda patch: patch.setattr(
-        cast, "keeps_something", lambda snapshot, address: False
+        executors, "keeps_something", lambda snapshot, address: False
     ),
 }
 

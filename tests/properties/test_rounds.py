@@ -22,7 +22,7 @@ from holdfast import (
     executor,
     handler,
 )
-from holdfast.runtime.durable import resume_point as standing
+from holdfast.runtime.durable import resume_point
 
 NAMES = ["a", "b", "c", "d", "e"]
 
@@ -126,7 +126,7 @@ def test_rounds_end_whatever_the_deploy_changed(deploy: Deploy) -> None:
 
 def test_a_round_that_expects_what_the_graph_says_is_stranded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: the test above would find it."""
-    monkeypatch.setattr(standing, "rounds_under_way", lambda graph, before, snapshot: {})
+    monkeypatch.setattr(resume_point, "rounds_under_way", lambda graph, before, snapshot: {})
     deploy = Deploy(
         ("a", "b"), ("a", "b", "c"), dict.fromkeys(NAMES, 0), "b", False, Retention.full_history()
     )

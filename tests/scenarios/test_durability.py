@@ -256,7 +256,7 @@ async def test_superstep_runs_while_the_one_before_is_committed_and_nobody_sees_
     for _ in range(50):
         await asyncio.sleep(0)
     # The second superstep is being committed. The third ran, but its end has to wait.
-    assert runner_of(run).teller.superstep == 3
+    assert runner_of(run).superstep == 3
     assert max(event.superstep for event in seen) == 2
     assert not [e for e in seen if isinstance(e, WorkflowOutputEvent) and e.data == 2]
     assert run.result().outputs == [3]
@@ -414,7 +414,7 @@ async def test_only_the_newest_snapshot_is_kept_until_the_end() -> None:
 
     async def look() -> None:
         while run.status is RunStatus.RUNNING:
-            if runner_of(run).teller.superstep > 200 * (len(alive) + 1):
+            if runner_of(run).superstep > 200 * (len(alive) + 1):
                 alive.append(snapshots() - before)
             await asyncio.sleep(0)
 

@@ -37,8 +37,7 @@ from holdfast import (
     response_handler,
 )
 from holdfast.runtime.events import event_log
-from holdfast.runtime.run import hold
-from holdfast.runtime.run.course import Course
+from holdfast.runtime.run.lifecycle import RunLifecycle
 from holdfast.runtime.step import turn as turns
 from tests.support.runs import names, shape
 from tests.support.seeded_loop import Deadlock, SeededLoop
@@ -575,7 +574,7 @@ def test_stream_left_early(make: Callable[[], Workflow], leave: str) -> None:
 def test_stream_left_early_where_others_have_their_turn_at_each_barrier(
     make: Callable[[], Workflow], leave: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hold, "LONGEST_STRETCH_SECONDS", -1)
+    monkeypatch.setattr(event_log, "LONGEST_STRETCH_SECONDS", -1)
     every_point(make, reading(leave))
 
 
@@ -637,35 +636,35 @@ def test_planted_task_that_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_planted_end_without_a_status_event(monkeypatch: pytest.MonkeyPatch) -> None:
-    def emit(self: Course, event: WorkflowEvent) -> None:
+    def emit(self: RunLifecycle, event: WorkflowEvent) -> None:
         if not (isinstance(event, WorkflowStatusEvent) and event.status.ended):
-            self.runner.teller.emit([event])
+            self.runner.emit([event])
 
-    monkeypatch.setattr(Course, "emit", emit)
+    monkeypatch.setattr(RunLifecycle, "emit", emit)
     with pytest.raises(AssertionError):
         check_leaving(single, close)
 
 
 def test_planted_cancel_that_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def leave(self: Course, status: RunStatus, grace: float) -> None:
+    async def leave(self: RunLifecycle, status: RunStatus, grace: float) -> None:
         self.leaving = status
         assert self.task is not None
         self.task.cancel()
 
-    monkeypatch.setattr(Course, "leave", leave)
+    monkeypatch.setattr(RunLifecycle, "leave", leave)
     with pytest.raises((AssertionError, Deadlock)):
         check_leaving(single, cancel)
 
 
 def test_planted_event_after_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    end = Course.end
+    end = RunLifecycle.end
 
-    def end_twice(self: Course, status: RunStatus) -> None:
+    def end_twice(self: RunLifecycle, status: RunStatus) -> None:
         end(self, status)
         if status is RunStatus.CANCELLED:
             self.emit(WorkflowStatusEvent(status))
 
-    monkeypatch.setattr(Course, "end", end_twice)
+    monkeypatch.setattr(RunLifecycle, "end", end_twice)
     with pytest.raises(AssertionError):
         check_leaving(fanned, cancel)
 

@@ -37,7 +37,7 @@ from holdfast.checkpoint.store import Left, Letter
 from holdfast.ids import RunId
 from holdfast.testing import VirtualTime
 from tests.support.durable import Place, Wrapped, info_of_run
-from tests.support.inside import never_wake, task_of
+from tests.support.inside import introduce, never_wake, task_of
 from tests.support.runs import cause_of_failure, soon
 
 HOUR = 3_600
@@ -211,7 +211,7 @@ async def elsewhere(place: Place) -> CheckpointStorage:
         if place.kind == "memory"
         else Place(place.kind, place.folder).storage
     )
-    asking()._durable(other)  # so that its types are known
+    introduce(asking(), other)  # so that its types are known
     return other
 
 
@@ -240,7 +240,7 @@ async def test_an_answer_from_elsewhere_at_the_moment_of_the_end(when: str, time
     store = Interposed(inner.store)
     storage = CheckpointStorage(store)
     other = CheckpointStorage(inner.store)
-    asking()._durable(other)
+    introduce(asking(), other)
     run = await asked(storage, {"q": 1})
     said: list[Any] = []
 

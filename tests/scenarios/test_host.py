@@ -38,7 +38,7 @@ from holdfast.checkpoint.store import Commit, Expected, Head, Letter, RunQuery, 
 from holdfast.ids import RunId
 from holdfast.testing import VirtualTime
 from tests.support.durable import Place, Wrapped, info_of_run, storage_at
-from tests.support.inside import never_wake
+from tests.support.inside import introduce, never_wake
 from tests.support.runs import soon
 
 HOUR = 3_600
@@ -662,7 +662,7 @@ async def test_a_run_of_another_storage_is_not_mistaken_for_one_that_is_held(
     other = InMemoryCheckpointStorage()
     await other.import_run(tmp_path / "run.export")
     workflow = asking()
-    workflow._durable(other)
+    introduce(workflow, other)
     await other.respond("r", {"q": True})
     assert await Host(other, workflow).wake_due() == 1
     assert (await status(other), run.status) == (RunStatus.COMPLETED, RunStatus.WAITING)

@@ -42,7 +42,7 @@ from holdfast import (
 )
 from holdfast.checkpoint.store import Commit, Depth, Expected, Letter, Store
 from holdfast.ids import RunId
-from holdfast.runtime.run import stretch
+from holdfast.runtime.run import lifecycle
 from tests.support.durable import (
     Failing,
     Place,
@@ -824,7 +824,7 @@ async def test_answer_that_was_on_its_way_while_the_run_went_back(storage: Check
 
 @pytest.fixture
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stretch, "_LOOK_SECONDS", 0.005)
+    monkeypatch.setattr(lifecycle, "_INBOX_SECONDS", 0.005)
 
 
 @pytest.mark.usefixtures("looks_often")
@@ -1446,7 +1446,7 @@ async def test_work_in_a_thread_is_left_behind_when_its_run_is_cancelled(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It cannot be stopped; nothing that it does counts."""
-    monkeypatch.setattr(stretch, "GRACE_SECONDS", 0.01)
+    monkeypatch.setattr(lifecycle, "GRACE_SECONDS", 0.01)
     entered, go_on, calls = threading.Event(), threading.Event(), []
 
     @executor(id="work")

@@ -43,8 +43,8 @@ from holdfast.engine.value import Value
 from holdfast.ids import ExecutorId, RunId
 from holdfast.runtime.durable.journal import Journal, StoredJournal
 from holdfast.runtime.durable.recorder import Recorder
-from holdfast.runtime.events import wording
-from holdfast.runtime.step.executors import Cast
+from holdfast.runtime.events import notices
+from holdfast.runtime.step.executors import RunExecutors
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.resumable import select_durable_events
 from tests.support.going_on import picture
@@ -657,7 +657,7 @@ def test_planted_journal_that_outlives_its_superstep() -> None:
 
 
 def test_planted_executors_that_are_as_before_their_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Cast, "be_as_after", lambda self, address, snapshot: None)
+    monkeypatch.setattr(RunExecutors, "restore_before_next_turn", lambda self, address, snapshot: None)
     caught("came to another end")
 
 
@@ -668,8 +668,8 @@ def test_planted_keys_that_change(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_planted_turns_that_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a turn told is not replayed with it."""
-    silent = "holdfast.runtime.step.runner.replayed"
-    monkeypatch.setattr(silent, lambda turn: wording.replayed(turn._replace(events=())))
+    silent = "holdfast.runtime.step.runner.replay_turn"
+    monkeypatch.setattr(silent, lambda turn: notices.replay_turn(turn._replace(events=())))
     caught("told something else")
 
 

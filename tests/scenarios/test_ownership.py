@@ -40,7 +40,7 @@ from holdfast.checkpoint.ownership import Claim, is_held, this_process, wait_for
 from holdfast.checkpoint.store import Commit, Expected, Head, Letter, Store
 from holdfast.engine.durability import Durability
 from holdfast.ids import RunId
-from holdfast.runtime.durable.ownership import MOST_TAKEOVERS
+from holdfast.runtime.durable.stored_runs import MOST_TAKEOVERS
 from tests.support.durable import (
     KINDS,
     ON_DISK,

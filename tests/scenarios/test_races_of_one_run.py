@@ -20,7 +20,7 @@ from holdfast import (
 )
 from holdfast.checkpoint.store import Commit, Left, Letter
 from holdfast.ids import RunId
-from holdfast.runtime.run import stretch
+from holdfast.runtime.run import lifecycle
 from holdfast.stores.memory import MemoryStore
 from tests.support.inside import recorder_of
 from tests.support.runs import soon
@@ -107,7 +107,7 @@ async def test_an_answer_does_not_bring_back_a_run_that_is_being_cancelled() -> 
 
 async def test_who_looks_while_a_commit_is_under_way_loses_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """The commit that takes an answer fails: the answer has to be there still."""
-    monkeypatch.setattr(stretch, "_LOOK_SECONDS", 0.001)
+    monkeypatch.setattr(lifecycle, "_INBOX_SECONDS", 0.001)
     store = Gated()
     storage = CheckpointStorage(store)
     run = await asking(storage).start("?", run_id="mine")

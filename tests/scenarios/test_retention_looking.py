@@ -29,7 +29,7 @@ from holdfast.checkpoint.read import browser, catalog, paging
 from holdfast.checkpoint.read.paging import Page
 from holdfast.checkpoint.store import Commit, Depth, Head, Letter, Store
 from holdfast.checkpoint.transfer import run_transfer as transfer
-from holdfast.runtime.durable import stored_runs as durable
+from holdfast.runtime.durable import stored_runs
 from holdfast.stores.memory import MemoryStore
 from tests.support.durable import Wrapped
 from tests.support.retained import assert_sound, counted, counting, listed
@@ -409,7 +409,7 @@ def _looks_once(patch: pytest.MonkeyPatch) -> None:
     async def once(look: Callable[[], Awaitable[Any]]) -> Any:
         return await look()
 
-    for module in (storage_module, browser, catalog, diffing, durable, transfer, pruning):
+    for module in (storage_module, browser, catalog, diffing, stored_runs, transfer, pruning):
         patch.setattr(module, "steadily", once)
 
 

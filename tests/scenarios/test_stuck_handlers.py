@@ -24,7 +24,7 @@ from holdfast import (
 )
 from holdfast.checkpoint import threads
 from holdfast.checkpoint.threads import Threads
-from holdfast.runtime.step.threads import handler_threads
+from holdfast.runtime._async import handler_threads
 from tests.support.durable import ROOT, Place
 from tests.support.runs import soon
 
@@ -124,7 +124,7 @@ async def test_pool_of_the_event_loop_that_is_full_stops_no_run(place: Place, st
 
 
 async def test_handler_that_timed_out_is_replaced(stuck: Stuck, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.runtime.step.threads.handler_threads", Threads("few", 1))
+    monkeypatch.setattr("holdfast.runtime._async.handler_threads", Threads("few", 1))
     with pytest.raises(ExecutorFailed) as failed:
         await soon(stuck.build(timeout=0.01).run(1))
     assert isinstance(failed.value.__cause__, ExecutorTimeout)
@@ -237,7 +237,7 @@ asyncio.run(main())
 def test_child_has_threads_of_its_own() -> None:
     program = """
 import asyncio, os
-from holdfast.runtime.step.threads import handler_threads
+from holdfast.runtime._async import handler_threads
 async def main(text):
     await handler_threads.call(lambda: print(text, flush=True))
 asyncio.run(main("parent"))

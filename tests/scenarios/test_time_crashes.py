@@ -42,6 +42,7 @@ from holdfast.runtime.step.effects import Effects
 from holdfast.runtime.step.questions import Questions
 from holdfast.runtime.step.runner import Runner
 from holdfast.runtime.times import as_time, in_microseconds
+from tests.support.inside import introduce
 from tests.support.journals import RUN
 from tests.support.mortal import Mortal, Process, Turn, World, at_once, bury, silent_deaths, worlds
 
@@ -213,7 +214,7 @@ async def answer(world: Night, name: str) -> None:
     """Answer a question from elsewhere, unless it was done in an earlier life."""
     await asyncio.sleep(max(world.plan[name] - world.time(), 0))
     storage = CheckpointStorage(Watchful(world))
-    make()._durable(storage)
+    introduce(make(), storage)
     while name not in world.accepted and name not in world.refused:
         try:
             await storage.respond(RUN, {name: "yes"})
@@ -434,7 +435,7 @@ def _expire_past_the_inbox(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _run_the_others_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A woken run forgets which turns are over."""
-    monkeypatch.setattr(runner_module, "replayed", lambda turn: turn)
+    monkeypatch.setattr(runner_module, "replay_turn", lambda turn: turn)
     genuine = Runner.open
 
     async def opened(self: Runner) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from holdfast import Run
+from holdfast import CheckpointStorage, Run, Workflow
 from holdfast.checkpoint.write.log import RunLog
 from holdfast.runtime.durable.recorder import Recorder
 from holdfast.runtime.events.event_log import EventLog
@@ -11,7 +11,7 @@ from holdfast.runtime.step.runner import Runner
 
 def runner_of(run: Run) -> Runner:
     """The part that drives a run."""
-    return run._course.runner
+    return run._lifecycle.runner
 
 
 def recorder_of(run: Run) -> Recorder:
@@ -28,13 +28,13 @@ def log_of(run: Run) -> RunLog:
 
 def events_in(run: Run) -> EventLog:
     """The events of a run."""
-    return run._course.log
+    return run._lifecycle.log
 
 
 def task_of(run: Run) -> asyncio.Task[None]:
     """The task in which a run moves, or moved last."""
-    assert run._course.task is not None
-    return run._course.task
+    assert run._lifecycle.task is not None
+    return run._lifecycle.task
 
 
 def never_wake(run: Run) -> None:
@@ -45,3 +45,8 @@ def never_wake(run: Run) -> None:
 def seen_by(run: Run) -> int:
     """The number of checkpoints that a run remembers, kept or not."""
     return recorder_of(run)._trail.size
+
+
+def introduce(workflow: Workflow, storage: CheckpointStorage) -> None:
+    """Let a storage know the types of a workflow, as a run of it would."""
+    workflow._stored_runs(storage)

@@ -11,8 +11,7 @@ from holdfast.checkpoint.storage import RunLogs
 from holdfast.checkpoint.store import Commit, Expected, Head, Left, Letter
 from holdfast.checkpoint.write.log import RunLog
 from holdfast.ids import RunId
-from holdfast.runtime.durable import ownership
-from holdfast.runtime.durable import stored_runs as durable
+from holdfast.runtime.durable import stored_runs
 from holdfast.runtime.durable.journal import StoredJournal
 from holdfast.runtime.durable.recorder import Recorder
 from holdfast.stores import memory
@@ -119,11 +118,13 @@ async def _raise(self: RunLog, head: Head, error: Exception, *_: object) -> None
 
 BUGS: dict[str, Callable[[Patch], Any]] = {
     "the token is not compared": _token_is_not_compared,
-    "who drives a run is not asked": lambda patch: patch.setattr(ownership, "is_driven", _nobody),
-    "processes may die with a run for ever": lambda patch: patch.setattr(ownership, "MOST_TAKEOVERS", 99),
+    "who drives a run is not asked": lambda patch: patch.setattr(stored_runs, "is_driven", _nobody),
+    "processes may die with a run for ever": lambda patch: patch.setattr(stored_runs, "MOST_TAKEOVERS", 99),
     "a restored checkpoint follows the head": _restore_follows_the_head,
     "a restore overwrites what followed": _restore_overwrites,
-    "edits are stored but not seen": lambda patch: patch.setattr(durable, "write", lambda state, _: state),
+    "edits are stored but not seen": lambda patch: patch.setattr(
+        stored_runs, "write", lambda state, _: state
+    ),
     "forks share an inbox": _forks_share_an_inbox,
     "letters are not taken": _letters_are_not_taken,
     "old answers count when a question is asked again": lambda patch: patch.setattr(

@@ -22,6 +22,7 @@ from holdfast import (
 )
 from holdfast.checkpoint.store import Commit, Letter, Store
 from tests.support.going_on import Story, lived, matches_the_store
+from tests.support.inside import introduce
 from tests.support.living import Living, answer
 
 RUN = "run"
@@ -127,7 +128,7 @@ async def _resumed(job: Job, folder: Path, stops: list[str]) -> list[Continued]:
             run = await job.living.build().resume(run_id=RUN, storage=storage)
             found.append(await continued(job, f"stopped after commit {stopped}", run, latest.info, storage))
     async with job.storage(folder, "whole") as storage:
-        job.living.build()._durable(storage)  # so that its types are known
+        introduce(job.living.build(), storage)  # so that its types are known
         for checkpoint in await storage.list_checkpoints(run_id=RUN):
             back = await job.living.build().resume(checkpoint.checkpoint_id, storage=storage)
             how = f"back at checkpoint {checkpoint.seq}"

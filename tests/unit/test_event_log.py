@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from holdfast import MissedEvents, SuperStepStartedEvent, WorkflowWarningEvent
+from holdfast.runtime.events import event_log
 from holdfast.runtime.events.event_log import EventLog
-from holdfast.runtime.run import hold
 
 
 def events(first: int, last: int) -> list[SuperStepStartedEvent]:
@@ -147,7 +147,7 @@ async def test_run_and_holder_go_on_in_turn() -> None:
 
 
 async def test_run_and_holder_leave_the_event_loop_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hold, "LONGEST_STRETCH_SECONDS", -1)  # as if each superstep took long
+    monkeypatch.setattr(event_log, "LONGEST_STRETCH_SECONDS", -1)  # as if each superstep took long
     log, told = EventLog(), list[str]()
     await alternate(log, 100, told)
     assert told.count("beside") >= 100

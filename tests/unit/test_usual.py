@@ -7,7 +7,7 @@ import pytest
 
 from holdfast import WorkflowBuilder, executor
 from holdfast.ids import ExecutorId, RunId
-from holdfast.runtime.events.emitter import Teller
+from holdfast.runtime.events.emitter import EventEmitter
 from holdfast.runtime.events.event_log import EventLog
 from holdfast.runtime.events.events import (
     ExecutorCompletedEvent,
@@ -46,9 +46,9 @@ PAIRS: dict[str, tuple[Callable[[], WorkflowEvent], Callable[[], WorkflowEvent]]
 def test_same_as_by_constructor(kind: str) -> None:
     make, make_usually = PAIRS[kind]
     workflow = WorkflowBuilder(name="One").set_start_executor(executor(id="who")(nothing)).build()
-    teller = Teller(workflow.graph, RunId("run"), 7, lambda: NOW, EventLog())
+    emitter = EventEmitter(workflow.graph, RunId("run"), 7, lambda: NOW, EventLog())
     events = [make(), make_usually()]
-    teller.emit(events)
+    emitter.emit(events)
     assert events[0] == events[1]
     assert repr(events[0]) == repr(events[1])
     assert [events[1].run_id, events[1].superstep, events[1].timestamp] == ["run", 7, NOW]

@@ -1,7 +1,8 @@
-"""The settings of a workflow's runs."""
+"""The settings of a workflow's runs, and the workflow as its runs need it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.engine.durability import Durability
@@ -11,7 +12,10 @@ from holdfast.engine.limits import Limits
 if TYPE_CHECKING:
     from holdfast.checkpoint.retention import Retention
     from holdfast.checkpoint.storage import CheckpointStorage
+    from holdfast.graph.graph import Graph
+    from holdfast.ids import ExecutorId
     from holdfast.runtime.environment import Environment
+    from holdfast.runtime.step.executors import PlacedExecutor
 
 
 class RunConfig(NamedTuple):
@@ -28,3 +32,14 @@ class RunConfig(NamedTuple):
     storage: CheckpointStorage | None = None
     retention: Retention | None = None
     durability: Durability = "sync"
+
+
+class WorkflowDefinition(NamedTuple):
+    """A workflow as its runs need it."""
+
+    graph: Graph
+    name: str
+    config: RunConfig
+    environment: Environment
+    shared: Mapping[ExecutorId, PlacedExecutor]
+    """The executors that serve all runs."""

@@ -51,7 +51,7 @@ class CheckpointTrail:
         """The checkpoint at the start of the superstep that comes next or is under way."""
         self._news: list[CheckpointInfo] = []
         self.began = began
-        """Where the superstep to come began, if not at ``started``."""
+        """The point at which the superstep to come began, if not at ``started``."""
         self._origin = "" if self.started is None else str(self.started.checkpoint_id)
         """The checkpoint after which supersteps are named that begin where nothing is durable."""
         self.uncommitted: UncommittedWork | None = None

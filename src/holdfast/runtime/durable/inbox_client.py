@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from holdfast.checkpoint.inbox import Answer, Cancel, answer_letter, leave_answers, read_letter
+from holdfast.checkpoint.inbox import (
+    Answer,
+    Cancel,
+    answer_letter,
+    asks_to_cancel,
+    leave_answers,
+    read_letter,
+)
 from holdfast.checkpoint.read.loading import Blobs
 from holdfast.checkpoint.write.log import RunLog
 from holdfast.engine.answers import already_answered
@@ -24,6 +31,11 @@ class InboxClient:
         """The keys of the letters in which answers came."""
         self._void: set[str] = set()
         """The keys of useless letters, which the next commit takes."""
+
+    @property
+    def has_letters(self) -> bool:
+        """True if the inbox had letters at the last commit, or when it was read since."""
+        return bool(self._log.letters)
 
     @property
     def has_void_letters(self) -> bool:
@@ -75,6 +87,10 @@ class InboxClient:
                 cancelled = cancelled or isinstance(wish, Cancel)
                 self._void.add(letter.key)
         return answers, cancelled
+
+    def cancel_keys(self) -> set[str]:
+        """Return the keys of the letters that ask to cancel the run."""
+        return {letter.key for letter in self._log.letters if asks_to_cancel(letter)}
 
     def take(self, responses: Collection[RequestId]) -> Sequence[str]:
         """Return the keys of the letters that a commit with these responses uses up, with the useless ones."""

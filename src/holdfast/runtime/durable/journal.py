@@ -15,7 +15,7 @@ from holdfast.ids import ExecutorId
 if TYPE_CHECKING:
     from holdfast.checkpoint.journal import Contents, Journaled
     from holdfast.checkpoint.write.log import Draft
-    from holdfast.runtime.step.turn import Finished
+    from holdfast.runtime.step.turn import FinishedTurn
 
 # How long outcomes wait for others before they are made durable: most supersteps are over by then.
 _LAZY_SECONDS = 0.005
@@ -54,7 +54,7 @@ class Notary(Protocol):
         """Make notes durable, if they still count when it comes to that."""
         ...
 
-    def draft_turn(self, turn: Finished) -> Draft:
+    def draft_turn(self, turn: FinishedTurn) -> Draft:
         """The note of a turn that is over."""
         ...
 
@@ -115,7 +115,7 @@ class StoredJournal(Journal):
         self.turns = contents.turns
         self._superstep, self._results = superstep, dict(contents.results)
 
-    def add(self, turn: Finished) -> None:
+    def add(self, turn: FinishedTurn) -> None:
         """Take note of a turn that is over; it will be durable soon, unless the superstep is before that."""
         self._pending.append(partial(self._by.draft_turn, turn))
         if self._timer is None and not self.over and not self.patient:

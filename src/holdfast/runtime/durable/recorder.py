@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from holdfast.checkpoint.inbox import asks_to_cancel
 from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase
 from holdfast.checkpoint.journal import Contents, Journaled, MergeFor, Told, result_draft, turn_draft
 from holdfast.checkpoint.ownership import Claim
@@ -29,7 +28,7 @@ from holdfast.runtime.durable.journal import StoredJournal
 from holdfast.runtime.events.events import WorkflowEvent, WorkflowWarningEvent
 
 if TYPE_CHECKING:
-    from holdfast.runtime.step.turn import Finished
+    from holdfast.runtime.step.turn import FinishedTurn
 
 # The name under which the journal keeps where the superstep began, if that is not the checkpoint it belongs to. No
 # executor has an empty id.
@@ -267,7 +266,7 @@ class Recorder:
 
     # The journal.
 
-    def draft_turn(self, turn: Finished) -> Draft:
+    def draft_turn(self, turn: FinishedTurn) -> Draft:
         """Return the note of a turn that is over."""
         assert turn.outcome is not None
         events = [self._storable(event) for event in turn.events if not event.provisional]
@@ -289,7 +288,7 @@ class Recorder:
     @property
     def has_letters(self) -> bool:
         """True if the inbox had letters at the last commit."""
-        return bool(self._log.letters)
+        return self._inbox.has_letters
 
     async def leave(self, answers: Mapping[RequestId, Value]) -> None:
         """Leave answers to pending requests, so that they are durable; raise ``RequestAlreadyAnswered`` if late."""
@@ -505,9 +504,9 @@ class Recorder:
     async def _forget_cancels(self, status: RunStatus, reason: str) -> None:
         """Take letters that ask to cancel the run, which is over: a resume should not find them."""
         taken: set[str] = set()
-        while wishes := {w.key for w in self._log.letters if asks_to_cancel(w)} - taken:
-            taken |= wishes
-            await self._commits.run(self._log.set_status(status, reason, taken=sorted(wishes)))
+        while found := self._inbox.cancel_keys() - taken:
+            taken |= found
+            await self._commits.run(self._log.set_status(status, reason, taken=sorted(found)))
 
 
 def _beginning(made: Sequence[CheckpointInfo]) -> Beginning | None:

@@ -1,11 +1,10 @@
-"""Where a stored run stands when it begins to move: from its records to a snapshot, and what makes its checkpoints."""
+"""Loads stored runs: from the records of a checkpoint to the point from which a run can move."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.format.changes import Renames
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.renames import rename, renames_of
@@ -13,24 +12,22 @@ from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase
 from holdfast.checkpoint.journal import Contents, read_journal
 from holdfast.checkpoint.read.loading import Blobs, Loaded
 from holdfast.checkpoint.read.restoring import snapshot_of
-from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.storage import CheckpointStorage
 from holdfast.checkpoint.store import Head
+from holdfast.checkpoint.values import Encoder
 from holdfast.checkpoint.write.bundles import unbundled
 from holdfast.checkpoint.write.entry import Entry
 from holdfast.checkpoint.write.log import RunLog
 from holdfast.checkpoint.write.records import Outside
-from holdfast.engine.durability import Durability
-from holdfast.engine.limits import Limits
 from holdfast.engine.persistent import Layered
 from holdfast.engine.router import release_complete
 from holdfast.engine.snapshot import BufferKey, Snapshot, status_at_rest
 from holdfast.engine.state import Scope
 from holdfast.engine.status import RunStatus
 from holdfast.engine.value import NotAtHand, Value, missing_of
-from holdfast.graph.graph import Graph
 from holdfast.graph.state_key import MergeRule, find_declared_merge
-from holdfast.ids import ExecutorId
+from holdfast.ids import ExecutorId, RunId
+from holdfast.runtime.config import WorkflowDefinition
 from holdfast.runtime.durable.checkpoint_trail import Beginning
 from holdfast.runtime.durable.graph_change import (
     FanInsBefore,
@@ -42,54 +39,44 @@ from holdfast.runtime.durable.graph_change import (
     rounds_under_way,
 )
 from holdfast.runtime.durable.recorder import Recorder, Resumption
-from holdfast.runtime.environment import Environment
-from holdfast.runtime.step.runner import Runner
+from holdfast.runtime.step.runner import ResumePoint
 
 
-class Standing(NamedTuple):
-    """Where a run is when it begins to move: its snapshot, and what makes its checkpoints."""
+class RunLoader:
+    """Loads runs of one workflow from one storage, and makes the recorders with which they go on."""
 
-    snapshot: Snapshot
-    recorder: Recorder
-    resumed: bool
-
-
-class Standings:
-    """Finds where runs of one workflow in one storage stand."""
-
-    def __init__(
-        self,
-        graph: Graph,
-        name: str,
-        limits: Limits,
-        environment: Environment,
-        storage: CheckpointStorage,
-        codec: Codec,
-        runner: Callable[..., Runner],
-        retention: Retention | None = None,
-        durability: Durability = "sync",
-    ) -> None:
-        self._graph = graph
-        self._name = name
-        self._limits = limits
+    def __init__(self, workflow: WorkflowDefinition, storage: CheckpointStorage, encoder: Encoder) -> None:
+        self._graph = workflow.graph
+        self._name = workflow.name
+        self._config = workflow.config
         self._catalog, self._logs = storage.catalog, storage.run_logs
-        self._encoder = self._catalog.encoder(codec, limits.max_value_size)
-        self._runner = runner
-        self._retention = retention
-        self._durability = durability
-        self._graph_may_change = False
-        self._outside = Outside(environment.microseconds(), environment.salt)
+        self._encoder = encoder
+        self._outside = Outside(workflow.environment.microseconds(), workflow.environment.salt)
+
+    # Recorders.
+
+    def record_new(self, run_id: RunId, first: Sequence[Entry]) -> Recorder:
+        """Return the recorder of a run that is not in the storage yet; ``first`` are its first checkpoints."""
+        log = self._logs.new_log(run_id, self._name, self._encoder, self._outside, self._config.retention)
+        return self._recorder(log, first)
+
+    def record_fork(self, run_id: RunId, head: Head, loaded: Loaded, first: Sequence[Entry]) -> Recorder:
+        """Return the recorder of a new run that begins at a checkpoint of another one."""
+        retention = self._config.retention
+        log = self._logs.forked_log(run_id, head, loaded, self._encoder, self._outside, retention)
+        return self._recorder(log, first)
 
     def _recorder(
         self, log: RunLog, first: Sequence[Entry], resumption: Resumption | None = None
     ) -> Recorder:
-        return Recorder(log, self._merge_for, self._durability, first, resumption)
+        return Recorder(log, self._merge_for, self._config.durability, first, resumption)
 
-    def _description(self) -> Value:
+    def describe_graph(self) -> Value:
+        """Return the description of the graph, as it is stored with the first checkpoint."""
         return self._encoder(self._graph.description_text, "graph")
 
     def _merge_for(self, scope: Scope, key: str) -> MergeRule | None:
-        """The merge that is declared for a key of shared state, by the workflow or by a ``StateKey``."""
+        """Return the merge that is declared for a key of shared state, by the workflow or by a ``StateKey``."""
         if scope.owner is not None:
             return None
         try:
@@ -98,22 +85,25 @@ class Standings:
             rule = None
         return rule or find_declared_merge(scope.name, key)
 
-    async def _standing(
-        self, head: Head, seq: int, allow_graph_change: bool, again: bool = False
-    ) -> Standing:
-        """Where a run goes on, and the checkpoints that have to be made for that.
+    # Stored runs.
 
-        With ``again`` it stands there anew, also where it stands already: what its journal holds is discarded.
+    async def resume(
+        self, head: Head, seq: int, allow_graph_change: bool, again: bool = False
+    ) -> ResumePoint:
+        """Return the point from which a run goes on at a checkpoint.
+
+        With ``again`` the run gets a new checkpoint there, even if it stands there already, and its journal is
+        discarded.
         """
-        log, loaded, blobs = await self._load_log(head, seq)
+        log, loaded, blobs = await self.load(head, seq)
         if not again and seq != head.seq and await self._follows_at_once(head, loaded):
-            log, loaded, blobs = await self._load_log(head, head.seq)
-        snapshot, new = await self._snapshot(loaded, blobs, allow_graph_change)
+            log, loaded, blobs = await self.load(head, head.seq)
+        snapshot, new = await self.restore_snapshot(loaded, blobs, allow_graph_change)
         first: list[Entry] = []
         back = again or loaded.checkpoint_id != head.checkpoint_id
         if back or (new.changed and not is_finished(loaded.manifest)):
             log.stand_on(loaded.checkpoint_id)
-            first, snapshot = self._standing_again(
+            first, snapshot = self.repeat_checkpoint(
                 Cause.RESTORE if back else Cause.EDIT, loaded, snapshot, new
             )
 
@@ -121,19 +111,19 @@ class Standings:
             notes, digests = await unbundled(await self._catalog.store.notes(head.run_id), blobs)
             contents = read_journal(notes, self._encoder, blobs, self._merge_for, namer_of(self._graph).named)
             contents = contents._replace(digests=contents.digests | digests)
-            await at_hand([value for turn in contents.turns.values() for value in turn.sent()])
+            await fetch_values([value for turn in contents.turns.values() for value in turn.sent()])
             if new.changed:
                 check_journal(self._graph, self._name, contents)
             return contents
 
         began = await self._began(head, loaded.info, new.renames) if not back else None
         recorder = self._recorder(log, first, Resumption(loaded.info, journal, not back, began))
-        return Standing(snapshot, recorder, True)
+        return ResumePoint(snapshot, recorder, True)
 
-    def _standing_again(
+    def repeat_checkpoint(
         self, cause: Cause, loaded: Loaded, snapshot: Snapshot, new: NewGraph
     ) -> tuple[list[Entry], Snapshot]:
-        """The checkpoints with which a run stands where one stood before: back, with another graph, or as a fork.
+        """Return the entries for a run at an old checkpoint: restored, with another graph, or as a fork.
 
         With another graph a fan-in may have lost the source for which it waited: then it delivers.
         """
@@ -162,11 +152,12 @@ class Standings:
             entries.append(Entry(Phase.START, header.superstep + 1, Cause.SUPERSTEP, RunStatus.RUNNING))
         return entries, snapshot
 
-    async def _load_log(self, head: Head, seq: int) -> tuple[RunLog, Loaded, Blobs]:
-        return await self._logs.load_log(head, self._encoder, self._outside, seq, self._retention)
+    async def load(self, head: Head, seq: int) -> tuple[RunLog, Loaded, Blobs]:
+        """Return the log of a run and one of its checkpoints."""
+        return await self._logs.load_log(head, self._encoder, self._outside, seq, self._config.retention)
 
     async def _began(self, head: Head, info: CheckpointInfo, now: Renames | None) -> Beginning | None:
-        """Where the superstep to come began, before others went on with it, with other graphs."""
+        """Return where the superstep to come began, before others went on with it, with other graphs."""
         if info.phase is not Phase.START:
             return None
         renamings = [now]
@@ -187,15 +178,16 @@ class Standings:
                 names[new] = known.get(old, old)
         return Beginning(info.checkpoint_id, names)
 
-    async def _snapshot(
+    async def restore_snapshot(
         self, loaded: Loaded, blobs: Blobs, allow_graph_change: bool
     ) -> tuple[Snapshot, NewGraph]:
+        """Return the snapshot of a checkpoint, and what its run needs to go on with another graph."""
         manifest, header = loaded.manifest, loaded.header
         new, before = NewGraph(), FanInsBefore(self._graph, None)
         if not self._graph.recognises(manifest.fingerprint):
             if not allow_graph_change:
                 raise await graph_changed(self._graph, self._name, loaded, self._encoder, blobs)
-            new = NewGraph(True, self._graph.fingerprint, self._description())
+            new = NewGraph(True, self._graph.fingerprint, self.describe_graph())
         if new.changed and not is_finished(manifest):
             described = await described_before(manifest, self._encoder, blobs)
             before = FanInsBefore(self._graph, described)
@@ -208,7 +200,7 @@ class Standings:
                 rename(manifest, renames)
         superstep = header.superstep - (header.phase is Phase.START)
         snapshot = snapshot_of(manifest, superstep, self._encoder, blobs)
-        await at_hand(_needed_soon(snapshot))
+        await fetch_values(_needed_soon(snapshot))
         if new.changed and not is_finished(manifest):
             check_homes(self._graph, self._name, snapshot)
             rounds = rounds_under_way(self._graph, before, snapshot)
@@ -217,7 +209,7 @@ class Standings:
         return snapshot._replace(since_input=0), new
 
     async def _follows_at_once(self, head: Head, loaded: Loaded) -> bool:
-        """Whether the run stands at the start of the superstep behind this checkpoint, where nothing came between."""
+        """Return True if the run stands at the start of the superstep right behind this checkpoint."""
         newest = await self._catalog.info(head, head.seq)
         return newest.parent_id == loaded.checkpoint_id and (newest.phase, newest.cause) == (
             Phase.START,
@@ -226,7 +218,7 @@ class Standings:
 
 
 class NewGraph(NamedTuple):
-    """What a checkpoint has to say of a graph that is not the one before."""
+    """The change of the graph since a checkpoint, for the next checkpoint to store."""
 
     changed: bool = False
     fingerprint: str | None = None
@@ -236,12 +228,12 @@ class NewGraph(NamedTuple):
 
 
 def is_finished(manifest: Manifest) -> bool:
-    """Tell whether nothing is left to do for a run that holds this."""
+    """Return True if nothing is left to do for a run with this manifest."""
     return not (manifest.deliveries or manifest.requests or manifest.buffers)
 
 
 def _needed_soon(snapshot: Snapshot) -> list[Value]:
-    """All values but those of the state, which may be big and are read when someone asks."""
+    """Return all values but those of the state, which may be big and are read when someone asks."""
     values = [delivery.value for delivery in snapshot.deliveries]
     values += [d.request.data for d in snapshot.deliveries if d.request is not None]
     values += [request.data for request in snapshot.requests.values()]
@@ -250,7 +242,7 @@ def _needed_soon(snapshot: Snapshot) -> list[Value]:
     return values
 
 
-async def at_hand(values: list[Value]) -> None:
-    """Fetch those of the values that are not in memory."""
+async def fetch_values(values: list[Value]) -> None:
+    """Fetch the values that are not in memory."""
     while missing := missing_of(values):
         await NotAtHand(missing).fetch()

@@ -1,17 +1,27 @@
-"""Runs that are stored: new, resumed, restored or forked."""
+"""Runs that are stored: new, resumed, restored or forked; and who may drive one."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, TypeAlias
 
 from holdfast.checkpoint.arguments import id_of_checkpoint
+from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase
-from holdfast.checkpoint.ownership import Claim, holder_of
+from holdfast.checkpoint.ownership import (
+    Claim,
+    holder_of,
+    is_driven,
+    is_held,
+    process_of,
+    this_process,
+    wait_for_release,
+)
 from holdfast.checkpoint.read.loading import Loaded
 from holdfast.checkpoint.read.retry import steadily
-from holdfast.checkpoint.store import Head
+from holdfast.checkpoint.storage import CheckpointStorage
+from holdfast.checkpoint.store import Commit, Expected, Head, Store
 from holdfast.checkpoint.values import restored
 from holdfast.checkpoint.write.entry import Entry
 from holdfast.engine.snapshot import Snapshot
@@ -19,53 +29,71 @@ from holdfast.engine.state import Place, Put, Scope, write
 from holdfast.engine.status import RunStatus
 from holdfast.engine.superstep import begin
 from holdfast.engine.value import Value
-from holdfast.errors import GraphError, InvalidArgument, RunExists, WrongType
+from holdfast.errors import (
+    GraphError,
+    HeadMoved,
+    InvalidArgument,
+    RunExists,
+    RunPoisoned,
+    RunTaken,
+    WrongType,
+)
 from holdfast.graph.context import DEFAULT_SHARED_SCOPE
 from holdfast.graph.state_key import StateKey
 from holdfast.ids import RunId
-from holdfast.runtime.durable.ownership import free_to_drive, take_away
-from holdfast.runtime.durable.resume_point import NewGraph, Standing, Standings, at_hand
+from holdfast.runtime.config import WorkflowDefinition
+from holdfast.runtime.durable.resume_point import NewGraph, RunLoader, fetch_values
 from holdfast.runtime.events.event_log import EventLog
 from holdfast.runtime.run.run import Answers, Run
-from holdfast.runtime.step.runner import Runner
+from holdfast.runtime.step.runner import ResumePoint, Runner
 
 EditKey: TypeAlias = "tuple[str, str] | str | StateKey[Any]"
 Edits: TypeAlias = Mapping[Any, Any]
 """Other values for shared state: by ``(scope_name, key)``, a ``StateKey``, or a key of the default shared scope."""
 
 
-class Durable(Standings):
-    """Makes runs of one workflow in one storage."""
+class StoredRuns:
+    """Makes runs of one workflow in one storage: new, resumed, restored or forked."""
+
+    def __init__(self, workflow: WorkflowDefinition, storage: CheckpointStorage, codec: Codec) -> None:
+        self._workflow = workflow
+        self._catalog = storage.catalog
+        self._encoder = self._catalog.encoder(codec, workflow.config.limits.max_value_size)
+        self._loader = RunLoader(workflow, storage, self._encoder)
+        self._graph_may_change = False
 
     def new_run(self, message: Any, run_id: RunId) -> Run:
-        """A run with this input; its first checkpoint is made when it is opened."""
-        snapshot = begin(self._graph, self._name, message, self._limits, self._encoder)
-        log = self._logs.new_log(run_id, self._name, self._encoder, self._outside, self._retention)
+        """Return a run with this input; its first checkpoint is made when it is opened."""
+        snapshot = self._begin(message)
         given = Entry(
             Phase.START,
             1,
             Cause.INPUT,
             RunStatus.RUNNING,
             given=snapshot,
-            fingerprint=self._graph.fingerprint,
-            graph=self._description(),
+            fingerprint=self._workflow.graph.fingerprint,
+            graph=self._loader.describe_graph(),
         )
-        return self._run(run_id, Standing(snapshot, self._recorder(log, [given]), False))
+        return self._run(run_id, ResumePoint(snapshot, self._loader.record_new(run_id, [given])))
+
+    def _begin(self, message: Any) -> Snapshot:
+        workflow = self._workflow
+        return begin(workflow.graph, workflow.name, message, workflow.config.limits, self._encoder)
 
     async def has_same_input(self, message: Any, run_id: str) -> bool:
-        """Whether there is such a run, with this input; raises ``RunExists`` if its input is another."""
-        given = begin(self._graph, self._name, message, self._limits, self._encoder).deliveries[0].value
+        """Return True if there is such a run, with this input; raise ``RunExists`` if its input is another."""
+        given = self._begin(message).deliveries[0].value
 
         async def look() -> tuple[bool, Value | None]:
             head = await self._catalog.head_or_none(run_id)
             if head is None:
                 return False, None
             self._check_name(head)
-            _, loaded, blobs = await self._load_log(head, head.seq)
+            _, loaded, blobs = await self._loader.load(head, head.seq)
             if loaded.manifest.input is None:
                 return True, None
             stored = restored(loaded.manifest.input, self._encoder, blobs)
-            await at_hand([stored])
+            await fetch_values([stored])
             return True, stored
 
         found, stored = await steadily(look)
@@ -77,7 +105,7 @@ class Durable(Standings):
         return found
 
     def _is_same(self, given: Any, stored: Any) -> bool:
-        """Compare two values as the classes of now read them, which may have changed since one was stored."""
+        """Compare two values as today's classes read them: these may have changed since one was stored."""
 
         def read_now(value: Any) -> bytes:
             return self._encoder.encode(self._encoder.decode(value.data))
@@ -85,7 +113,7 @@ class Durable(Standings):
         return given.data == stored.data or read_now(given) == read_now(stored)
 
     async def driven_here(self, run_id: str) -> Run | None:
-        """The object of this process that drives a run, if there is one."""
+        """Return the object of this process that drives a run, if there is one."""
         head = await self._catalog.head_or_none(run_id)
         driver = None if head is None or head.status is not RunStatus.RUNNING else holder_of(head.owner)
         return driver if isinstance(driver, Run) else None
@@ -98,13 +126,13 @@ class Durable(Standings):
         take_over: bool = False,
         responses: Answers | None = None,
     ) -> Run:
-        """A run that goes on from where it stands, or from a checkpoint of it, with answers to its requests.
+        """Return a run that goes on from its head, or from a checkpoint of it, with answers to its requests.
 
-        One that moves is taken over only once it is known that it can go on here; then all is read again.
+        A run that moves is taken over only once it is known that it can go on here; then all is read again.
         """
         self._graph_may_change = allow_graph_change
 
-        async def look() -> tuple[RunId, Standing]:
+        async def look() -> tuple[RunId, ResumePoint]:
             if checkpoint is None:
                 assert run_id is not None
                 head = await self._catalog.head(run_id)
@@ -114,16 +142,17 @@ class Durable(Standings):
             self._check_name(head)
             at_head = seq == head.seq and checkpoint is None
             resumed = "run_id=..." if checkpoint is None else "checkpoint"
-            head = await free_to_drive(self._catalog.store, head, take_over, resumed)
+            head = await check_undriven(self._catalog.store, head, take_over, resumed)
             seq = head.seq if at_head else seq
-            return head.run_id, await self._standing(head, seq, allow_graph_change)
+            return head.run_id, await self._loader.resume(head, seq, allow_graph_change)
 
         async def resumed(claim: Claim | None = None) -> tuple[Run, Claim, Head]:
-            found, standing = await steadily(look)
-            recorder = standing.recorder
+            found, point = await steadily(look)
+            recorder = point.recorder
+            assert recorder is not None, "stored runs have one"
             if claim is not None:
                 recorder.use_claim(claim)
-            run = self._run(found, standing)
+            run = self._run(found, point)
             if responses is not None and responses != {}:
                 run.take(responses)
             return run, recorder.claim, recorder.head
@@ -138,50 +167,49 @@ class Durable(Standings):
             raise
 
     async def _take_away(self, looked_at: Head, claim: Claim) -> bool:
-        """Take a run away from whoever drives it now; whether it stands otherwise than it was looked at."""
+        """Take a run away from whoever drives it now; return True if the run moved since it was looked at."""
         driver = await self.driven_here(looked_at.run_id)
         stand_still = nullcontext if driver is None else driver.stand_still
         return await take_away(self._catalog.store, looked_at, claim, stand_still)
 
-    def _run(self, run_id: RunId, standing: Standing) -> Run:
+    def _run(self, run_id: RunId, point: ResumePoint) -> Run:
         log = EventLog()
-        runner = self._runner(
-            run_id, standing.snapshot, self._encoder, log, standing.recorder, standing.resumed
-        )
-        return Run(self._name, run_id, runner, log, self)
+        return Run(self._workflow.name, run_id, self._runner(run_id, point, log), log, self)
+
+    def _runner(self, run_id: RunId, point: ResumePoint, log: EventLog) -> Runner:
+        return Runner(self._workflow, run_id, point, self._encoder, log)
 
     async def runner_at(self, checkpoint: str | CheckpointInfo, run_id: RunId, log: EventLog) -> Runner:
-        """What drives a run from another checkpoint of it on."""
-        await free_to_drive(self._catalog.store, await self._catalog.head(run_id), False, "checkpoint")
-        standing = await self._own(checkpoint, run_id)
-        return self._runner(run_id, standing.snapshot, self._encoder, log, standing.recorder, True)
+        """Return a runner that drives a run from another checkpoint of it."""
+        await check_undriven(self._catalog.store, await self._catalog.head(run_id), False, "checkpoint")
+        return self._runner(run_id, await self._resume_own(checkpoint, run_id), log)
 
-    async def runner_where_it_stands(self, run_id: RunId, log: EventLog) -> Runner:
-        """What goes on with a run that nobody drives."""
-        head = await free_to_drive(self._catalog.store, await self._catalog.head(run_id), False)
-        standing = await self._standing(head, head.seq, self._graph_may_change)
-        return self._runner(run_id, standing.snapshot, self._encoder, log, standing.recorder, True)
+    async def runner_at_head(self, run_id: RunId, log: EventLog) -> Runner:
+        """Return a runner that goes on with a run that nobody drives; raise ``RunTaken`` if someone does."""
+        head = await check_undriven(self._catalog.store, await self._catalog.head(run_id), False)
+        point = await self._loader.resume(head, head.seq, self._graph_may_change)
+        return self._runner(run_id, point, log)
 
     async def check(self, checkpoint: str | CheckpointInfo, run_id: RunId) -> None:
         """Raise unless the run can go on from there."""
-        await self._own(checkpoint, run_id)
+        await self._resume_own(checkpoint, run_id)
 
-    async def _own(self, checkpoint: str | CheckpointInfo, run_id: RunId) -> Standing:
-        async def look() -> Standing:
+    async def _resume_own(self, checkpoint: str | CheckpointInfo, run_id: RunId) -> ResumePoint:
+        async def look() -> ResumePoint:
             head, seq = await self._catalog.find(id_of_checkpoint(checkpoint))
             if head.run_id != run_id:
                 raise InvalidArgument(
                     f"checkpoint {id_of_checkpoint(checkpoint)} belongs to run {head.run_id}, not to {run_id}; begin a "
                     f"new run there with 'workflow.fork(checkpoint)'"
                 )
-            return await self._standing(head, seq, self._graph_may_change, again=True)
+            return await self._loader.resume(head, seq, self._graph_may_change, again=True)
 
         return await steadily(look)
 
     async def forked_run(
         self, checkpoint: str | CheckpointInfo, edits: Edits, run_id: RunId, allow_graph_change: bool
     ) -> Run:
-        """A new run that begins where another one stood, with some of its state changed."""
+        """Return a new run that begins at a checkpoint of another one, with some of its state changed."""
         if not isinstance(edits, Mapping):
             raise WrongType(
                 f"edits are a dict like {{('scope', 'key'): value}}, not a {type(edits).__name__}"
@@ -190,11 +218,11 @@ class Durable(Standings):
         async def look() -> tuple[Head, Loaded, Snapshot, NewGraph]:
             head, seq = await self._catalog.find(id_of_checkpoint(checkpoint))
             self._check_name(head)
-            _, loaded, blobs = await self._load_log(head, seq)
-            return head, loaded, *await self._snapshot(loaded, blobs, allow_graph_change)
+            _, loaded, blobs = await self._loader.load(head, seq)
+            return head, loaded, *await self._loader.restore_snapshot(loaded, blobs, allow_graph_change)
 
         head, loaded, snapshot, new = await steadily(look)
-        first, snapshot = self._standing_again(Cause.FORK, loaded, snapshot, new)
+        first, snapshot = self._loader.repeat_checkpoint(Cause.FORK, loaded, snapshot, new)
         if edits:
             writes = {_place(key): Put(self._edited(key, value)) for key, value in edits.items()}
             snapshot = snapshot._replace(state=write(snapshot.state, writes))
@@ -202,8 +230,8 @@ class Durable(Standings):
                 first[0].phase, first[0].superstep, Cause.EDIT, first[0].status, since_input=0, edits=writes
             )
             first[1:1] = [edit]
-        log = self._logs.forked_log(run_id, head, loaded, self._encoder, self._outside, self._retention)
-        return self._run(run_id, Standing(snapshot, self._recorder(log, first), True))
+        recorder = self._loader.record_fork(run_id, head, loaded, first)
+        return self._run(run_id, ResumePoint(snapshot, recorder, True))
 
     def _edited(self, key: EditKey, value: Any) -> Value:
         if isinstance(key, StateKey):
@@ -212,15 +240,15 @@ class Durable(Standings):
         return self._encoder(value, f"edit of {key!r}")
 
     def _check_name(self, head: Head) -> None:
-        if head.workflow_name != self._name:
+        if head.workflow_name != self._workflow.name:
             raise GraphError(
-                f"run {head.run_id} belongs to workflow {head.workflow_name!r}, not to {self._name!r}; resume it with "
-                f"that workflow, and give workflows a name so that it stays the same"
+                f"run {head.run_id} belongs to workflow {head.workflow_name!r}, not to {self._workflow.name!r}; resume "
+                f"it with that workflow, and give workflows a name so that it stays the same"
             )
 
 
 def _place(key: EditKey) -> Place:
-    """The key of shared state that an edit names."""
+    """Return the key of shared state that an edit names."""
     match key:
         case StateKey():
             return Scope(None, key.scope_name or DEFAULT_SHARED_SCOPE), key.name
@@ -232,3 +260,95 @@ def _place(key: EditKey) -> Place:
         f"edits: {key!r} names no state; write {{('scope', 'key'): value}}, or {{'key': value}} for the default "
         f"shared scope"
     )
+
+
+# Ownership: one process at a time drives a run, and the store decides which.
+
+MOST_TAKEOVERS = 5
+"""The number of processes in a row that may die with a run before its next checkpoint; then it is given up."""
+
+_MOST_TRIES = 200
+"""The number of tries to take a run away from an owner that commits meanwhile; two to five are usual."""
+
+StandStill: TypeAlias = Callable[[], AbstractAsyncContextManager[None]]
+"""Keeps the owner of a run in this event loop from committing for a while."""
+
+
+async def check_undriven(store: Store, head: Head, take_over: bool, resumed: str = "run_id=...") -> Head:
+    """Return the head of a run that nobody drives; with ``take_over`` also of one that is driven.
+
+    Raises ``RunTaken`` if another object or process drives the run, ``RunPoisoned`` if all that tried died.
+    ``resumed`` is the argument of ``resume`` that the error shows.
+    """
+    if head.status is not RunStatus.RUNNING or take_over:
+        return head
+    if (
+        process_of(head.owner) == this_process()
+        and is_held(head.owner)
+        and await wait_for_release(head.owner)
+    ):
+        head = await store.head(head.run_id) or head
+    if await is_driven(store, head):
+        raise RunTaken(
+            f"run {head.run_id} is driven by {_name_owner(head.owner)}; wait until it is over, leave answers for it "
+            f"with 'storage.respond', or take it away from there with 'workflow.resume({resumed}, take_over=True)'"
+        )
+    if head.takeovers >= MOST_TAKEOVERS:
+        await _poison(store, head)
+    return head
+
+
+async def take_away(store: Store, looked_at: Head, claim: Claim, stand_still: StandStill) -> bool:
+    """Make a claim the owner of a run that moves; return True if the run moved since it was looked at.
+
+    From then on its owner before commits nothing more, so that the run stands still for whoever goes on with it. To
+    read all of a run first, and to become its owner with the first commit, would be too slow: an owner that lives
+    commits again meanwhile. It may do so between the two calls here as well, but not every time; one in this event
+    loop would, so it stands still for all tries but the first. That one waits for nobody: its commit may hang.
+    """
+    await store.join()
+    owner = ""
+    for number in range(_MOST_TRIES):
+        async with stand_still() if number else nullcontext():
+            head = await store.head(looked_at.run_id)
+            if head is None or head.status is not RunStatus.RUNNING:  # perhaps it came to its end since
+                known = (looked_at.checkpoint_id, looked_at.token, looked_at.status)
+                return head is None or (head.checkpoint_id, head.token, head.status) != known
+            owner = head.owner
+            taken = head._replace(token=head.token + 1, owner=claim.name)
+            try:
+                await store.commit(Commit(taken, Expected(head.checkpoint_id, head.token)))
+            except HeadMoved:
+                continue
+            return True
+    raise RunTaken(
+        f"run {looked_at.run_id} is driven by {_name_owner(owner)}, which committed {_MOST_TRIES} times while the run "
+        f"was to be taken away from there; try again, or stop it there"
+    )
+
+
+async def _poison(store: Store, head: Head) -> None:
+    reason = (
+        f"{head.takeovers} processes that took the run over died, or were killed, before its next checkpoint"
+    )
+    failed = head._replace(
+        status=RunStatus.FAILED, token=head.token + 1, owner="", takeovers=0, reason=f"RunPoisoned: {reason}"
+    )
+    try:
+        await store.commit(Commit(failed, Expected(head.checkpoint_id, head.token)))
+    except HeadMoved as error:
+        raise RunTaken(f"run {head.run_id} was taken, or given up, by another process just now") from error
+    raise RunPoisoned(
+        f"run {head.run_id} is FAILED now: {reason}, so its next superstep probably kills whoever runs it (too much "
+        f"memory, a crash in native code?). Find out why, then resume it once more, or from an earlier checkpoint"
+    )
+
+
+def _name_owner(owner: str) -> str:
+    process = process_of(owner)
+    if process == this_process():
+        return (
+            "another run object of this process ('workflow.start(..., if_exists=\"attach\")' gives that one)"
+        )
+    host, pid, _ = process.rsplit(":", 2) if process.count(":") >= 2 else (process, "?", "")
+    return f"process {pid} on {host.rpartition('/')[2] or host}"

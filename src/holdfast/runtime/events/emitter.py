@@ -1,4 +1,4 @@
-"""What a run tells those who watch it."""
+"""Makes the events of a run and puts them into its log."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from holdfast.runtime.events.events import (
     WorkflowOutputEvent,
     WorkflowWarningEvent,
 )
+from holdfast.runtime.events.notices import show_request, warn_of_unrouted, warn_of_waiting_fan_in
 from holdfast.runtime.events.usual import executor_completed, superstep_completed
-from holdfast.runtime.events.wording import pending, unrouted_message, waiting_fan_in
-from holdfast.runtime.step.turn import Finished
+from holdfast.runtime.step.turn import FinishedTurn
 
 _WARNINGS_KEPT = 1_000
 
 
-class Teller:
+class EventEmitter:
     """Makes the events of a run, and puts them into its log."""
 
     def __init__(
@@ -37,14 +37,14 @@ class Teller:
         log: EventLog,
     ) -> None:
         self.superstep = superstep
-        """The superstep that is told of."""
+        """The number of the superstep that comes next or is under way."""
         self.warnings: deque[HoldfastWarning] = deque(maxlen=_WARNINGS_KEPT)
         self.silent = False
-        """Whether nothing of the run counts any more, and so nothing is heard of it."""
+        """True if nothing of the run counts any more, so that no event is added."""
         self._graph = graph
         self._run_id = run_id
         self._now = now
-        self._log = log
+        self.log = log
 
     def emit(self, events: Sequence[WorkflowEvent]) -> None:
         """Add events to the log, with the run, the superstep and the time."""
@@ -55,19 +55,19 @@ class Teller:
             event.run_id = run_id
             event.superstep = superstep
             event.timestamp = now
-        self._log.emit(events)
+        self.log.emit(events)
 
     def warning(self, warning: HoldfastWarning, executor_id: ExecutorId | None = None) -> WorkflowEvent:
-        """The event for a warning, which is remembered for the result too."""
+        """Return the event for a warning, and remember the warning for the result."""
         self.warnings.append(warning)
         return WorkflowWarningEvent(warning, executor_id)
 
     def warn_of_waiting(self, joins: Sequence[WaitingJoin]) -> None:
         """Warn of each fan-in for whose messages the run waits."""
-        self.emit([self.warning(waiting_fan_in(join)) for join in joins])
+        self.emit([self.warning(warn_of_waiting_fan_in(join)) for join in joins])
 
-    def ends_of(self, finished: Sequence[Finished]) -> list[WorkflowEvent]:
-        """The events of turns that are over: those that they added, then how they ended."""
+    def ends_of(self, finished: Sequence[FinishedTurn]) -> list[WorkflowEvent]:
+        """Return the events of turns that are over: those that they added, then their end."""
         events: list[WorkflowEvent] = []
         for (executor_id, _), _, error, added, attempt, again, until in finished:
             if until is not None:
@@ -83,13 +83,13 @@ class Teller:
         return events
 
     def conclude(self, applied: Applied, events: list[WorkflowEvent]) -> None:
-        """Add to ``events`` what the superstep brought; its completion is the last."""
+        """Add to ``events`` the warnings, outputs and requests of a superstep; its completion is the last."""
         after, delta, unrouted, _ = applied
         for message in unrouted:
-            events.append(self.warning(unrouted_message(self._graph, message), message.source))
+            events.append(self.warning(warn_of_unrouted(self._graph, message), message.source))
         for executor_id, value in delta.outputs:
             events.append(WorkflowOutputEvent(value.load(), executor_id))
         for request in delta.requests:
-            events.append(RequestInfoEvent(pending(request)))
+            events.append(RequestInfoEvent(show_request(request)))
         on_their_way = bool(delta.deliveries) or after.buffers.size > 0
         events.append(superstep_completed(on_their_way, after.requests.size > 0, bool(delta.writes)))

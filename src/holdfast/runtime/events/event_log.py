@@ -1,17 +1,21 @@
-"""The events of one run, kept for those who watch it."""
+"""The events of one run, kept for its watchers, and the watcher that holds the run."""
 
 from __future__ import annotations
 
 import asyncio
 import types
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextvars import Context
+from itertools import repeat
+from time import monotonic
 
 from holdfast.errors import MissedEvents
 from holdfast.runtime.events.events import WorkflowEvent, WorkflowWarningEvent
-from holdfast.runtime.run.hold import Hold, Seat
 
 # How many events are kept for watchers that come late or are slow.
 RETAINED = 10_000
+# How long supersteps that never wait may keep the event loop to themselves.
+LONGEST_STRETCH_SECONDS = 0.005
 
 
 @types.coroutine
@@ -34,15 +38,15 @@ class EventLog:
         self._full = 2 * retained
         self._chapter = 0
         self.closed = False
-        """Whether no more events follow."""
+        """True if no more events follow."""
         self._held_back: list[WorkflowEvent] | None = None
         self._waiting: list[asyncio.Future[None]] = []
         self.held_by: Hold | None = None
-        """How a watcher holds the run, if one does."""
+        """The hold that a watcher has on the run, if one has."""
         self.end = 0
         """The number of the event that comes next."""
         self.more_soon = False
-        """Whether more is told in a moment: the watcher that holds the run can take it all at once."""
+        """True if more events follow at once: the watcher that holds the run can take them all together."""
 
     def emit(self, events: Sequence[WorkflowEvent]) -> None:
         """Append events; never waits."""
@@ -70,7 +74,7 @@ class EventLog:
             self.emit(events)
 
     def discard(self) -> None:
-        """What was held back came to nothing."""
+        """Forget what was held back: it came to nothing."""
         self._held_back = None
 
     def close(self) -> None:
@@ -102,7 +106,7 @@ class EventLog:
 
     @property
     def held(self) -> bool:
-        """Whether there is a watcher that holds the run and has not yet asked for more than there is."""
+        """True if there is a watcher that holds the run and has not yet asked for more than there is."""
         return self.held_by is not None and self.held_by.lasts()
 
     @types.coroutine
@@ -114,7 +118,7 @@ class EventLog:
             yield hold.run.taken()
 
     def watch(self) -> Watcher:
-        """A watcher of all events since the run last began to move, then of the ones that come."""
+        """Return a watcher of all events since the run last began to move, then of the ones that come."""
         return Watcher(self._chapter)
 
     def hold(self, watcher: Watcher) -> None:
@@ -134,7 +138,7 @@ class EventLog:
 
     @types.coroutine
     def take(self, watcher: Watcher) -> Generator[object, None, list[WorkflowEvent]]:
-        """The events that are new to the watcher, waiting if there are none; empty when the log is closed."""
+        """Return the events that are new to the watcher, waiting if there are none; none when the log is closed."""
         while (end := self.end) == watcher.next:
             if self.closed:
                 return []
@@ -166,6 +170,103 @@ class Watcher:
 
     def __init__(self, first: int) -> None:
         self.next = first
+
+
+class Seat:
+    """A future for one task at a time, done again and again: the task waits until ``go`` is called.
+
+    A future lets its task go on in the next iteration of the event loop. This one lets it go on at once, so that a
+    callback of the event loop can have several tasks go on in turn. To its task it looks like any future; see
+    ``asyncio.isfuture``. A task may also go on without being let, as when it is cancelled.
+    """
+
+    __slots__ = ("_asyncio_future_blocking", "_context", "_loop", "get_loop", "wake")
+
+    # The task calls these each time it waits, so they cost no Python frame.
+    result = staticmethod(bool)
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._asyncio_future_blocking = False
+        self._loop = loop
+        self.get_loop = repeat(loop).__next__
+        self._context: Context | None = None
+        self.wake: Callable[[Seat], object] | None = None
+        """Lets the task go on; None if nobody waits."""
+
+    def taken(self) -> Seat:
+        """Return what a coroutine has to yield to wait here; nobody else may do so."""
+        self._asyncio_future_blocking = True
+        return self
+
+    def go(self) -> None:
+        """Let the task go on that waits here, if one does; only from a callback of the event loop."""
+        wake, self.wake = self.wake, None
+        if wake is not None and self._context is not None:
+            self._context.run(wake, self)
+
+    def go_soon(self) -> None:
+        """Let it go on in the next iteration of the event loop."""
+        if self.wake is not None:
+            self._loop.call_soon(self.go)
+
+    def add_done_callback(self, callback: Callable[[Seat], object], *, context: Context) -> None:
+        """Wait: the task asks for this once it stands still."""
+        self.wake = callback
+        self._context = context
+
+    def cancel(self, msg: object = None) -> bool:
+        """Let the task go on, which then sees by itself that it was cancelled."""
+        self.go_soon()
+        return False
+
+
+class Hold:
+    """Lets a run and the watcher that holds it go on in turn, as long as they may keep the event loop."""
+
+    __slots__ = ("_log", "_loop", "alternating", "reader", "run", "watcher")
+
+    def __init__(self, log: EventLog, watcher: Watcher) -> None:
+        self._log = log
+        self._loop = loop = asyncio.get_running_loop()
+        self.watcher = watcher
+        self.reader = Seat(loop)
+        """The watcher waits here for events."""
+        self.run = Seat(loop)
+        """The run waits here for the watcher."""
+        self.alternating = False
+
+    def lasts(self) -> bool:
+        """Return True if the watcher has yet to ask for more than there is."""
+        return self.watcher.next != self._log.end or self.reader.wake is None
+
+    def alternate_soon(self) -> None:
+        """Let the watcher and the run go on in turn, from the next iteration of the event loop on."""
+        self.alternating = True
+        self._loop.call_soon(self._alternate)
+
+    def _alternate(self) -> None:
+        """The watcher goes on if there is something for it, the run if there is not; until one of them is busy."""
+        log, watcher, reader, run = self._log, self.watcher, self.reader, self.run
+        until = monotonic() + LONGEST_STRETCH_SECONDS
+        try:
+            while reader.wake is not None:
+                if (watcher.next != log.end and not log.more_soon) or log.closed:
+                    reader.go()
+                elif run.wake is None:
+                    return
+                else:
+                    run.go()
+                    if monotonic() > until:
+                        break
+        finally:
+            self.alternating = False
+        if reader.wake is not None:  # others have their turn in between
+            self.alternate_soon()
+
+    def end(self) -> None:
+        """Let both go on, and see that the hold is over."""
+        self.run.go_soon()
+        self.reader.go_soon()
 
 
 def _missed(count: int, first: WorkflowEvent) -> WorkflowWarningEvent:

@@ -1,4 +1,4 @@
-"""Runs as their callers hold them."""
+"""Runs as their callers hold them, and the factory of those that are not stored."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.status import RunStatus, WaitingFor
+from holdfast.engine.superstep import begin
+from holdfast.engine.value import Copier
 from holdfast.errors import HoldfastWarning, InvalidArgument, RequestAlreadyAnswered, RunEnded, WrongType
 from holdfast.ids import RequestId, RunId
 from holdfast.runtime.events.event_log import EventLog
 from holdfast.runtime.events.events import PendingRequest, Response
-from holdfast.runtime.run.course import Course
-from holdfast.runtime.run.home import Home
+from holdfast.runtime.run.lifecycle import GRACE_SECONDS, RunLifecycle
 from holdfast.runtime.run.result import RunResult
-from holdfast.runtime.run.stream import RunWatch
-from holdfast.runtime.run.stretch import GRACE_SECONDS
+from holdfast.runtime.run.stream import RunStream, RunWatch
 from holdfast.runtime.run.wakeup import Waker
-from holdfast.runtime.step.runner import Runner
+from holdfast.runtime.step.runner import ResumePoint, Runner
 from holdfast.runtime.times import as_time
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.info import CheckpointInfo
+    from holdfast.runtime.config import WorkflowDefinition
+    from holdfast.runtime.durable.stored_runs import StoredRuns
 
 Answers: TypeAlias = Mapping[RequestId, Any] | Mapping[str, Any]
 """Answers by the ids of the requests."""
@@ -52,52 +54,53 @@ class Run:
         run_id: RunId,
         runner: Runner,
         log: EventLog,
-        home: Home | None = None,
+        home: StoredRuns | None = None,
     ) -> None:
-        self._course = Course(workflow_name, run_id, runner, log)
-        self._waker = Waker(self, self._course, home)
+        """``home`` finds the checkpoints of a run that is stored."""
+        self._lifecycle = RunLifecycle(workflow_name, run_id, runner, log)
+        self._waker = Waker(self, self._lifecycle, home)
         self._home = home
         if runner.recorder is not None:
             runner.recorder.hold_claim(self)
 
     def __repr__(self) -> str:
-        return f"<Run {self.run_id!r} of {self._course.workflow_name!r}, {self.status}>"
+        return f"<Run {self.run_id!r} of {self._lifecycle.workflow_name!r}, {self.status}>"
 
     @property
     def run_id(self) -> RunId:
         """The id of the run."""
-        return self._course.run_id
+        return self._lifecycle.run_id
 
     @property
     def status(self) -> RunStatus:
-        """Where the run stands."""
-        return self._course.status
+        """The status of the run."""
+        return self._lifecycle.status
 
     @property
     def waiting_for(self) -> tuple[WaitingFor, ...]:
         """For a run that is WAITING: ``"answers"``, ``"time"`` (a sleep) or ``"messages"`` (of fan-ins); else empty."""
-        return self._course.waiting_for
+        return self._lifecycle.waiting_for
 
     @property
     def failure(self) -> BaseException | None:
         """The error with which the run failed, as ``wait_for_completion`` raises it; None if it did not fail."""
-        return self._course.error
+        return self._lifecycle.error
 
     @property
     def warnings(self) -> list[HoldfastWarning]:
         """The last thousand warnings since the run was started or resumed."""
-        return list(self._course.runner.teller.warnings)
+        return list(self._lifecycle.runner.warnings)
 
     @property
     def wake_at(self) -> datetime.datetime | None:
-        """When a run that waits goes on by itself, because a sleep or the time of a question is over; else None."""
-        time = self._course.runner.at.wakes_at if self.status is RunStatus.WAITING else None
+        """The time at which a run that waits goes on by itself, after a sleep or the time of a request; else None."""
+        time = self._lifecycle.runner.wakes_at if self.status is RunStatus.WAITING else None
         return None if time is None else as_time(time)
 
     @property
     def asleep_until(self) -> datetime.datetime | None:
-        """When a run that waits goes on because handlers of it sleep, whatever else it waits for; else None."""
-        time = self._course.runner.at.asleep_until if self.status is RunStatus.WAITING else None
+        """The time at which sleeping handlers of a run that waits go on, whatever else it waits for; else None."""
+        time = self._lifecycle.runner.asleep_until if self.status is RunStatus.WAITING else None
         return None if time is None else as_time(time)
 
     @property
@@ -108,50 +111,50 @@ class Run:
         on. Going back to an earlier one takes none from it. Where the run has retention, those are left out that it
         does not keep.
         """
-        recorder = self._course.runner.recorder
+        recorder = self._lifecycle.runner.recorder
         return recorder.checkpoints if recorder is not None else []
 
     @property
     def latest_checkpoint(self) -> CheckpointInfo | None:
         """The checkpoint that the run stands on; None without storage."""
-        recorder = self._course.runner.recorder
+        recorder = self._lifecycle.runner.recorder
         return recorder.latest if recorder is not None else None
 
     @property
     def snapshot(self) -> Snapshot:
         """The run as it was after its last superstep."""
-        return self._course.runner.at.shown
+        return self._lifecycle.snapshot
 
     async def open(self) -> None:
         """Commit what must be durable before anything acts on it: when this returns, the run is in the storage."""
         try:
-            await self._course.runner.open()
+            await self._lifecycle.runner.open()
         except asyncio.CancelledError:
-            await self._course.come_to_rest(RunStatus.STOPPED)
+            await self._lifecycle.come_to_rest(RunStatus.STOPPED)
             raise
         except RequestAlreadyAnswered:  # the run is as well as it was
-            await self._course.come_to_rest(RunStatus.STOPPED)
+            await self._lifecycle.come_to_rest(RunStatus.STOPPED)
             raise
         except Exception as error:
-            self._course.error = error
-            await self._course.come_to_rest(RunStatus.FAILED, error)
+            self._lifecycle.error = error
+            await self._lifecycle.come_to_rest(RunStatus.FAILED, error)
             raise
 
     def begin(self) -> None:
         """Let the run begin, once; needs a running event loop."""
-        if self._course.task is None and self.status is RunStatus.RUNNING:
-            self._course.move()
+        if self._lifecycle.task is None and self.status is RunStatus.RUNNING:
+            self._lifecycle.move()
 
     async def rest_if_idle(self) -> None:
         """Wait until a run rests that begins with nothing to do, so that its status is what the storage says."""
-        course = self._course
-        if course.task is not None and not course.runner.has_work:
-            await asyncio.wait([course.task])
+        lifecycle = self._lifecycle
+        if lifecycle.task is not None and not lifecycle.runner.has_work:
+            await asyncio.wait([lifecycle.task])
 
     @property
     def pending_requests(self) -> list[PendingRequest]:
         """The requests that wait for an answer; none once the run is over."""
-        return [] if self.status.ended else self._course.runner.questions.pending
+        return [] if self.status.ended else self._lifecycle.runner.questions.pending
 
     def watch_stream(self) -> RunWatch:
         """The run's events since it started, or since an answer let it go on; ends when it waits or is over.
@@ -183,11 +186,11 @@ class Run:
         if not responses:
             raise InvalidArgument(f"no response was given to run {self.run_id}; pass {{request_id: answer}}")
         if self.status is RunStatus.WAITING and await self._waker.moved_by_others() is not None:
-            recorder = self._course.runner.recorder
+            recorder = self._lifecycle.runner.recorder
             assert recorder is not None, "nobody else can move a run that is not stored"
             await recorder.leave_at_newest_head(responses)
             return
-        runner = self._course.runner
+        runner = self._lifecycle.runner
         await runner.questions.leave(self.take(responses))
         self._waker.go_on_if_waiting(runner)
 
@@ -197,14 +200,14 @@ class Run:
             raise WrongType(
                 f"responses are a dict of request ids and answers, not a {type(responses).__name__}"
             )
-        course, runner = self._course, self._course.runner
-        if course.going_back is not None:
+        lifecycle, runner = self._lifecycle, self._lifecycle.runner
+        if lifecycle.going_back is not None:
             raise RunEnded(
                 f"run {self.run_id} is going back to an earlier checkpoint; respond when it is there"
             )
-        status = RunStatus.COMPLETED if runner.at.finished and runner.resumed else course.status
-        if course.about_to_rest and course.leaving is not None:
-            status = course.leaving
+        status = RunStatus.COMPLETED if runner.at.finished and runner.resumed else lifecycle.status
+        if lifecycle.about_to_rest and lifecycle.leaving is not None:
+            status = lifecycle.leaving
         if status.ended:
             resumable = "resume it from the checkpoint that asked, or " if runner.recorder is not None else ""
             raise RunEnded(
@@ -218,15 +221,15 @@ class Run:
         One that waits goes on if an answer was left for it by ``storage.respond``. One that only sleeps is waited for;
         raises ``RunTaken`` if someone else woke it.
         """
-        course = self._course
-        await course.settled()
+        lifecycle = self._lifecycle
+        await lifecycle.settled()
         self.begin()
         self._waker.wait_here()
-        if course.status is RunStatus.WAITING and course.runner.recorder is not None:
+        if lifecycle.status is RunStatus.WAITING and lifecycle.runner.recorder is not None:
             await self._waker.go_on_with_letters()
-        if course.rest is not None:
-            await asyncio.wait([course.rest])
-        course.raise_failure()
+        if lifecycle.rest is not None:
+            await asyncio.wait([lifecycle.rest])
+        lifecycle.raise_failure()
         return self.result()
 
     def result(self) -> RunResult:
@@ -234,7 +237,7 @@ class Run:
         outputs = [output.value.load() for output in self.snapshot.outputs]
         result = RunResult(self.run_id, self.status, outputs, [], self.warnings, self.waiting_for, self)
         if not self.status.ended:
-            result.ask_later(self._course.runner.questions.pending_now())
+            result.ask_later(self._lifecycle.runner.questions.pending_now())
         return result
 
     async def restore_checkpoint(
@@ -244,29 +247,29 @@ class Run:
 
         What the current superstep did is discarded. What followed that checkpoint stays readable.
         """
-        course, home = self._course, self._home
+        lifecycle, home = self._lifecycle, self._home
         if home is None:
             raise InvalidArgument(
                 f"run {self.run_id} has no storage, so there is no checkpoint to go back to"
             )
-        if course.going_back is not None:
+        if lifecycle.going_back is not None:
             raise InvalidArgument(f"run {self.run_id} is going back to a checkpoint already")
-        if course.runner.runs_in(asyncio.current_task()):
+        if lifecycle.runner.runs_in(asyncio.current_task()):
             raise InvalidArgument(
                 f"a handler of run {self.run_id} is to take that run back to a checkpoint, but would be cancelled for "
                 f"it itself; do so from outside the run, or begin a new run there with 'workflow.fork(checkpoint)'"
             )
-        course.going_back = asyncio.get_running_loop().create_future()
+        lifecycle.going_back = asyncio.get_running_loop().create_future()
         try:
             await home.check(checkpoint, self.run_id)  # before the run is stopped for it
-            if course.status is RunStatus.RUNNING:
-                await course.leave(RunStatus.STOPPED, grace)
-            course.go_back(await home.runner_at(checkpoint, self.run_id, course.log))
+            if lifecycle.status is RunStatus.RUNNING:
+                await lifecycle.leave(RunStatus.STOPPED, grace)
+            lifecycle.go_back(await home.runner_at(checkpoint, self.run_id, lifecycle.log))
             await self.open()
-            course.move()
+            lifecycle.move()
         finally:
-            course.going_back.set_result(None)
-            course.going_back = None
+            lifecycle.going_back.set_result(None)
+            lifecycle.going_back = None
         await self.rest_if_idle()
 
     async def cancel(self, grace: float = GRACE_SECONDS) -> None:
@@ -275,51 +278,71 @@ class Run:
         Handlers get a ``CancelledError``. One that has not ended after ``grace`` seconds is left behind, with a
         ``StubbornHandler`` warning; nothing that it does counts. The same goes for sync functions in their threads.
         """
-        await self._course.settled()
-        await self._course.leave(RunStatus.CANCELLED, grace)
+        await self._lifecycle.settled()
+        await self._lifecycle.leave(RunStatus.CANCELLED, grace)
 
     async def close(self, grace: float = GRACE_SECONDS) -> None:
         """Leave the run: if it still goes on it ends as STOPPED.
 
         A run that waits goes on waiting; one that sleeps is not woken by this object any more.
         """
-        await self._course.settled()
+        await self._lifecycle.settled()
         if self.status is not RunStatus.WAITING:
-            await self._course.leave(RunStatus.STOPPED, grace)
-        if self._course.sleeps:
+            await self._lifecycle.leave(RunStatus.STOPPED, grace)
+        if self._lifecycle.sleeps:
             self._leave_waiting()
 
     def _leave_waiting(self) -> None:
         """Leave a run that waits to whoever wakes it."""
         self._waker.let_go()
-        self._course.stop_following()
+        self._lifecycle.stop_following()
 
     async def go_on(self) -> None:
         """Go on if a sleep or the time of a question is over, or answers were left, until nothing drives the run."""
-        course = self._course
-        if course.status is RunStatus.WAITING and course.runner.at.asleep_until is None:
+        lifecycle = self._lifecycle
+        if lifecycle.status is RunStatus.WAITING and lifecycle.runner.asleep_until is None:
             await self._waker.go_on_with_letters()
-        if course.status is RunStatus.WAITING:
+        if lifecycle.status is RunStatus.WAITING:
             await self._waker.wake()
-        if course.task is not None:
-            await asyncio.wait([course.task])
+        if lifecycle.task is not None:
+            await asyncio.wait([lifecycle.task])
 
     def stand_still(self) -> AbstractAsyncContextManager[None]:
         """Let a stored run commit nothing for a while."""
-        assert self._course.runner.recorder is not None
-        return self._course.runner.recorder.stand_still()
+        assert self._lifecycle.runner.recorder is not None
+        return self._lifecycle.runner.recorder.stand_still()
 
     async def abandon(self) -> None:
         """Leave the run as a process does that dies: it is interrupted, and whoever finds it so goes on with it."""
-        recorder = self._course.runner.recorder
+        recorder = self._lifecycle.runner.recorder
         if recorder is not None and not self.status.ended:
             recorder.abandon()
-        await self._course.settled()
-        await self._course.leave(RunStatus.STOPPED, GRACE_SECONDS)
+        await self._lifecycle.settled()
+        await self._lifecycle.leave(RunStatus.STOPPED, GRACE_SECONDS)
 
     async def driven(self) -> None:
         """Wait until nothing drives the run: it is over, or waits, or sleeps; then it is left to whoever wakes it."""
-        if self._course.task is not None:
-            await asyncio.wait([self._course.task])
+        if self._lifecycle.task is not None:
+            await asyncio.wait([self._lifecycle.task])
         if self.status is RunStatus.WAITING:
             self._leave_waiting()
+
+
+class RunFactory:
+    """Makes the runs of one workflow that are not stored."""
+
+    def __init__(self, workflow: WorkflowDefinition) -> None:
+        self._workflow = workflow
+        self._capture = Copier(workflow.config.limits.max_value_size)
+
+    def new_run(self, message: Any, run_id: RunId) -> Run:
+        """Return a run with this input, of which nothing is stored."""
+        workflow = self._workflow
+        snapshot = begin(workflow.graph, workflow.name, message, workflow.config.limits, self._capture)
+        log = EventLog()
+        runner = Runner(workflow, run_id, ResumePoint(snapshot), self._capture, log)
+        return Run(workflow.name, run_id, runner, log)
+
+    def stream(self, run: Run) -> RunStream:
+        """Return the events of a run, which begins when the first is asked for."""
+        return RunStream(run)

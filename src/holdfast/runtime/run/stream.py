@@ -21,7 +21,7 @@ class RunWatch(AsyncIterator[WorkflowEvent]):
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._watcher = run._course.log.watch()
+        self._watcher = run._lifecycle.log.watch()
         self._taken: Iterator[WorkflowEvent] = iter(())
         self._over = False
 
@@ -30,11 +30,11 @@ class RunWatch(AsyncIterator[WorkflowEvent]):
             for event in self._taken:
                 return event
             self._run._waker.wait_here()
-            events = await self._run._course.log.take(self._watcher)
+            events = await self._run._lifecycle.log.take(self._watcher)
             self._taken = iter(events)
             if not events:
                 self._over = True
-                self._run._course.raise_failure()
+                self._run._lifecycle.raise_failure()
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
@@ -67,7 +67,7 @@ class RunStream(AsyncIterator[WorkflowEvent]):
         """Of a run, or of one that ``opening`` gives when the first event is asked for."""
         self._run = run
         self._opening = opening
-        self._watcher = run._course.log.watch() if run is not None else None
+        self._watcher = run._lifecycle.log.watch() if run is not None else None
         self._events: AsyncGenerator[WorkflowEvent, None] | None = None
 
     @property
@@ -82,7 +82,7 @@ class RunStream(AsyncIterator[WorkflowEvent]):
             assert self._opening is not None
             self._run = await self._opening()
         if self._watcher is None:
-            self._watcher = self._run._course.log.watch()
+            self._watcher = self._run._lifecycle.log.watch()
         return self._run, self._watcher
 
     def __aiter__(self) -> AsyncGenerator[WorkflowEvent, None]:
@@ -119,14 +119,14 @@ async def _held(
 ) -> AsyncGenerator[WorkflowEvent, None]:
     run, watcher = await opened()
     del opened  # it knows the stream, which may know this generator: dropping the one has to drop the other
-    log = run._course.log
+    log = run._lifecycle.log
     log.hold(watcher)
     run.begin()
     try:
         while events := await log.take(watcher):
             for event in events:
                 yield event
-        run._course.raise_failure()
+        run._lifecycle.raise_failure()
     finally:
         log.leave(watcher)
         await run.close()

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.engine._fast import make_tuple
 from holdfast.engine.message import Expiry, Output, Request, Sent
 from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.state import NO_CHANGES, Scope, StagedState
 from holdfast.engine.superstep import Outcome
-from holdfast.engine.value import NotAtHand, Value
+from holdfast.engine.value import Captor, NotAtHand, Value
 from holdfast.errors import ChangedAfterCapture, GraphError, InvalidArgument, TurnOver, WrongType
 from holdfast.graph.context import DEFAULT_SHARED_SCOPE, PassOn, RequestExpired, WorkflowContext
 from holdfast.graph.state_key import StateKey
@@ -19,7 +19,7 @@ from holdfast.graph.typing.types import TypeForm, type_name
 from holdfast.ids import ExecutorId, RequestId, RunId, complaint_about_id
 from holdfast.runtime.events.events import WorkflowEvent, WorkflowWarningEvent
 from holdfast.runtime.step.effects import Asleep, Effects
-from holdfast.runtime.step.placed import Placed
+from holdfast.runtime.step.executors import PlacedExecutor
 from holdfast.runtime.step.state_scope import (
     FIELDS,
     HOOKED,
@@ -29,18 +29,52 @@ from holdfast.runtime.step.state_scope import (
     place_of,
     scope_of,
 )
-from holdfast.runtime.step.surroundings import Surroundings
 from holdfast.runtime.times import expiry_of
 
 if TYPE_CHECKING:
     import datetime
-if TYPE_CHECKING:
-    import datetime
 
+    from holdfast.engine.limits import Limits
     from holdfast.graph.context import TimeSpan
+    from holdfast.runtime.config import WorkflowDefinition
+    from holdfast.runtime.durable.journal import Journal
+    from holdfast.runtime.environment import Environment
+    from holdfast.runtime.step.turn import FinishedTurn
 
 
-def check_answerable(placed: Placed, data: object, response_type: TypeForm) -> None:
+class RunContext(NamedTuple):
+    """Everything that the turns of one run share."""
+
+    workflow: WorkflowDefinition
+    run_id: RunId
+    capture: Captor
+    emit: Callable[[Sequence[WorkflowEvent]], None]
+    journal: Journal
+    begun: Callable[[ExecutorId], tuple[str, str]] = lambda address: ("", address)
+    """Gives the checkpoint at which the superstep under way began, and the name that an executor had there.
+
+    The checkpoint is empty where nothing is stored.
+    """
+    note_turn: Callable[[FinishedTurn], None] | None = None
+    """Notes in the journal each of several turns as soon as it is over; None where nothing is stored."""
+
+    @property
+    def durable(self) -> bool:
+        """True if the run is stored."""
+        return self.note_turn is not None
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of the workflow."""
+        return self.workflow.config.limits
+
+    @property
+    def environment(self) -> Environment:
+        """The clock, chance and timers."""
+        return self.workflow.environment
+
+
+def check_answerable(placed: PlacedExecutor, data: object, response_type: TypeForm) -> None:
     """Raise unless the executor has a handler for the answer."""
     if isinstance(response_type, str):
         raise InvalidArgument(f"response_type={response_type!r}: must be a type, not the name of one")
@@ -52,10 +86,10 @@ def check_answerable(placed: Placed, data: object, response_type: TypeForm) -> N
         )
 
 
-def expiry_if_given(
-    placed: Placed, data: object, expires: Any, now: Callable[[], datetime.datetime]
+def find_expiry(
+    placed: PlacedExecutor, data: object, expires: Any, now: Callable[[], datetime.datetime]
 ) -> Expiry | None:
-    """When a question expires, if it does; raises unless the executor has a handler for that."""
+    """Return when a request expires, if it does; raise unless the executor has a handler for that."""
     if expires is None:
         return None
     expiry = expiry_of(expires, now(), "expires")
@@ -83,25 +117,25 @@ class TurnContext(WorkflowContext[Any, Any]):
     _captured: dict[int, tuple[str, object, Value]] | None = None
     _staged: StagedState | None = None
     events: list[WorkflowEvent] | tuple[()] = ()
-    """What is shown when the turn is over."""
+    """Events that are shown when the turn is over."""
     _over = False
     _effects: Effects | None = None
     asleep: Asleep | None = None
-    """Why the turn is not over though its handler came to an end."""
+    """The sleep for which the handler came to an end though the turn is not over."""
     message_number = 0
-    """Which message of the turn is handled, from 1."""
+    """The number of the message that is handled, from 1."""
 
-    def __init__(self, around: Surroundings, placed: Placed, snapshot: Snapshot, attempt: int) -> None:
-        self._around = around
+    def __init__(self, run: RunContext, placed: PlacedExecutor, snapshot: Snapshot, attempt: int) -> None:
+        self._run = run
         self._placed = placed
         self._snapshot = snapshot
         self._attempt = attempt
         self._messages: list[Sent] = []
 
-    # What the runtime asks of it.
+    # For the runtime.
 
     def returned(self, value: object) -> None:
-        """Take what a handler returned: a message, or an output of an executor without outgoing edges."""
+        """Take the result of a handler: a message, or an output if no edge leads away from the executor."""
         if isinstance(value, PassOn):
             value = value.value
         if self._placed.last:
@@ -110,29 +144,29 @@ class TurnContext(WorkflowContext[Any, Any]):
             self._messages.append(make_tuple(Sent, (self._capture(value, "message"), None)))
 
     def keep_field(self, name: str, value: object) -> None:
-        """Keep a field of the executor, if it is not what is kept already."""
+        """Keep a field of the executor, unless the same value is kept already."""
         scope = own_scope(self._placed, FIELDS)
         kept = self._staging().read(scope, name)
-        capture = self._around.capture
+        capture = self._run.capture
         if kept is None or capture.differs(value, kept):
             self._staging().put(scope, name, capture(value, f"field {name!r}"))
 
     def note_hook(self) -> None:
-        """Note that the executor keeps things by itself, wherever it puts them: it is to be restored, too."""
+        """Note that the executor keeps values by itself, so that its hook is called when it is restored."""
         scope = own_scope(self._placed, HOOKED)
         if self._staging().read(scope, HOOKED) is None:
-            self._staging().put(scope, HOOKED, self._around.capture(True, "hook"))
+            self._staging().put(scope, HOOKED, self._run.capture(True, "hook"))
 
     async def kept_fields(self) -> list[str]:
-        """The names of the fields that are kept."""
+        """Return the names of the fields that are kept."""
         return self._staging().keys(own_scope(self._placed, FIELDS))
 
     async def kept_field(self, name: str) -> Any:
-        """A field as it is kept."""
+        """Return the kept value of a field."""
         return await self._read(own_scope(self._placed, FIELDS), name, None)
 
     def close_restored(self) -> None:
-        """The executor was restored from what it read; it was not its turn to do anything."""
+        """End the restore of an executor; raise if it did anything but read."""
         done = self._messages or self._outputs or self._requests or (self._staged and self._staged.changes)
         self._over = True
         if done:
@@ -142,11 +176,11 @@ class TurnContext(WorkflowContext[Any, Any]):
             )
 
     def outcome(self) -> Outcome:
-        """What the turn produced; from now on the context can no longer be used."""
+        """Return the outcome of the turn; from now on the context can no longer be used."""
         self._over = True
         if self._captured is not None:
             for what, value, captured in self._captured.values():
-                if self._around.capture.changed(value, captured):
+                if self._run.capture.changed(value, captured):
                     self.tell(WorkflowWarningEvent(self._changed(what, value), self._placed.address))
         changes = self._staged.changes if self._staged is not None else NO_CHANGES
         requests = tuple(self._requests.values()) if self._requests else ()
@@ -166,7 +200,7 @@ class TurnContext(WorkflowContext[Any, Any]):
         )
 
     def close(self) -> None:
-        """The attempt failed: nothing more is taken from it."""
+        """Take nothing more from an attempt that failed."""
         self._over = True
 
     def _check_open(self) -> None:
@@ -180,7 +214,7 @@ class TurnContext(WorkflowContext[Any, Any]):
         if self._over:
             self._check_open()
         # By its name, because calling an object takes twice as long as calling its method.
-        captured = self._around.capture.__call__(value, place)
+        captured = self._run.capture.__call__(value, place)
         if captured.mutable:
             # By identity: of a value that is changed and taken again, the last taking counts.
             self._captured = self._captured or {}
@@ -203,15 +237,15 @@ class TurnContext(WorkflowContext[Any, Any]):
                 self._snapshot.state,
                 placed.address,
                 placed.merge_for if placed.graph.merges else None,
-                self._around.capture,
+                self._run.capture,
             )
         return self._staged
 
-    # What handlers ask of it; the contract is in ``WorkflowContext``.
+    # For handlers; the contract is in ``WorkflowContext``.
 
     @property
     def run_id(self) -> RunId:
-        return self._around.run_id
+        return self._run.run_id
 
     @property
     def executor_id(self) -> ExecutorId:
@@ -229,8 +263,8 @@ class TurnContext(WorkflowContext[Any, Any]):
     def idempotency_key(self) -> str:
         from hashlib import blake2b  # here because few turns ever ask
 
-        start, address = self._around.begun(self._placed.address)
-        start = start or f"{self._around.run_id}/{self.superstep}"
+        start, address = self._run.begun(self._placed.address)
+        start = start or f"{self._run.run_id}/{self.superstep}"
         text = "\0".join((start, address, str(self.message_number)))
         return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
@@ -254,7 +288,7 @@ class TurnContext(WorkflowContext[Any, Any]):
                 f"on_checkpoint_restored of executor {self.executor_id!r} {did}; it may only read"
             )
         if self._effects is None:
-            self._effects = Effects(self._around, self._placed.address, self.superstep)
+            self._effects = Effects(self._run, self._placed.address, self.superstep)
         return self._effects
 
     async def send_message(self, value: Any, target_id: str | None = None) -> None:
@@ -284,7 +318,7 @@ class TurnContext(WorkflowContext[Any, Any]):
     ) -> RequestId:
         placed = self._placed
         check_answerable(placed, data, response_type)
-        expiry = expiry_if_given(placed, data, expires, self._around.environment.now)
+        expiry = find_expiry(placed, data, expires, self._run.environment.now)
         self._requests = self._requests if self._requests is not None else {}
         if request_id is not None:
             check_request_id(request_id)
@@ -305,7 +339,7 @@ class TurnContext(WorkflowContext[Any, Any]):
         self._yielded(self._capture(value, "output"))
 
     async def read_state(self, key: Any, default: Any = None, scope_name: str | None = None) -> Any:
-        scope, name, _ = place_of(self._placed, key, scope_name, self._around.capture)
+        scope, name, _ = place_of(self._placed, key, scope_name, self._run.capture)
         return await self._read(scope, name, default)
 
     async def _read(self, scope: Scope, name: str, default: Any) -> Any:
@@ -317,7 +351,7 @@ class TurnContext(WorkflowContext[Any, Any]):
             return await self._read(scope, name, default)
 
     async def queue_state_update(self, key: Any, value: Any, scope_name: str | None = None) -> None:
-        scope, name, rule = place_of(self._placed, key, scope_name, self._around.capture)
+        scope, name, rule = place_of(self._placed, key, scope_name, self._run.capture)
         if isinstance(key, StateKey):
             key.check(value)
         self._staging().put(scope, name, self._capture(value, f"state {name!r}"), rule)
@@ -333,11 +367,11 @@ class TurnContext(WorkflowContext[Any, Any]):
             for name in self._staging().keys(scope):
                 self._staging().drop(scope, name)
         else:
-            scope, name, _ = place_of(self._placed, key, scope_name, self._around.capture)
+            scope, name, _ = place_of(self._placed, key, scope_name, self._run.capture)
             self._staging().drop(scope, name)
 
     async def append_state(self, key: str | StateKey[Any], item: Any, scope_name: str | None = None) -> None:
-        scope, name, rule = place_of(self._placed, key, scope_name, self._around.capture)
+        scope, name, rule = place_of(self._placed, key, scope_name, self._run.capture)
         if isinstance(key, StateKey):
             key.check_item(item)
         self._staging().append(scope, name, self._capture(item, f"state {name!r}"), rule)
@@ -367,9 +401,9 @@ class TurnContext(WorkflowContext[Any, Any]):
         self._check_open()
         event = copy.copy(event)  # it is stamped, and the user's may be added again
         if event.provisional:
-            self._around.emit([event])
+            self._run.emit([event])
             return
-        if self._around.durable:
-            self._around.capture(event, "event")  # fails here if it cannot be stored
+        if self._run.durable:
+            self._run.capture(event, "event")  # fails here if it cannot be stored
             event = copy.deepcopy(event)  # what is stored is what it was now, whatever is done to it later
         self.tell(event)

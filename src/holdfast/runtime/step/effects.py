@@ -1,21 +1,23 @@
-"""What a turn does only once, however often it is run."""
+"""Effects and sleeps of a turn: done once, however often the turn is run."""
 
 from __future__ import annotations
 
 import asyncio
 import datetime
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.value import NotAtHand, Value
 from holdfast.errors import InvalidArgument, NotCheckpointable, WrongType
 from holdfast.ids import ExecutorId
+from holdfast.runtime._async import call_function
 from holdfast.runtime.durable.journal import is_sleep, sleep_name
 from holdfast.runtime.environment import Environment
 from holdfast.runtime.step.state_scope import check_text
-from holdfast.runtime.step.surroundings import Surroundings
-from holdfast.runtime.step.threads import called
 from holdfast.runtime.times import expiry_of, in_microseconds
+
+if TYPE_CHECKING:
+    from holdfast.runtime.step.context import RunContext
 
 
 class Asleep(BaseException):
@@ -27,10 +29,10 @@ class Asleep(BaseException):
 
 
 class Effects:
-    """The effects and sleeps of one turn: what the journal has of them is not done again."""
+    """The effects and sleeps of one turn; those that the journal has are not done again."""
 
-    def __init__(self, around: Surroundings, address: ExecutorId, superstep: int) -> None:
-        self._around = around
+    def __init__(self, run: RunContext, address: ExecutorId, superstep: int) -> None:
+        self._run = run
         self._address = address
         self._superstep = superstep
         self._names: set[str] = set()
@@ -45,24 +47,24 @@ class Effects:
         message_number: int,
         check_open: Callable[[], None],
     ) -> Any:
-        """What a function gives, or gave when it was called under this name; ``check_open`` raises after the turn."""
-        kept_as = self._name(name, message_number)
+        """Return the result of a function, or the kept one of this name; ``check_open`` raises after the turn."""
+        kept_as = self._name_in_journal(name, message_number)
         if not callable(function):
             raise WrongType(
                 f"executor {self._address!r}: once({name!r}, ...) takes a function and its arguments, not a "
                 f"{type(function).__name__}"
             )
-        journal = self._around.journal
+        journal = self._run.journal
         kept = journal.result(self._superstep, self._address, kept_as)
         if kept is None:
             await journal.ready()
             try:
-                result = await called(function, args, kwargs)
+                result = await call_function(function, args, kwargs)
             except BaseException:
                 self._names.discard(kept_as)  # nothing of it is kept: the handler may try again
                 raise
             check_open()  # what outlives its turn must not be noted as part of another
-            kept = self._captured(name, result)
+            kept = self._capture(name, result)
             await journal.keep(self._superstep, self._address, kept_as, kept)
         else:  # an attempt before may have been cut while this was on its way
             await journal.settled()
@@ -72,8 +74,8 @@ class Effects:
             except NotAtHand as absent:
                 await absent.fetch()
 
-    def _name(self, name: str, message_number: int) -> str:
-        """What an effect is noted as; used twice for one message, the second would silently not happen."""
+    def _name_in_journal(self, name: str, message_number: int) -> str:
+        """Return the name of an effect in the journal; raise if it is used twice for one message."""
         if callable(name):
             raise InvalidArgument("the name of an effect comes first: once('pay', pay, ...)")
         if type(name) is not str or not name or is_sleep(name):
@@ -89,9 +91,9 @@ class Effects:
         self._names.add(kept_as)
         return kept_as
 
-    def _captured(self, name: str, result: object) -> Value:
+    def _capture(self, name: str, result: object) -> Value:
         try:
-            return self._around.capture(result, f"result of once({name!r})")
+            return self._run.capture(result, f"result of once({name!r})")
         except NotCheckpointable as error:
             raise NotCheckpointable(
                 f"{error}. The effect has happened, and will happen again when the turn is run again: let its function "
@@ -99,30 +101,30 @@ class Effects:
             ) from error
 
     async def sleep(self, delay: object, until: object, message_number: int) -> None:
-        """Wait until a time that is journaled; with storage raises ``Asleep`` if that is yet to come."""
+        """Wait until a time that is journaled; with storage raise ``Asleep`` if that is yet to come."""
         if (delay is None) == (until is None):
             raise InvalidArgument(
                 "sleep takes a time span, as in sleep(3600), or a time, as in sleep(until=time)"
             )
-        around = self._around
+        run = self._run
         name = sleep_name(message_number, self._sleeps)
         self._sleeps += 1
-        kept = around.journal.result(self._superstep, self._address, name)
+        kept = run.journal.result(self._superstep, self._address, name)
         if kept is None:
-            wakes = _end_of_sleep(delay, until, around.environment.now())
-            await around.journal.keep(self._superstep, self._address, name, around.capture(wakes, "sleep"))
+            wakes = _end_of_sleep(delay, until, run.environment.now())
+            await run.journal.keep(self._superstep, self._address, name, run.capture(wakes, "sleep"))
         else:
-            await around.journal.settled()
+            await run.journal.settled()
             wakes = kept.load()
-        if in_microseconds(around.environment.now()) >= wakes:
+        if in_microseconds(run.environment.now()) >= wakes:
             return
-        if around.durable:
+        if run.durable:
             raise Asleep(wakes)
-        await _wait_until(wakes, around.environment)
+        await _wait_until(wakes, run.environment)
 
 
 def _end_of_sleep(delay: object, until: object, now: datetime.datetime) -> int:
-    """When a sleep is over, of which either is given."""
+    """Return the end of a sleep, of which either is given."""
     if delay is not None and not isinstance(delay, int | float | datetime.timedelta):
         raise WrongType(f"delay={delay!r}: must be seconds or a timedelta; for a time say sleep(until=...)")
     if until is not None and not isinstance(until, datetime.datetime):

@@ -1,4 +1,4 @@
-"""The fields of executors: what a run keeps of them, and what it notices about the others."""
+"""The fields of executor instances: copied, put back, and watched for changes that no checkpoint keeps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.graph.executor import Executor
 from holdfast.ids import ExecutorId
 
 LEASE = "_holdfast_lease"
-"""Where an instance keeps who holds it; no field of the user's."""
+"""The attribute of an instance that has its lease; no field of the user's."""
 
 Noted: TypeAlias = tuple[dict[str, Any], list[int]]
 """The fields of an executor at some moment, and the lengths of those that can grow in place."""
@@ -21,25 +21,25 @@ _GROWING = (list, dict, set, bytearray)
 
 
 def fields_of(instance: Executor) -> dict[str, Any]:
-    """The fields that an executor has besides its id and those that it declares as transient."""
+    """Return the fields of an executor besides its id and those that it declares as transient."""
     aside = ("id", LEASE, *instance.transient)
     return {name: value for name, value in vars(instance).items() if name not in aside}
 
 
-def copy_of_fields(instance: Executor) -> dict[str, Any]:
-    """Copies of the fields; what cannot be copied stays as it is."""
-    return {name: _copied_or_same(value) for name, value in fields_of(instance).items()}
+def copy_fields(instance: Executor) -> dict[str, Any]:
+    """Return copies of the fields; a value that cannot be copied stays the same object."""
+    return {name: _copy_if_possible(value) for name, value in fields_of(instance).items()}
 
 
-def put_back(instance: Executor, fields: dict[str, Any]) -> None:
-    """Make the fields what they were; ``fields`` can be put back again later."""
+def restore_fields(instance: Executor, fields: dict[str, Any]) -> None:
+    """Give an executor the fields that it had before; ``fields`` can be used again later."""
     for name in fields_of(instance).keys() - fields.keys():
         delattr(instance, name)
     for name, value in fields.items():
-        setattr(instance, name, _copied_or_same(value))
+        setattr(instance, name, _copy_if_possible(value))
 
 
-def _copied_or_same(value: object) -> Any:
+def _copy_if_possible(value: object) -> Any:
     try:
         return deep_copy(value, "field")
     except NotCheckpointable:
@@ -47,7 +47,7 @@ def _copied_or_same(value: object) -> Any:
 
 
 class FieldWatch:
-    """Notices when a handler changes a field that no checkpoint keeps; cheap enough to ask at every turn.
+    """Notices when a handler changes a field that no checkpoint keeps; cheap enough for every turn.
 
     It sees fields that are bound anew, and lists, dicts and sets that grow or shrink.
     """
@@ -61,7 +61,7 @@ class FieldWatch:
         self._told: tuple[str, ...] = ()
 
     def note(self) -> Noted:
-        """The fields as they are now."""
+        """Return the fields with their values of now."""
         fields = self._instance.__dict__
         if self._growing is None:
             self._growing = [name for name, value in fields.items() if isinstance(value, _GROWING)]
@@ -71,7 +71,7 @@ class FieldWatch:
         return [_length(fields[name]) for name in self._growing or () if name in fields]
 
     def changed_since(self, noted: Noted) -> bool:
-        """Whether any field changed, kept or not."""
+        """Return True if any field changed, kept or not."""
         fields = self._instance.__dict__
         try:
             if fields != noted[0]:
@@ -81,7 +81,7 @@ class FieldWatch:
         return bool(self._growing) and self._lengths(fields) != noted[1]
 
     def warnings_since(self, noted: Noted | None) -> Iterator[UnkeptField]:
-        """A warning for each field that changed and that no checkpoint keeps, once for each field."""
+        """Return a warning for each field that changed and that no checkpoint keeps, once for each field."""
         fields, lengths = noted if noted is not None else ({}, [])
         length_of = dict(zip((name for name in self._growing or () if name in fields), lengths, strict=True))
         cls = type(self._instance)

@@ -1,4 +1,4 @@
-"""The questions of a run until their answers are delivered."""
+"""The pending requests of a run, and their answers until they are delivered."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from holdfast.errors import RequestAlreadyAnswered
 from holdfast.graph.context import RequestExpired
 from holdfast.ids import RequestId
 from holdfast.runtime.events.events import PendingRequest
-from holdfast.runtime.events.wording import pending
-from holdfast.runtime.run.position import Position
+from holdfast.runtime.events.notices import show_request
+from holdfast.runtime.step.position import Position
 from holdfast.runtime.times import as_time, in_microseconds
 
 if TYPE_CHECKING:
@@ -36,11 +36,11 @@ class Questions:
         self._now = now
         self._recorder = recorder
         self.answers: dict[RequestId, Value] = {}
-        """Those that are to be delivered."""
+        """The answers that are to be delivered."""
         self._given: dict[RequestId, Value] = {}
-        """Answers that were given to a run that is stored, and are not in its inbox yet."""
+        """Answers that were given to a stored run, and are not in its inbox yet."""
         self.cancel_asked = False
-        """Whether someone left the wish that the run be cancelled, which comes the same way."""
+        """True if a letter in the inbox asks to cancel the run."""
 
     @property
     def pending(self) -> list[PendingRequest]:
@@ -48,9 +48,9 @@ class Questions:
         return self.pending_now()()
 
     def pending_now(self) -> Callable[[], list[PendingRequest]]:
-        """Gives the requests that wait for an answer now, also when it is asked later: there may be many."""
+        """Return a function that gives the requests which wait for an answer now: there may be many."""
         requests, taken = self._at.shown.requests, dict(self._taken)
-        return lambda: [pending(r) for r in requests.values() if r.request_id not in taken]
+        return lambda: [show_request(r) for r in requests.values() if r.request_id not in taken]
 
     @property
     def open(self) -> bool:
@@ -64,7 +64,7 @@ class Questions:
 
     @property
     def answered(self) -> bool:
-        """Whether any answer was taken that has yet to be delivered."""
+        """True if any answer was taken that has yet to be delivered."""
         return bool(self.answers or self._given)
 
     def take(self, responses: Mapping[RequestId, object] | Mapping[str, object]) -> Sequence[RequestId]:
@@ -81,7 +81,7 @@ class Questions:
         return list(checked)
 
     async def leave(self, request_ids: Sequence[RequestId] | None = None) -> None:
-        """Leave answers that were given, or all, in the inbox: then they are durable; raises if others were faster."""
+        """Leave given answers, some or all, in the inbox, so that they are durable; raise if others were faster."""
         request_ids = list(self._given) if request_ids is None else request_ids
         if not request_ids or self._recorder is None:
             return
@@ -99,7 +99,7 @@ class Questions:
                 self.answers.setdefault(request_id, value)
 
     def take_letters(self) -> bool:
-        """Take what others left in the inbox; whether there is something to act on."""
+        """Take what others left in the inbox; return True if there is something to act on."""
         assert self._recorder is not None
         if not self._recorder.has_letters:
             return False
@@ -109,15 +109,15 @@ class Questions:
         return bool(answers) or cancelled
 
     async def look_for_letters(self) -> bool:
-        """The same, after reading the inbox now."""
+        """Read the inbox now and take what others left there; return True if there is something to act on."""
         assert self._recorder is not None
         await self._recorder.read_inbox()
         return self.take_letters()
 
     async def expire(self, first: int) -> None:
-        """Let requests whose time is over be answered by that, unless someone else was faster.
+        """Answer requests whose time is over with ``RequestExpired``, unless someone else was faster.
 
-        ``first`` is when the first of them expires.
+        ``first`` is the time at which the first of them expires.
         """
         now = in_microseconds(self._now())
         if now < first:
@@ -146,10 +146,10 @@ class Questions:
         self.deliver(answers)
 
     def deliver(self, answers: Mapping[RequestId, Value]) -> None:
-        """Let answers be deliveries."""
+        """Turn answers into deliveries."""
         self._at.snapshot = deliver_answers(self._at.snapshot, answers)
         self.answers = {known: v for known, v in self.answers.items() if known not in answers}
 
     def drop(self) -> None:
-        """The run came to rest: answers that were not delivered are void, or wait in the inbox."""
+        """Forget answers that were not delivered: the run came to rest. Those of a stored run wait in its inbox."""
         self.answers = {}

@@ -4,62 +4,55 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.engine.limits import Limits
 from holdfast.engine.snapshot import Snapshot, status_at_rest, with_expiries
-from holdfast.engine.status import RunStatus
+from holdfast.engine.status import RunStatus, WaitingFor
 from holdfast.engine.superstep import find_waiting_joins, plan
 from holdfast.engine.value import Captor
-from holdfast.errors import ExecutorFailed
-from holdfast.graph.graph import Graph
-from holdfast.ids import ExecutorId, RunId
+from holdfast.errors import ExecutorFailed, HoldfastWarning
+from holdfast.ids import RunId
 from holdfast.runtime._async import weak_callback
+from holdfast.runtime.config import WorkflowDefinition
 from holdfast.runtime.durable.journal import Journal, sleepers
-from holdfast.runtime.environment import Environment
-from holdfast.runtime.events.emitter import Teller
-from holdfast.runtime.events.event_log import EventLog, pause
+from holdfast.runtime.events.emitter import EventEmitter
+from holdfast.runtime.events.event_log import LONGEST_STRETCH_SECONDS, EventLog, pause
 from holdfast.runtime.events.events import RequestInfoEvent, WorkflowEvent, WorkflowOutputEvent
-from holdfast.runtime.events.wording import not_restored, replayed
-from holdfast.runtime.run.hold import LONGEST_STRETCH_SECONDS
-from holdfast.runtime.run.position import Position
-from holdfast.runtime.step.executors import Cast
-from holdfast.runtime.step.placed import Placed
+from holdfast.runtime.events.notices import describe_restore_failure, replay_turn
+from holdfast.runtime.step.context import RunContext
+from holdfast.runtime.step.executors import RunExecutors
+from holdfast.runtime.step.position import Position
 from holdfast.runtime.step.questions import Questions
-from holdfast.runtime.step.superstep import Supersteps
-from holdfast.runtime.step.surroundings import Surroundings
-from holdfast.runtime.step.turn import Turns
+from holdfast.runtime.step.superstep import SuperstepRunner
 from holdfast.runtime.times import in_microseconds
 
 if TYPE_CHECKING:
     from holdfast.runtime.durable.recorder import Recorder
 
 
+class ResumePoint(NamedTuple):
+    """The point from which a run moves: its snapshot, and the recorder that makes its checkpoints, if any does."""
+
+    snapshot: Snapshot
+    recorder: Recorder | None = None
+    resumed: bool = False
+
+
 class Runner:
     """Drives one run: superstep after superstep, until nothing is left to deliver."""
 
     def __init__(
-        self,
-        graph: Graph,
-        snapshot: Snapshot,
-        run_id: RunId,
-        limits: Limits,
-        capture: Captor,
-        max_iterations: int,
-        environment: Environment,
-        log: EventLog,
-        shared: Mapping[ExecutorId, Placed],
-        recorder: Recorder | None = None,
-        resumed: bool = False,
+        self, workflow: WorkflowDefinition, run_id: RunId, point: ResumePoint, capture: Captor, log: EventLog
     ) -> None:
-        self.at = Position(snapshot)
-        self.environment = environment
+        snapshot, recorder, resumed = point
+        graph, self.environment = workflow.graph, workflow.environment
         self.recorder = recorder
         self.resumed = resumed
-        self.cast = Cast(graph, run_id, shared, snapshot if resumed else None)
-        self.questions = Questions(self.at, capture, environment.now, recorder)
-        self.teller = Teller(graph, run_id, snapshot.superstep, environment.now, log)
+        self.at = Position(snapshot)
+        self.questions = Questions(self.at, capture, self.environment.now, recorder)
+        self._emitter = EventEmitter(graph, run_id, snapshot.superstep, self.environment.now, log)
+        self._executors = RunExecutors(graph, run_id, workflow.shared, snapshot if resumed else None)
         self._graph = graph
         self._run_id = run_id
         self._log = log
@@ -67,48 +60,97 @@ class Runner:
         self._restored = False
         self._driver: asyncio.Task[Any] | None = None
         self._lost: BaseException | None = None
-        emit, place, chance = self.teller.emit, self.cast.placed, environment.chance
+        self.emit = emit = self._emitter.emit
         if recorder is None:
-            around = Surroundings(limits, capture, run_id, emit, Journal(), environment=environment)
-            self._turns = Turns(around, place, chance)
+            context = RunContext(workflow, run_id, capture, emit, Journal())
         else:
             journal = recorder.journal
-            around = Surroundings(limits, capture, run_id, emit, journal, True, recorder.begun, environment)
-            self._turns = Turns(around, place, chance, journal.add)
+            context = RunContext(workflow, run_id, capture, emit, journal, recorder.begun, journal.add)
             journal.lost = weak_callback(self._lose)
             recorder.when_committed(weak_callback(self._committed))
             recorder.tell = emit
-        self._steps = Supersteps(
-            graph,
-            around,
-            max_iterations,
-            self.at,
-            self._turns,
-            self.cast,
-            self.teller,
-            self.questions,
-            log,
-            recorder,
+        self._steps = SuperstepRunner(
+            context, self._executors, self.at, self._emitter, self.questions, recorder
         )
 
-    def leave_behind(self) -> None:
-        """A handler goes on though the run is over: nothing is heard of it, and it keeps its instances."""
-        self.teller.silent = True
-        self.cast.keep()
+    # What others ask of the run.
+
+    @property
+    def shown(self) -> Snapshot:
+        """The run as others may see it: without what may yet come to nothing."""
+        return self.at.shown
+
+    @property
+    def superstep(self) -> int:
+        """The number of the superstep that comes next or is under way."""
+        return self._emitter.superstep
+
+    @property
+    def warnings(self) -> Sequence[HoldfastWarning]:
+        """The last thousand warnings of the run."""
+        return self._emitter.warnings
+
+    @property
+    def waiting_for(self) -> tuple[WaitingFor, ...]:
+        """The reasons why the run waits, if it rests."""
+        return self.at.waiting_for
+
+    @property
+    def asleep_until(self) -> int | None:
+        """The time at which the first sleeping turn goes on, if the run came to rest for it."""
+        return self.at.asleep_until
+
+    @property
+    def wakes_at(self) -> int | None:
+        """The time at which a run at rest has something to do by itself; None if there is none."""
+        return self.at.wakes_at
+
+    @property
+    def only_sleeps(self) -> bool:
+        """True if a turn sleeps and no request waits for an answer."""
+        return self.at.asleep_until is not None and not self.questions.open
+
+    @property
+    def cancel_asked(self) -> bool:
+        """True if a letter in the inbox asks to cancel the run."""
+        return self.questions.cancel_asked
+
+    async def look_for_letters(self) -> bool:
+        """Read the inbox now and take what others left there; return True if there is something to act on."""
+        return await self.questions.look_for_letters()
+
+    def runs_in(self, task: asyncio.Task[Any] | None) -> bool:
+        """Return True if a task is the one that drives the run, or that of a turn."""
+        return task is not None and (task is self._driver or self._steps.runs_in(task))
+
+    # From outside its task.
+
+    def warn(self, warning: HoldfastWarning) -> None:
+        """Add a warning to the events and the result of the run."""
+        self.emit([self._emitter.warning(warning)])
 
     def stop(self, task: asyncio.Task[None]) -> None:
         """Cancel the superstep under way and the task that drives it."""
         task.cancel()
-        self._turns.stop()
+        self._steps.stop()
 
-    def runs_in(self, task: asyncio.Task[Any] | None) -> bool:
-        """Whether a task is the one that drives the run, or that of a turn."""
-        return task is not None and (task is self._driver or self._turns.run_in(task))
+    def drop_answers(self) -> None:
+        """Forget answers that were not delivered: the run came to rest."""
+        self.questions.drop()
+
+    def let_go(self) -> None:
+        """Let other runs use the executor instances: this run is over."""
+        self._executors.let_go()
+
+    def leave_behind(self) -> None:
+        """Tell nothing more of a run that is over though a handler goes on, and keep its executor instances."""
+        self._emitter.silent = True
+        self._executors.keep()
 
     # Before it moves.
 
-    def again(self) -> list[WorkflowEvent]:
-        """What a resumed run says again, once: its outputs if it is finished, and the requests that are pending."""
+    def events_again(self) -> list[WorkflowEvent]:
+        """Return the events that a resumed run tells again, once: its outputs if it is finished, else its requests."""
         if not self.resumed or self._said_again:
             return []
         self._said_again = True
@@ -120,7 +162,7 @@ class Runner:
         return [RequestInfoEvent(request) for request in self.questions.pending]
 
     async def open(self) -> None:
-        """Commit what must be durable before anything acts on it, and let executors be as they were; once."""
+        """Commit what must be durable before anything acts on it, and restore the executors; once."""
         recorder, at = self.recorder, self.at
         if recorder is None:
             return
@@ -134,19 +176,21 @@ class Runner:
             self._restored = True
             at.go_to(with_expiries(at.snapshot, recorder.expiries()))
             journal, now = recorder.journal, in_microseconds(self.environment.now())
-            self._steps.done = {who: replayed(turn) for who, turn in journal.turns.items()}
+            self._steps.done = {who: replay_turn(turn) for who, turn in journal.turns.items()}
             self._steps.asleep = sleepers(journal.results, now)
             if at.snapshot.deliveries or self.questions.answered:
                 await self._restore()
 
     async def _restore(self) -> None:
-        """Let executors be as they were; one whose turn is over already will be as it was after that."""
-        for placed in self.cast.to_restore(but=self._steps.done):
+        """Give executors their kept fields, except those whose turn is over already: they get what it left."""
+        for placed in self._executors.to_restore(but=self._steps.done):
             try:
-                await self._turns.restore(placed, self.at.snapshot)
+                await self._steps.restore(placed)
             except Exception as error:
                 started = None if self.recorder is None else self.recorder.started
-                raise not_restored(placed, error, self._run_id, self.teller.superstep, started) from error
+                raise describe_restore_failure(
+                    placed, error, self._run_id, self.superstep, started
+                ) from error
 
     @property
     def has_work(self) -> bool:
@@ -166,8 +210,8 @@ class Runner:
     # While it moves.
 
     async def drive(self) -> None:
-        """Take supersteps until there is nothing to deliver; raises where one fails."""
-        self.cast.at_work(True)
+        """Take supersteps until there is nothing to deliver; raise where one fails."""
+        self._executors.set_busy(True)
         try:
             await self._drive()
         except (asyncio.CancelledError, Exception) as error:
@@ -178,10 +222,10 @@ class Runner:
         else:
             await self._settle()
         finally:
-            self.cast.at_work(False)
+            self._executors.set_busy(False)
 
     async def _drive(self) -> None:
-        self._turns.stopping = False
+        self._steps.clear_stop()
         await self.open()
         driver = self._driver = asyncio.current_task()
         assert driver is not None
@@ -197,7 +241,7 @@ class Runner:
                 recorder.raise_if_cancelled()
             turns = plan(self._graph, at.snapshot)
             if not turns:
-                if recorder is None or not await self._more_came(recorder):
+                if recorder is None or not await self._rest_unless_more_came(recorder):
                     break
                 continue
             await self._steps.take(turns, driver)
@@ -214,17 +258,17 @@ class Runner:
                 await pause()
                 stretch = time.monotonic()
         if not questions.cancel_asked and at.waiting_for == ("messages",):
-            self.teller.warn_of_waiting(find_waiting_joins(self._graph, at.snapshot))
+            self._emitter.warn_of_waiting(find_waiting_joins(self._graph, at.snapshot))
 
-    async def _more_came(self, recorder: Recorder) -> bool:
-        """Store that the run has nothing to do; whether something came while that was stored."""
-        self.teller.emit(recorder.news())
+    async def _rest_unless_more_came(self, recorder: Recorder) -> bool:
+        """Store that the run has nothing to do; return True if something came while that was stored."""
+        self.emit(recorder.news())
         await recorder.rest(status_at_rest(self.at.snapshot), None)
         self.questions.take_letters()
         return bool(self.questions.answers) or self.questions.cancel_asked
 
     async def _settle(self, error: BaseException | None = None) -> None:
-        """Wait until what the run did is durable, whatever it ends with; raises if that cannot be."""
+        """Wait until what the run did is durable, whatever it ends with; raise if that cannot be."""
         self._driver = None  # it is over: nobody has to stop it
         recorder = self.recorder
         if recorder is None:
@@ -244,19 +288,19 @@ class Runner:
             error.checkpoint = recorder.started
 
     def _committed(self, error: BaseException | None) -> None:
-        """A commit in the background is over: what was held back for it is true now, or it never was."""
+        """Show the events that were held back for a commit in the background, or undo its superstep if it failed."""
         before, self.at.durable = self.at.durable, None
         if error is None:
             self._log.show()
         else:
             assert before is not None
             self.at.go_to(before)
-            self.teller.superstep = before.superstep + 1
+            self._emitter.superstep = before.superstep + 1
             self._log.discard()
             self._lose(error)
 
     def _lose(self, error: BaseException) -> None:
-        """Another process took the run, or it cannot be stored: stop what goes on here."""
+        """Stop what goes on here: another process took the run, or it cannot be stored."""
         if self._lost is None and self._driver is not None:
             self._lost = error
             self.stop(self._driver)

@@ -1,15 +1,17 @@
-"""The place in the state that a handler means by a key."""
+"""Scopes of the state: which scope and name a handler means by a key."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.state import Scope
 from holdfast.engine.value import Captor
 from holdfast.errors import InvalidArgument, WrongType
 from holdfast.graph.context import DEFAULT_SHARED_SCOPE
 from holdfast.graph.state_key import MergeRule, StateKey
-from holdfast.runtime.step.placed import Placed
+
+if TYPE_CHECKING:
+    from holdfast.runtime.step.executors import PlacedExecutor
 
 OWN_STATE = "state"
 FIELDS = "fields"
@@ -18,13 +20,13 @@ PRIVATE_SCOPES = ("", OWN_STATE, FIELDS, HOOKED)
 """The names of the scopes that an executor has to itself."""
 
 
-def own_scope(placed: Placed, name: str) -> Scope:
-    """A scope that an executor has to itself."""
+def own_scope(placed: PlacedExecutor, name: str) -> Scope:
+    """Return a private scope of an executor."""
     return Scope(placed.address, name, placed.path)
 
 
-def scope_of(placed: Placed, scope_name: str | None) -> Scope:
-    """The scope with this name, or the private one of the executor."""
+def scope_of(placed: PlacedExecutor, scope_name: str | None) -> Scope:
+    """Return the shared scope with this name, or the private one of the executor."""
     if scope_name is None:
         return Scope(placed.address, "", placed.path)
     known = placed.shared_scope
@@ -41,9 +43,9 @@ def scope_of(placed: Placed, scope_name: str | None) -> Scope:
 
 
 def place_of(
-    placed: Placed, key: Any, scope_name: str | None, capture: Captor
+    placed: PlacedExecutor, key: Any, scope_name: str | None, capture: Captor
 ) -> tuple[Scope, str, MergeRule | None]:
-    """The scope and name that a key stands for, and the merge that a typed key declares."""
+    """Return the scope and name that a key stands for, and the merge that a typed key declares."""
     if isinstance(key, StateKey):
         if key.scope_name is not None and scope_name is not None and key.scope_name != scope_name:
             raise InvalidArgument(
@@ -60,7 +62,7 @@ def place_of(
 
 
 def in_default_scope(key: Any, instead: str) -> Any:
-    """A key of the default shared scope; raises for one of another, for which ``instead`` is to be used."""
+    """Return a key of the default shared scope; raise for one of another, for which there is ``instead``."""
     if isinstance(key, StateKey) and key.scope_name not in (None, DEFAULT_SHARED_SCOPE):
         raise InvalidArgument(
             f"state key {key.name!r} belongs to scope {key.scope_name!r}, not to the default shared scope; "

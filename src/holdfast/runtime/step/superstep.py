@@ -1,4 +1,4 @@
-"""One superstep of a run, from its turns to where the run stands after them."""
+"""One superstep of a run: its turns, and the snapshot after them."""
 
 from __future__ import annotations
 
@@ -10,64 +10,75 @@ from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.superstep import Applied, Outcome, Turn, apply
 from holdfast.engine.value import NotAtHand, Value
 from holdfast.errors import ExecutorFailed, HoldfastError, RunTaken
-from holdfast.graph.graph import Graph
 from holdfast.ids import ExecutorId, RequestId
-from holdfast.runtime.events.emitter import Teller
-from holdfast.runtime.events.event_log import EventLog
+from holdfast.runtime.events.emitter import EventEmitter
 from holdfast.runtime.events.events import SuperStepCompletedEvent, WorkflowEvent, WorkflowWarningEvent
+from holdfast.runtime.events.notices import describe_failure, describe_superstep_limit
 from holdfast.runtime.events.usual import executor_invoked, superstep_started
-from holdfast.runtime.events.wording import failure, too_many_supersteps
-from holdfast.runtime.run.position import Position
-from holdfast.runtime.step.executors import Cast
+from holdfast.runtime.step.context import RunContext
+from holdfast.runtime.step.executors import PlacedExecutor, RunExecutors
+from holdfast.runtime.step.position import Position
 from holdfast.runtime.step.questions import Questions
-from holdfast.runtime.step.surroundings import Surroundings
-from holdfast.runtime.step.turn import Finished, Turns
+from holdfast.runtime.step.turn import FinishedTurn, TurnRunner
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.info import CheckpointInfo
     from holdfast.runtime.durable.recorder import Recorder
 
 
-class Supersteps:
-    """Takes a run from one barrier to the next: runs the turns, applies what they did, and makes that durable."""
+class SuperstepRunner:
+    """Takes a run from one barrier to the next: runs the turns, applies their outcomes, and makes that durable."""
 
     def __init__(
         self,
-        graph: Graph,
-        around: Surroundings,
-        max_iterations: int,
+        context: RunContext,
+        executors: RunExecutors,
         at: Position,
-        turns: Turns,
-        cast: Cast,
-        teller: Teller,
+        emitter: EventEmitter,
         questions: Questions,
-        log: EventLog,
         recorder: Recorder | None,
     ) -> None:
-        self._graph = graph
-        self._limits = around.limits
-        self._capture = around.capture
-        self._run_id = around.run_id
-        self._max_iterations = max_iterations
+        workflow = context.workflow
+        self._graph = workflow.graph
+        self._limits = workflow.config.limits
+        self._max_iterations = workflow.config.max_iterations
+        self._capture = context.capture
+        self._run_id = context.run_id
+        self._turns = TurnRunner(context, executors.find)
+        self._executors = executors
         self._at = at
-        self._turns = turns
-        self._cast = cast
-        self._teller = teller
+        self._emitter = emitter
+        self._log = emitter.log
         self._questions = questions
-        self._log = log
         self._recorder = recorder
-        self.done: Mapping[ExecutorId, Finished] = {}
-        """Turns of the superstep to come that are over already, as a resumed run finds it."""
+        self.done: Mapping[ExecutorId, FinishedTurn] = {}
+        """Turns of the superstep to come that are over already, in a resumed run."""
         self.asleep: Mapping[ExecutorId, int] = {}
-        """Until when other turns of it sleep."""
+        """The times until which other turns of it sleep."""
+
+    def stop(self) -> None:
+        """Cancel the turns under way; what they do from now on does not count."""
+        self._turns.stop()
+
+    def clear_stop(self) -> None:
+        """Let turns count again, after a stop."""
+        self._turns.stopping = False
+
+    def runs_in(self, task: asyncio.Task[Any]) -> bool:
+        """Return True if a task is that of one of several turns under way."""
+        return self._turns.runs_in(task)
+
+    async def restore(self, placed: PlacedExecutor) -> None:
+        """Give an executor the fields that it had at the last barrier."""
+        await self._turns.restore(placed, self._at.snapshot)
 
     async def take(self, turns: Sequence[Turn], driver: asyncio.Task[Any]) -> None:
-        """Take one superstep; it was none if a turn sleeps, for which the run has to rest then."""
-        teller, recorder = self._teller, self._recorder
+        """Take one superstep; if a turn sleeps, the superstep does not end, and the run has to rest."""
+        emitter, recorder = self._emitter, self._recorder
         snapshot = self._at.snapshot
-        teller.superstep = snapshot.superstep + 1
+        emitter.superstep = snapshot.superstep + 1
         if snapshot.since_input >= self._max_iterations:
-            raise too_many_supersteps(snapshot, self._max_iterations)
+            raise describe_superstep_limit(snapshot, self._max_iterations)
         started = None if recorder is None else recorder.started
         events: list[WorkflowEvent] = [] if recorder is None else recorder.news()
         events.append(superstep_started(started))
@@ -79,18 +90,18 @@ class Supersteps:
         else:
             for executor_id, deliveries in turns:
                 events.append(executor_invoked(executor_id, len(deliveries)))
-            teller.emit(events)
+            emitter.emit(events)
             if len(turns) == 1:
                 finished = [await self._turns.run_one(turns[0], snapshot, driver.cancelling())]
             else:
                 finished, reported = await self._turns.run_all(turns, snapshot, self._report)
-        events = teller.ends_of(finished[reported:] if reported else finished)
+        events = emitter.ends_of(finished[reported:] if reported else finished)
         outcomes: list[Outcome] = []
         for turn in finished:
             if (outcome := turn.outcome) is not None:
                 outcomes.append(outcome)
         if len(outcomes) < len(turns):
-            teller.emit(events)
+            emitter.emit(events)
             self._fall_short(finished, started)
             return
         try:
@@ -98,58 +109,58 @@ class Supersteps:
         except (NotAtHand, HoldfastError) as problem:
             applied = await self._apply_again(problem, snapshot, outcomes, finished, events)
         told = len(events)
-        teller.conclude(applied, events)
+        emitter.conclude(applied, events)
         if recorder is None:
             self._at.snapshot = applied.snapshot
             if applied.delta.requests:
                 self._at.note_asked(applied.delta.requests)
         else:
-            happened, answers = _happened(finished, events, told), dict(self._questions.answers)
+            happened, answers = _kept_events(finished, events, told), dict(self._questions.answers)
             self._log.more_soon = True
             try:
                 made = await recorder.superstep(self._at.snapshot, applied, happened, answers)
             finally:
                 self._log.more_soon = False
-            self._recorded(recorder, applied, made, events, answers)
+            self._accept(recorder, applied, made, events, answers)
         if applied.finished:
-            self._cast.forget(applied.finished)
+            self._executors.forget(applied.finished)
         if done:
             for executor_id in done:
-                self._cast.be_as_after(executor_id, self._at.snapshot)
-        teller.emit(events)
+                self._executors.restore_before_next_turn(executor_id, self._at.snapshot)
+        emitter.emit(events)
 
     async def _take_up(
         self, turns: Sequence[Turn], snapshot: Snapshot, events: list[WorkflowEvent]
-    ) -> list[Finished]:
-        """Run the turns that are neither over nor asleep; all are told together, in the order of the plan.
+    ) -> list[FinishedTurn]:
+        """Run the turns that are neither over nor asleep; return all of them in the order of the plan.
 
-        If there are none the superstep does not begin again; gives nothing then.
+        If there are none the superstep does not begin again; returns an empty list then.
         """
         done, self.done = self.done, {}
         asleep, self.asleep = self.asleep, {}
         others = [turn for turn in turns if turn.executor_id not in done and turn.executor_id not in asleep]
         if asleep and not others:
-            self._teller.emit(events[:-1])
+            self._emitter.emit(events[:-1])
             self._sleep_until(min(asleep.values()))
             return []
         events += [executor_invoked(turn.executor_id, len(turn.deliveries)) for turn in others]
-        self._teller.emit(events)
+        self._emitter.emit(events)
         ran, _ = await self._turns.run_all(others, snapshot, lambda _: None)
         by_id = {**done, **{finished.turn.executor_id: finished for finished in ran}}
         for turn in turns:
             if turn.executor_id in asleep:
                 until = asleep[turn.executor_id]
-                by_id[turn.executor_id] = Finished(turn, None, None, (), 1, False, until)
+                by_id[turn.executor_id] = FinishedTurn(turn, None, None, (), 1, False, until)
         return [by_id[turn.executor_id]._replace(turn=turn) for turn in turns]
 
-    def _fall_short(self, finished: Sequence[Finished], started: CheckpointInfo | None) -> None:
-        """Not all turns have an outcome: raise what the first failed with, or let the run sleep as they do."""
+    def _fall_short(self, finished: Sequence[FinishedTurn], started: CheckpointInfo | None) -> None:
+        """Raise the error of the first turn that failed, or let the run sleep because turns do."""
         failed = [turn for turn in finished if turn.error is not None]
         for turn in failed:
             if isinstance(turn.error, RunTaken):
                 raise turn.error
         if failed:
-            raise failure(failed, self._run_id, self._teller.superstep, started)
+            raise describe_failure(failed, self._run_id, self._emitter.superstep, started)
         self._sleep_until(min(turn.asleep_until for turn in finished if turn.asleep_until is not None))
 
     def _sleep_until(self, time: int) -> None:
@@ -162,26 +173,26 @@ class Supersteps:
         problem: NotAtHand | HoldfastError,
         snapshot: Snapshot,
         outcomes: Sequence[Outcome],
-        finished: Sequence[Finished],
+        finished: Sequence[FinishedTurn],
         events: Sequence[WorkflowEvent],
     ) -> Applied:
-        """Apply outcomes that need values which are not at hand, as a merge into a value after a resume does."""
+        """Apply outcomes that need values which are not at hand, like a merge into a value after a resume."""
         while isinstance(problem, NotAtHand):
             try:
                 await problem.fetch()
                 return apply(self._graph, snapshot, outcomes, self._limits, self._capture)
             except (NotAtHand, HoldfastError) as another:
                 problem = another
-        self._teller.emit(events)
+        self._emitter.emit(events)
         if self._recorder is not None and len(finished) == 1:  # of several, each was noted when it was over
             self._recorder.journal.add(finished[0])
-        superstep = self._teller.superstep
+        superstep = self._emitter.superstep
         if isinstance(problem, ExecutorFailed):
             problem.superstep, problem.run_id = superstep, self._run_id
         problem.add_note(f"at the end of superstep {superstep} of run {self._run_id}")
         raise problem
 
-    def _recorded(
+    def _accept(
         self,
         recorder: Recorder,
         applied: Applied,
@@ -189,7 +200,7 @@ class Supersteps:
         events: list[WorkflowEvent],
         answers: Mapping[RequestId, Value],
     ) -> None:
-        """The superstep is durable, with answers that came in meanwhile: only now it is the run's own."""
+        """Let the run stand on a superstep that was recorded, with answers that came in meanwhile."""
         at = self._at
         if recorder.behind:
             at.durable = at.snapshot
@@ -205,16 +216,16 @@ class Supersteps:
         if answers:
             self._questions.deliver(answers)
 
-    def _report(self, finished: Sequence[Finished]) -> None:
-        """Tell of turns that are over, unless nothing counts any more."""
+    def _report(self, finished: Sequence[FinishedTurn]) -> None:
+        """Tell of turns that are over, unless they are being stopped."""
         if not self._turns.stopping:
-            self._teller.emit(self._teller.ends_of(finished))
+            self._emitter.emit(self._emitter.ends_of(finished))
 
 
-def _happened(
-    finished: Sequence[Finished], events: Sequence[WorkflowEvent], told: int
+def _kept_events(
+    finished: Sequence[FinishedTurn], events: Sequence[WorkflowEvent], told: int
 ) -> list[WorkflowEvent]:
-    """What is kept of the events of a superstep; those of what came of its turns begin at ``told``."""
+    """Return the events of a superstep that are stored; the warnings about its turns' outcomes begin at ``told``."""
     happened: list[WorkflowEvent] = []
     for turn in finished:
         if turn.events:

@@ -1,4 +1,4 @@
-"""Running the turns of one superstep: one is awaited directly, several run as tasks."""
+"""The turns of one superstep: a single one is awaited directly, several run as tasks."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ from holdfast.graph.executor import Executor
 from holdfast.graph.handler import Handler
 from holdfast.graph.typing.types import type_name
 from holdfast.ids import ExecutorId
+from holdfast.runtime._async import run_in_thread
 from holdfast.runtime.events.events import ExecutorFailedEvent, WorkflowEvent, WorkflowWarningEvent
-from holdfast.runtime.step.context import TurnContext
+from holdfast.runtime.step.context import RunContext, TurnContext
 from holdfast.runtime.step.effects import Asleep
-from holdfast.runtime.step.fields import copy_of_fields, put_back
-from holdfast.runtime.step.placed import Placed
-from holdfast.runtime.step.surroundings import Surroundings
-from holdfast.runtime.step.threads import in_thread
+from holdfast.runtime.step.executors import PlacedExecutor
+from holdfast.runtime.step.fields import copy_fields, restore_fields
 
 
-class Finished(NamedTuple):
-    """A turn that is over: what it produced, or why it did not, and the events it added."""
+class FinishedTurn(NamedTuple):
+    """A turn that is over: its outcome or its error, and the events that it added."""
 
     turn: Turn
     outcome: Outcome | None
@@ -37,33 +36,27 @@ class Finished(NamedTuple):
     events: Sequence[WorkflowEvent]
     attempt: int = 1
     replayed: bool = False
-    """Whether the journal had it: it was over before the run was resumed."""
+    """True if the journal had it: it was over before the run was resumed."""
     asleep_until: int | None = None
-    """When its handler is to be called again, which sleeps."""
+    """The time at which its handler is called again, if it sleeps."""
 
 
-# What is meant for the whole program, or for the coroutine itself, not for one run.
+# Errors for the whole program, or for the coroutine itself, not for one run.
 _PASSING = (KeyboardInterrupt, SystemExit, GeneratorExit)
 
-RunOne: TypeAlias = Callable[[Turn, Snapshot], Coroutine[Any, Any, Finished]]
+RunOne: TypeAlias = Callable[[Turn, Snapshot], Coroutine[Any, Any, FinishedTurn]]
 
 
-class Turns:
-    """Runs turns for one run. ``over`` is told of each of several turns as soon as it has an outcome."""
+class TurnRunner:
+    """Runs the turns of one run; ``find`` gives the executor at an address."""
 
-    def __init__(
-        self,
-        around: Surroundings,
-        place: Callable[[ExecutorId], Placed],
-        chance: Callable[[], float],
-        over: Callable[[Finished], None] | None = None,
-    ) -> None:
-        self._around = around
-        self._place = place
-        self._chance = chance
-        self._tasks: list[asyncio.Task[Finished]] = []
-        self._over = over
+    def __init__(self, run: RunContext, find: Callable[[ExecutorId], PlacedExecutor]) -> None:
+        self._run = run
+        self._find = find
+        self._note = run.note_turn
+        self._tasks: list[asyncio.Task[FinishedTurn]] = []
         self.stopping = False
+        """True if the turns under way were cancelled."""
 
     def stop(self) -> None:
         """Cancel the turns under way; what they do from now on does not count."""
@@ -71,25 +64,25 @@ class Turns:
         for task in self._tasks:
             task.cancel()
 
-    def run_in(self, task: asyncio.Task[Any] | None) -> bool:
-        """Whether a task is that of one of several turns under way."""
+    def runs_in(self, task: asyncio.Task[Any]) -> bool:
+        """Return True if a task is that of one of several turns under way."""
         return task in self._tasks
 
     async def run_all(
-        self, turns: Sequence[Turn], snapshot: Snapshot, report: Callable[[Sequence[Finished]], None]
-    ) -> tuple[list[Finished], int]:
+        self, turns: Sequence[Turn], snapshot: Snapshot, report: Callable[[Sequence[FinishedTurn]], None]
+    ) -> tuple[list[FinishedTurn], int]:
         """Run all turns, side by side; a turn that fails does not keep the others from finishing.
 
         They are returned, and reported on the way, in the order of the plan: each as soon as it and all before
         it are over. So the order never depends on which of them was faster. Also returns how many were reported:
         the others ended last, and what they ended with can be told together with what comes of it.
         """
-        limit = self._around.limits.max_concurrent_turns
-        run_one: RunOne = self.run_one if self._over is None else self._run_and_tell
+        limit = self._run.limits.max_concurrent_turns
+        run_one: RunOne = self.run_one if self._note is None else self._run_and_note
         if len(turns) > limit:
             run_one = _limited(run_one, asyncio.Semaphore(limit))
         tasks = self._tasks = [asyncio.create_task(run_one(turn, snapshot)) for turn in turns]
-        finished: list[Finished] = []
+        finished: list[FinishedTurn] = []
         reported = 0
         try:
             for task in tasks:
@@ -102,30 +95,30 @@ class Turns:
             self._tasks = []
         return finished, reported
 
-    async def _run_and_tell(self, turn: Turn, snapshot: Snapshot) -> Finished:
+    async def _run_and_note(self, turn: Turn, snapshot: Snapshot) -> FinishedTurn:
         finished = await self.run_one(turn, snapshot)
-        if finished.outcome is not None and self._over is not None:
-            self._over(finished)
+        if finished.outcome is not None and self._note is not None:
+            self._note(finished)
         return finished
 
-    async def run_one(self, turn: Turn, snapshot: Snapshot, cancelled: int = 0) -> Finished:
+    async def run_one(self, turn: Turn, snapshot: Snapshot, cancelled: int = 0) -> FinishedTurn:
         """Run a turn, again if its policy says so; before another attempt the executor is as it was.
 
         ``cancelled`` is how often its task was cancelled before, by handlers that did not take it back.
         """
         try:
-            placed = self._place(turn.executor_id)
+            placed = self._find(turn.executor_id)
             if placed.to_reset:
                 await _reset(placed)
             if placed.to_restore:
                 await self.restore(placed, snapshot)
         except Exception as error:  # of its constructor or its reset, or because another run holds it
-            return Finished(turn, None, error, ())
+            return FinishedTurn(turn, None, error, ())
         spec, watch = placed.spec, placed.watch
-        fields = copy_of_fields(placed.instance) if spec.retries and not spec.shareable else None
+        fields = copy_fields(placed.instance) if spec.retries and not spec.shareable else None
         attempt = 1
         while True:
-            context = TurnContext(self._around, placed, snapshot, attempt)
+            context = TurnContext(self._run, placed, snapshot, attempt)
             handler: Handler | None = None
             try:
                 noted = watch.note() if watch is not None else None
@@ -153,15 +146,15 @@ class Turns:
                     for warning in placed.unkept_changes(noted):
                         context.tell(WorkflowWarningEvent(warning, placed.address))
                 outcome = context.outcome()
-                return make_tuple(Finished, (turn, outcome, None, context.events, attempt, False, None))
+                return make_tuple(FinishedTurn, (turn, outcome, None, context.events, attempt, False, None))
             except Asleep as asleep:
-                return Finished(turn, None, None, (), attempt, False, asleep.until)
+                return FinishedTurn(turn, None, None, (), attempt, False, asleep.until)
             except asyncio.CancelledError as error:
                 task = asyncio.current_task()
                 if self.stopping or task is None or task.cancelling() > cancelled:
                     raise
                 # Nobody cancelled the turn: something that it awaited was cancelled, so the turn failed.
-                return Finished(turn, None, error, context.events, attempt)
+                return FinishedTurn(turn, None, error, context.events, attempt)
             except _PASSING:
                 raise
             except BaseException as error:
@@ -172,16 +165,16 @@ class Turns:
                 if wait is None:
                     return failed
                 again = ExecutorFailedEvent(turn.executor_id, error, attempt, provisional=True)
-                self._around.emit([again])
+                self._run.emit([again])
             await asyncio.sleep(wait)
             if fields is not None:
-                put_back(placed.instance, fields)
+                restore_fields(placed.instance, fields)
             attempt += 1
 
-    async def restore(self, placed: Placed, snapshot: Snapshot) -> None:
-        """Before the first turn after a resume: let an executor be as it was at the last barrier."""
+    async def restore(self, placed: PlacedExecutor, snapshot: Snapshot) -> None:
+        """Give an executor the fields that it had at the last barrier, before its first turn after a resume."""
         placed.to_restore = False
-        context = TurnContext(self._around, placed, snapshot, 0)
+        context = TurnContext(self._run, placed, snapshot, 0)
         for name in await context.kept_fields():
             setattr(placed.instance, name, await context.kept_field(name))
         try:
@@ -191,15 +184,15 @@ class Turns:
             raise
         context.close_restored()
 
-    def _failed(self, turn: Turn, context: TurnContext, attempt: int, error: BaseException) -> Finished:
-        """A turn whose handler raised; if it slept, cleaning up before that failed, and is tried anew after it."""
+    def _failed(self, turn: Turn, context: TurnContext, attempt: int, error: BaseException) -> FinishedTurn:
+        """Return a turn whose handler raised; one that slept is tried anew, though its cleaning up failed."""
         if context.asleep is not None:
-            return Finished(turn, None, None, (), attempt, False, context.asleep.until)
+            return FinishedTurn(turn, None, None, (), attempt, False, context.asleep.until)
         context.close()
-        return Finished(turn, None, error, context.events, attempt)
+        return FinishedTurn(turn, None, error, context.events, attempt)
 
     def _wait(self, handler: Handler | None, attempt: int, error: BaseException) -> float | None:
-        """Seconds until the next attempt, or None if there is none."""
+        """Return the seconds until the next attempt, or None if there is none."""
         retry = handler.policy.retry if handler is not None and not isinstance(error, RunTaken) else None
         try:
             if retry is None or not isinstance(error, Exception) or not retry.allows(attempt, error):
@@ -207,19 +200,19 @@ class Turns:
         except Exception as problem:  # the user's retry_on
             error.add_note(f"it was not tried again, because retry_on raised {problem!r}")
             return None
-        return retry.wait_after(attempt, self._chance())
+        return retry.wait_after(attempt, self._run.environment.chance())
 
 
 def _limited(run_one: RunOne, places: asyncio.Semaphore) -> RunOne:
-    async def run_in_place(turn: Turn, snapshot: Snapshot) -> Finished:
+    async def run_in_place(turn: Turn, snapshot: Snapshot) -> FinishedTurn:
         async with places:
             return await run_one(turn, snapshot)
 
     return run_in_place
 
 
-async def _reset(placed: Placed) -> None:
-    """Before the first turn in another run: let the instance forget the last one."""
+async def _reset(placed: PlacedExecutor) -> None:
+    """Let an instance forget its last run, before its first turn in another."""
     try:
         result = placed.instance.reset()  # type: ignore[attr-defined]
         if isawaitable(result):
@@ -230,7 +223,7 @@ async def _reset(placed: Placed) -> None:
     placed.to_reset = False
 
 
-def _handler_for(placed: Placed, message: object, request: Request | None) -> Handler:
+def _handler_for(placed: PlacedExecutor, message: object, request: Request | None) -> Handler:
     spec = placed.spec
     if request is not None:
         expired = request.expiry is not None and isinstance(message, RequestExpired)
@@ -247,8 +240,8 @@ def _handler_for(placed: Placed, message: object, request: Request | None) -> Ha
     return handler
 
 
-async def _in_time(call: Awaitable[Any], placed: Placed, handler: Handler, seconds: float) -> Any:
-    """What a call to a handler gives, if it does so in time."""
+async def _in_time(call: Awaitable[Any], placed: PlacedExecutor, handler: Handler, seconds: float) -> Any:
+    """Return the result of a call to a handler, if it comes in time."""
     cause: TimeoutError | None = None
     try:
         async with asyncio.timeout(seconds) as limit:
@@ -271,14 +264,14 @@ def _call(
     method: Callable[..., Awaitable[Any]] = getattr(instance, handler.name)
     signed = handler.signature
     if not signed.is_async:
-        return in_thread(method, (message,) if request is None else (request.data.load(), message))
+        return run_in_thread(method, (message,) if request is None else (request.data.load(), message))
     if request is not None:
         method = partial(method, request.data.load())
     return method(message, context) if signed.takes_context else method(message)
 
 
-async def _keep_fields(placed: Placed, context: TurnContext) -> None:
-    """At the end of a turn: keep the declared fields, then let the executor keep what it wants."""
+async def _keep_fields(placed: PlacedExecutor, context: TurnContext) -> None:
+    """Keep the declared fields at the end of a turn, then let the executor keep what it wants."""
     instance = placed.instance
     for name in instance.checkpointed:
         if name not in vars(instance):

@@ -1,4 +1,4 @@
-"""What a run says of itself: the errors that it fails with, its warnings, and what it tells again after a resume."""
+"""The errors and warnings of a run in words, and stored turns and requests as watchers see them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from holdfast.graph.graph import Graph
 from holdfast.graph.typing.match import show_value
 from holdfast.ids import ExecutorId, RunId
 from holdfast.runtime.events.events import PendingRequest, WorkflowEvent, WorkflowWarningEvent
-from holdfast.runtime.step.placed import Placed
-from holdfast.runtime.step.turn import Finished
+from holdfast.runtime.step.executors import PlacedExecutor
+from holdfast.runtime.step.turn import FinishedTurn
 from holdfast.runtime.times import as_time
 
 if TYPE_CHECKING:
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.journal import Journaled
 
 
-def failure(
-    failed: Sequence[Finished], run_id: RunId, superstep: int, started: CheckpointInfo | None
+def describe_failure(
+    failed: Sequence[FinishedTurn], run_id: RunId, superstep: int, started: CheckpointInfo | None
 ) -> ExecutorFailed:
-    """The error of a superstep: that of the first turn that failed, with a note for each other."""
+    """Return the error of a superstep: that of the first turn that failed, with a note for each other."""
     first = failed[0]
     executor_id = first.turn.executor_id
     tried = f", after {first.attempt} attempts" if first.attempt > 1 else ""
@@ -46,10 +46,10 @@ def failure(
     return error
 
 
-def not_restored(
-    placed: Placed, error: Exception, run_id: RunId, superstep: int, started: CheckpointInfo | None
+def describe_restore_failure(
+    placed: PlacedExecutor, error: Exception, run_id: RunId, superstep: int, started: CheckpointInfo | None
 ) -> ExecutorFailed:
-    """The error for an executor that could not be as it was."""
+    """Return the error for an executor that could not be restored."""
     return ExecutorFailed(
         f"executor {placed.address!r} could not be restored in run {run_id}: {show_value(error, 1_000)}",
         executor_id=placed.address,
@@ -59,8 +59,8 @@ def not_restored(
     )
 
 
-def too_many_supersteps(snapshot: Snapshot, max_iterations: int) -> SuperstepLimit:
-    """The error for a run that does not come to an end."""
+def describe_superstep_limit(snapshot: Snapshot, max_iterations: int) -> SuperstepLimit:
+    """Return the error for a run that takes too many supersteps."""
     targets = ", ".join(sorted({repr(str(d.target)) for d in snapshot.deliveries}))
     return SuperstepLimit(
         "max_iterations",
@@ -70,8 +70,8 @@ def too_many_supersteps(snapshot: Snapshot, max_iterations: int) -> SuperstepLim
     )
 
 
-def unrouted_message(graph: Graph, message: Unrouted) -> UnroutedMessage:
-    """The warning for a message that no edge took."""
+def warn_of_unrouted(graph: Graph, message: Unrouted) -> UnroutedMessage:
+    """Return the warning for a message that no edge took."""
     value, only = message.sent
     inside, _, spec = graph.locate(message.source)
     targets = [target for edge in inside.outgoing[spec.id] for target in edge.targets]
@@ -88,8 +88,8 @@ def unrouted_message(graph: Graph, message: Unrouted) -> UnroutedMessage:
     )
 
 
-def waiting_fan_in(join: WaitingJoin) -> WaitingFanIn:
-    """The warning for a fan-in that holds messages while nothing is left that could bring the others."""
+def warn_of_waiting_fan_in(join: WaitingJoin) -> WaitingFanIn:
+    """Return the warning for a fan-in that holds messages while nothing is left that could bring the others."""
     key, missing = join
     listed = ", ".join(repr(str(source)) for source in missing)
     inside = f" of nested workflow {key.path[:-1]!r}" if key.path else ""
@@ -99,22 +99,22 @@ def waiting_fan_in(join: WaitingJoin) -> WaitingFanIn:
     )
 
 
-def pending(request: Request) -> PendingRequest:
-    """A request as those who answer see it."""
+def show_request(request: Request) -> PendingRequest:
+    """Return a request in the form for those who answer it."""
     expires = None if request.expiry is None else as_time(request.expiry.at)
     return PendingRequest(
         request.request_id, request.data.load(), request.response_type, request.executor_id, expires
     )
 
 
-def replayed(turn: Journaled) -> Finished:
-    """A turn that the journal has, as it was when it was over."""
+def replay_turn(turn: Journaled) -> FinishedTurn:
+    """Return a turn of the journal in the form that it had when it was over."""
     outcome = turn.outcome
-    events = [_event(executor_id, told) for executor_id, told in turn.events]
-    return Finished(Turn(outcome.executor_id, ()), outcome, None, events, turn.attempt, True)
+    events = [_restore_event(executor_id, told) for executor_id, told in turn.events]
+    return FinishedTurn(Turn(outcome.executor_id, ()), outcome, None, events, turn.attempt, True)
 
 
-def _event(executor_id: ExecutorId | None, told: Value | tuple[str, str]) -> WorkflowEvent:
+def _restore_event(executor_id: ExecutorId | None, told: Value | tuple[str, str]) -> WorkflowEvent:
     if not isinstance(told, tuple):
         event: WorkflowEvent = told.load()
         return event

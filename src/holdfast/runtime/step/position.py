@@ -1,4 +1,4 @@
-"""Where a run stands."""
+"""The position of a run: its snapshot, and what it waits for there."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from holdfast.engine.status import WaitingFor, waiting_for
 
 
 class Position:
-    """Where a run stands, for all that let it move."""
+    """The point at which a run stands: its snapshot, its sleep, and the expiries of its requests."""
 
     __slots__ = ("_expiries", "asleep_until", "durable", "snapshot")
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self.durable: Snapshot | None = None
-        """Where it stood before what may yet come to nothing, if anything may."""
+        """The snapshot before a superstep that is not durable yet, if there is one."""
         self.asleep_until: int | None = None
-        """When the first turn goes on that the superstep under way waits for; then the run came to rest for it."""
+        """The time at which the first sleeping turn goes on; set when the run comes to rest for it."""
         self._expiries: Expiries | None = None
 
     @property
@@ -29,7 +29,7 @@ class Position:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left to do."""
+        """True if nothing is left to do."""
         snapshot = self.snapshot
         return not (snapshot.deliveries or snapshot.requests or snapshot.buffers)
 
@@ -44,23 +44,23 @@ class Position:
         self._expiries = None
 
     def note_asked(self, requests: Sequence[Request]) -> None:
-        """Take note of requests that the superstep asked which led here."""
+        """Take note of the requests of the superstep that led here."""
         if self._expiries is not None:
             self._expiries.add(requests)
 
     @property
     def expiries(self) -> Expiries:
-        """When the pending requests expire."""
+        """The times at which the pending requests expire."""
         if self._expiries is None:
             self._expiries = Expiries(self.snapshot.requests.values())
         return self._expiries
 
     @property
     def first_expiry(self) -> int | None:
-        """When the first of the pending requests expires; None if none does."""
+        """The time at which the first of the pending requests expires; None if none does."""
         return self.expiries.first(self.snapshot.requests)
 
     @property
     def wakes_at(self) -> int | None:
-        """When a run at rest has something to do by itself; None if it has not."""
+        """The time at which a run at rest has something to do by itself; None if there is none."""
         return self.first_expiry if self.asleep_until is None else self.asleep_until
