@@ -12,8 +12,7 @@ from holdfast.checkpoint.journal import Told
 from holdfast.checkpoint.retention import Retention
 from holdfast.engine.snapshot import Snapshot
 from holdfast.ids import ExecutorId
-from holdfast.runtime.events.events import WorkflowEvent
-from holdfast.runtime.events.usual import checkpoint_saved
+from holdfast.runtime.events.events import CheckpointSavedEvent, WorkflowEvent
 
 # Fewer checkpoints than this are remembered whether the run keeps them or not.
 _SEEN_AT_LEAST = 64
@@ -105,7 +104,7 @@ class CheckpointTrail:
         if not news:
             return []
         told, self._news = (news, []) if most is None else (news[:most], news[most:])
-        return [checkpoint_saved(info) for info in told]
+        return [CheckpointSavedEvent(info) for info in told]
 
     # The superstep to come.
 

@@ -12,14 +12,15 @@ from holdfast.graph.graph import Graph
 from holdfast.ids import ExecutorId, RunId
 from holdfast.runtime.events.event_log import EventLog
 from holdfast.runtime.events.events import (
+    ExecutorCompletedEvent,
     ExecutorFailedEvent,
     RequestInfoEvent,
+    SuperStepCompletedEvent,
     WorkflowEvent,
     WorkflowOutputEvent,
     WorkflowWarningEvent,
 )
 from holdfast.runtime.events.notices import show_request, warn_of_unrouted, warn_of_waiting_fan_in
-from holdfast.runtime.events.usual import executor_completed, superstep_completed
 from holdfast.runtime.step.turn import FinishedTurn
 
 _WARNINGS_KEPT = 1_000
@@ -77,7 +78,7 @@ class EventEmitter:
                     self.warnings.append(event.warning)
                 events.append(event)
             if error is None:
-                events.append(executor_completed(executor_id, again))
+                events.append(ExecutorCompletedEvent(executor_id, again))
             else:
                 events.append(ExecutorFailedEvent(executor_id, error, attempt))
         return events
@@ -92,4 +93,4 @@ class EventEmitter:
         for request in delta.requests:
             events.append(RequestInfoEvent(show_request(request)))
         on_their_way = bool(delta.deliveries) or after.buffers.size > 0
-        events.append(superstep_completed(on_their_way, after.requests.size > 0, bool(delta.writes)))
+        events.append(SuperStepCompletedEvent(on_their_way, after.requests.size > 0, bool(delta.writes)))

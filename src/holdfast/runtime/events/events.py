@@ -1,4 +1,4 @@
-"""What a run reports while it goes on."""
+"""The events of a run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class WorkflowEvent:
     timestamp: datetime.datetime = field(default=_NEVER, kw_only=True, repr=False)
     provisional: bool = field(default=False, kw_only=True, repr=False)
 
-    # Written once for all kinds of events: what ``dataclass`` writes for each takes a third of ``import holdfast``.
+    # Written once for all kinds of events: methods of ``dataclass`` for each took a third of ``import holdfast``.
 
     def __repr__(self) -> str:
         shown = (f"{one.name}={getattr(self, one.name)!r}" for one in fields(self) if one.repr)
@@ -85,7 +85,7 @@ class WorkflowOutputEvent(WorkflowEvent):
     data: Any
     executor_id: ExecutorId
     replayed: bool = False
-    """Whether it was given out before: a finished run that is resumed gives its outputs again."""
+    """True if it was given out before: a finished run that is resumed gives its outputs again."""
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -141,7 +141,7 @@ class SuperStepStartedEvent(WorkflowEvent):
 
     @property
     def step_number(self) -> int:
-        """The same as ``superstep``."""
+        """Another name for ``superstep``."""
         return self.superstep
 
     @property
@@ -166,7 +166,7 @@ class SuperStepCompletedEvent(WorkflowEvent):
 
     @property
     def step_number(self) -> int:
-        """The same as ``superstep``."""
+        """Another name for ``superstep``."""
         return self.superstep
 
     @property
@@ -208,7 +208,7 @@ class ExecutorCompletedEvent(WorkflowEvent):
 
     executor_id: ExecutorId
     replayed: bool = False
-    """Whether it finished before the run was resumed, and did not run again."""
+    """True if it finished before the run was resumed, and did not run again."""
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -247,10 +247,10 @@ class PendingRequest(NamedTuple):
     response_type: TypeForm
     executor_id: ExecutorId
     expires: datetime.datetime | None = None
-    """When its time is over; None if it waits for ever."""
+    """The time at which it expires; None if it waits for ever."""
 
     def create_response(self, data: Any) -> Response:
-        """An answer to this request, for ``Run.send_response``."""
+        """Return an answer to this request, for ``Run.send_response``."""
         return Response(self.request_id, data)
 
 
@@ -272,7 +272,7 @@ class RequestInfoEvent(WorkflowEvent):
 
     @property
     def data(self) -> Any:
-        """What is asked about."""
+        """The data of the request."""
         return self.request.data
 
     @property
@@ -282,5 +282,5 @@ class RequestInfoEvent(WorkflowEvent):
 
     @property
     def executor_id(self) -> ExecutorId:
-        """Who asks."""
+        """The executor that asks."""
         return self.request.executor_id

@@ -12,9 +12,14 @@ from holdfast.engine.value import NotAtHand, Value
 from holdfast.errors import ExecutorFailed, HoldfastError, RunTaken
 from holdfast.ids import ExecutorId, RequestId
 from holdfast.runtime.events.emitter import EventEmitter
-from holdfast.runtime.events.events import SuperStepCompletedEvent, WorkflowEvent, WorkflowWarningEvent
+from holdfast.runtime.events.events import (
+    ExecutorInvokedEvent,
+    SuperStepCompletedEvent,
+    SuperStepStartedEvent,
+    WorkflowEvent,
+    WorkflowWarningEvent,
+)
 from holdfast.runtime.events.notices import describe_failure, describe_superstep_limit
-from holdfast.runtime.events.usual import executor_invoked, superstep_started
 from holdfast.runtime.step.context import RunContext
 from holdfast.runtime.step.executors import PlacedExecutor, RunExecutors
 from holdfast.runtime.step.position import Position
@@ -81,7 +86,7 @@ class SuperstepRunner:
             raise describe_superstep_limit(snapshot, self._max_iterations)
         started = None if recorder is None else recorder.started
         events: list[WorkflowEvent] = [] if recorder is None else recorder.news()
-        events.append(superstep_started(started))
+        events.append(SuperStepStartedEvent(started))
         done, reported = self.done, 0
         if done or self.asleep:
             finished = await self._take_up(turns, snapshot, events)
@@ -89,7 +94,7 @@ class SuperstepRunner:
                 return
         else:
             for executor_id, deliveries in turns:
-                events.append(executor_invoked(executor_id, len(deliveries)))
+                events.append(ExecutorInvokedEvent(executor_id, len(deliveries)))
             emitter.emit(events)
             if len(turns) == 1:
                 finished = [await self._turns.run_one(turns[0], snapshot, driver.cancelling())]
@@ -143,7 +148,7 @@ class SuperstepRunner:
             self._emitter.emit(events[:-1])
             self._sleep_until(min(asleep.values()))
             return []
-        events += [executor_invoked(turn.executor_id, len(turn.deliveries)) for turn in others]
+        events += [ExecutorInvokedEvent(turn.executor_id, len(turn.deliveries)) for turn in others]
         self._emitter.emit(events)
         ran, _ = await self._turns.run_all(others, snapshot, lambda _: None)
         by_id = {**done, **{finished.turn.executor_id: finished for finished in ran}}
