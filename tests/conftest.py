@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from holdfast.checkpoint.codec import registry
+from holdfast.runtime.durable import recorder
 from tests.support.places import quick_place
 
 # No deadline, and drawing may be slow: on a shared machine both report the neighbours. Not derandomized: each run
@@ -24,6 +25,9 @@ settings.register_profile(
 )
 settings.register_profile("thorough", settings.get_profile("ci"), max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+# Handlers of tests take no time, but runs with durability "async" should be ahead of their commits in all of them.
+recorder.BACKGROUND_SECONDS = -1.0
 
 # Where ``tmp_path`` lies; said here, before the first test asks for it and before workers are started.
 if quick := quick_place():

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,8 @@ from holdfast.checkpoint.store import Commit, Letter
 from holdfast.engine.durability import Durability
 from holdfast.engine.snapshot import Snapshot
 from holdfast.ids import RunId
+from holdfast.runtime.durable import recorder
+from holdfast.runtime.events.event_log import EventLog
 from tests.support.durable import Failing, Gate, Place, Wrapped, info_of_run, wrapped
 from tests.support.going_on import matches_the_store, picture
 from tests.support.inside import events_in, runner_of
@@ -240,6 +243,39 @@ async def test_memory_is_bounded_with_a_store_ten_times_slower_than_the_engine()
     per_superstep = len(events) / 301
     assert 0 < max(held) <= 2 * per_superstep + 2, (max(held), per_superstep)
     assert run.result().outputs == list(range(300, -1, -1))
+
+
+@pytest.mark.parametrize(("seconds", "behind"), [(0.0001, False), (0.002, True)])
+async def test_commits_go_on_in_the_background_where_that_pays(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, behind: bool
+) -> None:
+    """Handing a commit over costs more than making it, unless handlers take long enough."""
+    clock = itertools.count(0, seconds)
+    monkeypatch.setattr(recorder, "BACKGROUND_SECONDS", 0.0005)
+    monkeypatch.setattr(recorder, "monotonic", clock.__next__)
+    hold_back, held = EventLog.hold_back, list[EventLog]()
+
+    def hold(self: EventLog) -> None:
+        held.append(self)
+        hold_back(self)
+
+    monkeypatch.setattr(EventLog, "hold_back", hold)
+    store = TenTimesSlower(InMemoryCheckpointStorage().store)
+    run = await counting("async").start(5, storage=CheckpointStorage(store))
+    assert (await soon(run.wait_for_completion())).outputs == [5, 4, 3, 2, 1, 0]
+    assert bool(held) is behind
+
+
+def test_one_slow_superstep_among_quick_ones_is_enough_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = [0.0]
+    monkeypatch.setattr(recorder, "BACKGROUND_SECONDS", 0.0005)
+    monkeypatch.setattr(recorder, "monotonic", lambda: times[0])
+    pace, found = recorder._Pace(), []
+    for worked in (0.0001, 0.0015, 0.0001, 0.0001, 0.0001):
+        pace.begin()
+        times[0] += worked
+        found.append(pace.is_slow())
+    assert found == [False, True, True, False, False]
 
 
 async def test_superstep_runs_while_the_one_before_is_committed_and_nobody_sees_it() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase
@@ -30,6 +31,8 @@ from holdfast.runtime.events.events import WorkflowEvent, WorkflowWarningEvent
 if TYPE_CHECKING:
     from holdfast.runtime.step.turn import FinishedTurn
 
+# Shorter work between commits gains nothing from a commit beside it.
+BACKGROUND_SECONDS = 0.0005
 # The name under which the journal keeps where the superstep began, if that is not the checkpoint it belongs to. No
 # executor has an empty id.
 BEGAN: Final = (ExecutorId(""), "began")
@@ -43,7 +46,28 @@ class Resumption(NamedTuple):
     keeps_journal: bool
     """True if the journal still counts behind the first checkpoints of the recorder."""
     began: Beginning | None
-    """Where the superstep to come began: with another graph the run gets a new checkpoint, but nothing begins anew."""
+    """The point where the superstep to come began, which stays the same when another graph needs a new checkpoint."""
+
+
+class _Pace:
+    """Measures how long a run works between its commits.
+
+    A commit in the background is handed to a thread and waited for before the next one. That costs more than making it
+    at once, unless the run has work to do meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._begun = monotonic()
+        self._seconds = 0.0
+
+    def begin(self) -> None:
+        """Take note that the work after a commit begins."""
+        self._begun = monotonic()
+
+    def is_slow(self) -> bool:
+        """Take note that work ends; return True if commits beside it pay, here or a few supersteps before."""
+        self._seconds = max(monotonic() - self._begun, self._seconds / 2)
+        return self._seconds > BACKGROUND_SECONDS
 
 
 class Recorder:
@@ -66,6 +90,7 @@ class Recorder:
         self._commits = CommitQueue(log)
         self._inbox = InboxClient(log, self._commits)
         self._trail = CheckpointTrail(log.head.retention, head, began)
+        self._pace = _Pace()
         self.journal = StoredJournal(self)
         self.journal.patient = durability == "exit"
         self._durability = durability
@@ -328,6 +353,7 @@ class Recorder:
         Where the run goes on, the commit may be still under way when this returns (``behind``), or none be made.
         """
         after, delta = applied.snapshot, applied.delta
+        in_background = self._durability == "async" and self._pace.is_slow()
         self.journal.clear()
         kept = [self._storable(event) for event in happened] if happened else ()
         commits, trail = self._commits, self._trail
@@ -345,7 +371,7 @@ class Recorder:
             await commits.settle()
         trail.began = None
         taken = self._inbox.take(responses)
-        if at_leisure and not kept and self._durability == "sync":
+        if at_leisure and not kept and not in_background:
             # Most supersteps end here, and need no entry.
             if commits.busy:
                 await commits.idle()
@@ -354,17 +380,20 @@ class Recorder:
                 await commits.run(self._log.commit(prepared))
                 end, start = prepared.made
                 trail.go_on(end, start)
+                self._pace.begin()
                 return prepared.made
         status = RunStatus.RUNNING if going_on else status_at_rest(after)
         entries = [self._end(status, before, after, delta, kept, at_leisure)]
         if responses:
             entries.append(_answers(after, responses))
-        if at_leisure and self._durability == "async":
+        if at_leisure and in_background:
             made = await commits.run_in_background(entries, taken, trail.add)
             trail.announce(made)
             trail.stand_on(made)
-            return made
-        return await self._append(entries, taken=taken)
+        else:
+            made = await self._append(entries, taken=taken)
+        self._pace.begin()
+        return made
 
     def _storable(self, event: WorkflowEvent) -> Told:
         if isinstance(event, WorkflowWarningEvent):
