@@ -1,4 +1,4 @@
-"""Runs that wait for time or for answers are woken by whoever hosts them."""
+"""Hosts: wake stored runs that wait for time or answers, and rescue those whose process died."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("holdfast.host")
 
-# How often runs are looked for whose process died.
+# Runs whose process died are looked for so often.
 _RESCUE_SECONDS = 10.0
-# How many heads of runs under way are read in a second on the average, as long as no process that drives them dies;
-# and how long all of them are left unread at most.
+# So many heads of runs under way are read in a second on the average, as long as no process that drives them dies;
+# and all of them are left unread so long at most.
 _HEADS_A_SECOND = 200
 _LONGEST_SECONDS = 60.0
-# How long a run is left alone that could not be woken.
+# A run that could not be woken is left alone so long.
 _BACKOFF_SECONDS = 60.0
 _PROBLEMS_KEPT = 1_000
-# Among how many times as many runs as there is room for a host chooses, if others were faster before.
+# If others were faster before, a host chooses among so many times as many runs as it has room for.
 _CHOICE = 4
 _AT_ONCE = float("-inf")
 
 
 class _Tried(NamedTuple):
-    """Where a run stood when it could not be woken, or had nothing to do though letters wait."""
+    """The head of a run that could not be woken, or had nothing to do though letters wait."""
 
     checkpoint_id: str
     wake_at: int | None
     again: float | None
-    """When it is tried again, by the clock of the event loop; None when its time has come."""
+    """The time of the next try, by the clock of the event loop; None is the run's own time to wake."""
 
     def lasts(self, loop_time: float, now: int) -> bool:
-        """Whether the run is still to be left alone."""
+        """Return True if the run is still to be left alone."""
         if self.again is not None:
             return loop_time < self.again
         return self.wake_at is None or now < self.wake_at
@@ -97,7 +97,7 @@ class _Rescue:
         self._read_at = loop_time + min(max(count / _HEADS_A_SECOND, _RESCUE_SECONDS), _LONGEST_SECONDS)
 
     async def next(self, name: str) -> Head | None:
-        """A run of a workflow that was found and still stands there, each once; None if there is no more."""
+        """Return a run of a workflow that was found and has not moved since, each once; None if there is no more."""
         found = self._found.get(name)
         while found:
             head = found.popleft()
@@ -166,7 +166,7 @@ class Host:
         self._serving: asyncio.Task[None] | None = None
         self._rescue = _Rescue(storage.store)
         self._crowded = False
-        """Whether others were faster with a run: they look for the same ones."""
+        """True if others were faster with a run: they look for the same ones."""
         self.problems: dict[str, Exception] = {}
         """Why runs could not be woken, what they failed with then, or what they last warned of, by run id; the last
         thousand."""
@@ -177,7 +177,7 @@ class Host:
         return list(self._active)
 
     async def wake_due(self) -> int:
-        """Go on with every run that has something to do now, until each waits, sleeps or is over; how many there were.
+        """Go on with every run that has something to do now, until each waits, sleeps or is over; return their number.
 
         For programs that are started now and then, and for tests; ``async with`` and ``serve`` do this all the time.
         """
@@ -226,7 +226,7 @@ class Host:
             await asyncio.sleep(self._poll)
 
     async def _look(self) -> int:
-        """Begin to wake those that are due, as many as there is room for; how many that were."""
+        """Begin to wake runs that are due, as many as there is room for; return their number."""
         started = 0
         loop_time = asyncio.get_running_loop().time()
         self._forget_tried(loop_time)
@@ -258,7 +258,7 @@ class Host:
         return started
 
     def _forget_tried(self, loop_time: float) -> None:
-        """Try again what is not to be left alone any longer."""
+        """Forget the tries of runs that need not be left alone any longer."""
         if self._tried:
             now = in_microseconds(self._now())
             self._tried = {run: tried for run, tried in self._tried.items() if tried.lasts(loop_time, now)}
@@ -350,7 +350,7 @@ class Host:
 
 
 def _without_traceback(error: Exception) -> Exception:
-    """An error and its causes, without all that was used where it happened, which would be held as long as they are."""
+    """Return an error and its causes without their tracebacks, which would keep alive all that was used there."""
     try:
         kept = copy(error)
     except Exception:  # it is of a class of the user's

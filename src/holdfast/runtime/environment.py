@@ -1,4 +1,4 @@
-"""What a run takes from the world outside, given to it so that tests can give something else."""
+"""Clock, ids, chance and timers of runs, given to them so that tests can give others."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ if hasattr(os, "register_at_fork"):
 
 
 class Timer(Protocol):
-    """Something that will be called later."""
+    """A call that is to be made later."""
 
     def cancel(self) -> None:
-        """Do not call it."""
+        """Do not make the call."""
         ...
 
 
@@ -69,7 +69,7 @@ _LONGEST_TIMER_SECONDS = 3_600.0
 class Environment(NamedTuple):
     """The clock, the source of ids, chance as numbers from 0 to 1, salt for the ids of checkpoints, and timers.
 
-    What ``later`` calls may come early; who asked for it looks at the clock, and asks again.
+    The calls of ``later`` may come early; the caller looks at the clock, and asks again.
     """
 
     now: Callable[[], datetime.datetime] = _now
@@ -79,7 +79,7 @@ class Environment(NamedTuple):
     later: Callable[[float, Callable[[], object]], Timer] = _later
 
     def microseconds(self) -> Callable[[], int]:
-        """The same clock in microseconds since 1970: asked in each superstep, and without a date much cheaper."""
+        """Return a clock in microseconds since 1970: it is read in each superstep, and costs less without a date."""
         return _microseconds if self.now is _now else lambda: in_microseconds(self.now())
 
 
@@ -87,11 +87,11 @@ _current: ContextVar[Environment | None] = ContextVar("holdfast environment", de
 
 
 def current() -> Environment:
-    """The environment of what is made now: that of the world, unless a test gave another."""
+    """Return the current environment: the real one, unless a test gave another."""
     return _current.get() or Environment()
 
 
 def use(environment: Environment) -> Callable[[], None]:
-    """Let what is made from now on have this environment; call what this returns to end that."""
+    """Make this the current environment; call the function that this returns to end that."""
     token = _current.set(environment)
     return lambda: _current.reset(token)

@@ -14,17 +14,17 @@ _LONGEST = datetime.timedelta(days=100 * 366)
 
 
 def in_microseconds(time: datetime.datetime) -> int:
-    """A time as it is stored."""
+    """Return a time in microseconds since 1970, as it is stored."""
     return (time - _EPOCH) // _MICROSECOND
 
 
 def as_time(microseconds: int) -> datetime.datetime:
-    """A time as it is shown."""
+    """Return a time in the form for users."""
     return _EPOCH + datetime.timedelta(microseconds=microseconds)
 
 
 def expiry_of(given: object, now: datetime.datetime, what: str) -> Expiry:
-    """When something is over for which a time span or a time was given; ``what`` names it in errors."""
+    """Return the end of a time span or the time that was given; ``what`` names it in errors."""
     if isinstance(given, datetime.datetime):
         if given.tzinfo is None:
             raise InvalidArgument(

@@ -1,4 +1,4 @@
-"""Whether a run can go on with a graph that is not the one it was begun with."""
+"""Checks if a run can go on with another graph than before, and translates the names in its checkpoints."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LONGEST_LINE = 400
 
 
 def namer_of(graph: Graph, before: FanInsBefore | None = None) -> Namer:
-    """How names in checkpoints are translated into those of the graph.
+    """Return the translation of names in checkpoints into those of the graph.
 
     With the fan-ins of the graph ``before``, also the names of those that have other sources now.
     """
@@ -51,7 +51,7 @@ def namer_of(graph: Graph, before: FanInsBefore | None = None) -> Namer:
 async def graph_changed(
     graph: Graph, workflow_name: str, loaded: Loaded, encoder: Encoder, blobs: Blobs
 ) -> GraphChanged:
-    """The error for a checkpoint that another graph made: it says what is different."""
+    """Return the error for a checkpoint that another graph made, with the differences."""
     before = await described_before(loaded.manifest, encoder, blobs)
     fingerprints = f"fingerprint {loaded.manifest.fingerprint[:8]}, now {graph.fingerprint[:8]}"
     if before is None:
@@ -75,7 +75,7 @@ def _shortened(line: str) -> str:
 
 
 async def described_before(manifest: Manifest, encoder: Encoder, blobs: Blobs) -> Description | None:
-    """The description of the graph that made a checkpoint; None if it is not known."""
+    """Return the description of the graph that made a checkpoint; None if it is not known."""
     if manifest.graph is None:
         return None
     value = restored(manifest.graph, encoder, blobs)
@@ -114,7 +114,7 @@ def check_homes(graph: Graph, workflow_name: str, snapshot: Snapshot) -> None:
 def rounds_under_way(
     graph: Graph, before: FanInsBefore, snapshot: Snapshot
 ) -> dict[BufferKey, tuple[ExecutorId, ...]]:
-    """The sources that fan-ins wait for in the round under way, where these are not all that they have now.
+    """Return the sources that fan-ins wait for in the round under way, where these are not all that they have now.
 
     A round expects the sources with which it began. One that the fan-in got since is expected as well if something
     that the run holds can still reach it; one that it lost is not, unless it has sent.
@@ -146,12 +146,12 @@ def rounds_under_way(
 
 
 def _local(path: str, address: str) -> ExecutorId:
-    """The executor of the graph at ``path`` that an address is, or lies in."""
+    """Return the executor of the graph at ``path`` that has an address, or in which it lies."""
     return ExecutorId(address[len(path) :].partition("/")[0].partition("#")[0])
 
 
 def _reached(graph: Graph, moving: Collection[ExecutorId], without: FanIn) -> set[ExecutorId]:
-    """The executors that have messages, or can get one before a fan-in delivers."""
+    """Return the executors that have messages, or can get one before a fan-in delivers."""
     reached: set[ExecutorId] = set()
     open_ends = [executor_id for executor_id in moving if executor_id]
     while open_ends:
@@ -171,7 +171,7 @@ class FanInsBefore:
         self._known: dict[str, dict[str, FanIn]] = {}
 
     def at(self, path: str) -> dict[str, FanIn]:
-        """The old fan-ins of the graph at ``path``, by the names of what they are there now.
+        """Return the old fan-ins of the graph at ``path``, by their names of now.
 
         One with other sources is known by its target, and by some source that it had. One that is new is not there. All
         are the same if nothing is known of the graph before.
@@ -218,7 +218,7 @@ def _fan_ins_at(graph: Graph, before: Description, path: str) -> dict[str, FanIn
 
 
 def check_journal(graph: Graph, workflow_name: str, journal: Contents) -> None:
-    """The same for what finished turns of the superstep under way sent and asked."""
+    """Raise ``GraphChanged`` if messages or requests of finished turns have no place in the graph as it is now."""
     homeless: list[str] = []
     for executor_id, turn in journal.turns.items():
         if not _has(graph, executor_id):
@@ -275,7 +275,7 @@ def _answers(graph: Graph, request: Request) -> bool:
 
 
 def _label(value: Value) -> str:
-    """The type of a value, for people; also of one whose class is not declared here."""
+    """Return the name of a value's type, also of one whose class is not declared here."""
     ref = getattr(value, "ref", None)
     return value.type.__name__ if ref is None else ref.label
 

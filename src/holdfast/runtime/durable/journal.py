@@ -1,4 +1,4 @@
-"""What the superstep under way did already, so that it is not done again."""
+"""The journal of the superstep under way: finished turns and results of ``once`` that are not done again."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.write.log import Draft
     from holdfast.runtime.step.turn import FinishedTurn
 
-# How long outcomes wait for others before they are made durable: most supersteps are over by then.
+# Outcomes wait so long for others before they are made durable: most supersteps are over by then.
 _LAZY_SECONDS = 0.005
-# How long after a note could not be written it is tried again.
+# A note that could not be written is tried again after so long.
 _AGAIN_SECONDS = 1.0
 
 
@@ -31,35 +31,35 @@ class Journal:
         self._results: dict[tuple[ExecutorId, str], Value] = {}
 
     def result(self, superstep: int, executor_id: ExecutorId, name: str) -> Value | None:
-        """What was kept in this superstep under this name, or None."""
+        """Return the result that was kept in this superstep under this name, or None."""
         return self._results.get((executor_id, name)) if superstep == self._superstep else None
 
     async def keep(self, superstep: int, executor_id: ExecutorId, name: str, result: Value) -> None:
-        """Keep a result: when this returns, it is durable if the run is."""
+        """Keep a result; in a stored run it is durable when this returns."""
         if superstep != self._superstep:
             self._superstep, self._results = superstep, {}
         self._results[executor_id, name] = result
 
     async def settled(self) -> None:
-        """Wait until what was kept is durable, if the run is; raises if it cannot be."""
+        """Wait until kept results are durable, in a stored run; raise if they cannot be."""
 
     async def ready(self) -> None:
-        """Wait until an effect may happen: where its turn began is durable, and this is still who drives the run."""
+        """Wait until an effect may happen: the start of its turn is durable, and this process still drives the run."""
 
 
 class Notary(Protocol):
-    """What makes notes durable."""
+    """Makes notes durable; the recorder of a run does."""
 
     async def note(self, drafts: Sequence[Draft], count: Callable[[], bool]) -> None:
-        """Make notes durable, if they still count when it comes to that."""
+        """Make notes durable, if they still count when no other commit is under way."""
         ...
 
     def draft_turn(self, turn: FinishedTurn) -> Draft:
-        """The note of a turn that is over."""
+        """Return the note of a turn that is over."""
         ...
 
     def draft_result(self, executor_id: ExecutorId, name: str, result: Value) -> Draft:
-        """The note of what ``once`` gave."""
+        """Return the note of a result of ``once``."""
         ...
 
     async def caught_up(self) -> None:
@@ -67,16 +67,16 @@ class Notary(Protocol):
         ...
 
     async def check_owned(self) -> None:
-        """Read from the store who drives the run; raise ``RunTaken`` if that is another by now."""
+        """Read from the store who drives the run; raise ``RunTaken`` if another process does by now."""
         ...
 
 
 class StoredJournal(Journal):
-    """The journal of a run that is stored.
+    """The journal of a stored run.
 
-    Outcomes are noted when nobody waits for it: some milliseconds later, or with the next thing that has to be durable
-    at once. The ``notary`` holds the journal, so it is not held by it: a run that nobody holds is to be gone at once,
-    with all that it holds, not when the garbage collector comes.
+    Outcomes are noted some milliseconds later, or with the next result that has to be durable at once. The journal has
+    only a weak reference to its ``notary``, which holds it: a run that nobody holds should be gone at once, not when
+    the garbage collector comes.
     """
 
     def __init__(self, notary: Notary) -> None:
@@ -85,17 +85,17 @@ class StoredJournal(Journal):
         self.turns: Mapping[ExecutorId, Journaled] = {}
         """Turns of the next superstep that are over already, as a resumed run finds them."""
         self.patient = False
-        """Whether outcomes wait for something else that has to be durable, however long that takes."""
+        """True if outcomes wait for something else that has to be durable, however long that takes."""
         self._pending: list[Callable[[], Draft]] = []
-        """What is to be noted; even the drafts are made only when it comes to that."""
+        """Makes the drafts of notes, when they are written."""
         self._cleared = 0
         self._timer: asyncio.TimerHandle | None = None
         self.writing: asyncio.Task[None] | None = None
-        """What makes notes durable, if anything does."""
+        """The task that makes notes durable, if there is one."""
         self.over = False
-        """Whether the run came to rest: nothing more is noted of it."""
+        """True if the run came to rest: nothing more is noted of it."""
         self.lost: Callable[[RunTaken], None] = lambda error: None
-        """Told when a note is refused because another process took the run: what goes on here is for nothing."""
+        """Called when a note is refused because another process took the run."""
 
     @property
     def _by(self) -> Notary:
@@ -107,16 +107,16 @@ class StoredJournal(Journal):
 
     @property
     def results(self) -> Iterable[tuple[tuple[ExecutorId, str], Value]]:
-        """What ``once`` gave in this superstep, by executor and name."""
+        """The results of ``once`` in this superstep, by executor and name."""
         return self._results.items()
 
     def found(self, superstep: int, contents: Contents) -> None:
-        """Go on with what the journal in the store holds."""
+        """Take over the contents of the journal in the store."""
         self.turns = contents.turns
         self._superstep, self._results = superstep, dict(contents.results)
 
     def add(self, turn: FinishedTurn) -> None:
-        """Take note of a turn that is over; it will be durable soon, unless the superstep is before that."""
+        """Note a turn that is over; the note is durable soon, unless the superstep ends before that."""
         self._pending.append(partial(self._by.draft_turn, turn))
         if self._timer is None and not self.over and not self.patient:
             self._timer = asyncio.get_running_loop().call_later(_LAZY_SECONDS, self._write)
@@ -144,7 +144,7 @@ class StoredJournal(Journal):
         self._stop_timer()
         if self.writing is None or self.writing.done():
             self.writing = asyncio.ensure_future(self._write_pending())
-            self.writing.add_done_callback(_taken_note_of)
+            self.writing.add_done_callback(_retrieve_exception)
         return self.writing
 
     async def _write_pending(self) -> None:
@@ -168,14 +168,14 @@ class StoredJournal(Journal):
                 raise
 
     def take_pending(self) -> list[Callable[[], Draft]]:
-        """What is not durable yet, for a commit that is made anyway; it is not tried again."""
+        """Return the drafts that are not durable yet, for a commit that is made anyway; write no more notes."""
         self._stop_timer()
         self.over = True
         taken, self._pending = self._pending, []
         return taken
 
     def clear(self) -> None:
-        """The superstep is about to be durable as a whole: nothing of it is needed any more."""
+        """Forget the superstep, which is about to be durable as a whole."""
         self._cleared += 1
         # Most supersteps have none of these, and nothing should be made for them.
         if self._timer is not None:
@@ -194,7 +194,7 @@ class StoredJournal(Journal):
 
 
 def sleepers(results: Iterable[tuple[tuple[ExecutorId, str], Value]], now: int) -> dict[ExecutorId, int]:
-    """The executors whose turns sleep, and until when: a turn sleeps as long as its last sleep lasts."""
+    """Return the executors whose turns sleep, and until when: a turn sleeps as long as its last sleep lasts."""
     asleep: dict[ExecutorId, int] = {}
     for (executor_id, name), until in results:
         if is_sleep(name):
@@ -206,16 +206,16 @@ _SLEEP = "\x1fsleep"
 
 
 def sleep_name(message_number: int, before: int) -> str:
-    """The name under which it is kept until when a turn sleeps; no effect can have it."""
+    """Return the name under which the end of a sleep is kept; no effect can have it."""
     return f"{_SLEEP}\x1f{message_number}\x1f{before}"
 
 
 def is_sleep(name: str) -> bool:
-    """Whether what is kept under a name says until when a turn sleeps."""
+    """Return True if the end of a sleep is kept under a name."""
     return name.startswith(_SLEEP)
 
 
-def _taken_note_of(task: asyncio.Task[None]) -> None:
-    """Whoever waited was told; what nobody waited for is told by the commit at the end of the superstep."""
+def _retrieve_exception(task: asyncio.Task[None]) -> None:
+    """Keep asyncio from logging an error: those who waited have it, else the next commit raises it."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""What came of a run."""
+"""The result of a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class RunResult:
-    """What came of a run.
+    """The result of a run, so far if it waits.
 
     >>> RunResult(RunId("r1"), RunStatus.COMPLETED, ["done"]).get_outputs()
     ['done']
@@ -28,7 +28,7 @@ class RunResult:
     outputs: list[Any] = field(default_factory=list)
     pending_requests: list[PendingRequest] = field(default_factory=list)
     warnings: list[HoldfastWarning] = field(default_factory=list)
-    """What the run warned of, the last thousand at most."""
+    """The warnings of the run, the last thousand at most."""
     waiting_for: tuple[WaitingFor, ...] = ()
     """For a run that is WAITING: ``"answers"``, ``"time"`` (a sleep) or ``"messages"`` (of fan-ins); else empty."""
     _run: Run | None = field(default=None, repr=False, compare=False)
@@ -37,7 +37,7 @@ class RunResult:
     )
 
     def ask_later(self, pending: Callable[[], list[PendingRequest]]) -> None:
-        """Find the pending requests out when somebody looks at them: of thousands, a result is often asked for one."""
+        """Read the pending requests when somebody looks at them: there may be thousands."""
         self._pending = pending
         del self.pending_requests
 
@@ -49,7 +49,7 @@ class RunResult:
         return self.pending_requests
 
     def get_outputs(self) -> list[Any]:
-        """The outputs, in order."""
+        """Return the outputs, in order."""
         return self.outputs
 
     async def respond(self, responses: Mapping[RequestId, Any] | Mapping[str, Any]) -> RunResult:

@@ -195,7 +195,7 @@ class Run:
         self._waker.go_on_if_waiting(runner)
 
     def take(self, responses: Answers) -> Sequence[RequestId]:
-        """Take answers, which are delivered when the run moves; gives the requests that they answer."""
+        """Take answers, which are delivered when the run moves; return the requests that they answer."""
         if not isinstance(responses, Mapping):
             raise WrongType(
                 f"responses are a dict of request ids and answers, not a {type(responses).__name__}"
@@ -216,7 +216,7 @@ class Run:
         return runner.questions.take(responses)
 
     async def wait_for_completion(self) -> RunResult:
-        """Wait until the run waits for answers or messages, or is over; raises what it failed with.
+        """Wait until the run waits for answers or messages, or is over; raise the error with which it failed.
 
         One that waits goes on if an answer was left for it by ``storage.respond``. One that only sleeps is waited for;
         raises ``RunTaken`` if someone else woke it.
@@ -233,7 +233,7 @@ class Run:
         return self.result()
 
     def result(self) -> RunResult:
-        """What came of the run so far."""
+        """Return the result of the run so far."""
         outputs = [output.value.load() for output in self.snapshot.outputs]
         result = RunResult(self.run_id, self.status, outputs, [], self.warnings, self.waiting_for, self)
         if not self.status.ended:
