@@ -30,8 +30,8 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.checkpoint.diff import parts
-from holdfast.checkpoint.diff import plan as planning
+from holdfast.checkpoint.diff import comparison as planning
+from holdfast.checkpoint.diff import tree_diff as parts
 from holdfast.ids import Digest, RunId
 from tests.support.durable import Place, Wrapped
 from tests.support.runs import soon

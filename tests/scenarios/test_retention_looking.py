@@ -22,7 +22,7 @@ from holdfast import (
     VerifyReport,
 )
 from holdfast.checkpoint import storage as storage_module
-from holdfast.checkpoint.diff import checkpoints as diffing
+from holdfast.checkpoint.diff import comparison
 from holdfast.checkpoint.maintenance import prune as pruning
 from holdfast.checkpoint.maintenance import verify as verify_module
 from holdfast.checkpoint.read import browser, catalog, paging
@@ -409,7 +409,7 @@ def _looks_once(patch: pytest.MonkeyPatch) -> None:
     async def once(look: Callable[[], Awaitable[Any]]) -> Any:
         return await look()
 
-    for module in (storage_module, browser, catalog, diffing, stored_runs, transfer, pruning):
+    for module in (storage_module, browser, catalog, comparison, stored_runs, transfer, pruning):
         patch.setattr(module, "steadily", once)
 
 

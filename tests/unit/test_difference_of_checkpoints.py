@@ -18,18 +18,16 @@ from hypothesis import strategies as st
 from holdfast import checkpointable
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.codec.registry import TypeRegistry
-from holdfast.checkpoint.diff import alignment
-from holdfast.checkpoint.diff.alignment import gaps
-from holdfast.checkpoint.diff.contents import Verdict, content_of, pieces, pieces_of
+from holdfast.checkpoint.diff import sequence_diff as alignment
+from holdfast.checkpoint.diff.comparison import describe_pair, plan_pair
 from holdfast.checkpoint.diff.difference import Difference, DiffValue
-from holdfast.checkpoint.diff.lines import LONGEST, WIDEST, unified
-from holdfast.checkpoint.diff.pairs import Pair
-from holdfast.checkpoint.diff.parts import MOST, WHOLE, Codecs, compared
-from holdfast.checkpoint.diff.plan import planned
-from holdfast.checkpoint.diff.render import difference_lines
-from holdfast.checkpoint.diff.value_diff import told
-from holdfast.checkpoint.diff.value_tree import Unreadable, bytes_of, same, tree_of
-from holdfast.checkpoint.diff.words import short, short_pair, type_of
+from holdfast.checkpoint.diff.node_text import short, short_pair, type_of
+from holdfast.checkpoint.diff.render import render_difference
+from holdfast.checkpoint.diff.sequence_diff import LONGEST, WIDEST, gaps, unified
+from holdfast.checkpoint.diff.stored_content import Verdict, compare_pieces, content_of, pieces_of
+from holdfast.checkpoint.diff.tree_diff import MOST, WHOLE, Codecs, compare_trees
+from holdfast.checkpoint.diff.value_pairs import Pair
+from holdfast.checkpoint.diff.value_tree import NotATree, bytes_of, same, tree_of
 from holdfast.checkpoint.format.changes import Part, Ref
 from holdfast.errors import CheckpointCorrupt
 from tests.properties.test_codec import CODEC, VALUES
@@ -170,14 +168,14 @@ def test_the_order_of_keys_is_part_of_a_tree() -> None:
 def test_broken_bytes_are_no_tree_or_one_that_can_be_told(data: bytes) -> None:
     try:
         node = tree_of(data)
-    except Unreadable:
+    except NotATree:
         return
     assert short(node)
     assert type_of(node)
 
 
 def test_what_is_nested_too_deeply_is_no_tree() -> None:
-    with pytest.raises(Unreadable):
+    with pytest.raises(NotATree):
         tree_of(b"\x91" * 5000 + b"\xc0")
 
 
@@ -336,18 +334,18 @@ def in_order(value: Any) -> Any:
 def test_the_parts_lead_from_one_value_to_the_other(pair: tuple[Any, Any]) -> None:
     one, other = pair
     old, new = (tree_of(TELLING.encode(value)) for value in pair)
-    found = compared(old, new, Codecs(TELLING, TELLING))
+    found = compare_trees(old, new, Codecs(TELLING, TELLING))
     assert found.complete
     assert bool(found.parts) is not same(old, new)
     assert exact(in_order(applied(one, list(found.parts)))) == exact(in_order(other))
-    assert all(difference_lines(part) for part in found.parts)
+    assert all(render_difference(part) for part in found.parts)
 
 
 @given(PAIRS)
 def test_the_same_is_different_from_either_side(pair: tuple[Any, Any]) -> None:
     old, new = (tree_of(TELLING.encode(value)) for value in pair)
-    there = compared(old, new, Codecs(TELLING, TELLING))
-    back = compared(new, old, Codecs(TELLING, TELLING))
+    there = compare_trees(old, new, Codecs(TELLING, TELLING))
+    back = compare_trees(new, old, Codecs(TELLING, TELLING))
     mirrored = {"added": "removed", "removed": "added"}
 
     def told(parts: tuple[Difference, ...], swap: bool) -> list[str]:
@@ -381,7 +379,7 @@ def test_where_values_differ(one: Any, other: Any, told: list[str]) -> None:
     """Also of a class that nobody declared: what is different is told without it."""
     old, new = tree_of(TELLING.encode(one)), tree_of(TELLING.encode(other))
     for codec in (TELLING, Codec()):
-        assert list(map(str, compared(old, new, Codecs(codec, codec)).parts)) == told
+        assert list(map(str, compare_trees(old, new, Codecs(codec, codec)).parts)) == told
 
 
 @pytest.mark.usefixtures("own_marks")
@@ -391,14 +389,14 @@ def test_fields_that_a_class_has_no_more_or_only_now_are_told() -> None:
         marked = checkpointable(name="Report", version=version)(cls)
         return tree_of(Codec().encode(marked(**fields)))
 
-    found = compared(stored({"a": 1, "b": 2}), stored({"b": 2, "c": 3}, 2), Codecs(Codec(), Codec()))
+    found = compare_trees(stored({"a": 1, "b": 2}), stored({"b": 2, "c": 3}, 2), Codecs(Codec(), Codec()))
     assert list(map(str, found.parts)) == ["- .a: 1", "~ .(version): 1 -> 2", "+ .c: 3"]
 
 
 def test_models_differ_in_which_fields_were_set() -> None:
     codec = Codec(TypeRegistry([("the tests", Model)]))
     one, other = (tree_of(codec.encode(model)) for model in (Model(name="a"), Model(name="a", size=0)))
-    (part,) = compared(one, other, Codecs(codec, codec)).parts
+    (part,) = compare_trees(one, other, Codecs(codec, codec)).parts
     assert str(part) == "+ .(fields that were set)[1]: 'size'"
 
 
@@ -406,22 +404,22 @@ def test_values_that_cannot_be_read_are_compared_by_their_bytes() -> None:
     """They are no encoding of anything, but two of them may still be the same, or not."""
     one, other = (Ref("Report", 2, data=data) for data in (b"\xc1\x01", b"\xc1\x02"))
     codecs = Codecs(Codec(), Codec())
-    assert planned(Pair("state", ("S", "x"), "S['x']", one, one)) is None
+    assert plan_pair(Pair("state", ("S", "x"), "S['x']", one, one)) is None
     for pair, text in [
         (Pair("state", ("S", "x"), "x", one, other), "~ x: <Report, 2 B> -> <Report, 2 B> (not the same)"),
         (Pair("state", ("S", "x"), "x", None, other), "+ x: <Report, 2 B>"),
         (Pair("state", ("S", "x"), "x", one, None), "- x: <Report, 2 B>"),
     ]:
-        job = planned(pair)
+        job = plan_pair(pair)
         assert job is not None
-        assert str(told(job, {}, codecs)) == text
+        assert str(describe_pair(job, {}, codecs)) == text
 
 
 def test_a_part_of_a_class_that_is_not_declared_stands_for_itself() -> None:
     old, new = tree_of(TELLING.encode([])), tree_of(TELLING.encode([Report("a", [])]))
-    (part,) = compared(old, new, Codecs(TELLING, TELLING)).parts
+    (part,) = compare_trees(old, new, Codecs(TELLING, TELLING)).parts
     assert part.new == Report("a", [])
-    (part,) = compared(old, new, Codecs(Codec(), Codec())).parts
+    (part,) = compare_trees(old, new, Codecs(Codec(), Codec())).parts
     assert part.after is not None
     assert not part.after.is_read
     assert repr(part.new) == f"<Report, {part.after.size} B>"
@@ -430,19 +428,19 @@ def test_a_part_of_a_class_that_is_not_declared_stands_for_itself() -> None:
 
 def test_the_parts_are_bounded() -> None:
     old, new = list(range(10_000)), list(range(10_000, 20_000))
-    found = compared(old, new, Codecs(Codec(), Codec()))
+    found = compare_trees(old, new, Codecs(Codec(), Codec()))
     assert len(found.parts) == MOST
     assert not found.complete
     deep: Any = 1
     other: Any = 2
     for _ in range(200):
         deep, other = [deep], [other]
-    (part,) = compared(deep, other, Codecs(Codec(), Codec())).parts
+    (part,) = compare_trees(deep, other, Codecs(Codec(), Codec())).parts
     assert len(part.place) == 32
 
 
 def test_a_part_that_is_big_is_not_given() -> None:
-    (part,) = compared(["a" * WHOLE], ["b" * WHOLE], Codecs(Codec(), Codec())).parts
+    (part,) = compare_trees(["a" * WHOLE], ["b" * WHOLE], Codecs(Codec(), Codec())).parts
     assert repr(part.old) == "<str, 1.0 MB>"
     assert repr(part.new) == "<str, 1.0 MB>"
     assert len(str(part)) < 200
@@ -483,24 +481,24 @@ def test_how_a_value_is_cut_makes_no_difference(one: list[Any], other: list[Any]
     old, new = stored(one, kind), stored(other, kind)
     data = [content_of(kind.__name__, pieces_of(ref), {}) for ref in (old, new)]
     assert data == [PLAIN_CODEC.encode(joined(parts, kind)) for parts in (one, other)]
-    verdict = pieces(old, new).verdict
+    verdict = compare_pieces(old, new).verdict
     if verdict is not Verdict.UNSURE:
         assert (verdict is Verdict.SAME) == (data[0] == data[1])
     whole = Ref(kind.__name__, len(data[0]), data=data[0])
-    assert pieces(whole, old).verdict is not Verdict.DIFFERENT
+    assert compare_pieces(whole, old).verdict is not Verdict.DIFFERENT
 
 
 def test_what_is_empty_is_not_the_same_in_every_type() -> None:
     empty = [Ref(label, 1, data=data) for label, data in (("list", b"\x90"), ("str", b"\xa0"))]
-    assert pieces(*empty).verdict is Verdict.DIFFERENT
-    assert pieces(empty[0], Ref("list", 0, parts=[])).verdict is Verdict.SAME
+    assert compare_pieces(*empty).verdict is Verdict.DIFFERENT
+    assert compare_pieces(empty[0], Ref("list", 0, parts=[])).verdict is Verdict.SAME
 
 
 def test_an_item_that_is_a_list_is_no_slice() -> None:
     """``[[1]]`` and ``[1]``, both stored in one piece each."""
     one = Ref("list", 2, data=PLAIN_CODEC.encode([1]))
     item, piece = Ref("list", 2, parts=[Part(True, one)]), Ref("list", 2, parts=[Part(False, one)])
-    assert pieces(item, piece).verdict is not Verdict.SAME
+    assert compare_pieces(item, piece).verdict is not Verdict.SAME
     assert [content_of("list", pieces_of(ref), {}) for ref in (item, piece)] == [b"\x91\x91\x01", b"\x91\x01"]
 
 

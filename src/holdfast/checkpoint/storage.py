@@ -184,7 +184,7 @@ class CheckpointStorage:
 
         Values that both have are not read, however big they are. The result is data, and text by ``str``.
         """
-        from holdfast.checkpoint.diff.checkpoints import diff_checkpoints
+        from holdfast.checkpoint.diff.comparison import diff_checkpoints
 
         return await diff_checkpoints(
             self.catalog, id_of_checkpoint(checkpoint_a), id_of_checkpoint(checkpoint_b)

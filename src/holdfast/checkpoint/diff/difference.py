@@ -1,4 +1,4 @@
-"""What is different between two checkpoints, as data."""
+"""The difference between two checkpoints as data."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ class DiffValue:
     size: int
     """In bytes, encoded."""
     value: Any
-    """The value itself; where it is big, or of a type that is not declared here, what stands for it in texts."""
+    """The value itself; a stand-in if it is big, or of a type that is not declared here."""
     text: str
-    """What it looks like, in a few words."""
+    """The value in a few words."""
 
     @property
     def is_read(self) -> bool:
-        """Whether ``value`` is the value itself."""
+        """True if ``value`` is the value itself, not a stand-in."""
         return not isinstance(self.value, Unread)
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON; ``value`` is in it if the value is small and JSON can say it exactly."""
+        """Return data for JSON; with ``value`` if the value is small and JSON can express it exactly."""
         given: dict[str, Any] = {"type": self.type, "size": self.size, "text": self.text}
         if self.is_read and self.size <= _IN_JSON and _is_json(self.value):
             given["value"] = self.value
@@ -47,7 +47,7 @@ class DiffValue:
 
 @dataclass(frozen=True)
 class Difference:
-    """Something that one checkpoint has and another has not, or has otherwise.
+    """A value that two checkpoints do not both have, or have in different forms.
 
     >>> seen = Difference("changed", ("Triage", "field", "seen"), "Triage.seen",
     ...                   DiffValue("int", 1, 1, "1"), DiffValue("int", 1, 2, "2"))
@@ -61,18 +61,18 @@ class Difference:
     """``added``, ``removed`` or ``changed``. Of parts also ``reordered`` (the keys of a dict), and, of a list or text
     that begins with much that both have, ``cut`` and ``appended``: what stands there at the end."""
     place: tuple[Any, ...]
-    """Where: ``CheckpointDiff`` says what is in it. Of a part, the keys, indexes, fields and members of sets that lead
-    to it in the new value; that of an item of a list which was removed ends with its index in the old one."""
+    """The place of the value, as described in ``CheckpointDiff``. Of a part, the keys, indexes, fields and members of
+    sets that lead to it in the new value; for a removed item of a list, the last one is its index in the old value."""
     where: str
-    """The same for people."""
+    """The place as text."""
     before: DiffValue | None = None
     after: DiffValue | None = None
     lines: tuple[str, ...] = ()
-    """Of texts with several lines: a unified diff."""
+    """A unified diff, for texts with several lines."""
     parts: tuple[Difference, ...] = ()
-    """Of values that consist of others: those that are different."""
+    """The parts that differ, for values that consist of others."""
     complete: bool = True
-    """Whether ``lines`` and ``parts`` are all; there may be too many."""
+    """False if there are more lines or parts than are given."""
 
     @property
     def old(self) -> Any:
@@ -85,7 +85,7 @@ class Difference:
         return None if self.after is None else self.after.value
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return data for JSON."""
         given: dict[str, Any] = {
             "kind": self.kind,
             "place": [step if _is_json(step) else str(step) for step in self.place],
@@ -104,16 +104,16 @@ class Difference:
         return given
 
     def __str__(self) -> str:
-        from holdfast.checkpoint.diff.render import difference_lines
+        from holdfast.checkpoint.diff.render import render_difference
 
-        return "\n".join(difference_lines(self))
+        return "\n".join(render_difference(self))
 
 
 @dataclass(frozen=True)
 class CheckpointDiff:
-    """What is different between two checkpoints; made by ``storage.diff``.
+    """The difference between two checkpoints; made by ``storage.diff``.
 
-    It is true if anything differs in what they hold. ``str`` gives it as text, ``to_dict`` as data for JSON.
+    It is true if anything differs in what they hold. ``str`` gives text, ``to_dict`` data for JSON.
 
     >>> import asyncio
     >>> from holdfast import InMemoryCheckpointStorage, WorkflowBuilder, WorkflowContext, executor
@@ -150,13 +150,13 @@ class CheckpointDiff:
     messages: tuple[Difference, ...] = ()
     """Places are ``(target, source, request id)``; the source may be None, the request is that of a response."""
     fan_ins: tuple[Difference, ...] = ()
-    """What fan-ins hold. Places are ``(fan-in, source)``."""
+    """The messages that fan-ins hold. Places are ``(fan-in, source)``."""
     pending_requests: tuple[Difference, ...] = ()
     """Places are ``(request id, executor id)``."""
     outputs: tuple[Difference, ...] = ()
     """Places are ``(index, executor id)``."""
     graph: tuple[str, ...] = ()
-    """How the graphs that made them differ, in words."""
+    """The differences of the graphs that made them, as text."""
 
     @property
     def sections(self) -> Mapping[str, tuple[Difference, ...]]:
@@ -168,21 +168,21 @@ class CheckpointDiff:
         return bool(self.graph) or any(self.sections.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return data for JSON."""
         return {
-            "checkpoint_a": _named(self.checkpoint_a),
-            "checkpoint_b": _named(self.checkpoint_b),
+            "checkpoint_a": _describe_checkpoint(self.checkpoint_a),
+            "checkpoint_b": _describe_checkpoint(self.checkpoint_b),
             **{name: [found.to_dict() for found in section] for name, section in self.sections.items()},
             "graph": list(self.graph),
         }
 
     def __str__(self) -> str:
-        from holdfast.checkpoint.diff.render import text_of
+        from holdfast.checkpoint.diff.render import render_diff
 
-        return text_of(self)
+        return render_diff(self)
 
 
-def _named(info: CheckpointInfo) -> dict[str, Any]:
+def _describe_checkpoint(info: CheckpointInfo) -> dict[str, Any]:
     return {
         "checkpoint_id": str(info.checkpoint_id),
         "run_id": str(info.run_id),
@@ -195,7 +195,7 @@ def _named(info: CheckpointInfo) -> dict[str, Any]:
 
 
 def _is_json(value: Any) -> bool:
-    """Whether JSON can say a value so that reading it gives the same again."""
+    """Return True if JSON can express a value so that reading it gives an equal one."""
     waiting: list[Any] = [value]
     while waiting:
         part = waiting.pop()

@@ -1,30 +1,30 @@
-"""The difference between two checkpoints as text, for a terminal."""
+"""Renders the difference between two checkpoints as text for a terminal; imported when a text is asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from holdfast.checkpoint.diff.difference import CheckpointDiff, Difference
-from holdfast.checkpoint.diff.words import in_line
+from holdfast.checkpoint.diff.node_text import in_line
 from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.views import size_text
 from holdfast.engine.status import RunStatus
 
 _MARKS = {"added": "+", "appended": "+", "removed": "-", "cut": "-", "changed": "~", "reordered": "~"}
-# So many entries of a section are shown, and so many lines of each.
+# At most so many entries of a section are shown, and so many lines of each.
 _ENTRIES = 50
 _LINES = 40
 
 
-def text_of(diff: CheckpointDiff) -> str:
-    """The difference as text."""
+def render_diff(diff: CheckpointDiff) -> str:
+    """Return the difference of two checkpoints as text."""
     return "\n".join(_lines(diff))
 
 
 def _lines(diff: CheckpointDiff) -> Iterator[str]:
     one, other = diff.checkpoint_a, diff.checkpoint_b
-    yield f"--- {_named(one)}"
-    yield f"+++ {_named(other)}"
+    yield f"--- {_render_checkpoint(one)}"
+    yield f"+++ {_render_checkpoint(other)}"
     if one.workflow_name != other.workflow_name:
         yield f"(of different workflows: {in_line(one.workflow_name)} and {in_line(other.workflow_name)})"
     elif one.run_id != other.run_id:
@@ -35,7 +35,7 @@ def _lines(diff: CheckpointDiff) -> Iterator[str]:
         if section:
             yield name.replace("_", " ").replace("fan ins", "fan-ins")
         for entry in section[:_ENTRIES]:
-            yield from (f"  {line}" for line in difference_lines(entry))
+            yield from (f"  {line}" for line in render_difference(entry))
         if len(section) > _ENTRIES:
             yield f"  ... and {len(section) - _ENTRIES:,} more"
     if diff.graph:
@@ -43,13 +43,13 @@ def _lines(diff: CheckpointDiff) -> Iterator[str]:
         yield from (f"  {in_line(line)}" for line in diff.graph)
 
 
-def _named(info: CheckpointInfo) -> str:
+def _render_checkpoint(info: CheckpointInfo) -> str:
     status = "" if info.status is RunStatus.RUNNING else f", {info.status}"
     return f"run {in_line(info.run_id)}, checkpoint {info.seq}, {info.phase} {info.superstep}{status}"
 
 
-def difference_lines(entry: Difference) -> list[str]:
-    """A difference as lines of text, not too many."""
+def render_difference(entry: Difference) -> list[str]:
+    """Return one difference as a limited number of lines."""
     lines = [_head(entry), *(f"  {line}" for line in _detail(entry))]
     if len(lines) <= _LINES + 1:
         return lines
@@ -78,13 +78,13 @@ def _detail(entry: Difference) -> Iterator[str]:
         yield line[0] + _printable(line[1:]) if line else line
     for part in entry.parts:
         if not (entry.lines and part.kind in ("cut", "appended")):
-            yield from difference_lines(part)
+            yield from render_difference(part)
     if not entry.complete:
         yield "... and more" if entry.lines or entry.parts else "too big to be compared part by part"
 
 
 def _printable(line: str) -> str:
-    """A line of a stored text, which must not command the terminal."""
+    """Return a line of a stored text without control characters, which could command the terminal."""
     if line.isprintable():
         return line
     return "".join(sign if sign.isprintable() or sign == "\t" else repr(sign)[1:-1] for sign in line)

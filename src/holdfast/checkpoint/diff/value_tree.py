@@ -1,7 +1,7 @@
-"""Encoded values as trees of plain data that need no classes: what the bytes say, and no code of anyone's.
+"""Encoded values as trees of plain data, which need no classes and run no code of users.
 
 A node is None, a bool, int, float, str, bytes, a list of nodes, a dict of nodes by str, or an ``Extension``. A class
-that is not declared here is an extension like any other, so its fields can be told apart all the same.
+that is not declared here is an extension like any other, so its fields can be compared all the same.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class Extension:
         self.code = code
         self.payload = payload
 
-    def opened(self) -> Node:
-        """What is packed in the payload."""
+    def unpack(self) -> Node:
+        """Return the node that is packed in the payload."""
         return unpackb(self.payload, ext_hook=_extension)
 
 
-# Ints and texts that MessagePack cannot hold; whoever looks at them need not know.
+# Ints and texts that MessagePack cannot hold; they become plain ints and texts.
 _AT_ONCE = frozenset({wire.BIG_INT, wire.SURROGATES})
 
 
@@ -43,12 +43,12 @@ def _extension(code: int, payload: bytes) -> Node:
     return FROM_BYTES[code](payload) if code in _AT_ONCE else Extension(code, payload)
 
 
-class Unreadable(Exception):
-    """These bytes are no tree."""
+class NotATree(Exception):
+    """Raised for bytes that are no encoded value."""
 
 
 def tree_of(data: bytes) -> Node:
-    """The tree of an encoded value; raises ``Unreadable``.
+    """Return the tree of an encoded value; raise ``NotATree`` if it cannot be read.
 
     >>> tree_of(b"\\x82\\xa1a\\x01\\xa1b\\xc0")
     {'a': 1, 'b': None}
@@ -57,8 +57,8 @@ def tree_of(data: bytes) -> Node:
         if len(data) > wire.MAX_NESTING and nesting(data) > wire.MAX_NESTING:
             raise ValueError("it is nested too deeply")
         return unpackb(data, ext_hook=_extension)
-    except Exception as error:  # whatever broken bytes raise
-        raise Unreadable(str(error)) from error
+    except Exception as error:  # broken bytes may raise anything
+        raise NotATree(str(error)) from error
 
 
 _TYPES = TypeRegistry()
@@ -66,7 +66,7 @@ _TAKERS: Takers = {**TAKEN, Extension: lambda node: (node.code, node.payload)}
 
 
 def bytes_of(node: Node) -> bytes:
-    """The encoding of a node, as it stood in the value.
+    """Return the encoding of a node, byte for byte as in the value.
 
     >>> bytes_of({"a": [1, -0.0]}) == bytes_of(tree_of(bytes_of({"a": [1, -0.0]})))
     True
@@ -75,7 +75,7 @@ def bytes_of(node: Node) -> bytes:
 
 
 def same(one: Node, other: Node) -> bool:
-    """Whether two nodes are the same to the last bit: 1 is not True, 0.0 not -0.0, a NaN is itself.
+    """Return True if two nodes are equal to the last bit: 1 is not True, 0.0 not -0.0, and a NaN equals itself.
 
     >>> same([1], [1]), same(1, True), same(0.0, -0.0), same(float("nan"), float("nan"))
     (True, False, False, True)
@@ -106,7 +106,7 @@ def same(one: Node, other: Node) -> bool:
 
 
 class Items(NamedTuple):
-    """A value as items in order; only those with the same head can be compared item by item."""
+    """A value as items in order; two such values are compared item by item only if their heads are equal."""
 
     head: Node
     items: Sequence[Node]
@@ -136,10 +136,10 @@ class Members(NamedTuple):
 View: TypeAlias = Items | Pairs | Fields | Members
 
 
-def viewed(node: Node) -> View | None:
-    """What a value consists of; None for one that is not taken apart.
+def view_node(node: Node) -> View | None:
+    """Return the parts of a value; None for one that is not taken apart.
 
-    >>> viewed([1, 2]), viewed(3)
+    >>> view_node([1, 2]), view_node(3)
     (Items(head=None, items=[1, 2]), None)
     """
     if type(node) is list:
@@ -149,10 +149,10 @@ def viewed(node: Node) -> View | None:
     if type(node) is not Extension or node.code not in _VIEWS:
         return None
     try:
-        view = _VIEWS[node.code](node.opened())
-    except Exception:  # whatever broken bytes raise
+        view = _VIEWS[node.code](node.unpack())
+    except Exception:  # broken bytes may raise anything
         return None
-    # A dict is a dict whatever its keys are, so both forms of it have the same head.
+    # Both forms of a dict, with keys of text and with any keys, have the same head.
     return view if node.code == wire.DICT else view._replace(head=[node.code, view.head])
 
 
@@ -199,7 +199,7 @@ def _error(data: Node) -> Fields:
 
 
 def _merged(*held: dict[str, Node]) -> dict[str, Node]:
-    """All fields; one whose name stands twice is told apart by the place where it stands."""
+    """Merge fields; a name that occurs again gets the number of its place."""
     merged: dict[str, Node] = {}
     for place, fields in enumerate(held):
         for name, node in fields.items():

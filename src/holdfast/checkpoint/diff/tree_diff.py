@@ -1,4 +1,4 @@
-"""What is different inside a value: the parts of two trees, down to those that changed."""
+"""Compares the parts of two value trees, down to those that changed."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from holdfast.checkpoint.codec import Codec
-from holdfast.checkpoint.diff.alignment import gaps
 from holdfast.checkpoint.diff.difference import Difference, DiffValue
-from holdfast.checkpoint.diff.lines import Lines, unified
+from holdfast.checkpoint.diff.node_text import short, short_pair, type_of
+from holdfast.checkpoint.diff.sequence_diff import Lines, gaps, unified
 from holdfast.checkpoint.diff.value_tree import (
     Fields,
     Items,
@@ -19,47 +19,46 @@ from holdfast.checkpoint.diff.value_tree import (
     View,
     bytes_of,
     same,
-    viewed,
+    view_node,
 )
-from holdfast.checkpoint.diff.words import short, short_pair, type_of
 from holdfast.checkpoint.format.changes import Ref
 from holdfast.checkpoint.views import Unread
 from holdfast.errors import HoldfastError
 
 WHOLE = 1 << 20
-"""Values up to this size are given, of others the type and the size."""
+"""Values up to this size are given; of others only the type and the size."""
 MOST = 100
-"""At most so many parts are given."""
-# Parts that lie deeper are not taken apart.
+"""At most so many different parts are given."""
+# Parts at greater depth are not taken apart.
 _DEEPEST = 32
 
 
-class Place(NamedTuple):
-    """Where a part is: the steps that lead to it, and the same for people."""
+class PartPlace(NamedTuple):
+    """The place of a part in a value: the steps that lead to it, and their text."""
 
     steps: tuple[Any, ...] = ()
     text: str = ""
 
-    def item(self, index: int) -> Place:
-        """An item of the list here."""
-        return Place((*self.steps, index), f"{self.text}[{index}]")
+    def item(self, index: int) -> PartPlace:
+        """Return the place of an item of the list here."""
+        return PartPlace((*self.steps, index), f"{self.text}[{index}]")
 
-    def key(self, key: Node, codec: Codec) -> Place:
-        """The value of a key of the dict here."""
-        step = key if type(key) is str else given(key, codec).value
-        return Place((*self.steps, step), f"{self.text}[{short(key)}]")
+    def key(self, key: Node, codec: Codec) -> PartPlace:
+        """Return the place of the value of a key of the dict here."""
+        step = key if type(key) is str else make_node_side(key, codec).value
+        return PartPlace((*self.steps, step), f"{self.text}[{short(key)}]")
 
-    def member(self, member: Node, codec: Codec) -> Place:
-        """A member of the set here."""
-        return Place((*self.steps, given(member, codec).value), f"{self.text}{{}}")
+    def member(self, member: Node, codec: Codec) -> PartPlace:
+        """Return the place of a member of the set here."""
+        return PartPlace((*self.steps, make_node_side(member, codec).value), f"{self.text}{{}}")
 
-    def field(self, name: str) -> Place:
-        """A field of the instance here."""
-        return Place((*self.steps, name), f"{self.text}.{name}")
+    def field(self, name: str) -> PartPlace:
+        """Return the place of a field of the instance here."""
+        return PartPlace((*self.steps, name), f"{self.text}.{name}")
 
 
-class Found(NamedTuple):
-    """What is different inside a value."""
+class InnerDiff(NamedTuple):
+    """The differences inside a value."""
 
     parts: tuple[Difference, ...] = ()
     lines: tuple[str, ...] = ()
@@ -67,52 +66,52 @@ class Found(NamedTuple):
 
 
 class Codecs(NamedTuple):
-    """What decodes the values of either side."""
+    """The codecs that decode the values of the old and of the new side."""
 
     old: Codec
     new: Codec
 
 
-def given(node: Node, codec: Codec, text: str | None = None) -> DiffValue:
-    """A node as one side of a difference."""
-    return given_bytes(type_of(node), bytes_of(node), codec, short(node) if text is None else text)
+def make_node_side(node: Node, codec: Codec, text: str | None = None) -> DiffValue:
+    """Make one side of a difference of a node."""
+    return make_side(type_of(node), bytes_of(node), codec, short(node) if text is None else text)
 
 
-def given_bytes(label: str, data: bytes, codec: Codec, text: str) -> DiffValue:
-    """An encoded value as one side of a difference."""
+def make_side(label: str, data: bytes, codec: Codec, text: str) -> DiffValue:
+    """Make one side of a difference of an encoded value."""
     value: Any = Unread(Ref(label, len(data)))
     if len(data) <= WHOLE:
         try:
             value = codec.decode(data)
-        except HoldfastError:  # of a type that is not declared here, or was changed
+        except HoldfastError:  # its type is not declared here, or was changed
             pass
     return DiffValue(label, len(data), value, text)
 
 
-def compared(old: Node, new: Node, codecs: Codecs) -> Found:
-    """What is different inside two values that are known to differ; nothing where they have no parts to compare.
+def compare_trees(old: Node, new: Node, codecs: Codecs) -> InnerDiff:
+    """Return the differences inside two values that are known to differ; none if they have no parts to compare.
 
-    >>> found = compared({"a": 1, "b": [1, 2]}, {"a": 1, "b": [1, 3, 4]}, Codecs(Codec(), Codec()))
+    >>> found = compare_trees({"a": 1, "b": [1, 2]}, {"a": 1, "b": [1, 3, 4]}, Codecs(Codec(), Codec()))
     >>> print(*found.parts, sep="; ")
     ~ ['b'][1]: 2 -> 3; + ['b'][2]: 4
     """
-    parts = list(islice(_Comparison(codecs).parts(Place(), old, new, 0), MOST + 1))
+    parts = list(islice(_TreeComparison(codecs).parts(PartPlace(), old, new, 0), MOST + 1))
     if len(parts) == 1 and parts[0].place == () and parts[0].kind == "changed":
-        return Found((), parts[0].lines, parts[0].complete)
-    return Found(tuple(parts[:MOST]), (), len(parts) <= MOST)
+        return InnerDiff((), parts[0].lines, parts[0].complete)
+    return InnerDiff(tuple(parts[:MOST]), (), len(parts) <= MOST)
 
 
-class _Comparison:
-    """Goes through two trees side by side."""
+class _TreeComparison:
+    """Walks two trees side by side."""
 
     def __init__(self, codecs: Codecs) -> None:
         self._codecs = codecs
 
-    def parts(self, place: Place, old: Node, new: Node, depth: int) -> Iterator[Difference]:
-        """The parts that differ, or the whole where it has none."""
+    def parts(self, place: PartPlace, old: Node, new: Node, depth: int) -> Iterator[Difference]:
+        """Give the parts that differ, or the whole value if it has none."""
         if same(old, new):
             return
-        one, other = (viewed(old), viewed(new)) if depth < _DEEPEST else (None, None)
+        one, other = (view_node(old), view_node(new)) if depth < _DEEPEST else (None, None)
         found = False
         if one is not None and other is not None and type(one) is type(other) and same(one.head, other.head):
             for part in self._inside(place, one, other, depth + 1):
@@ -121,7 +120,7 @@ class _Comparison:
         if not found:
             yield self._changed(place, old, new)
 
-    def _inside(self, place: Place, old: View, new: View, depth: int) -> Iterator[Difference]:
+    def _inside(self, place: PartPlace, old: View, new: View, depth: int) -> Iterator[Difference]:
         if isinstance(old, Items) and isinstance(new, Items):
             yield from self._items(place, old.items, new.items, depth)
         elif isinstance(old, Pairs) and isinstance(new, Pairs):
@@ -132,7 +131,7 @@ class _Comparison:
             yield from self._members(place, old.members, new.members)
 
     def _items(
-        self, place: Place, old: Sequence[Node], new: Sequence[Node], depth: int
+        self, place: PartPlace, old: Sequence[Node], new: Sequence[Node], depth: int
     ) -> Iterator[Difference]:
         for gap in gaps([bytes_of(item) for item in old], [bytes_of(item) for item in new]):
             common = min(gap.stop - gap.start, gap.other_stop - gap.other_start)
@@ -146,7 +145,7 @@ class _Comparison:
 
     def _pairs(
         self,
-        place: Place,
+        place: PartPlace,
         old: Sequence[tuple[Node, Node]],
         new: Sequence[tuple[Node, Node]],
         depth: int,
@@ -167,11 +166,11 @@ class _Comparison:
                 "reordered",
                 place.steps,
                 place.text,
-                given([key for key, _ in old], self._codecs.old),
-                given([key for key, _ in new], self._codecs.new),
+                make_node_side([key for key, _ in old], self._codecs.old),
+                make_node_side([key for key, _ in new], self._codecs.new),
             )
 
-    def _fields(self, place: Place, old: Fields, new: Fields, depth: int) -> Iterator[Difference]:
+    def _fields(self, place: PartPlace, old: Fields, new: Fields, depth: int) -> Iterator[Difference]:
         for name, part in old.fields.items():
             if name not in new.fields:
                 yield self._removed(place.field(name), part)
@@ -181,7 +180,7 @@ class _Comparison:
             else:
                 yield self._added(place.field(name), part)
 
-    def _members(self, place: Place, old: Sequence[Node], new: Sequence[Node]) -> Iterator[Difference]:
+    def _members(self, place: PartPlace, old: Sequence[Node], new: Sequence[Node]) -> Iterator[Difference]:
         before = {bytes_of(member): member for member in old}
         after = {bytes_of(member): member for member in new}
         for name, member in before.items():
@@ -191,13 +190,13 @@ class _Comparison:
             if name not in before:
                 yield self._added(place.member(member, self._codecs.new), member)
 
-    def _added(self, place: Place, node: Node) -> Difference:
-        return Difference("added", *place, after=given(node, self._codecs.new))
+    def _added(self, place: PartPlace, node: Node) -> Difference:
+        return Difference("added", *place, after=make_node_side(node, self._codecs.new))
 
-    def _removed(self, place: Place, node: Node) -> Difference:
-        return Difference("removed", *place, given(node, self._codecs.old))
+    def _removed(self, place: PartPlace, node: Node) -> Difference:
+        return Difference("removed", *place, make_node_side(node, self._codecs.old))
 
-    def _changed(self, place: Place, old: Node, new: Node) -> Difference:
+    def _changed(self, place: PartPlace, old: Node, new: Node) -> Difference:
         lines = Lines(())
         if type(old) is str and type(new) is str and ("\n" in old or "\n" in new):
             lines = unified(old, new)
@@ -205,8 +204,8 @@ class _Comparison:
         return Difference(
             "changed",
             *place,
-            given(old, self._codecs.old, before),
-            given(new, self._codecs.new, after),
+            make_node_side(old, self._codecs.old, before),
+            make_node_side(new, self._codecs.new, after),
             lines.lines,
             complete=lines.complete,
         )

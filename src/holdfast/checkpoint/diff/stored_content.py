@@ -1,4 +1,4 @@
-"""The contents of stored values: whether two are the same, told by their names where these tell."""
+"""The content of stored values in pieces: compares two by the names of their pieces, without reading them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _EMPTY: Mapping[str, Any] = {"str": "", "bytes": b""}
 
 
 class Verdict(Enum):
-    """Whether two values are the same, as far as their names tell."""
+    """The result of comparing two values by their names."""
 
     SAME = "same"
     DIFFERENT = "different"
     UNSURE = "unsure"
-    """They are cut into other pieces, so these must be read."""
+    """They are cut into different pieces, which must be read."""
 
 
-class Pieces(NamedTuple):
-    """Two values as pieces: those with which both begin, and what follows in each."""
+class PiecePair(NamedTuple):
+    """Two values in pieces: those with which both begin, and the rest of each."""
 
     shared: Sequence[Part]
     old: Sequence[Part]
@@ -35,7 +35,7 @@ class Pieces(NamedTuple):
 
     @property
     def verdict(self) -> Verdict:
-        """Whether the values are the same."""
+        """True if the values are the same."""
         if not self.old and not self.new:
             return Verdict.SAME
         if not self.old or not self.new or (_is_one(self.old) and _is_one(self.new)):
@@ -44,7 +44,7 @@ class Pieces(NamedTuple):
 
     @property
     def shared_size(self) -> int:
-        """How much both begin with, in bytes."""
+        """The size of the pieces with which both begin, in bytes."""
         return sum(part.ref.size for part in self.shared)
 
 
@@ -52,27 +52,27 @@ def _is_one(pieces: Sequence[Part]) -> bool:
     return len(pieces) == 1 and not pieces[0].is_item
 
 
-def pieces(old: Ref, new: Ref) -> Pieces:
-    """Two values as pieces.
+def compare_pieces(old: Ref, new: Ref) -> PiecePair:
+    """Cut two values into pieces and find those with which both begin.
 
     >>> hello, again = Ref("str", 6, data=b"\\xa5hello"), Ref("str", 6, data=b"\\xa5again")
     >>> grown = Ref("str", 12, parts=[Part(False, hello), Part(False, again)])
-    >>> pieces(hello, grown).new == [Part(False, again)], pieces(hello, grown).verdict.value
+    >>> compare_pieces(hello, grown).new == [Part(False, again)], compare_pieces(hello, grown).verdict.value
     (True, 'different')
     """
     before, after = pieces_of(old), pieces_of(new)
     if not before and not after and old.label != new.label:  # an empty list is not an empty text
-        return Pieces((), [Part(False, old)], [Part(False, new)])
+        return PiecePair((), [Part(False, old)], [Part(False, new)])
     common = 0
     for one, other in zip(before, after, strict=False):
         if one.is_item != other.is_item or name_of(one.ref) != name_of(other.ref):
             break
         common += 1
-    return Pieces(before[:common], before[common:], after[common:])
+    return PiecePair(before[:common], before[common:], after[common:])
 
 
 def pieces_of(ref: Ref) -> list[Part]:
-    """A value as pieces that have no parts; what is empty is left out."""
+    """Return the pieces of a value that have no parts themselves, without empty ones."""
     return [part for part in _leaves(Part(False, ref)) if not _is_empty(part)]
 
 
@@ -93,7 +93,7 @@ def _is_empty(part: Part) -> bool:
 
 
 def name_of(ref: Ref) -> bytes:
-    """The name of a content: the same name, the same content; the other way round unless it is cut otherwise."""
+    """Return the name of a content: equal names mean equal contents, and the reverse if both are cut alike."""
     if ref.parts is not None:
         return digest_of(b"".join(bytes([part.is_item]) + name_of(part.ref) for part in pieces_of(ref)))
     if ref.digest is not None:
@@ -103,12 +103,12 @@ def name_of(ref: Ref) -> bytes:
 
 
 def sizes_of(parts: Sequence[Part]) -> dict[Digest, int]:
-    """The blobs that hold the content of pieces, with their sizes."""
+    """Return the blobs that hold the content of pieces, with their sizes."""
     return sizes_in(part.ref for part in parts)
 
 
 def content_of(label: str, parts: Sequence[Part], content: Mapping[Digest, bytes]) -> bytes:
-    """The encoding of a value that consists of these pieces."""
+    """Return the encoded value that consists of these pieces."""
     try:
         data = [_data(part.ref, content) for part in parts]
         if _is_one(parts):
@@ -118,7 +118,7 @@ def content_of(label: str, parts: Sequence[Part], content: Mapping[Digest, bytes
                 slices.listed([one]) if part.is_item else one for part, one in zip(parts, data, strict=True)
             ]
             return slices.joined([slices.listed([]), *items])
-        # Not without decoding them: a text with lone surrogates has another form.
+        # They are decoded because a text with lone surrogates has another form.
         return _PLAIN.encode(_EMPTY[label].join(map(_PLAIN.decode, data)))
     except (AssertionError, KeyError, TypeError, ValueError, IndexError) as error:
         raise CheckpointCorrupt(

@@ -1,4 +1,4 @@
-"""Nodes in a few words: what a value looks like, and of which type it is."""
+"""Short texts of nodes: a value in a few words, and its type."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.checkpoint.diff.value_tree import (
     Node,
     Pairs,
     bytes_of,
-    viewed,
+    view_node,
 )
 from holdfast.checkpoint.views import size_text
 
@@ -56,14 +56,14 @@ _BRACKETS = {
     wire.FROZENSET: ("frozenset({", "})"),
     wire.DICT: ("", ""),
 }
-# A text may be so much longer than there is room.
+# A text may be so much longer than the room for it.
 _SLACK = 8
-# Of more bits only the size is told; Python refuses to write very long ints.
+# Of ints with more bits only the size is given; Python refuses to write very long ones.
 _LONG_INT = 200
 
 
 def in_line(text: str) -> str:
-    """A text of users as a part of one line.
+    """Return a text of users so that it fits into one line.
 
     >>> print(in_line("Logs"), in_line("a\\nb"))
     Logs 'a\\nb'
@@ -72,7 +72,7 @@ def in_line(text: str) -> str:
 
 
 def type_of(node: Node) -> str:
-    """The type of a node, for people.
+    """Return the type of a node, for people.
 
     >>> type_of([1]), type_of(None), type_of(Extension(wire.DECIMAL, b"1.5"))
     ('list', 'NoneType', 'Decimal')
@@ -86,29 +86,29 @@ def type_of(node: Node) -> str:
 
 def _name(node: Extension) -> str:
     try:
-        return str(node.opened()[0])
+        return str(node.unpack()[0])
     except Exception:  # whatever broken bytes raise
         return "value"
 
 
 def short(node: Node, room: int = 60) -> str:
-    """A node in about so many characters; of a larger one what it begins with.
+    """Return a node as text of about ``room`` characters; a larger one is cut.
 
     >>> short({"a": [1, 2.5, None]}), short("x" * 100, 8), short(list(range(100)), 12)
     ("{'a': [1, 2.5, None]}", "'xxxxxxxx…'", '[0, 1, 2, 3, 4, 5, 6…')
     """
     words: list[str] = []
-    teller = _Teller(room)
-    for word in teller.words(node):
-        if words and len(word) > teller.left + _SLACK:
+    writer = _NodeWriter(room)
+    for word in writer.words(node):
+        if words and len(word) > writer.left + _SLACK:
             return "".join(words) + "…"
         words.append(word)
-        teller.left -= len(word)
+        writer.left -= len(word)
     return "".join(words)
 
 
 def short_pair(old: Node, new: Node, room: int = 60) -> tuple[str, str]:
-    """Two nodes in a few words; of long texts what stands around the first difference.
+    """Return two nodes as short texts; of long texts the part around the first difference.
 
     >>> short_pair("a" * 99 + "b", "a" * 99 + "c", 9)
     ("'…aaab'", "'…aaac'")
@@ -130,7 +130,7 @@ def _from(text: Any, start: int, room: int) -> str:
 
 
 def _first_difference(one: Any, other: Any) -> int:
-    """How many characters two texts have in common at their beginning."""
+    """Return the number of characters with which both texts begin."""
     known, unknown = 0, min(len(one), len(other)) + 1
     while unknown - known > 1:
         middle = (known + unknown) // 2
@@ -141,14 +141,14 @@ def _first_difference(one: Any, other: Any) -> int:
     return known
 
 
-class _Teller:
-    """Tells a node word by word; of a text only what there is room for."""
+class _NodeWriter:
+    """Writes a node word by word; of a text only as much as there is room for."""
 
     def __init__(self, room: int) -> None:
         self.left = room
 
     def words(self, node: Node) -> Iterator[str]:
-        """The words of a node; nobody takes more than there is room for."""
+        """Give the words of a node; the caller stops when there is no more room."""
         kind = type(node)
         if kind is str or kind is bytes:
             room = max(self.left, _SLACK)
@@ -166,7 +166,7 @@ class _Teller:
             yield repr(node)
 
     def _extension(self, node: Extension) -> Iterator[str]:
-        view = viewed(node)
+        view = view_node(node)
         if view is None:
             yield _other(node)
             return
@@ -215,15 +215,15 @@ class _Teller:
 
 
 def _other(node: Extension) -> str:
-    """A value that is not taken apart: one of the standard library, a member of an enum, an array."""
+    """Return the text of a value that is not taken apart: of the standard library, an enum member or an array."""
     try:
         if node.code == wire.MEMBER:
-            return "{}.{}".format(*node.opened())
+            return "{}.{}".format(*node.unpack())
         if node.code in (wire.FLAG, wire.PATH):
-            name, value = node.opened()
+            name, value = node.unpack()
             return f"{name}({value!r})"
         if node.code in (wire.ARRAY, wire.SCALAR):
-            kind, *_ = node.opened()
+            kind, *_ = node.unpack()
             return f"<{type_of(node)} of {kind}, {size_text(len(node.payload))}>"
         return repr(_PLAIN.decode(bytes_of(node)))
     except Exception:  # a text about values must not fail because of one

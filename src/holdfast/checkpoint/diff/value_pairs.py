@@ -1,22 +1,22 @@
-"""What stands in two checkpoints at the same place, section by section."""
+"""Pairs of values that stand at the same place in two checkpoints, section by section."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from holdfast.checkpoint.diff.alignment import gaps
-from holdfast.checkpoint.diff.contents import name_of
-from holdfast.checkpoint.diff.words import in_line
+from holdfast.checkpoint.diff.node_text import in_line
+from holdfast.checkpoint.diff.sequence_diff import gaps
+from holdfast.checkpoint.diff.stored_content import name_of
 from holdfast.checkpoint.format.changes import Ref
 from holdfast.checkpoint.format.manifest import Manifest
 
-# The private scopes of an executor that hold something of the user's, and what they are called.
+# The private scopes of an executor that hold values of users, with their names for people.
 _PRIVATE = {"": "private", "state": "state", "fields": "field"}
 
 
 class Pair(NamedTuple):
-    """What two checkpoints have at a place; one of them may have nothing there."""
+    """The values of two checkpoints at one place; one of them may have none there."""
 
     section: str
     place: tuple[Any, ...]
@@ -24,11 +24,11 @@ class Pair(NamedTuple):
     old: Ref | None
     new: Ref | None
     forms: tuple[bytes, bytes] | None = None
-    """Of a request whose answers have another type now: the encoded types."""
+    """The encoded types of the answers to a request, if they differ."""
 
 
 class _Item(NamedTuple):
-    """One of several values in order; who must be the same for a value to be a changed one, not another."""
+    """One of several values in order; a value counts as changed, not as another one, only if ``who`` is the same."""
 
     place: tuple[Any, ...]
     where: str
@@ -41,7 +41,7 @@ _Groups: TypeAlias = Mapping[tuple[str, ...], Sequence[_Item]]
 
 
 def pairs_of(old: Manifest, new: Manifest) -> Iterator[Pair]:
-    """Everything that two checkpoints hold, in pairs; what stands in order is only given where it is not the same."""
+    """Give all values of two checkpoints in pairs; of values in order only those that are not the same."""
     yield from _keyed("state", _shared(old), _shared(new))
     yield from _keyed("executor_states", _private(old), _private(new))
     yield from _in_order("messages", _messages(old), _messages(new))
@@ -142,7 +142,7 @@ def _in_order(section: str, old: _Groups, new: _Groups) -> Iterator[Pair]:
 
 
 def _matched(old: Sequence[_Item], new: Sequence[_Item]) -> Iterator[tuple[_Item | None, _Item | None]]:
-    """What was removed, changed and added; those that are at least of the same sender may be changed ones."""
+    """Give removed, changed and added values; two values are a changed one if they have the same sender."""
     for gap in gaps([_identity(item) for item in old], [_identity(item) for item in new]):
         before, after = old[gap.start : gap.stop], new[gap.other_start : gap.other_stop]
         yield from _by_sender(before, after)
