@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ormsgpack import Ext, packb
 
 from holdfast.checkpoint.codec import Codec
-from holdfast.checkpoint.codec.nesting import nesting
+from holdfast.checkpoint.codec.reader import measure_nesting
 from holdfast.checkpoint.codec.registry import TypeRegistry
 from holdfast.errors import CheckpointCorrupt, NotCheckpointable, UnknownType
 from tests.unit.test_codec_exact import exact
@@ -213,7 +213,7 @@ def test_extensions_of_the_wrong_content_are_read_or_refused(code: int, content:
 
 @given(st.binary(max_size=100))
 def test_nesting_is_told_of_any_bytes(data: bytes) -> None:
-    assert 0 <= nesting(data) <= max(len(data), 0)
+    assert 0 <= measure_nesting(data) <= max(len(data), 0)
 
 
 def depth(value: Any) -> int:
@@ -226,7 +226,7 @@ def depth(value: Any) -> int:
 
 @given(PARTS)
 def test_nesting_is_how_deep_plain_data_is(value: Any) -> None:
-    assert nesting(packb(value)) == depth(value)
+    assert measure_nesting(packb(value)) == depth(value)
 
 
 @given(st.floats())

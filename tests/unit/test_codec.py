@@ -726,16 +726,16 @@ def test_numpy_must_be_there_to_read_arrays(codec: Codec, monkeypatch: pytest.Mo
         codec.decode_form(form)
 
 
-@pytest.mark.parametrize("method", ["taken", "built"])
+@pytest.mark.parametrize("method", ["take_apart", "rebuild"])
 def test_an_interrupt_is_not_swallowed(codec: Codec, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: Any) -> None:
         raise KeyboardInterrupt
 
     data = codec.encode([Plain(1)])
     monkeypatch.setattr(RecordShape, method, interrupted)
-    monkeypatch.setattr(PlainShape, "built", interrupted)
+    monkeypatch.setattr(PlainShape, "rebuild", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        codec.decode(data) if method == "built" else Codec(codec.types).encode([Plain(1)])
+        codec.decode(data) if method == "rebuild" else Codec(codec.types).encode([Plain(1)])
 
 
 def test_bytes_with_something_behind_them_are_no_encoding(codec: Codec) -> None:

@@ -16,7 +16,7 @@ import pytest
 from ormsgpack import Ext, packb
 
 from holdfast.checkpoint.codec import Codec, standard, wire
-from holdfast.checkpoint.codec.nesting import nesting
+from holdfast.checkpoint.codec.reader import measure_nesting
 from holdfast.checkpoint.codec.registry import TypeRegistry
 from holdfast.errors import CheckpointCorrupt, NotCheckpointable, UnknownType
 
@@ -319,7 +319,7 @@ def nested(floors: int, lists: int, text: str) -> Any:
 def test_what_can_be_written_can_be_read(codec: Codec) -> None:
     value = nested(60, 50, "x" * 2000)
     data = codec.encode(value)
-    assert nesting(data) == 60 * (50 + 2)
+    assert measure_nesting(data) == 60 * (50 + 2)
     assert codec.encode(codec.decode(data)) == data  # comparing the values would exhaust the stack
 
 
@@ -334,7 +334,7 @@ def test_nesting_is_counted_through_all_kinds_of_headers(levels: int) -> None:
     value: Any = {"a" * 300: [b"x" * 300, 1.5, 2**40, -(2**40), 300, 70_000, True, None] * 20}
     for _ in range(levels):
         value = [{"k": value, "more": list(range(20))}, "text" * 10]
-    assert nesting(packb(value)) == 2 * levels + 2
+    assert measure_nesting(packb(value)) == 2 * levels + 2
 
 
 def test_large_data_is_read_in_any_thread(codec: Codec) -> None:

@@ -1,5 +1,5 @@
-"""Values to bytes and back, by an allow-list of types."""
+"""Turns values into bytes and back, by an allow-list of types."""
 
-from holdfast.checkpoint.codec.values import Codec
+from holdfast.checkpoint.codec.codec import Codec
 
 __all__ = ["Codec"]

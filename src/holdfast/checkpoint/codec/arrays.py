@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from holdfast.checkpoint.codec import wire
-from holdfast.checkpoint.codec.refused import Malformed, Refused, Unknown
+from holdfast.checkpoint.codec.refusals import Malformed, NotStorable, Unknown
 
 _KINDS = frozenset("biufcmMSUV")
 _MOST_DIMENSIONS = 64
@@ -15,15 +15,15 @@ _MOST_EMPTY = 1 << 20  # items that take no bytes: of these a few bytes could cl
 
 
 def is_numpy(cls: type) -> bool:
-    """Whether values of a class are arrays or scalars of numpy, not of something derived from them."""
+    """Return True if values of a class are arrays or scalars of numpy, not of something derived from them."""
     numpy = sys.modules.get("numpy")
     return numpy is not None and (
         cls is numpy.ndarray or (issubclass(cls, numpy.generic) and cls.__module__ == "numpy")
     )
 
 
-def taken(value: Any) -> tuple[int, list[Any]]:
-    """An array or scalar as plain data."""
+def take_apart(value: Any) -> tuple[int, list[Any]]:
+    """Take an array or scalar apart into plain data."""
     numpy = sys.modules["numpy"]
     described = _described(value.dtype)
     # Not by their own tobytes, which leaves NULs at the end out.
@@ -38,7 +38,7 @@ def taken(value: Any) -> tuple[int, list[Any]]:
     if type(value) is not numpy.ndarray:
         return wire.SCALAR, [described, content.tobytes()]
     if not value.dtype.itemsize and value.size > _MOST_EMPTY:
-        raise Refused(
+        raise NotStorable(
             f"a numpy array of type {value.dtype} with {value.size:,} items is not checkpointable; "
             f"use a type of fixed size above 0, or its shape"
         )
@@ -48,20 +48,20 @@ def taken(value: Any) -> tuple[int, list[Any]]:
 
 
 def _described(dtype: Any) -> Any:
-    """A type as ``.npy`` files have it; ``Refused`` for one that would come back as another."""
+    """Describe a type as ``.npy`` files do; raise ``NotStorable`` for one that would come back as another."""
     form = sys.modules["numpy"].lib.format
     if dtype.hasobject or dtype.kind not in _KINDS:
-        raise Refused(
+        raise NotStorable(
             f"a numpy array of type {dtype} is not checkpointable; use a type of fixed size, or a list of its items"
         )
     if _has_metadata(dtype):
-        raise Refused(
+        raise NotStorable(
             f"a numpy array of type {dtype} with metadata is not checkpointable; keep the metadata beside it"
         )
     try:
         described = form.dtype_to_descr(dtype)
     except ValueError as error:
-        raise Refused(
+        raise NotStorable(
             f"a numpy array of type {dtype} is not checkpointable: {error}; reorder its fields"
         ) from error
     found = form.descr_to_dtype(described)
@@ -69,7 +69,7 @@ def _described(dtype: Any) -> Any:
         described = dtype.str[0] + dtype.char  # C has two types of one size: long and long long
         found = form.descr_to_dtype(described)
     if found != dtype or found.type is not dtype.type:
-        raise Refused(
+        raise NotStorable(
             f"a numpy array of type {dtype} would come back as another type, so it is not checkpointable; "
             f"use .astype(...) with a type of numpy itself"
         )
@@ -102,7 +102,7 @@ def _dtype(described: Any) -> Any:
 
 
 def array_of(data: Any) -> Any:
-    """The array of such data; it owns its memory."""
+    """Build an array of plain data; it owns its memory."""
     described, order, shape, content, *locked = data
     dtype = _dtype(described)
     if (
@@ -130,7 +130,7 @@ def array_of(data: Any) -> Any:
 
 
 def scalar_of(data: Any) -> Any:
-    """The scalar of such data."""
+    """Build a scalar of plain data."""
     described, content = data
     dtype = _dtype(described)
     if type(content) is not bytes or dtype.itemsize != len(content):

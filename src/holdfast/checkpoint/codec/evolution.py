@@ -1,16 +1,16 @@
-"""Bringing the fields that were stored to the fields that a class has today."""
+"""Turns stored fields into the fields that a class has today."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
-from holdfast.checkpoint.codec.refused import Unknown
+from holdfast.checkpoint.codec.refusals import Unknown
 from holdfast.checkpoint.codec.registry import Mark, mark_of
 
 
 class Evolution(NamedTuple):
-    """What decides how stored fields become those of today."""
+    """The name, mark and fields of a class, which decide how stored fields are upgraded."""
 
     name: str
     mark: Mark
@@ -18,12 +18,12 @@ class Evolution(NamedTuple):
 
     @classmethod
     def of(cls, name: str, kept: type, fields: Iterable[str]) -> Evolution:
-        """The evolution of a class, by what ``@checkpointable`` says of it."""
+        """Return the evolution of a class, with the settings of ``@checkpointable``."""
         return cls(name, mark_of(kept) or Mark(name), frozenset(fields))
 
-    def renewed(self, version: int, fields: dict[str, Any]) -> dict[str, Any]:
-        """The stored fields after ``upgrade``, or as they are where it is not asked; raises for unknown ones."""
-        fields = self.upgraded(version, fields, strange=not fields.keys() <= self.fields)
+    def renew(self, version: int, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the stored fields after ``upgrade``, if needed; raise for fields that the class does not have."""
+        fields = self.upgrade(version, fields, strange=not fields.keys() <= self.fields)
         for name in fields:
             if name not in self.fields:
                 raise Unknown(
@@ -32,10 +32,10 @@ class Evolution(NamedTuple):
                 )
         return fields
 
-    def completed(
+    def complete(
         self, version: int, fields: dict[str, Any], unset: Collection[str], default: Callable[[str], Any]
     ) -> dict[str, Any]:
-        """The fields with defaults for those that are missing, but for those that were not set when stored.
+        """Return the fields with defaults for missing ones, except those that were not set when stored.
 
         ``default`` gives one or raises ``LookupError``.
         """
@@ -53,8 +53,8 @@ class Evolution(NamedTuple):
                 ) from None
         return completed
 
-    def upgraded(self, version: int, fields: dict[str, Any], *, strange: bool = False) -> dict[str, Any]:
-        """The fields after ``upgrade``, which is asked for an older version and for ``strange`` fields."""
+    def upgrade(self, version: int, fields: dict[str, Any], *, strange: bool = False) -> dict[str, Any]:
+        """Return the fields after ``upgrade``, which is called for an older version and for ``strange`` fields."""
         mark = self.mark
         if version > mark.version:
             raise Unknown(
@@ -69,4 +69,4 @@ class Evolution(NamedTuple):
             raise Unknown(f"the upgrade of {self.name} from version {version} failed: {error!r}") from error
         if type(upgraded) is not dict:
             raise Unknown(f"the upgrade of {self.name} must return a dict of fields, not {upgraded!r}")
-        return dict(upgraded)  # which becomes the instance's own
+        return dict(upgraded)  # a copy, which the instance will own

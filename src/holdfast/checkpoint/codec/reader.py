@@ -1,29 +1,29 @@
-"""Bytes to values: what is plain at native speed, extensions by tables; nothing is imported or run by name."""
+"""Bytes to values: plain data at native speed, extensions by tables; nothing is imported or run by name."""
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 from ormsgpack import unpackb
 
-from holdfast.checkpoint.codec import arrays, failures, wire
-from holdfast.checkpoint.codec.nesting import NATIVE_DEPTH, nesting
-from holdfast.checkpoint.codec.refused import Malformed, Refused, Unknown
+from holdfast.checkpoint.codec import arrays, exceptions, wire
+from holdfast.checkpoint.codec.refusals import Malformed, NotStorable, Unknown
 from holdfast.checkpoint.codec.registry import TypeRegistry
 from holdfast.checkpoint.codec.shapes import Shape, shape_of
 from holdfast.checkpoint.codec.standard import FROM_BYTES, FROM_DATA
 
 _FROM_DATA = {
     **FROM_DATA,
-    wire.STANDARD_ERROR: failures.built,
+    wire.STANDARD_ERROR: exceptions.rebuild,
     wire.ARRAY: arrays.array_of,
     wire.SCALAR: arrays.scalar_of,
 }
 _OF_CLASSES = frozenset({wire.RECORD, wire.MODEL, wire.MEMBER, wire.FLAG, wire.ERROR})
 
 
-class Reader:
-    """Reads one value; ``shapes`` is shared between readers and holds what was found out about classes."""
+class ValueReader:
+    """Reads one value; ``shapes`` is a cache that readers share."""
 
     # Defaults on the class: a reader is made for each value, and most need none of them.
     _depth = 0  # how many extensions are being read around each other
@@ -38,11 +38,11 @@ class Reader:
         self._data = data if self._length > wire.MAX_NESTING else None
 
     def extension(self, code: int, payload: bytes) -> Any:
-        """The value of an extension; called back by the native reader, which hides what is raised here."""
+        """Return the value of an extension; called by the native reader, which hides errors that are raised here."""
         try:
             if code in _OF_CLASSES:
                 data = self._packed(payload)
-                return self._shape(data).built(code, data)
+                return self._shape(data).rebuild(code, data)
             flat = FROM_BYTES.get(code)
             if flat is not None:
                 return flat(payload)
@@ -66,13 +66,13 @@ class Reader:
         return value
 
     def _packed_deep(self, payload: bytes, data: bytes) -> Any:
-        """What a payload holds, with an eye on the stack."""
+        """Unpack a payload, and check that its nesting cannot exhaust the stack."""
         outer, levels = self._length, self._levels
         length = self._length = len(payload)
         # Each array or map around the payload took a byte of what is around it.
         self._levels = levels + min(NATIVE_DEPTH, outer - length)
         if self._levels + min(NATIVE_DEPTH, length) > wire.MAX_NESTING:
-            if nesting(data) > wire.MAX_NESTING:
+            if measure_nesting(data) > wire.MAX_NESTING:
                 raise Malformed("it is nested too deeply")
             self._data = None
         value = unpackb(payload, ext_hook=self.extension)
@@ -93,6 +93,76 @@ class Reader:
         if found is None:
             try:
                 found = self._shapes[cls] = shape_of(cls, name)
-            except Refused as refused:
+            except NotStorable as refused:
                 raise Unknown(f"the data has the type {name!r}, but {refused}") from None
         return found
+
+
+NATIVE_DEPTH = 1023
+"""The depth of arrays and maps that the native reader takes at once."""
+
+# The length of what follows the first byte: (bytes that hold the length, bytes before the content).
+_SIZED = {
+    0xC4: (1, 0), 0xC5: (2, 0), 0xC6: (4, 0),
+    0xC7: (1, 1), 0xC8: (2, 1), 0xC9: (4, 1),
+    0xD9: (1, 0), 0xDA: (2, 0), 0xDB: (4, 0),
+}  # fmt: skip
+_FIXED = {0xCA: 4, 0xCB: 8, 0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8, 0xD0: 1, 0xD1: 2, 0xD2: 4, 0xD3: 8}
+_FIX_EXT = {0xD4: 1, 0xD5: 2, 0xD6: 4, 0xD7: 8, 0xD8: 16}
+_COUNTED = {0xDC: (">H", 1), 0xDD: (">I", 1), 0xDE: (">H", 2), 0xDF: (">I", 2)}
+
+
+def measure_nesting(data: bytes) -> int:
+    """Return the number of arrays, maps and extensions around the innermost value; stops above ``MAX_NESTING``.
+
+    The native reader needs stack for each array and map, and again for each packed extension: hostile data of a few
+    kilobytes could exhaust it. So data that could be deep is measured, without recursion, before it is read.
+
+    >>> measure_nesting(b"\\x91\\x91\\xc0"), measure_nesting(b"\\xc0")
+    (2, 0)
+    """
+    deepest, position, size = 0, 0, len(data)
+    open_items = [1]  # how many values are still to come in each array or map
+    while open_items and position < size:
+        open_items[-1] -= 1
+        count, position = _entered(data, position)
+        if count:
+            open_items.append(count)
+            deepest = max(deepest, len(open_items) - 1)
+            if deepest > wire.MAX_NESTING:
+                return deepest
+        while open_items and open_items[-1] <= 0:
+            open_items.pop()
+    return deepest
+
+
+def _entered(data: bytes, position: int) -> tuple[int, int]:
+    """Return the number of values in the value at ``position``, and the position of the next one."""
+    first, position = data[position], position + 1
+    if first <= 0x7F or first >= 0xE0:
+        return 0, position
+    if first <= 0x8F:
+        return 2 * (first & 0x0F), position
+    if first <= 0x9F:
+        return first & 0x0F, position
+    if first <= 0xBF:
+        return 0, position + (first & 0x1F)
+    if first in _COUNTED:
+        form, each = _COUNTED[first]
+        width = struct.calcsize(form)
+        return each * int.from_bytes(data[position : position + width], "big"), position + width
+    if first in _FIX_EXT:
+        return _extension(data[position : position + 1], position + 1, _FIX_EXT[first])
+    if first in _SIZED:
+        width, more = _SIZED[first]
+        length = int.from_bytes(data[position : position + width], "big")
+        position += width
+        if more:
+            return _extension(data[position : position + 1], position + 1, length)
+        return 0, position + length
+    return 0, position + _FIXED.get(first, 0)
+
+
+def _extension(code: bytes, start: int, length: int) -> tuple[int, int]:
+    """Return the same for an extension: a packed one holds one value, its payload, others none."""
+    return (0, start + length) if not code or code[0] in wire.FLAT else (1, start)

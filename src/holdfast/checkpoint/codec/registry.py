@@ -1,4 +1,4 @@
-"""Which classes may be read from stored data, and under which names."""
+"""The classes that may be read from stored data, by the names that they have there."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeVar, overload
 
-from holdfast.checkpoint.codec.declared import declared_forms
-from holdfast.checkpoint.codec.reach import classes_in, field_forms, is_foundation
+from holdfast.checkpoint.codec.declared_types import classes_in, declared_forms, field_forms, is_foundation
 from holdfast.errors import GraphError, InvalidArgument
 from holdfast.graph.typing.types import MARK, TypeForm
 
@@ -19,7 +18,7 @@ Upgrade = Callable[[int, dict[str, Any]], dict[str, Any]]
 
 
 class Mark(NamedTuple):
-    """What ``@checkpointable`` says of a class."""
+    """The settings that ``@checkpointable`` gives a class."""
 
     name: str
     version: int = 1
@@ -41,7 +40,7 @@ def checkpointable(
 ) -> Any:
     """Let instances of a class be kept in checkpoints without being declared in a workflow; put it outermost.
 
-    ``name`` is what it is called in stored data, else its qualified name: give the old name to a class that was
+    ``name`` is its name in stored data, by default its qualified name: give the old name to a class that was
     renamed. Raise ``version`` when its fields change so that old data does not fit; ``upgrade(version, fields)``
     makes the fields of today out of those that such a version stored.
 
@@ -81,7 +80,7 @@ def _check_mark(mark: Mark, cls: type) -> None:
 
 
 def mark_of(cls: type) -> Mark | None:
-    """What ``@checkpointable`` says of this very class, not of its bases."""
+    """Return the settings of ``@checkpointable`` for this very class, not for its bases."""
     found: Mark | None = vars(cls).get(MARK)
     return found
 
@@ -92,10 +91,10 @@ def _decorated_as(name: str) -> type | None:
 
 
 class TypeRegistry:
-    """The classes that are allowed, by wire name.
+    """The allowed classes by wire name.
 
-    Allowed is what was declared, what can be reached from that through fields, what is derived from those, and
-    what is ``@checkpointable``.
+    Allowed are declared classes, those that can be reached from them through fields, those that are derived from these,
+    and ``@checkpointable`` ones.
 
     >>> from dataclasses import dataclass
     >>> @dataclass
@@ -120,7 +119,7 @@ class TypeRegistry:
     def declare(self, form: TypeForm, where: str) -> None:
         """Allow the classes in a form and those that can be reached through their fields.
 
-        ``where`` says who declared it, for the error that two classes of one name give.
+        ``where`` names the declaring executor, for the error about two classes of one name.
         """
         try:
             if form in self._seen:
@@ -141,7 +140,7 @@ class TypeRegistry:
                     waiting += field_forms(cls)
 
     def _has_twin(self, cls: type) -> bool:
-        """Whether a class of the same definition is declared: of local classes, hints may lead to the wrong one."""
+        """Return True if a class of the same definition is declared: hints may lead to a wrong local class."""
         other = self._classes.get(_name(cls))
         return other is not None and same_source(other, cls)
 
@@ -157,7 +156,7 @@ class TypeRegistry:
         self._places[cls] = where
 
     def name_of(self, cls: type) -> str | None:
-        """The wire name of a class, None if it is not allowed."""
+        """Return the wire name of a class, None if it is not allowed."""
         if cls in self._places or mark_of(cls) is not None:
             return _name(cls)
         if any(base in self._places or mark_of(base) for base in cls.__mro__[1:] if not is_foundation(base)):
@@ -168,7 +167,7 @@ class TypeRegistry:
         return None
 
     def class_of(self, name: str) -> type | None:
-        """The allowed class with this wire name; a declared one before a decorated one before a derived one."""
+        """Return the allowed class with this wire name; a declared one before a decorated one before a derived one."""
         found = self._classes.get(name) or _decorated_as(name) or self._derived.get(name)
         if found is None:
             found = next((cls for cls in self._all_derived() if _name(cls) == name), None)
@@ -177,7 +176,7 @@ class TypeRegistry:
         return found
 
     def twin_of(self, cls: type) -> type | None:
-        """Another class that stored data calls the same, so that whoever reads it may take it for that one."""
+        """Return another class with the same name in stored data; None if there is none."""
         name = _name(cls)
         found = self.class_of(name)
         if found is not None and not same_source(found, cls):
@@ -187,7 +186,7 @@ class TypeRegistry:
         return next((o for o in self._all_derived() if _name(o) == name and not same_source(o, cls)), None)
 
     def _all_derived(self) -> Iterator[type]:
-        """The classes derived from allowed ones, the newest of each base first."""
+        """Give the classes derived from allowed ones, the newest of each base first."""
         decorated = [cls for ref in _decorated.values() if (cls := ref()) is not None]
         waiting = [cls for cls in (*self._places, *decorated) if not is_foundation(cls)]
         seen: set[type] = set()
@@ -210,10 +209,10 @@ def _full_name(cls: type) -> str:
 
 
 def same_source(one: type, other: type) -> bool:
-    """Whether two classes come from one definition, as when a module is reloaded, or imported and run as well."""
+    """Return True if two classes come from one definition, as if a module is reloaded, or both imported and run."""
     return one is other or (one.__qualname__, _file(one)) == (other.__qualname__, _file(other))
 
 
 def _file(cls: type) -> str:
-    """Where a class is defined: a module that is run has another name than the same one imported."""
+    """Return the file of a class; its module has another name if it is run than if it is imported."""
     return getattr(sys.modules.get(cls.__module__), "__file__", None) or cls.__module__

@@ -1,4 +1,4 @@
-"""How instances of a class are taken apart into plain data, and put together again without running its code."""
+"""Shapes: take instances of a class apart into plain data, and rebuild them without running its code."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any, ClassVar
 
 from holdfast.checkpoint.codec import wire
 from holdfast.checkpoint.codec.evolution import Evolution
-from holdfast.checkpoint.codec.refused import Malformed, Refused, Unknown
+from holdfast.checkpoint.codec.refusals import Malformed, NotStorable, Unknown
 from holdfast.checkpoint.codec.registry import mark_of
 from holdfast.engine.copies import read_slots, slots_of, solid_base
 
 _NONE: dict[str, Any] = {}
-_UNKEPT = frozenset({"__orig_class__"})  # which type arguments a generic class was called with
+_UNKEPT = frozenset({"__orig_class__"})  # the type arguments with which a generic class was called
 
 
 class Shape(ABC):
-    """How instances of one class are stored.
+    """Stores instances of one class.
 
-    ``taken`` gives the extension code and the plain data of an instance, ``built`` an instance of such data, and
-    ``parts`` what it consists of, with the paths that errors show.
+    ``take_apart`` gives the extension code and the plain data of an instance, ``rebuild`` an instance of such data, and
+    ``parts`` its parts, with the paths that errors show.
     """
 
     __slots__ = ("cls", "name")
@@ -34,19 +34,19 @@ class Shape(ABC):
         self.name = name
 
     @abstractmethod
-    def taken(self, value: Any) -> tuple[int, list[Any]]:
-        """The extension code and plain data of an instance."""
+    def take_apart(self, value: Any) -> tuple[int, list[Any]]:
+        """Return the extension code and plain data of an instance."""
 
     @abstractmethod
-    def built(self, code: int, data: list[Any]) -> Any:
-        """An instance of what ``taken`` gave."""
+    def rebuild(self, code: int, data: list[Any]) -> Any:
+        """Return an instance of what ``take_apart`` gave."""
 
     @abstractmethod
     def parts(self, value: Any) -> Iterator[tuple[str, Any]]:
-        """The parts of an instance with their paths."""
+        """Return the parts of an instance with their paths."""
 
     def mismatch(self, code: int) -> Unknown:
-        """The error for data of another kind of class."""
+        """Make the error for data of another kind of class."""
         stored = _KINDS.get(code, "something else")
         return Unknown(f"{self.name} was stored as {stored}, but is {self.kind} here; give it another name")
 
@@ -61,7 +61,7 @@ _KINDS = {
 
 
 class RecordShape(Shape):
-    """What has fields by name; the base of those that differ in how an instance holds them."""
+    """Stores instances with named fields; derived classes know how an instance holds them."""
 
     __slots__ = ("evolution", "fields", "known", "version")
     kind = "a record"
@@ -75,21 +75,21 @@ class RecordShape(Shape):
 
     @abstractmethod
     def names(self) -> tuple[str, ...]:
-        """The names of the fields that the class has."""
+        """Return the names of the fields that the class has."""
 
     @abstractmethod
     def contents(self, value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The fields of an instance in the order of the class, and what it holds beside them."""
+        """Return the fields of an instance in the order of the class, and its other attributes."""
 
     @abstractmethod
-    def made(self, fields: dict[str, Any], attributes: dict[str, Any]) -> Any:
-        """An instance with these fields and attributes."""
+    def make(self, fields: dict[str, Any], attributes: dict[str, Any]) -> Any:
+        """Return an instance with these fields and attributes."""
 
     def default(self, name: str) -> Any:
-        """The default of a field; ``LookupError`` if it has none."""
+        """Return the default of a field; ``LookupError`` if it has none."""
         raise LookupError(name)
 
-    def taken(self, value: Any) -> tuple[int, list[Any]]:
+    def take_apart(self, value: Any) -> tuple[int, list[Any]]:
         fields, attributes = self.contents(value)
         if len(fields) < len(self.fields):
             return wire.RECORD, [self.name, self.version, fields, attributes, self.unset(fields)]
@@ -98,18 +98,18 @@ class RecordShape(Shape):
         return wire.RECORD, [self.name, self.version, fields]
 
     def unset(self, fields: Collection[str]) -> list[str]:
-        """The fields of the class that an instance does not hold."""
+        """Return the fields of the class that an instance does not hold."""
         return [name for name in self.fields if name not in fields]
 
-    def built(self, code: int, data: list[Any]) -> Any:
+    def rebuild(self, code: int, data: list[Any]) -> Any:
         version, fields, attributes = self.checked(code, data)
         if version != self.version or fields.keys() != self.known:
-            fields = self.evolution.renewed(version, fields)
-            fields = self.evolution.completed(version, fields, _unset_in(code, data), self.default)
-        return self.made(fields, attributes)
+            fields = self.evolution.renew(version, fields)
+            fields = self.evolution.complete(version, fields, _unset_in(code, data), self.default)
+        return self.make(fields, attributes)
 
     def checked(self, code: int, data: list[Any]) -> tuple[int, dict[str, Any], dict[str, Any]]:
-        """Version, fields and attributes in the data of a record or model."""
+        """Return version, fields and attributes in the data of a record or model."""
         if code != wire.RECORD and code != wire.MODEL:
             raise self.mismatch(code)
         version, fields = data[1], data[2]
@@ -124,7 +124,7 @@ class RecordShape(Shape):
 
 
 def _unset_in(code: int, data: list[Any]) -> list[str]:
-    """The names of the fields that an instance did not hold when it was stored."""
+    """Return the names of the fields that an instance did not hold when it was stored."""
     place = 4 if code == wire.RECORD else 7
     names: list[str] = data[place] if len(data) > place else []
     if type(names) is not list or not all(type(name) is str for name in names):
@@ -167,7 +167,7 @@ class ObjectShape(RecordShape):
             name: part for name, part in held.items() if name not in fields and name not in _UNKEPT
         }
 
-    def made(self, fields: dict[str, Any], attributes: dict[str, Any]) -> Any:
+    def make(self, fields: dict[str, Any], attributes: dict[str, Any]) -> Any:
         value = object.__new__(self.cls)
         held = {**fields, **attributes} if attributes else fields
         if self.open and not self.slots:
@@ -186,16 +186,16 @@ class ObjectShape(RecordShape):
 
 
 class PlainShape(ObjectShape):
-    """A ``@checkpointable`` class that declares no fields: what an instance holds are its fields."""
+    """A ``@checkpointable`` class that declares no fields: the attributes of an instance are its fields."""
 
     __slots__ = ()
 
     def contents(self, value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         return super().contents(value)[1], {}
 
-    def built(self, code: int, data: list[Any]) -> Any:
+    def rebuild(self, code: int, data: list[Any]) -> Any:
         version, fields, attributes = self.checked(code, data)
-        return self.made({**self.evolution.upgraded(version, fields), **attributes}, {})
+        return self.make({**self.evolution.upgrade(version, fields), **attributes}, {})
 
 
 class TupleShape(RecordShape):
@@ -211,16 +211,18 @@ class TupleShape(RecordShape):
 
     def contents(self, value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         if len(value) != len(self.fields):
-            raise Refused(
+            raise NotStorable(
                 f"{self.cls.__name__} has {len(value)} items, but {len(self.fields)} fields; "
                 f"give it as many as it has fields"
             )
         return dict(zip(self.fields, value, strict=True)), getattr(value, "__dict__", {})
 
-    def built(self, code: int, data: list[Any]) -> Any:
-        return super().built(code, data[: 4 if code == wire.RECORD else 7])  # a tuple holds all of its fields
+    def rebuild(self, code: int, data: list[Any]) -> Any:
+        return super().rebuild(
+            code, data[: 4 if code == wire.RECORD else 7]
+        )  # a tuple holds all of its fields
 
-    def made(self, fields: dict[str, Any], attributes: dict[str, Any]) -> Any:
+    def make(self, fields: dict[str, Any], attributes: dict[str, Any]) -> Any:
         value = tuple.__new__(self.cls, [fields[name] for name in self.fields])
         if attributes:
             value.__dict__.update(attributes)
@@ -228,7 +230,7 @@ class TupleShape(RecordShape):
 
 
 class StructShape(RecordShape):
-    """A msgspec Struct: its constructor checks nothing, and what ``__post_init__`` does to fields is undone."""
+    """A msgspec Struct: its constructor checks nothing, and changes of fields by ``__post_init__`` are undone."""
 
     __slots__ = ("_unchecked",)
     _unchecked: Any
@@ -249,11 +251,11 @@ class StructShape(RecordShape):
         fields = {name: getattr(value, name) for name in self.fields if hasattr(value, name)}
         return fields, getattr(value, "__dict__", {})
 
-    def made(self, fields: dict[str, Any], attributes: dict[str, Any]) -> Any:
+    def make(self, fields: dict[str, Any], attributes: dict[str, Any]) -> Any:
         unset = self.unset(fields) if len(fields) < len(self.fields) else ()
         given = {**fields, **dict.fromkeys(unset)}
         if hasattr(self.cls, "__post_init__"):
-            value = self._made_in_spite(given)
+            value = self._make_unchecked(given)
             force = sys.modules["msgspec"].structs.force_setattr
             for name, part in fields.items():
                 force(value, name, part)
@@ -265,13 +267,13 @@ class StructShape(RecordShape):
             value.__dict__.update(attributes)
         return value
 
-    def _made_in_spite(self, fields: dict[str, Any]) -> Any:
-        """Make an instance even if ``__post_init__`` raises: it may hold now what it could not be made with."""
+    def _make_unchecked(self, fields: dict[str, Any]) -> Any:
+        """Make an instance even if ``__post_init__`` raises, which may refuse fields that were set later."""
         try:
             return self.cls(**fields)
         except Exception:
             pass
-        # Nothing makes an instance without it but a class that has another one.
+        # Only a derived class with another ``__post_init__`` can make an instance without calling it.
         if not hasattr(self, "_unchecked"):
             ignoring = {"__post_init__": lambda self: None, "__module__": __name__}
             self._unchecked = type(self.cls)(f"unchecked {self.cls.__qualname__}", (self.cls,), ignoring)
@@ -307,7 +309,7 @@ class ModelShape(RecordShape):
         fields = {name: held[name] for name in self.fields if name in held}
         return fields, {name: part for name, part in held.items() if name not in fields}
 
-    def taken(self, value: Any) -> tuple[int, list[Any]]:
+    def take_apart(self, value: Any) -> tuple[int, list[Any]]:
         fields, attributes = self.contents(value)
         given = sorted(value.__pydantic_fields_set__)
         extra, private = value.__pydantic_extra__, value.__pydantic_private__
@@ -316,26 +318,26 @@ class ModelShape(RecordShape):
             data.append(self.unset(fields))
         return wire.MODEL, data
 
-    def built(self, code: int, data: list[Any]) -> Any:
+    def rebuild(self, code: int, data: list[Any]) -> Any:
         version, stored, attributes = self.checked(code, data)
         given, extra, private = data[4:7] if code == wire.MODEL else (stored, None, None)
         if any(part is not None and type(part) is not dict for part in (extra, private)):
             raise Malformed(f"the extra fields of {self.name} are no fields")
         fields = stored
         if version != self.version or stored.keys() != self.known:
-            renewed = self.evolution.renewed(version, stored)
+            renewed = self.evolution.renew(version, stored)
             if renewed is not stored:
                 # What an upgrade brings was set by it; of the rest those count that are still there.
                 given = {*(renewed.keys() - stored.keys()), *({*renewed, *(extra or ())} & {*given})}
-            fields = self.evolution.completed(version, renewed, _unset_in(code, data), self.default)
-        value = self.made(fields, attributes)
+            fields = self.evolution.complete(version, renewed, _unset_in(code, data), self.default)
+        value = self.make(fields, attributes)
         object.__setattr__(value, "__pydantic_fields_set__", set(given))
         if not self._is_root:
             object.__setattr__(value, "__pydantic_extra__", extra)
             object.__setattr__(value, "__pydantic_private__", private)
         return value
 
-    def made(self, fields: dict[str, Any], attributes: dict[str, Any]) -> Any:
+    def make(self, fields: dict[str, Any], attributes: dict[str, Any]) -> Any:
         value = self.cls.__new__(self.cls)
         object.__setattr__(value, "__dict__", {**fields, **attributes})
         return value
@@ -347,24 +349,24 @@ class ModelShape(RecordShape):
 
 
 class EnumShape(Shape):
-    """An Enum: members by name; flags that no member is by value."""
+    """An Enum: stores members by name, and combined flags by value."""
 
     __slots__ = ()
     kind = "an enum"
 
-    def taken(self, value: Any) -> tuple[int, list[Any]]:
+    def take_apart(self, value: Any) -> tuple[int, list[Any]]:
         name = value._name_
         if self.cls._member_map_.get(name) is value:
             return wire.MEMBER, [self.name, name]
         if not issubclass(self.cls, Flag):
             cls = self.cls.__name__
-            raise Refused(
+            raise NotStorable(
                 f"{cls}.{name} is no member that {cls} declares, so it could not be found again; "
                 f"add it to the class"
             )
         return wire.FLAG, [self.name, value._value_]
 
-    def built(self, code: int, data: list[Any]) -> Any:
+    def rebuild(self, code: int, data: list[Any]) -> Any:
         if code == wire.MEMBER:
             member = self.cls._member_map_.get(data[1])
             if member is None:
@@ -388,24 +390,24 @@ class EnumShape(Shape):
 
 
 def shape_of(cls: type, name: str) -> Shape:
-    """How instances of an allowed class are stored; ``Refused`` for a class whose instances cannot be."""
+    """Return the shape of an allowed class; raise ``NotStorable`` if its instances cannot be stored."""
     kind = kind_of(cls)
     if kind is not None:
         return kind(cls, name)
     solid = solid_base(cls)
     if solid is not object:
-        raise Refused(
+        raise NotStorable(
             f"{cls.__name__} is derived from {solid.__name__}, so it is not checkpointable; "
             f"use a {solid.__name__}, or a dataclass that holds one"
         )
-    raise Refused(
+    raise NotStorable(
         f"{cls.__name__} is not checkpointable; make it a dataclass, or decorate it with @checkpointable"
     )
 
 
 def kind_of(cls: type) -> type[Shape] | None:
-    """The kind of class whose instances can be stored; None if they cannot."""
-    from holdfast.checkpoint.codec.failures import ErrorShape
+    """Return the kind of shape for a class; None if its instances cannot be stored."""
+    from holdfast.checkpoint.codec.exceptions import ErrorShape
 
     if issubclass(cls, Enum):
         return EnumShape
@@ -426,6 +428,6 @@ def kind_of(cls: type) -> type[Shape] | None:
 
 
 def _is_of(cls: type, module: str, name: str) -> bool:
-    """Whether a class derives from one of a library, which must be there already if so."""
+    """Return True if a class derives from one of a library; then the library is imported already."""
     base = getattr(sys.modules.get(module), name, None)
     return isinstance(base, type) and issubclass(cls, base)

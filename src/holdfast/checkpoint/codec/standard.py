@@ -14,7 +14,7 @@ from datetime import UTC, date, datetime, time, timedelta, timezone, tzinfo
 from typing import Any, TypeAlias
 
 from holdfast.checkpoint.codec import wire
-from holdfast.checkpoint.codec.refused import Malformed, Refused, Unknown
+from holdfast.checkpoint.codec.refusals import Malformed, NotStorable, Unknown
 
 Taken: TypeAlias = tuple[int, Any]
 
@@ -25,7 +25,7 @@ _FACTORIES: dict[str | None, Any] = {
 _FACTORY_NAMES = {factory: name for name, factory in _FACTORIES.items()}
 
 
-_SEEDED = frozenset({str, bytes})  # nobody knows their hashes before a process runs
+_SEEDED = frozenset({str, bytes})  # their hashes differ from process to process
 _MODULUS = sys.hash_info.modulus  # of the hashes of ints: smaller ones are their own
 
 
@@ -39,7 +39,7 @@ def _int(value: int) -> Taken:
 def _keyed(code: int) -> Callable[[Any], Taken]:
     def taken(value: Any) -> Taken:
         if vars(value):
-            raise Refused(
+            raise NotStorable(
                 f"{type(value).__name__} with attributes of its own ({', '.join(map(str, vars(value)))}) is not "
                 f"checkpointable; keep them beside it, in a dataclass"
             )
@@ -50,7 +50,7 @@ def _keyed(code: int) -> Callable[[Any], Taken]:
 
 def _keys_and_values(value: dict[Any, Any]) -> list[Any]:
     if too_many_alike(value):
-        raise Refused(alike(type(value).__name__))
+        raise NotStorable(explain_alike(type(value).__name__))
     return [list(value), list(value.values())]
 
 
@@ -58,7 +58,7 @@ def _defaultdict(value: defaultdict[Any, Any]) -> Taken:
     try:
         name = _FACTORY_NAMES[value.default_factory]
     except (KeyError, TypeError):
-        raise Refused(
+        raise NotStorable(
             "defaultdict with such a factory is not checkpointable; use a dict, or one of the factories "
             + ", ".join(str(known) for known in _FACTORIES)
         ) from None
@@ -66,7 +66,7 @@ def _defaultdict(value: defaultdict[Any, Any]) -> Taken:
 
 
 def _is_offset(zone: tzinfo | None) -> bool:
-    """Whether a zone is none, or an offset in whole seconds without a name: what ISO 8601 can say."""
+    """Return True if ISO 8601 can express a zone: none, or an offset in whole seconds without a name."""
     if type(zone) is not timezone:
         return zone is None
     offset, *name = zone.__getinitargs__()  # type: ignore[attr-defined]
@@ -94,7 +94,7 @@ def _timezone(value: timezone) -> Taken:
 
 def _zone_info(value: Any) -> Taken:
     if value.key is None:
-        raise Refused("ZoneInfo without a key is not checkpointable; make it with ZoneInfo(key)")
+        raise NotStorable("ZoneInfo without a key is not checkpointable; make it with ZoneInfo(key)")
     return wire.ZONE_INFO, value.key.encode()
 
 
@@ -102,14 +102,14 @@ def _fraction_taken(value: Any) -> Taken:
     parts = [value.numerator, value.denominator]
     if not all(type(part) is int for part in parts):
         kinds = " and ".join(type(part).__name__ for part in parts)
-        raise Refused(f"Fraction of {kinds} is not checkpointable; make it of two ints")
+        raise NotStorable(f"Fraction of {kinds} is not checkpointable; make it of two ints")
     return wire.FRACTION, parts
 
 
 def _path(value: Any) -> Taken:
     pathlib = sys.modules["pathlib"]
     if type(value)(str(value)) != value:
-        raise Refused(
+        raise NotStorable(
             f"{value!r} is another path than its text says, so it is not checkpointable; use its text"
         )
     kind = "Path" if isinstance(value, pathlib.Path) else type(value).__name__
@@ -134,7 +134,7 @@ TAKEN: dict[type, Callable[[Any], Taken]] = {
     timezone: _timezone,
 }
 
-# By name, so that nobody pays for the import of a module that is not used.
+# By name, so that a module is imported only if it is used.
 LAZY: dict[tuple[str, str], Callable[[Any], Taken]] = {
     ("decimal", "Decimal"): lambda value: (wire.DECIMAL, str(value).encode()),
     ("fractions", "Fraction"): _fraction_taken,
@@ -144,8 +144,8 @@ LAZY: dict[tuple[str, str], Callable[[Any], Taken]] = {
 }
 
 
-def lazy_taken(cls: type) -> Callable[[Any], Taken] | None:
-    """How values of a class are taken apart whose module may not be imported."""
+def find_lazy_taker(cls: type) -> Callable[[Any], Taken] | None:
+    """Return the function that takes values apart of a class whose module may not be imported; None for others."""
     for (module, name), take in LAZY.items():
         if getattr(sys.modules.get(module), name, None) is cls:
             return take
@@ -211,7 +211,7 @@ def _path_of(data: Any) -> Any:
 
 
 def too_many_alike(keys: Collection[Any]) -> bool:
-    """Tell whether more than ``wire.MAX_ALIKE`` keys have one hash: a dict needs quadratic time for them."""
+    """Return True if more than ``wire.MAX_ALIKE`` keys have one hash: a dict needs quadratic time for them."""
     if len(keys) <= wire.MAX_ALIKE:
         return False
     kinds = {*map(type, keys)}
@@ -222,8 +222,8 @@ def too_many_alike(keys: Collection[Any]) -> bool:
     return max(Counter(map(hash, keys)).values()) > wire.MAX_ALIKE
 
 
-def alike(kind: str) -> str:
-    """Say why a dict or set with such keys cannot be kept."""
+def explain_alike(kind: str) -> str:
+    """Return the reason why a dict or set with such keys cannot be stored."""
     return (
         f"{kind} with more than {wire.MAX_ALIKE} keys of the same hash is not checkpointable; use a list, or keys "
         f"whose hashes differ"
@@ -231,7 +231,7 @@ def alike(kind: str) -> str:
 
 
 def dict_of(data: Any) -> dict[Any, Any]:
-    """The dict of a list of keys and a list of values."""
+    """Make a dict of a list of keys and a list of values."""
     keys, values = data
     if type(keys) is not list or type(values) is not list:
         raise Malformed("a dict is not two lists")
@@ -255,14 +255,14 @@ def _defaultdict_of(data: Any) -> defaultdict[Any, Any]:
 
 
 def items_of(data: Any) -> list[Any]:
-    """The data, if it is a list."""
+    """Return the data, if it is a list."""
     if type(data) is not list:
         raise Malformed("items are not a list")
     return data
 
 
-def set_of(kind: type[set[Any]] | type[frozenset[Any]]) -> Callable[[Any], Any]:
-    """How a set is made of the list of its items."""
+def set_maker(kind: type[set[Any]] | type[frozenset[Any]]) -> Callable[[Any], Any]:
+    """Return the function that makes a set of the list of its items."""
 
     def built(data: Any) -> Any:
         if too_many_alike(items_of(data)):
@@ -297,8 +297,8 @@ FROM_BYTES: dict[int, Callable[[bytes], Any]] = {
 
 FROM_DATA: dict[int, Callable[[Any], Any]] = {
     wire.TUPLE: lambda data: tuple(items_of(data)),
-    wire.SET: set_of(set),
-    wire.FROZENSET: set_of(frozenset),
+    wire.SET: set_maker(set),
+    wire.FROZENSET: set_maker(frozenset),
     wire.DICT: dict_of,
     wire.RANGE: lambda data: range(*data),
     wire.FRACTION: _fraction,

@@ -66,7 +66,7 @@ that ``@checkpointable`` gave it. ``version`` is an int, 1 unless ``@checkpointa
 Other codes are reserved: 11 to 15 for builtins, 28 to 31 for the standard library, 36 to 47 for collections, 54 to
 63 for classes, 66 to 79 for arrays, the rest for what comes. A reader refuses codes that it does not know.
 
-Type annotations are plain data in this format, see ``holdfast.checkpoint.codec.forms``.
+Type annotations are plain data in this format, see ``holdfast.checkpoint.codec.type_forms``.
 
 The same value has the same bytes in every process. Extensions inside extensions go at most
 ``MAX_EXTENSIONS`` deep, and ``MAX_NESTING`` arrays, maps and extensions lie around any value at most.
@@ -117,12 +117,12 @@ FLAT = frozenset(
 )
 
 MAX_EXTENSIONS = 100
-"""Each one inside another costs a reader a few frames of its stack."""
+"""Each nested extension costs a reader a few frames of its stack."""
 MAX_NESTING = 4096
 """Each array or map around a value costs a reader some 600 bytes of its stack."""
 
 MAX_ALIKE = 256
-"""So many keys of a dict, or items of a set, may have one hash: the others are compared with each of them."""
+"""At most so many keys of a dict, or items of a set, may have one hash: each is compared with all others."""
 
 # Nothing that has a type of its own may pass as something else.
 NATIVE = (

@@ -1,4 +1,4 @@
-"""Values to bytes: at native speed where all is plain, part by part where it is not."""
+"""Values to bytes: plain data at native speed, other values part by part."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any, TypeAlias
 
 from ormsgpack import Ext, packb
 
-from holdfast.checkpoint.codec import arrays, failures, wire
-from holdfast.checkpoint.codec.reach import is_foundation
-from holdfast.checkpoint.codec.refused import Refused, TooDeep
+from holdfast.checkpoint.codec import arrays, exceptions, wire
+from holdfast.checkpoint.codec.declared_types import is_foundation
+from holdfast.checkpoint.codec.refusals import NotStorable, TooDeep
 from holdfast.checkpoint.codec.registry import TypeRegistry
 from holdfast.checkpoint.codec.shapes import PlainShape, Shape, kind_of, shape_of
-from holdfast.checkpoint.codec.standard import Taken, alike, lazy_taken, too_many_alike
+from holdfast.checkpoint.codec.standard import Taken, explain_alike, find_lazy_taker, too_many_alike
 from holdfast.engine.copies import solid_base
 
 
 def array(parts: list[bytes]) -> bytes:
-    """The array of these encoded items.
+    """Return the array of these encoded items.
 
     >>> array([b"\\x01", b"\\x02"]).hex()
     '920102'
@@ -29,7 +29,7 @@ def array(parts: list[bytes]) -> bytes:
 
 
 def mapping(pairs: list[bytes]) -> bytes:
-    """The map of these pairs, each an encoded key with an encoded value behind it."""
+    """Return the map of these pairs, each an encoded key with an encoded value behind it."""
     return _header(len(pairs), 0x80, b"\xde", b"\xdf") + b"".join(pairs)
 
 
@@ -44,8 +44,8 @@ def _header(count: int, short: int, middle: bytes, long: bytes) -> bytes:
 _PLAIN = (bool, int, float, complex, str, bytes, bytearray, list, tuple, set, frozenset, dict)
 
 
-def refusal(value: Any, types: TypeRegistry) -> str:
-    """Why ``value`` itself, not a part of it, cannot be kept, and the fix."""
+def explain_refusal(value: Any, types: TypeRegistry) -> str:
+    """Return the reason why ``value`` itself, not a part of it, cannot be stored, and the fix."""
     kind = type(value)
     name = kind.__name__
     if isinstance(value, type):
@@ -83,8 +83,8 @@ _TOO_BIG = "{} with a part of more than 4,294,967,295 bytes is not checkpointabl
 _NATIVE_DEPTH = 254  # how deep lists and dicts can be in what the native packer takes at once
 
 
-class Writer:
-    """Writes one value; ``takers`` is shared between writers and holds what was found out about classes."""
+class ValueWriter:
+    """Writes one value; ``takers`` is a cache that writers share."""
 
     # Defaults on the class: a writer is made for each value, and most need none of them.
     _depth = 0  # how many extensions are being written around each other
@@ -97,23 +97,23 @@ class Writer:
         self._takers = takers
 
     def pack(self, value: Any) -> bytes:
-        """The bytes of a value; ``Refused`` if it has none."""
+        """Return the bytes of a value; raise ``NotStorable`` if it cannot be stored."""
         try:
             data = packb(value, self._default, wire.NATIVE)
         except TypeError as error:
-            if self._failure is not None:  # which does not come through by itself
+            if self._failure is not None:  # the native packer does not pass it on
                 raise self._failure from None
             if str(error) == "Recursion limit reached":
                 raise TooDeep from None
             if str(error) == "write error":
-                raise Refused(_TOO_BIG.format(type(value).__name__)) from None
+                raise NotStorable(_TOO_BIG.format(type(value).__name__)) from None
             return self._by_parts(value)
         if _may_hold_bytes(data) and _holds_buffer(value):
             return self._by_parts(value)
         return data
 
     def _default(self, value: Any) -> Ext:
-        """What the native packer does not know, as an extension."""
+        """Return an extension for a value that the native packer does not know."""
         try:
             self._depth = depth = self._depth + 1
             if depth > self.deepest:
@@ -124,7 +124,7 @@ class Writer:
             if kind is set or kind is frozenset:
                 ext = Ext(wire.SET if kind is set else wire.FROZENSET, self._sorted(value))
             else:
-                code, data = (self._takers.get(kind) or self._learned(kind, value))(value)
+                code, data = (self._takers.get(kind) or self._find_taker(kind, value))(value)
                 if type(data) is not bytes:
                     data = self.pack(data) if depth <= _SHALLOW else self._pack_deep(data)
                 ext = Ext(code, data)
@@ -132,8 +132,10 @@ class Writer:
             return ext
         except BaseException as error:
             failure: BaseException = error
-            if not isinstance(error, Refused | RecursionError | MemoryError) and isinstance(error, Exception):
-                failure = Refused(
+            if not isinstance(error, NotStorable | RecursionError | MemoryError) and isinstance(
+                error, Exception
+            ):
+                failure = NotStorable(
                     f"{type(value).__name__} cannot be taken apart ({error!r}), so it is not checkpointable; "
                     f"make it with its constructor"
                 )
@@ -141,7 +143,7 @@ class Writer:
             raise failure from None
 
     def _pack_deep(self, value: Any) -> bytes:
-        """As ``pack``, but with an eye on the stack, of which each array or map takes a part in each extension."""
+        """Pack a value inside many extensions, and check that its nesting cannot exhaust the stack of a reader."""
         levels = _levels_in(value)
         self._levels += levels
         if self._levels > wire.MAX_NESTING:
@@ -150,21 +152,21 @@ class Writer:
         self._levels -= levels
         return data
 
-    def _learned(self, kind: type, value: Any) -> Callable[[Any], Taken]:
-        """How values of a class that is new here are taken apart."""
-        take = lazy_taken(kind)
+    def _find_taker(self, kind: type, value: Any) -> Callable[[Any], Taken]:
+        """Find the function that takes values of a new class apart."""
+        take = find_lazy_taker(kind)
         if take is None and arrays.is_numpy(kind):
-            take = arrays.taken
-        if take is None and failures.STANDARD.get(kind.__name__) is kind:
-            take = failures.taken
+            take = arrays.take_apart
+        if take is None and exceptions.STANDARD.get(kind.__name__) is kind:
+            take = exceptions.take_apart
         if take is None:
-            take = shape_for(kind, self._types, value).taken
+            take = shape_for(kind, self._types, value).take_apart
         self._takers[kind] = take
         return take
 
     def _sorted(self, items: Any) -> bytes:
         if too_many_alike(items):
-            raise Refused(alike(type(items).__name__))
+            raise NotStorable(explain_alike(type(items).__name__))
         if _SCALARS.issuperset(map(type, items)):
             try:
                 return array(sorted([packb(item, None, wire.NATIVE) for item in items]))
@@ -175,7 +177,7 @@ class Writer:
     # -- where native packing cannot do it -----------------------------------------------------------
 
     def _by_parts(self, value: Any) -> bytes:
-        """The bytes of something that native packing refuses, or takes for something else."""
+        """Return the bytes of a value that native packing refuses, or takes for something else."""
         kind = type(value)
         if kind is list:
             return array([self.pack(item) for item in value])
@@ -183,30 +185,30 @@ class Writer:
             if all(type(key) is str and _is_text(key) for key in value):
                 return mapping([packb(key) + self.pack(part) for key, part in value.items()])
             if too_many_alike(value):
-                raise Refused(alike("dict"))
+                raise NotStorable(explain_alike("dict"))
             return _extended(wire.DICT, self.pack([list(value), list(value.values())]))
         if kind is str:
             return _extended(wire.SURROGATES, value.encode("utf-8", "surrogatepass"))
         if kind is bytearray:
             return _extended(wire.BYTEARRAY, bytes(value))
-        raise Refused(refusal(value, self._types))
+        raise NotStorable(explain_refusal(value, self._types))
 
 
 def _extended(code: int, payload: bytes) -> bytes:
     try:
         return packb(Ext(code, payload))
     except TypeError:
-        raise Refused(_TOO_BIG.format("a value")) from None
+        raise NotStorable(_TOO_BIG.format("a value")) from None
 
 
 def shape_for(kind: type, types: TypeRegistry, value: Any) -> Shape:
-    """How instances of a class are stored; ``Refused`` if it is not allowed, or cannot be stored."""
+    """Return the shape of a class; raise ``NotStorable`` if it is not allowed, or cannot be stored."""
     name = types.name_of(kind)
     if name is None or kind_of(kind) is None:
-        raise Refused(refusal(value, types))
+        raise NotStorable(explain_refusal(value, types))
     twin = types.twin_of(kind)
     if twin is not None:
-        raise Refused(
+        raise NotStorable(
             f"{kind.__name__} of {kind.__module__} is called {name!r} in stored data, as is that of "
             f"{twin.__module__}; give one of them another name: @checkpointable(name=...)"
         )
@@ -214,7 +216,7 @@ def shape_for(kind: type, types: TypeRegistry, value: Any) -> Shape:
 
 
 def _may_hold_bytes(data: bytes) -> bool:
-    """Whether any byte of ``data`` could begin a ``bin``, which a bytearray would have become too."""
+    """Return True if any byte of ``data`` could begin a ``bin``, which the native packer also makes of a bytearray."""
     size = len(data)
     return b"\xc4" in data or (size > 0xFF and b"\xc5" in data) or (size > 0xFFFF and b"\xc6" in data)
 
@@ -230,7 +232,7 @@ def _is_text(text: str) -> bool:
 
 
 def _levels_in(value: Any) -> int:
-    """How deep lists and dicts lie inside each other, as far as the native packer goes."""
+    """Return the depth of nested lists and dicts, as far as the native packer goes."""
     level = [value]
     for depth in range(_NATIVE_DEPTH):
         level = _plain_containers(level)
@@ -245,7 +247,7 @@ def _plain_containers(parts: list[Any]) -> list[Any]:
 
 
 def _holds_buffer(value: Any) -> bool:
-    """Whether lists and dicts hold a bytearray or memoryview, which native packing takes for bytes."""
+    """Return True if lists and dicts hold a bytearray or memoryview, which native packing takes for bytes."""
     parts = [value]
     while True:
         kinds = set(map(type, parts))

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, TypeAlias
 from ormsgpack import unpackb
 
 from holdfast.checkpoint.codec import wire
-from holdfast.checkpoint.codec.nesting import nesting
+from holdfast.checkpoint.codec.reader import measure_nesting
 from holdfast.checkpoint.codec.registry import TypeRegistry
 from holdfast.checkpoint.codec.standard import FROM_BYTES, TAKEN
-from holdfast.checkpoint.codec.writer import Takers, Writer
+from holdfast.checkpoint.codec.writer import Takers, ValueWriter
 
 Node: TypeAlias = Any
 
@@ -54,7 +54,7 @@ def tree_of(data: bytes) -> Node:
     {'a': 1, 'b': None}
     """
     try:
-        if len(data) > wire.MAX_NESTING and nesting(data) > wire.MAX_NESTING:
+        if len(data) > wire.MAX_NESTING and measure_nesting(data) > wire.MAX_NESTING:
             raise ValueError("it is nested too deeply")
         return unpackb(data, ext_hook=_extension)
     except Exception as error:  # broken bytes may raise anything
@@ -71,7 +71,7 @@ def bytes_of(node: Node) -> bytes:
     >>> bytes_of({"a": [1, -0.0]}) == bytes_of(tree_of(bytes_of({"a": [1, -0.0]})))
     True
     """
-    return Writer(_TYPES, _TAKERS).pack(node)
+    return ValueWriter(_TYPES, _TAKERS).pack(node)
 
 
 def same(one: Node, other: Node) -> bool:

@@ -15,8 +15,8 @@ import types
 from importlib import import_module
 from typing import Any, Literal, Never, Union, get_args
 
-from holdfast.checkpoint.codec.failures import STANDARD
-from holdfast.checkpoint.codec.refused import Malformed, Refused, TooDeep, Unknown
+from holdfast.checkpoint.codec.exceptions import STANDARD
+from holdfast.checkpoint.codec.refusals import Malformed, NotStorable, TooDeep, Unknown
 from holdfast.checkpoint.codec.registry import TypeRegistry
 from holdfast.checkpoint.codec.standard import too_many_alike
 from holdfast.graph.typing.types import TypeForm, args_of, members, origin_of, type_name
@@ -53,7 +53,7 @@ NAMED: dict[str, TypeForm] = {
 }
 _NAMES = {form: name for name, form in NAMED.items()}
 
-# By name, so that nobody pays for the import of a module that is not used.
+# By name, so that a module is imported only if it is used.
 _LAZY = {
     "Decimal": "decimal",
     "Fraction": "fractions",
@@ -66,8 +66,8 @@ _LAZY = {
 }
 
 
-def described(form: TypeForm, registry: TypeRegistry) -> Any:
-    """A form as plain data; ``Refused`` for what no stored data can say."""
+def describe_form(form: TypeForm, registry: TypeRegistry) -> Any:
+    """Return plain data that describes a form; raise ``NotStorable`` for one that cannot be stored."""
     try:
         return _described(form, registry)
     except RecursionError:
@@ -100,14 +100,14 @@ def _name(origin: Any, registry: TypeRegistry) -> Any:
                 return name
         if (known := registry.name_of(origin)) is not None:
             return ["class", known]
-    raise Refused(
+    raise NotStorable(
         f"the type {type_name(origin)} is not checkpointable; use one that is declared in the workflow, "
         f"or decorate it with @checkpointable"
     )
 
 
 def form_of(data: Any, registry: TypeRegistry) -> TypeForm:
-    """The form that was described by plain data."""
+    """Return the form that plain data describes."""
     if type(data) is str:
         return _named(data)
     if type(data) is not list or not data:

@@ -1,21 +1,20 @@
-"""Values to bytes and back, by an allow-list of types."""
+"""Codec: turns values into bytes and back, by an allow-list of types."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from ormsgpack import packb, unpackb
 
-from holdfast.checkpoint.codec import forms, wire
-from holdfast.checkpoint.codec.culprit import culprit
-from holdfast.checkpoint.codec.nesting import nesting
-from holdfast.checkpoint.codec.reader import Reader
-from holdfast.checkpoint.codec.refused import Malformed, Refused, Unknown
+from holdfast.checkpoint.codec import exceptions, type_forms, wire
+from holdfast.checkpoint.codec.reader import ValueReader, measure_nesting
+from holdfast.checkpoint.codec.refusals import Malformed, NotStorable, TooDeep, Unknown
 from holdfast.checkpoint.codec.registry import TypeRegistry
-from holdfast.checkpoint.codec.shapes import Shape
+from holdfast.checkpoint.codec.shapes import Shape, kind_of, shape_of
 from holdfast.checkpoint.codec.standard import TAKEN
-from holdfast.checkpoint.codec.writer import Takers, Writer
+from holdfast.checkpoint.codec.writer import Takers, ValueWriter
 from holdfast.engine.copies import nesting_error
 from holdfast.errors import CheckpointCorrupt, NotCheckpointable, UnknownType
 from holdfast.graph.typing.types import TypeForm
@@ -65,40 +64,44 @@ class Codec:
         self._shapes: dict[type, Shape] = {}
 
     def encode(self, value: object, place: str = "value") -> bytes:
-        """The bytes of ``value``, the same in every process.
+        """Return the bytes of ``value``, the same in every process.
 
-        Raises ``NotCheckpointable`` with the path of what cannot be kept; ``place`` is where the path begins.
+        Raises ``NotCheckpointable`` with the path of the part that cannot be stored; the path begins with ``place``.
         """
         if type(value) in _SCALARS:
             try:
                 return packb(value, None, wire.NATIVE)
             except TypeError:  # a large int, a lone surrogate
                 pass
-        writer = Writer(self.types, self._takers)
+        writer = ValueWriter(self.types, self._takers)
         try:
             data = writer.pack(value)
-        except (Refused, RecursionError):
+        except (NotStorable, RecursionError):
             raise self._refused(value, place) from None
-        if writer.deepest > _SHALLOW and len(data) > wire.MAX_NESTING and nesting(data) > wire.MAX_NESTING:
+        if (
+            writer.deepest > _SHALLOW
+            and len(data) > wire.MAX_NESTING
+            and measure_nesting(data) > wire.MAX_NESTING
+        ):
             raise nesting_error(value, place)
         return data
 
     def _refused(self, value: object, place: str) -> NotCheckpointable:
         def pack(part: object) -> None:
-            Writer(self.types, self._takers).pack(part)
+            ValueWriter(self.types, self._takers).pack(part)
 
-        path, reason = culprit(value, place, self.types, pack)
+        path, reason = find_culprit(value, place, self.types, pack)
         if reason is None:
             return nesting_error(value, place)
         return NotCheckpointable(f"{path}: {reason}")
 
     def decode(self, data: bytes, place: str = "value") -> Any:
-        """The value of bytes that ``encode`` made, here or in another process; ``place`` names it in errors.
+        """Return the value of bytes that ``encode`` made, here or in another process; ``place`` names it in errors.
 
         Raises ``UnknownType`` for types that are not allowed or have changed, ``CheckpointCorrupt`` for bytes that
         are no encoding.
         """
-        reader = Reader(self.types, self._shapes, data)
+        reader = ValueReader(self.types, self._shapes, data)
         try:
             if len(data) > _LARGE and _extent(data) == len(data):  # without another copy of it
                 return unpackb(data, ext_hook=reader.extension)
@@ -117,27 +120,92 @@ class Codec:
         raise CheckpointCorrupt(f"{place}: the bytes are no encoding of a value: {reason}") from reason
 
     def encode_form(self, form: TypeForm, place: str) -> bytes:
-        """The bytes of a type annotation; ``NotCheckpointable`` for one that stored data cannot say."""
+        """Return the bytes of a type annotation; raise ``NotCheckpointable`` for one that cannot be stored."""
         try:
-            described = forms.described(form, self.types)
-        except Refused as refused:
+            described = type_forms.describe_form(form, self.types)
+        except NotStorable as refused:
             raise NotCheckpointable(f"{place}: {refused}") from None
         return self.encode(described, place)
 
     def decode_form(self, data: bytes) -> TypeForm:
-        """The type annotation of bytes that ``encode_form`` made."""
+        """Return the type annotation of bytes that ``encode_form`` made."""
         described = self.decode(data, "type")
         try:
-            return forms.form_of(described, self.types)
+            return type_forms.form_of(described, self.types)
         except Unknown as unknown:
             raise UnknownType(f"type: {unknown}") from unknown.__cause__
         except Exception as error:
             raise CheckpointCorrupt(f"type: the bytes are no encoding of a type: {error}") from error
 
     def label(self, value: object) -> str:
-        """The type of a value as listings show it.
+        """Return the name of the type of a value, as lists show it.
 
         >>> Codec().label([1]), Codec().label(None)
         ('list', 'None')
         """
         return "None" if value is None else type(value).__name__
+
+
+_FOLLOWED = 500  # the culprit is looked for down to this depth
+
+
+def find_culprit(
+    value: Any, place: str, types: TypeRegistry, pack: Callable[[Any], None]
+) -> tuple[str, str | None]:
+    """Return the path of the innermost part that ``pack`` refuses, and the reason; None if it is only too deep."""
+    around: list[Any] = []
+    while len(around) < _FOLLOWED:
+        around.append(value)
+        for path, part in _list_parts(value, place, types):
+            if any(part is outer for outer in around):
+                return path, f"{type(part).__name__} contains itself; send its parts without the loop"
+            if _refusal(part, pack) is not None:
+                value, place = part, path
+                break
+        else:
+            return place, str(_refusal(value, pack) or "") or None
+    return place, None
+
+
+def _list_parts(value: Any, place: str, types: TypeRegistry) -> list[tuple[str, Any]]:
+    try:
+        return list(parts_of(value, place, types))
+    except Exception:  # a value that cannot be taken apart is the culprit itself
+        return []
+
+
+def _refusal(value: Any, pack: Callable[[Any], None]) -> Exception | None:
+    try:
+        pack(value)
+    except RecursionError:
+        return TooDeep()
+    except NotStorable as refused:
+        return refused
+    return None
+
+
+def parts_of(value: Any, place: str, types: TypeRegistry) -> Iterator[tuple[str, Any]]:
+    """Give the parts of a value with their paths; none if it cannot be taken apart."""
+    kind = type(value)
+    if isinstance(value, dict):
+        for key, part in value.items():
+            yield f"{place} key {_short(key)}", key
+            yield f"{place}[{_short(key)}]", part
+    elif kind in (list, tuple) or kind.__name__ == "deque":
+        yield from ((f"{place}[{index}]", part) for index, part in enumerate(value))
+    elif kind in (set, frozenset):
+        yield from ((f"{place}{{{_short(part)}}}", part) for part in value)
+    elif exceptions.STANDARD.get(kind.__name__) is kind:
+        yield from ((place + path, part) for path, part in exceptions.error_parts(value))
+    elif kind.__name__ in ("datetime", "time"):
+        yield f"{place}.tzinfo", value.tzinfo
+    elif (name := types.name_of(kind)) is not None and kind_of(kind) is not None:
+        yield from ((place + path, part) for path, part in shape_of(kind, name).parts(value))
+
+
+def _short(value: Any) -> str:
+    try:
+        text = repr(value)
+    except Exception as error:  # of the user's __repr__
+        text = f"<{type(value).__name__}, whose repr raises {type(error).__name__}>"
+    return text if len(text) <= 60 else f"{text[:57]}..."

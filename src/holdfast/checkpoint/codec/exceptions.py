@@ -1,4 +1,4 @@
-"""Exceptions as data: class, arguments and attributes, without traceback and cause."""
+"""Exceptions as plain data: class, arguments and attributes, without traceback and cause."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from holdfast import errors
 from holdfast.checkpoint.codec import wire
 from holdfast.checkpoint.codec.evolution import Evolution
-from holdfast.checkpoint.codec.refused import Malformed
+from holdfast.checkpoint.codec.refusals import Malformed
 from holdfast.checkpoint.codec.shapes import Shape
 from holdfast.engine.copies import read_slots, slots_of, solid_base
 
@@ -23,13 +23,13 @@ STANDARD: dict[str, type[BaseException]] = {
 }
 """The exceptions that need no declaration."""
 
-# A live object, the one that lacks the attribute; and what is written apart.
+# ``obj`` is a live object, the one that lacks the attribute; the others are written apart.
 _UNKEPT = frozenset({"args", "obj", "message", "exceptions"})
-_ARGS: Any = vars(BaseException)["args"]  # whatever a class calls so
+_ARGS: Any = vars(BaseException)["args"]  # a class may define another ``args``
 
 
 def members_of(cls: type) -> dict[str, Any]:
-    """The attributes that a builtin exception keeps outside ``__dict__``: ``errno``, ``start``."""
+    """Return the attributes that a builtin exception keeps outside ``__dict__``: ``errno``, ``start``."""
     return {
         name: attribute
         for base in reversed(cls.__mro__)
@@ -42,7 +42,7 @@ def members_of(cls: type) -> dict[str, Any]:
 
 
 def attributes_of(error: BaseException) -> dict[str, Any]:
-    """The attributes of an exception, those that are None left out where the class has them anyway."""
+    """Return the attributes of an exception, without those of builtin classes that are None."""
     cls = type(error)
     members = read_slots(members_of(cls), error)
     kept = {name: part for name, part in members.items() if part is not None}
@@ -52,7 +52,7 @@ def attributes_of(error: BaseException) -> dict[str, Any]:
 
 
 def _says_all(group: BaseExceptionGroup[Any]) -> bool:
-    """Tell whether the arguments of a group are its message and exceptions; a class of its own can take others."""
+    """Return True if the arguments of a group are its message and exceptions; derived classes may take others."""
     args = _ARGS.__get__(group)
     if len(args) != 2 or args[0] is not group.message or not isinstance(args[1], list | tuple):
         return False
@@ -60,8 +60,8 @@ def _says_all(group: BaseExceptionGroup[Any]) -> bool:
     return len(args[1]) == len(held) and all(map(is_, args[1], held))
 
 
-def rebuilt(cls: type[BaseException], args: list[Any], attributes: dict[str, Any]) -> BaseException:
-    """An exception with these arguments and attributes, without its constructor."""
+def rebuild_exception(cls: type[BaseException], args: list[Any], attributes: dict[str, Any]) -> BaseException:
+    """Make an exception with these arguments and attributes without calling its constructor."""
     base: Any = solid_base(cls)
     if issubclass(cls, BaseExceptionGroup):
         attributes = dict(attributes)
@@ -80,7 +80,7 @@ def rebuilt(cls: type[BaseException], args: list[Any], attributes: dict[str, Any
 
 
 class ErrorShape(Shape):
-    """An exception of the user's."""
+    """Stores exceptions of classes that users define."""
 
     __slots__ = ("evolution",)
     kind = "an exception"
@@ -89,36 +89,36 @@ class ErrorShape(Shape):
         super().__init__(cls, name)
         self.evolution = Evolution.of(name, cls, ())
 
-    def taken(self, value: Any) -> tuple[int, list[Any]]:
+    def take_apart(self, value: Any) -> tuple[int, list[Any]]:
         version = self.evolution.mark.version
         return wire.ERROR, [self.name, version, list(_ARGS.__get__(value)), attributes_of(value)]
 
-    def built(self, code: int, data: list[Any]) -> Any:
+    def rebuild(self, code: int, data: list[Any]) -> Any:
         if code != wire.ERROR:
             raise self.mismatch(code)
         _, version, args, attributes = data
         if type(version) is not int or type(args) is not list or type(attributes) is not dict:
             raise Malformed(f"the exception {self.name} is none")
-        return rebuilt(self.cls, args, self.evolution.upgraded(version, attributes))
+        return rebuild_exception(self.cls, args, self.evolution.upgrade(version, attributes))
 
     def parts(self, value: Any) -> Iterator[tuple[str, Any]]:
         return error_parts(value)
 
 
 def error_parts(error: BaseException) -> Iterator[tuple[str, Any]]:
-    """The parts of an exception with their paths."""
+    """Give the parts of an exception with their paths."""
     yield from ((f".args[{index}]", part) for index, part in enumerate(_ARGS.__get__(error)))
     yield from ((f".{name}", part) for name, part in attributes_of(error).items())
 
 
-def taken(error: BaseException) -> tuple[int, list[Any]]:
-    """A standard exception as plain data."""
+def take_apart(error: BaseException) -> tuple[int, list[Any]]:
+    """Take a standard exception apart into plain data."""
     return wire.STANDARD_ERROR, [type(error).__name__, list(_ARGS.__get__(error)), attributes_of(error)]
 
 
-def built(data: list[Any]) -> BaseException:
-    """A standard exception of such data."""
+def rebuild(data: list[Any]) -> BaseException:
+    """Rebuild a standard exception from plain data."""
     name, args, attributes = data
     if name not in STANDARD or type(args) is not list or type(attributes) is not dict:
         raise Malformed(f"there is no standard exception {name!r}")
-    return rebuilt(STANDARD[name], args, attributes)
+    return rebuild_exception(STANDARD[name], args, attributes)
