@@ -170,9 +170,6 @@ KNOWN: dict[Callable[[], Breaches], frozenset[str]] = {
     ),
     closets: frozenset(
         {
-            "checkpoint.codec.culprit",
-            "checkpoint.codec.declared",
-            "checkpoint.codec.reader",
             "checkpoint.read.listing",
             "stores.file.copying",
             "stores.file.emptying",
@@ -180,20 +177,6 @@ KNOWN: dict[Callable[[], Breaches], frozenset[str]] = {
     ),
     riddles: frozenset(
         {
-            "checkpoint",
-            "checkpoint.arguments",
-            "checkpoint.checkpoint",
-            "checkpoint.codec.arrays",
-            "checkpoint.codec.declared",
-            "checkpoint.codec.evolution",
-            "checkpoint.codec.nesting",
-            "checkpoint.codec.reach",
-            "checkpoint.codec.reader",
-            "checkpoint.codec.registry",
-            "checkpoint.codec.shapes",
-            "checkpoint.codec.standard",
-            "checkpoint.codec.writer",
-            "checkpoint.counters",
             "checkpoint.format.changes",
             "checkpoint.format.manifest",
             "checkpoint.format.record",
@@ -201,13 +184,10 @@ KNOWN: dict[Callable[[], Breaches], frozenset[str]] = {
             "checkpoint.format.slices",
             "checkpoint.info",
             "checkpoint.journal",
-            "checkpoint.progress",
             "checkpoint.read.listing",
             "checkpoint.read.loading",
             "checkpoint.read.retry",
             "checkpoint.retention",
-            "checkpoint.store",
-            "checkpoint.tree",
             "checkpoint.values",
             "checkpoint.views",
             "checkpoint.write.bundles",
@@ -240,7 +220,6 @@ KNOWN: dict[Callable[[], Breaches], frozenset[str]] = {
     ),
     gerunds: frozenset(
         {
-            "checkpoint.codec.nesting",
             "checkpoint.format.folding",
             "checkpoint.read.listing",
             "checkpoint.read.loading",

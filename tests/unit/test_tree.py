@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast import CheckpointInfo, RunStatus
 from holdfast.checkpoint.info import Cause, Header, Phase
-from holdfast.checkpoint.tree import branches, drawn
+from holdfast.checkpoint.tree import draw_checkpoints, find_branches
 from holdfast.ids import CheckpointId, RunId
 
 # -- runs, without any storage ---------------------------------------------------------------------
@@ -73,7 +73,7 @@ class Runs:
         return self.add(run, target, Cause.FORK)
 
     def drawn(self, **options: Any) -> list[str]:
-        return drawn(self.made, **options).splitlines()
+        return draw_checkpoints(self.made, **options).splitlines()
 
 
 # -- reading a drawing -----------------------------------------------------------------------------
@@ -225,16 +225,16 @@ def test_the_order_in_which_checkpoints_are_given_does_not_matter(
 ) -> None:
     runs = happened(steps)
     mixed = chance.sample(runs.made, len(runs.made))
-    assert drawn([*mixed, *mixed[:3]]) == drawn(runs.made)
-    assert branches(mixed) == branches(runs.made)
+    assert draw_checkpoints([*mixed, *mixed[:3]]) == draw_checkpoints(runs.made)
+    assert find_branches(mixed) == find_branches(runs.made)
 
 
 @given(STEPS)
 def test_ascii_says_the_same(steps: list[tuple[str, int, int]]) -> None:
     runs = happened(steps)
     pens = str.maketrans("●◉┆▸│├└─", "*@:>||`-")
-    assert drawn(runs.made, ascii=True) == drawn(runs.made).translate(pens)
-    assert drawn(runs.made, ascii=True).isascii()
+    assert draw_checkpoints(runs.made, ascii=True) == draw_checkpoints(runs.made).translate(pens)
+    assert draw_checkpoints(runs.made, ascii=True).isascii()
 
 
 @given(STEPS)
@@ -242,7 +242,7 @@ def test_branches_are_lines_of_one_run_and_have_every_checkpoint_once(
     steps: list[tuple[str, int, int]],
 ) -> None:
     runs = happened(steps)
-    found = branches(runs.made)
+    found = find_branches(runs.made)
     by_id = {made.checkpoint_id: made for made in runs.made}
     listed = [made.checkpoint_id for branch in found for made in branch.checkpoints]
     assert sorted(listed) == sorted(by_id)
@@ -344,8 +344,8 @@ def test_ten_thousand_however_they_hang_together(made: Callable[[], Runs]) -> No
 
 
 def test_nothing() -> None:
-    assert branches([]) == []
-    assert drawn([]) == ""
+    assert find_branches([]) == []
+    assert draw_checkpoints([]) == ""
 
 
 def test_branches_that_a_run_left_stand_above_where_it_went_on() -> None:
@@ -418,11 +418,11 @@ def test_what_is_not_given_is_said_to_be_missing() -> None:
     runs = Runs()
     runs.start("a")
     runs.go_on("a", 3)
-    assert drawn(runs.made[2:]).splitlines() == [
+    assert draw_checkpoints(runs.made[2:]).splitlines() == [
         "● 3 start 2, run a, follows a checkpoint that is not here",
         "◉ 4 end 2, head, running",
     ]
-    assert drawn([runs.made[0], runs.made[3]]).splitlines() == [
+    assert draw_checkpoints([runs.made[0], runs.made[3]]).splitlines() == [
         "● 1 start 1, input, run a",
         "",
         "◉ 4 end 2, head, running, run a, follows a checkpoint that is not here",

@@ -1,1 +1,1 @@
-"""How a snapshot becomes bytes."""
+"""Checkpoints: storages, the port of stores, and the way of a run to bytes and back."""

@@ -1,4 +1,4 @@
-"""Whether what users give a storage is what it takes."""
+"""Checks of the arguments that users give a storage."""
 
 from __future__ import annotations
 
@@ -15,48 +15,48 @@ _LONGEST_TAG = 200
 
 
 def checked_tag(text: Any) -> str:
-    """A tag; raises ``InvalidArgument`` for what is none."""
+    """Return a tag; raise ``InvalidArgument`` if it is none."""
     if not isinstance(text, str) or not text.strip() or len(text) > _LONGEST_TAG:
         raise InvalidArgument(f"tag {text!r}: must be a text of 1 to {_LONGEST_TAG} characters")
     return text
 
 
 def id_of_checkpoint(checkpoint: str | CheckpointInfo) -> CheckpointId:
-    """The id of a checkpoint that may be given by its id, or as one."""
+    """Return the id of a checkpoint that is given as an id or as a checkpoint."""
     return (
         checkpoint.checkpoint_id if isinstance(checkpoint, CheckpointInfo) else checkpoint_id_of(checkpoint)
     )
 
 
 def checkpoint_id_of(text: Any) -> CheckpointId:
-    """The id of a checkpoint, if it can be one."""
+    """Return a text as the id of a checkpoint; raise ``WrongType`` if it is no text."""
     if not isinstance(text, str):
         raise WrongType(f"a checkpoint is given by its id, a str, or as a CheckpointInfo, not as {text!r}")
     return CheckpointId(text)
 
 
 def run_id_of(text: Any) -> RunId:
-    """The id of a run, if it can be one."""
+    """Return a text as the id of a run; raise ``InvalidArgument`` if it cannot be one."""
     if complaint := complaint_about_id(text):
         raise InvalidArgument(f"run id {text!r} {complaint}")
     return RunId(text)
 
 
-def no_run(run_id: str) -> RunNotFound:
-    """What is said of a run that is not there."""
+def run_not_found(run_id: str) -> RunNotFound:
+    """Make the error for a run that is not there."""
     return RunNotFound(
         f"there is no run {run_id!r} in this storage; 'await storage.list_runs()' lists those that are there"
     )
 
 
 def check_limit(limit: int | None) -> None:
-    """Refuse what is no limit of a list."""
+    """Raise ``InvalidArgument`` unless the limit of a list is a positive int or None."""
     if limit is not None and (type(limit) is not int or limit < 1):
         raise InvalidArgument(f"limit={limit!r}: must be a whole number of at least 1, or None for all")
 
 
 def status_of(status: RunStatus | str) -> RunStatus:
-    """The status that is meant."""
+    """Return the status with this name; raise ``InvalidArgument`` if there is none."""
     try:
         return RunStatus(status)
     except ValueError:
@@ -65,7 +65,7 @@ def status_of(status: RunStatus | str) -> RunStatus:
 
 
 def checked_retention(retention: Retention | None) -> Retention | None:
-    """A retention, if it is one."""
+    """Return a retention or None; raise ``WrongType`` for anything else."""
     if retention is not None and not isinstance(retention, Retention):
         raise WrongType(
             f"retention={retention!r}: give a Retention, like Retention.latest_only() or Retention.keep_last(10)"
@@ -74,7 +74,7 @@ def checked_retention(retention: Retention | None) -> Retention | None:
 
 
 def check_progress(progress: Any) -> None:
-    """Refuse what cannot be told how far something is."""
+    """Raise ``WrongType`` unless ``progress`` can be called or is None."""
     if progress is not None and not callable(progress):
         raise WrongType(
             f"progress={progress!r}: give a function of two numbers, how much is done and of how much"
@@ -82,13 +82,13 @@ def check_progress(progress: Any) -> None:
 
 
 def check_flag(name: str, flag: Any) -> None:
-    """Refuse what is no yes or no."""
+    """Raise ``WrongType`` unless a flag is a bool."""
     if not isinstance(flag, bool):
         raise WrongType(f"{name}={flag!r}: must be True or False")
 
 
 def checked_path(name: str, path: Any) -> str | os.PathLike[str]:
-    """A path, if it is one."""
+    """Return a path; raise ``WrongType`` if it is none."""
     if not isinstance(path, str | os.PathLike):
         raise WrongType(f"{name}={path!r}: give the path as a str or a Path, like 'runs.db'")
     return path

@@ -1,4 +1,4 @@
-"""Checkpoint: a committed snapshot as people look at it."""
+"""Checkpoint: a committed snapshot that people can look at."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from holdfast.graph.context import DEFAULT_SHARED_SCOPE
 from holdfast.graph.state_key import StateKey
 from holdfast.ids import CheckpointId, Digest, ExecutorId
 
-# What a checkpoint holds and does not show.
+# Kinds of values that a checkpoint holds and does not show.
 _UNSEEN = ("graph", "input", "event")
-# The private scopes of an executor that hold something of the user's.
+# The private scopes of an executor that hold values of users.
 _SHOWN = ("", "state", "fields")
 
 
 class Material(Protocol):
-    """What checkpoints need to show more than their info: manifests, made when first asked for, and values."""
+    """Gives checkpoints their manifests, made when first asked for, and their values."""
 
     @property
     def values(self) -> ReadBlobs | None:
@@ -44,24 +44,24 @@ class Material(Protocol):
 
     @property
     def encoder(self) -> Encoder:
-        """What decodes values."""
+        """The encoder that decodes values."""
         ...
 
     def source(self, checkpoint_id: CheckpointId) -> BlobSource:
-        """Where the blobs of a checkpoint are."""
+        """Return the source of the blobs of a checkpoint."""
         ...
 
     def manifest(self, checkpoint_id: CheckpointId) -> Manifest:
-        """Its manifest."""
+        """Return the manifest of a checkpoint."""
         ...
 
     async def full(self, checkpoint_id: CheckpointId) -> Manifest:
-        """The same with the content of small values, read now if it was not."""
+        """Return the manifest with the content of small values, read now if it was not."""
         ...
 
 
 class ReadBlobs(NamedTuple):
-    """Blobs that were read already, so that values can be given at once."""
+    """Blobs that were read already, so that values can be decoded at once."""
 
     content: Mapping[Digest, bytes]
 
@@ -70,7 +70,7 @@ class ReadBlobs(NamedTuple):
 
 
 class WithValues(NamedTuple):
-    """The material of one checkpoint of which all was read."""
+    """The material of one checkpoint that was read completely."""
 
     read: Manifest
     encoder: Encoder
@@ -111,7 +111,7 @@ class Checkpoint(CheckpointInfo):
 
     __slots__ = ("material",)
 
-    # A list has a thousand of them, so without a call of the class above.
+    # A list may have thousands of checkpoints: calling the constructor of CheckpointInfo would take longer.
     def __init__(
         self,
         checkpoint_id: CheckpointId,
@@ -128,7 +128,7 @@ class Checkpoint(CheckpointInfo):
 
     @property
     def info(self) -> CheckpointInfo:
-        """What is known without reading any value."""
+        """The info of the checkpoint, which needs no values."""
         return CheckpointInfo(self._checkpoint_id, self._header, self._new_bytes, self._tags)
 
     @property
@@ -152,7 +152,7 @@ class Checkpoint(CheckpointInfo):
 
     @property
     def executor_states(self) -> Mapping[str, Any]:
-        """What each executor keeps: the value that it set with ``set_state``, or its private keys and fields."""
+        """The state of each executor: the value that it set with ``set_state``, or its private keys and fields."""
         by_owner: dict[ExecutorId, dict[str, dict[str, Ref]]] = {}
         for scope, keys in self._manifest.state.items():
             if scope.owner is not None and scope.name in _SHOWN:
@@ -163,22 +163,22 @@ class Checkpoint(CheckpointInfo):
 
     @property
     def pending_requests(self) -> list[RequestView]:
-        """The questions that wait for their answers."""
+        """The requests that wait for their answers."""
         form = self._codec.decode_form
         return [RequestView(asked, self._read, form) for asked in self._manifest.requests.values()]
 
     @property
     def outputs(self) -> ListView:
-        """What the workflow gave out so far."""
+        """The outputs of the workflow so far."""
         return ListView([ref for _, ref in self._manifest.outputs], self._read, "outputs")
 
     @property
     def fingerprint(self) -> str:
-        """That of the workflow that made it."""
+        """The fingerprint of the workflow that made the checkpoint."""
         return self._manifest.fingerprint
 
     def summary(self) -> CheckpointSummary:
-        """The checkpoint in a few words."""
+        """Return the checkpoint in a few words."""
         manifest = self._manifest
         return CheckpointSummary(
             self.checkpoint_id,
@@ -193,7 +193,7 @@ class Checkpoint(CheckpointInfo):
     async def read_state(
         self, key: str | StateKey[Any], default: Any = None, scope_name: str | None = None
     ) -> Any:
-        """One value of a shared scope, read now if it was not read before."""
+        """Return one value of a shared scope; reads it if it was not read before."""
         if isinstance(key, StateKey):
             self._codec.types.declare(key.type, f"state key {key.name!r}")
             scope_name, key = scope_name or key.scope_name, key.name
@@ -239,7 +239,7 @@ class Checkpoint(CheckpointInfo):
 
 
 class _ExecutorStates(Mapping[str, Any]):
-    """What executors keep, by their scopes: the private one, that of ``set_state``, that of their fields."""
+    """The states of executors, from their private scope, that of ``set_state`` and that of their fields."""
 
     def __init__(self, by_owner: Mapping[ExecutorId, Mapping[str, Mapping[str, Ref]]], read: Read) -> None:
         self._by_owner = by_owner
@@ -272,8 +272,8 @@ class _ExecutorStates(Mapping[str, Any]):
             return Unread(self._by_owner[executor_id]["state"]["state"])
 
 
-async def blobs_of(changes: Iterable[Changes], source: BlobSource) -> ReadBlobs:
-    """Read the blobs of all values that people see of checkpoints which these changes make."""
+async def read_shown_blobs(changes: Iterable[Changes], source: BlobSource) -> ReadBlobs:
+    """Read the blobs of all values in these changes that checkpoints show."""
     wanted = sizes_in(
         ref
         for part in changes

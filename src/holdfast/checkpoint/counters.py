@@ -1,4 +1,4 @@
-"""What a storage did so far, in numbers."""
+"""Counters of the work of a storage."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class Counters:
-    """What a storage did since it was opened: for tests and for the curious.
+    """Numbers of what a storage did since it was made, for tests and measurements.
 
     >>> Counters().commits
     0

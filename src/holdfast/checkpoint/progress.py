@@ -1,4 +1,4 @@
-"""How far long work has come, and threads that are waited for."""
+"""Progress of long work, and work in threads that is waited for."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from holdfast.checkpoint.threads import upkeep_threads
 T = TypeVar("T")
 
 Progress: TypeAlias = Callable[[int, int], object]
-"""Is told how much is done, and of how much; what it raises ends the work."""
+"""Called with how much is done, and of how much; an error that it raises ends the work."""
 
 
 class Steps:
-    """Counts what is done of work that goes over the same things several times.
+    """Counts the steps of work that goes over the same things in several passes.
 
     >>> steps = Steps(lambda done, total: print(done, "of", total), passes=2)
     >>> steps.more(3)
@@ -30,18 +30,18 @@ class Steps:
         self._passes = passes
         self._done = self._total = 0
         self.interruption: BaseException | None = None
-        """What the one who is told raised, if anything."""
+        """The error that ``progress`` raised, if it did."""
 
     def more(self, steps: int) -> None:
-        """There is more to do than was known."""
+        """Add steps that became known, in each pass."""
         self._total += steps * self._passes
 
     def again(self, steps: int) -> None:
-        """So much of what was done has to be done once more."""
+        """Add steps that have to be done once more."""
         self._total += steps
 
     def done(self, steps: int) -> None:
-        """So much more is done."""
+        """Report that so many more steps are done."""
         self._done += steps
         if steps and self._progress is not None:
             try:
@@ -51,30 +51,30 @@ class Steps:
                 raise
 
     def over(self) -> None:
-        """All is done, also what turned out not to be there."""
+        """Report that all steps are done, also those that turned out not to exist."""
         self.done(self._total - self._done)
 
 
-async def finished(call: Callable[[], T]) -> T:
-    """What ``call`` gives, in a thread that is at its end when this is, also when whoever waits is cancelled.
+async def run_in_thread(call: Callable[[], T]) -> T:
+    """Call a function in a thread; returns only when the thread is done with it, also if the caller is cancelled.
 
-    So the files that it uses can be closed then.
+    So the caller can close files that the function uses.
     """
-    # By hand, because the machinery of threads and futures lets go of a result only some time later: it may be large.
+    # The result goes through a list because threads and futures keep it for some time, and it may be large.
     results: list[T] = []
     work = asyncio.ensure_future(upkeep_threads.call(lambda: results.append(call())))
     try:
         await asyncio.shield(work)
         return results.pop()
     except asyncio.CancelledError:
-        await _ended(work)
+        await _wait_until_done(work)
         raise
 
 
-async def watched(work: Callable[[Callable[[int, int], None]], T], progress: Progress | None) -> T:
-    """What ``work`` gives, in a thread, with ``progress`` called here for each report of it.
+async def run_with_progress(work: Callable[[Callable[[int, int], None]], T], progress: Progress | None) -> T:
+    """Call ``work`` in a thread, and ``progress`` in the event loop for each report of it.
 
-    If that raises, or if whoever waits is cancelled, its next report ends the work, and this when it has ended.
+    If ``progress`` raises, or the caller is cancelled, the next report ends the work; this returns when it has ended.
     """
     loop = asyncio.get_running_loop()
     reports: asyncio.Queue[tuple[int, int] | None] = asyncio.Queue()
@@ -88,26 +88,26 @@ async def watched(work: Callable[[Callable[[int, int], None]], T], progress: Pro
     task = asyncio.ensure_future(upkeep_threads.call(partial(work, report)))
     task.add_done_callback(lambda _: reports.put_nowait(None))
     try:
-        while (told := await reports.get()) is not None:
+        while (numbers := await reports.get()) is not None:
             if progress is not None:
-                progress(*told)
+                progress(*numbers)
         return task.result()
     except BaseException:
         stopped.set()
-        await _ended(task)
+        await _wait_until_done(task)
         raise
 
 
 class Stopped(Exception):
-    """Nobody wants the work any more."""
+    """Raised in the thread to end work that is not wanted any more."""
 
 
-async def _ended(work: asyncio.Future[T]) -> None:
-    """Wait until work is over that goes on whatever happens here."""
+async def _wait_until_done(work: asyncio.Future[T]) -> None:
+    """Wait for work that cannot be cancelled, even if this task is cancelled."""
     while not work.done():
         try:
             await asyncio.wait([work])
         except asyncio.CancelledError:
             continue
     if not work.cancelled():
-        work.exception()  # whoever waits hears of something else
+        work.exception()  # marks it as seen: the caller gets another error

@@ -1,6 +1,6 @@
 """The port that backends implement: where records, heads, blobs, journals and inboxes live.
 
-What it means to be a store is said here, once; ``holdfast.testing.StoreConformance`` checks it.
+This is the contract of all stores; ``holdfast.testing.StoreConformance`` checks it.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ FEATURES: frozenset[str] = frozenset()
 
 
 class Keyframe(NamedTuple):
-    """All that a run holds at one checkpoint, so that replay can begin there; never part of an id."""
+    """Everything that a run holds at one checkpoint, so that replay can begin there; never part of an id."""
 
     changes: bytes
     values: bytes
     cut: bool = False
-    """Whether the parent of its checkpoint may be missing, because retention removed it."""
+    """True if retention may have removed the parent of its checkpoint."""
 
 
 class Record(NamedTuple):
-    """One checkpoint as it is stored: opaque bytes that never change, and where they belong.
+    """One checkpoint as it is stored: opaque bytes that never change, with the id, run and seq that they belong to.
 
-    ``header`` says what ``CheckpointInfo`` says, ``changes`` what the checkpoint changed but no content of any
-    value, ``values`` the content of small values. ``new_bytes`` is what it added to the store, blobs included.
+    ``header`` holds the fields of ``CheckpointInfo``, ``changes`` the changes without the content of values, ``values``
+    the content of small values. ``new_bytes`` is the number of bytes that it added to the store, with blobs.
     """
 
     checkpoint_id: CheckpointId
@@ -45,22 +45,22 @@ class Record(NamedTuple):
     new_bytes: int
     keyframe: Keyframe | None = None
     tags: tuple[str, ...] = ()
-    """Given to it later, and no part of what its id covers."""
+    """Given to the record later; its id does not cover them."""
     sound: bool = True
-    """Whether what its id does not cover is what was stored, as far as the store can tell; told when all is read."""
+    """False if the store knows that something changed which the id does not cover; only known if all of it was read."""
 
     @property
     def parts(self) -> tuple[bytes, ...]:
-        """What it holds besides its header, as stored: each may be the name of a blob that holds it."""
+        """The stored parts besides the header; each may be the name of a blob that holds it."""
         frame = self.keyframe
         return (self.changes, self.values) + (() if frame is None else (frame.changes, frame.values))
 
 
 class Head(NamedTuple):
-    """Where a run stands: the only thing in a store that changes.
+    """The state of a run: its checkpoint, status and owner. Nothing else of a run changes in a store.
 
-    ``seq`` is that of the checkpoint, and the greatest of the run. ``family`` is the run that the first of its
-    forks was made from, itself without forks; blobs belong to it. Times are microseconds since 1970, UTC.
+    ``seq`` is that of the checkpoint, and the greatest of the run. ``family`` is the run at the root of its forks, the
+    run itself if it is no fork; blobs belong to a family. Times are microseconds since 1970, UTC.
     """
 
     run_id: RunId
@@ -76,57 +76,57 @@ class Head(NamedTuple):
     wake_at: int | None = None
     takeovers: int = 0
     reason: str = ""
-    """Why the run failed, in a line or two; any str."""
+    """The reason why the run failed, in a line or two; any str."""
     retention: str = ""
-    """Which of its checkpoints are kept, as ``Retention.text`` says it; all if empty."""
+    """The retention of its checkpoints, as ``Retention.text`` gives it; all are kept if empty."""
     waiting_for: str = ""
     """For a run that is WAITING: some of ``answers``, ``time`` and ``messages``, with spaces between; else empty."""
 
 
 class Expected(NamedTuple):
-    """What a writer believes of the head that it replaces."""
+    """The checkpoint and token that a writer expects of the head that it replaces."""
 
     checkpoint_id: CheckpointId
     token: int
 
 
 class Blob(NamedTuple):
-    """Immutable bytes named by a digest; the name is given, stores do not compute it."""
+    """Immutable bytes named by a digest; stores take the name as given and do not compute it."""
 
     digest: Digest
     data: bytes
 
 
 class Note(NamedTuple):
-    """An entry of the journal: what a superstep that has not committed yet did already. Its key is any text."""
+    """An entry of the journal of a superstep that has not committed yet. Its key is any text."""
 
     key: str
     data: bytes
 
 
 class Letter(NamedTuple):
-    """Something that others leave in the inbox of a run; its key is used once in the life of the run."""
+    """An entry of the inbox of a run, left by anyone; its key is used once in the life of the run."""
 
     key: str
     data: bytes
 
 
 class Left(NamedTuple):
-    """What came of leaving letters."""
+    """The result of leaving letters."""
 
     head: Head | None
-    """Where the run stood when they were left; None if there is no such run."""
+    """The head of the run when they were left; None if there is no such run."""
     refused: tuple[str, ...] = ()
-    """The keys that were used before; if there are any, no letter was left."""
+    """Keys that were used before; if there are any, no letter was left."""
 
 
 class Commit(NamedTuple):
-    """What becomes durable together, or not at all. ``expected`` is None for the first commit of a run.
+    """Changes of one run that become durable together, or not at all. ``expected`` is None for its first commit.
 
-    ``notes`` come into the journal of the checkpoint that ``head`` names, ``taken`` are the keys of letters that are
-    used up. ``letters`` are left in the inbox; only the first commit of a run has any, when the run comes from
-    another store. ``needs`` names blobs of the family that have to be there: records name them that are built on a
-    checkpoint which someone may remove meanwhile. They count as brought by the commit.
+    ``notes`` are added to the journal of the checkpoint that ``head`` names, ``taken`` are the keys of letters that are
+    used up. ``letters`` are left in the inbox; only the first commit of a run that comes from another store has any.
+    ``needs`` names blobs of the family that must be there: new records name them, but an earlier checkpoint brought
+    them, and someone may remove that meanwhile. They count as brought by the commit.
     """
 
     head: Head
@@ -140,27 +140,27 @@ class Commit(NamedTuple):
 
 
 class Removal(NamedTuple):
-    """Records of a run that go, and the keyframes with which others can do without them."""
+    """Records of a run to remove, and the keyframes that other records need without them."""
 
     run_id: RunId
     expected: Expected
     seqs: tuple[int, ...]
     keyframes: tuple[tuple[int, Keyframe], ...] = ()
-    """By the seq of the record that gets it, in place of one that it has."""
+    """Each with the seq of the record that gets it; it replaces one that the record has."""
     blobs: tuple[Blob, ...] = ()
-    """What the keyframes need."""
+    """The blobs that the keyframes name."""
 
 
 class Marked(NamedTuple):
-    """The blobs of a family that were there at a moment."""
+    """The blobs of a family at one moment."""
 
     mark: int
     sizes: Mapping[Digest, int]
-    """How many bytes each takes in the store."""
+    """The number of bytes that each takes in the store."""
 
 
 class Depth(IntEnum):
-    """How much of each record is read."""
+    """The parts of records that are read."""
 
     HEADERS = 0
     """``changes`` and ``values`` are empty, ``keyframe`` is None."""
@@ -170,7 +170,7 @@ class Depth(IntEnum):
 
 
 class RunQuery(NamedTuple):
-    """Which runs are asked for, and in which order.
+    """Selects runs and orders them.
 
     Oldest first, by ``created``, then ``run_id``; with ``newest`` the latest ``updated`` first, then ``run_id``.
     """
@@ -179,7 +179,7 @@ class RunQuery(NamedTuple):
     statuses: frozenset[RunStatus] | None = None
     limit: int | None = None
     after: RunId | None = None
-    """Begin behind this run in the order asked for; a run that is gone begins where it would have been, or anew."""
+    """Begin behind this run in that order; if it was removed, begin where it would be, or at the beginning."""
     newest: bool = False
     family: RunId | None = None
     since: int | None = None
@@ -187,25 +187,25 @@ class RunQuery(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """What is wrong with a run; where not even its id can be told, the text says where it lies."""
+    """A damage of a run; if not even the id of the run is known, the text says where the damage lies."""
 
     run_id: RunId | None
     what: str
     seq: int | None = None
-    """That of the checkpoint which is affected, where it can be told."""
+    """The seq of the affected checkpoint, if it is known."""
 
 
 class Mended(NamedTuple):
-    """What was done to a damaged store, or would be."""
+    """A change that was made to a damaged store, or would be."""
 
     run_id: RunId | None
     what: str
     lost: str = ""
-    """What cannot be brought back."""
+    """The loss that comes with it; empty if nothing is lost."""
 
 
 class StoreInfo(NamedTuple):
-    """What a store says of itself."""
+    """The id, format and features of a store."""
 
     store_id: str
     """32 hexadecimal digits, drawn when the store was made."""
@@ -215,25 +215,25 @@ class StoreInfo(NamedTuple):
 
 
 class Rehearsal(NamedTuple):
-    """A store to try something on."""
+    """A copy of a store on which a repair is tried."""
 
     store: Store
     retold: Callable[[str], str]
-    """A text of it as the store would have said it of which it is a copy: with its paths."""
+    """Translates a text of the copy into that of the original store, with its paths."""
 
 
 class Store(Protocol):
-    """Where the bytes of runs live.
+    """The port that keeps the bytes of runs.
 
-    A store serves one namespace, given to it when it is made; nothing of other namespaces can be seen through it.
+    A store serves one namespace, given when it is made; it shows nothing of other namespaces.
     It may be used from any number of tasks, from one event loop after another, and unless it lives in memory from
-    several processes at the same time. Methods raise ``StorageError`` when the backend fails: never the error of a
-    driver, which is the ``__cause__``. Ids come from outside: a store takes any run id that ``complaint_about_id``
+    several processes at the same time. Methods raise ``StorageError`` when the backend fails, never the error of a
+    driver, which is its ``__cause__``. Ids come from outside: a store takes any run id that ``complaint_about_id``
     has no complaint about, also ``..`` and ``CON``, and no id leads it out of its place. The records of a run have
     seqs from 1 that grow from commit to commit; all records of a commit belong to the run of its head.
 
-    A class whose coroutines do not look at the task in which they run, as ``asyncio.timeout`` and task groups do, may
-    have the attribute ``in_any_task = True``. Then a commit needs no task of its own, which saves a few microseconds.
+    A class whose coroutines do not use the current task, as ``asyncio.timeout`` and task groups do, may have the
+    attribute ``in_any_task = True``. Then a commit needs no task of its own, which saves a few microseconds.
 
     >>> import asyncio
     >>> from holdfast import InMemoryCheckpointStorage
@@ -242,51 +242,50 @@ class Store(Protocol):
     """
 
     async def open(self) -> StoreInfo:
-        """Make the store if it is not there; any other method does so by itself.
+        """Make the store if it is not there; every other method does so by itself.
 
-        Raises ``StorageError`` where something else lies there, or a store of another major format or with
-        features that this version does not know; it says which, and changes nothing.
+        Raises ``StorageError``, and changes nothing, if something else lies there, or a store of another major format
+        or with features that this version does not know; the error names them.
         """
         ...
 
     async def commit(self, commit: Commit) -> Sequence[Letter]:
         """Make a commit durable: all of it or nothing, also across a crash or a power cut, before it returns.
 
-        Returns what is left in the inbox of the run, oldest first: every letter that was left before the commit and
-        that neither it nor an earlier one took. The journal belongs to the checkpoint on which the run stands: a
-        commit that moves the head to another checkpoint empties it, then adds its own notes; one that leaves the
-        checkpoint as it is only adds. A note with a key that is there already replaces it in its place.
+        Returns the inbox of the run, oldest first: every letter that was left before the commit and that neither it nor
+        an earlier commit took. The journal belongs to the checkpoint on which the run stands: a commit that moves the
+        head to another checkpoint empties it, then adds its own notes; one that leaves the checkpoint as it is only
+        adds. A note with a key that is there already replaces that note in its place.
 
-        Raises ``HeadMoved`` if the run's head is not the expected one (same checkpoint, same token), or if one is
-        there and none is expected; then nothing changed. So does ``CheckpointNotFound`` say that nothing changed: a
-        blob that the commit needs is not there. Blobs may be durable before the rest, also when it fails;
-        a blob that is there already is left as it is. After a ``StorageError`` the commit may have happened or not:
-        ``head`` tells. From then on what ``head``, ``notes``, ``inbox`` and all other methods tell is durable, or they
-        raise ``StorageError``: after a failed sync that something can be read does not say that it is on the disk, nor
-        does a later sync that succeeds, so the store has to write it again. Commits of different runs may be made
-        durable together, but each fails alone. A caller that is cancelled while it waits leaves the commit to happen
-        or not.
+        Raises ``HeadMoved`` if the run's head is not the expected one (same checkpoint, same token), or if one is there
+        and none is expected; raises ``CheckpointNotFound`` if a blob that the commit needs is not there. In both cases
+        nothing changed. Blobs may be durable before the rest, also when it fails; a blob that is there already is left
+        as it is. After a ``StorageError`` the commit may have happened or not: ``head`` shows it. From then on all that
+        ``head``, ``notes``, ``inbox`` and the other methods return is durable, or they raise ``StorageError``. After a
+        failed sync, data that can be read need not be on the disk, even if a later sync succeeds, so the store has to
+        write it again. Commits of different runs may be made durable together, but each fails alone. A caller that is
+        cancelled while it waits leaves the commit to happen or not.
         """
         ...
 
     async def add_blobs(self, family: RunId, blobs: Sequence[Blob]) -> None:
         """Make blobs of a family durable before any commit names them; one that is there already is left as it is.
 
-        For a run that comes from another store, whose blobs together are too much for one commit, which then needs
-        them. No run can be seen by it, nor does one have to be there.
+        For a run that comes from another store, whose blobs are too much for one commit; that commit ``needs`` them.
+        The family need not have a run yet, and none becomes visible.
         """
         ...
 
     async def head(self, run_id: RunId) -> Head | None:
-        """Where the run stands; None if there is no such run."""
+        """Return the head of a run; None if there is no such run."""
         ...
 
     async def runs(self, query: RunQuery) -> Sequence[Head]:
-        """The runs that are asked for; reads no records."""
+        """Return the heads of the runs that a query selects; reads no records."""
         ...
 
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
-        """The runs of a workflow that are WAITING and have something to do: ``limit`` of them at most.
+        """Return at most ``limit`` runs of a workflow that are WAITING and have something to do.
 
         Those for which letters wait come first, then those whose ``wake_at`` is not later than ``time``, the soonest
         first, then by ``run_id``. Reads neither records nor the heads of the many others that wait for later.
@@ -294,68 +293,68 @@ class Store(Protocol):
         ...
 
     async def damaged(self) -> Sequence[Damage]:
-        """The runs whose head cannot be read; ``runs`` leaves them out, ``head`` raises ``CheckpointCorrupt``."""
+        """Return the runs whose head cannot be read; ``runs`` omits them, ``head`` raises ``CheckpointCorrupt``."""
         ...
 
     async def inspect(self, run_id: RunId | None = None) -> Sequence[Damage]:
-        """What is wrong with how the runs are kept, beyond what reading them shows: with heads, notes, letters.
+        """Return damages of heads, notes, letters and indexes, which reading the runs does not show.
 
-        Has all that ``damaged`` has. Reads everything but blobs, and raises nothing for what it finds. With ``run_id``
-        it looks at what belongs to that run, and reads nothing of others as long as its head can be found.
+        Includes everything that ``damaged`` returns. Reads everything but blobs, and raises no error for damages. With
+        ``run_id`` it inspects only that run, and reads nothing of others as long as its head can be found.
         """
         ...
 
     async def mend(self, run_id: RunId | None) -> Sequence[Mended]:
-        """Make heads that can be read for runs whose head cannot, from what is left of them; rebuild indexes.
+        """Rebuild heads that cannot be read from what is left of their runs, and rebuild indexes.
 
-        Such a run has a greater token than before, and is not driven. Notes and letters that are not what was left go.
-        What is damaged besides stays. All that is done to one run happens at once or not at all, and doing it again
-        changes nothing. With ``run_id`` no other run is touched; indexes that runs share are made anew all the same.
+        Such a run has a greater token than before, and is not driven. Changed notes and letters are removed. Other
+        damage stays. All changes of one run happen at once or not at all, and a second call changes nothing. With
+        ``run_id`` no other run is touched, but indexes that runs share are rebuilt.
         """
         ...
 
     def rehearsal(self) -> AbstractAsyncContextManager[Rehearsal]:
-        """A copy that can be repaired in place of the store, to see what would come of it; it goes with the context.
+        """Give a copy of the store that can be repaired to see the result; it is removed when the context ends.
 
-        It need not have the blobs, but reads those of the store, and asks the store who lives.
+        It need not have the blobs, but reads those of the store, and asks the store which processes live.
         """
         ...
 
     async def replace(self, commit: Commit) -> None:
-        """Let a run be what a commit says and nothing else, all at once and durably; its blobs stay.
+        """Replace everything of a run by the content of a commit, at once and durably; its blobs stay.
 
-        Raises ``HeadMoved`` as ``commit`` does. For a run that is repaired: what is there may be damaged in any way but
-        for its head. Keys of letters that were taken can be used again.
+        Raises ``HeadMoved`` as ``commit`` does. For repairs: everything of the run but its head may be damaged. Keys of
+        letters that were taken can be used again.
         """
         ...
 
     async def find(self, checkpoint_id: CheckpointId) -> tuple[RunId, int] | None:
-        """The run and seq of a checkpoint; None if there is none, also for a text that is no id."""
+        """Return the run and seq of a checkpoint; None if there is no such checkpoint, or if the text is no id."""
         ...
 
     async def records(self, run_id: RunId, first: int, last: int, depth: Depth) -> Sequence[Record]:
-        """The records of a run with ``first`` <= seq <= ``last`` that are there, in order of seq."""
+        """Return the records of a run with ``first`` <= seq <= ``last``, in order of seq."""
         ...
 
     async def blobs(self, family: RunId, digests: Sequence[Digest]) -> Mapping[Digest, bytes]:
-        """The blobs of a family that are there, as they were given."""
+        """Return those of the blobs that the family has, as they were given."""
         ...
 
     async def tag(
         self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None
     ) -> bool:
-        """Take tags from a record, all without ``drop``, and add others, durably; False if there is no such record.
+        """Drop tags of a record, all if ``drop`` is None, and add others, durably; return False if there is no record.
 
-        What it has is read and changed at once: of several who tag a record, none undoes what another did.
+        Reading and changing them is one step: of several callers, none undoes the change of another.
         """
         ...
 
     async def remove(self, removal: Removal) -> bool:
-        """Give records keyframes and remove others, all or nothing, durably; false if one of those has tags.
+        """Give records keyframes and remove others, all or nothing, durably; return False if one of those has tags.
 
-        Then nothing changed: who wants it to go takes its tags first. Raises ``HeadMoved`` as ``commit`` does. Seqs
-        without a record are passed over; the record on which the run stands cannot be removed (``StorageError``). A
-        checkpoint that was removed cannot be found any more.
+        Then nothing changed: to remove it, drop its tags first. Raises ``HeadMoved`` as ``commit`` does. Seqs
+        without a record are skipped; the record on which the run stands cannot be removed (``StorageError``). ``find``
+        does not find a removed checkpoint any more.
         """
         ...
 
@@ -367,45 +366,45 @@ class Store(Protocol):
         ...
 
     async def mark(self, family: RunId) -> Marked:
-        """The blobs of a family; from now on the store knows which of them are brought, or brought again."""
+        """Return the blobs of a family and a mark; from now on the store notes which blobs are brought, also again."""
         ...
 
     async def discard(self, family: RunId, mark: int, digests: Sequence[Digest]) -> int:
-        """Remove blobs of a family, but none that anyone brought since the mark; the bytes that were freed.
+        """Remove blobs of a family, except those that were brought since the mark; return the number of freed bytes.
 
-        A commit brings a blob from the moment it is called, whether the blob is there already or not. Who asks for
-        this knows that no record names the blobs; those who would name one again have to bring it.
+        A commit brings a blob from the moment it is called, whether the blob is there already or not. The caller knows
+        that no record names the blobs; a writer that names one again has to bring it.
         """
         ...
 
     async def notes(self, run_id: RunId) -> Sequence[Note]:
-        """The journal of the run: what was noted since it stands on its checkpoint, in order; empty without a run."""
+        """Return the journal of a run, in order: the notes since its checkpoint; empty if there is no such run."""
         ...
 
     async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
-        """Leave letters for whoever drives the run, all or none, durably; needs no token and moves no head.
+        """Leave letters for the owner of a run, all or none, durably; needs no token and moves no head.
 
         A key can be left once in the life of a run, whether it was taken since or not. ``since`` is the seq of a
         checkpoint on which the run stood when the sender knew that the keys were unused: a store need not look at
-        what was taken earlier.
+        letters that were taken earlier.
         """
         ...
 
     async def inbox(self, run_id: RunId) -> Sequence[Letter]:
-        """The letters that were left and not taken, oldest first; empty without a run."""
+        """Return the letters that were left and not taken, oldest first; empty if there is no such run."""
         ...
 
     async def join(self) -> None:
-        """Let other processes see that this one lives, until it dies or closes the store; more than once is fine."""
+        """Show other processes that this one lives, until it dies or closes the store; may be called again."""
         ...
 
     async def lives(self, process: str) -> bool:
-        """Whether a process that joined is to be waited for: it did not die, close the store, or stop for long.
+        """Return True if a process that joined still lives: it did not die, close the store, or stop for long.
 
-        ``process`` is what ``ownership.this_process`` returns there. False for one that never joined.
+        ``process`` is the result of ``ownership.this_process`` there. False for one that never joined.
         """
         ...
 
     async def close(self) -> None:
-        """Let go of files and threads; what was committed stays. Afterwards only ``close`` may be called."""
+        """Release files and threads; everything that was committed stays. Afterwards only ``close`` may be called."""
         ...

@@ -1,4 +1,4 @@
-"""Threads that call functions for coroutines, apart from the pool of the event loop, which programs fill themselves."""
+"""Threads that call functions for coroutines; separate from the pool of the event loop, which programs may fill."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ T = TypeVar("T")
 
 _logger = logging.getLogger("holdfast.threads")
 
-# A thread that nobody needs for so long ends.
+# A thread ends when it was idle for so long.
 _IDLE_SECONDS = 10.0
-# How long a call waits for a thread before that is told.
+# A call that waits longer for a thread is reported in a warning.
 _PATIENCE_SECONDS = 30.0
-# How long a process that ends waits for what is at work: as long as handlers have that are cancelled.
+# A process that ends waits so long for running calls: as long as cancelled handlers have.
 _GRACE_SECONDS = 5.0
 
 
 class ThreadCall:
-    """A function that is called in a thread, and the future of whoever waits for what it gives."""
+    """A function to call in a thread, and the future that gets its result."""
 
     __slots__ = ("_context", "_function", "_loop", "_outcome", "future", "name", "waited_for_until")
 
@@ -37,18 +37,18 @@ class ThreadCall:
         self._loop = asyncio.get_running_loop()
         self._outcome: tuple[Any, BaseException | None] = (None, None)
         self.future: asyncio.Future[Any] = self._loop.create_future()
-        named: object = getattr(function, "func", function)  # that of a partial
+        named: object = getattr(function, "func", function)  # a partial has the function in ``func``
         self.name: str = getattr(named, "__qualname__", type(named).__name__)
         self.waited_for_until: float | None = None
-        """Until when a process that ends waits for it, if its caller left it behind."""
+        """The time until which an ending process waits for it, if its caller left it behind."""
 
     def run(self) -> None:
-        """Call the function; what it gives or raises is kept until it is told."""
+        """Call the function, and keep its result or error for ``tell``."""
         function, self._function = self._function, None
         assert function is not None
         try:
             self._outcome = self._context.run(function), None
-        except StopIteration as error:  # a future cannot carry it: waiting for it would never end
+        except StopIteration as error:  # a future cannot carry it: its waiter would never wake up
             raised = RuntimeError("the function raised StopIteration")
             raised.__cause__ = error
             self._outcome = None, raised
@@ -56,12 +56,12 @@ class ThreadCall:
             self._outcome = None, error
 
     def fail(self, error: BaseException) -> None:
-        """Let the caller have an error in place of a call that cannot be made."""
+        """Give the caller an error because the call cannot be made."""
         self._outcome = None, error
         self.tell()
 
     def tell(self) -> None:
-        """Let the caller have what came of it; an event loop that is closed by now has none."""
+        """Give the caller the result or error, unless its event loop is closed by now."""
         try:
             self._loop.call_soon_threadsafe(self._settle)
         except RuntimeError:
@@ -78,9 +78,9 @@ class ThreadCall:
 
 
 class Threads:
-    """Calls functions in daemon threads: in ``most`` at a time, and in one more for each that was left behind.
+    """Calls functions in at most ``most`` daemon threads at a time, and in one more for each call that was left behind.
 
-    A call is left behind if whoever waits for it is cancelled. Its thread goes on to the end of the function, but
+    A call is left behind if its caller is cancelled. Its thread goes on to the end of the function, but
     another takes its place: functions that hang keep no others from being called once nobody waits for them.
 
     >>> import asyncio
@@ -95,7 +95,7 @@ class Threads:
         _all.append(self)
 
     def forget(self) -> None:
-        """Have no threads: those of a process that forked are not those of its child."""
+        """Forget all threads: a forked child does not have those of its parent."""
         self._changed = threading.Condition()
         self._numbers = itertools.count(1)
         self._waiting: deque[ThreadCall] = deque()
@@ -122,10 +122,10 @@ class Threads:
         finally:
             if complaint is not None:
                 complaint.cancel()
-            del call  # else the traceback of what it raised would hold itself
+            del call  # else the traceback of its error would refer to itself
 
     def _find_thread(self) -> bool:
-        """Let a thread take what waits, a new one if there may be one more; false if all are at work."""
+        """Wake an idle thread, or start one if there may be one more; return False if all are busy."""
         if self._idle >= len(self._waiting):
             self._changed.notify()
         elif self._threads < self.most:
@@ -133,8 +133,8 @@ class Threads:
             thread = threading.Thread(target=self._work, name=name, daemon=True)
             try:
                 thread.start()
-            except RuntimeError as error:  # the system has no more of them
-                while self._waiting and not self._threads:  # nobody will ever take them
+            except RuntimeError as error:  # the system allows no more threads
+                while self._waiting and not self._threads:  # no thread will ever take these calls
                     self._waiting.popleft().fail(error)
                 return False
             self._threads += 1
@@ -144,7 +144,7 @@ class Threads:
         return True
 
     def _leave(self, call: ThreadCall) -> None:
-        """Nobody waits for a call any more: it is not begun, or does not count if it is under way."""
+        """Leave a call behind: drop it if it has not begun, and do not count its thread if it has."""
         with self._changed:
             if call in self._at_work:
                 self._at_work.remove(call)
@@ -180,14 +180,14 @@ class Threads:
                 counts = call in self._at_work
                 self._at_work.discard(call)
                 self._left_behind.discard(call)
-                self._idle += counts  # before anyone is told who may have the next call
+                self._idle += counts  # before a caller wakes up that may make the next call
             call.tell()
-            if not counts:  # another took its place
+            if not counts:  # another thread took its place
                 return
-            del call  # who waits for the next one must not keep the last one alive
+            del call  # must not stay alive while the thread waits for the next call
 
     def _next(self) -> ThreadCall | None:
-        """The call that waits longest, once there is one; None if there was none for a while."""
+        """Wait for a call and return the oldest; None if there was none for a while."""
         with self._changed:
             while not self._waiting:
                 if not self._changed.wait(_IDLE_SECONDS) and not self._waiting:
@@ -202,7 +202,7 @@ class Threads:
     # At the end of the process.
 
     def busy_until(self, begin: float) -> float:
-        """Until when a process waits that began to end then: for nothing if there is nothing at work."""
+        """Return the time until which a process that began to end at ``begin`` waits; 0 if nothing is running."""
         with self._changed:
             ends = [call.waited_for_until or 0.0 for call in self._left_behind]
             return max([*ends, begin + _GRACE_SECONDS if self._at_work or self._waiting else 0.0])
@@ -217,7 +217,7 @@ def _after_fork() -> None:
 
 
 def _at_exit() -> None:
-    """Let what is at work come to its end, for some seconds: it cannot be stopped, only cut."""
+    """Wait some seconds for running calls, which cannot be stopped."""
     begin = time.monotonic()
     while any(threads.busy_until(begin) > time.monotonic() for threads in _all):
         time.sleep(0.005)
@@ -228,8 +228,8 @@ if hasattr(os, "register_at_fork"):
 atexit.register(_at_exit)
 
 packing_threads = Threads("holdfast-packing", max(2, os.cpu_count() or 1))
-"""Encode, hash and compress big values: no commit waits for anything else that is done in threads."""
+"""Encode, hash and compress big values, so that commits wait for no other work in threads."""
 reading_threads = Threads("holdfast-reading", max(2, os.cpu_count() or 1))
 """Check and compare big values that were read."""
 upkeep_threads = Threads("holdfast-upkeep", 32)
-"""Copy, inspect and close stores, each for as long as it takes."""
+"""Copy, inspect and close stores, however long that takes."""

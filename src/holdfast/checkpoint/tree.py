@@ -1,4 +1,4 @@
-"""Drawing the lineage of checkpoints as a tree of text."""
+"""Draws the lineage of checkpoints as a tree of text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.checkpoint.info import Cause, CheckpointInfo
 from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId, RunId
 
-# A stretch of fewer checkpoints than this is drawn out.
+# A stretch of fewer checkpoints than this is not folded.
 _FEWEST_FOLDED = 4
 # Branches of branches are indented up to here; deeper ones are drawn below, so that lines stay short.
 _DEEPEST = 16
@@ -21,7 +21,7 @@ class Branch(NamedTuple):
 
     checkpoints: tuple[CheckpointInfo, ...]
     parent: CheckpointInfo | None = None
-    """The checkpoint that it goes off from, of the same run or of another; None if that is not among those given."""
+    """The checkpoint that it branches off from, of the same run or of another; None if that was not given."""
 
     @property
     def run_id(self) -> RunId:
@@ -29,10 +29,10 @@ class Branch(NamedTuple):
         return self.checkpoints[0].run_id
 
 
-def branches(checkpoints: Iterable[CheckpointInfo]) -> list[Branch]:
-    """The checkpoints as lines, oldest first; each checkpoint is in one of them.
+def find_branches(checkpoints: Iterable[CheckpointInfo]) -> list[Branch]:
+    """Return the checkpoints as branches, oldest first; each checkpoint is in one of them.
 
-    From where a run went back, its line goes on to what it did last; what it left there is a branch of its own. The
+    Where a run went back, its branch continues with what it did last; what it abandoned is a branch of its own. The
     first checkpoint of a fork always begins one.
 
     >>> import asyncio
@@ -47,7 +47,7 @@ def branches(checkpoints: Iterable[CheckpointInfo]) -> list[Branch]:
     ...     await run.wait_for_completion()
     ...     await run.restore_checkpoint(run.checkpoints[0])
     ...     await run.wait_for_completion()
-    ...     for branch in branches(await storage.list_checkpoints()):
+    ...     for branch in find_branches(await storage.list_checkpoints()):
     ...         print([made.seq for made in branch.checkpoints], branch.parent)
     >>> asyncio.run(main())  # doctest: +ELLIPSIS
     [1, 3, 4] None
@@ -63,16 +63,16 @@ def branches(checkpoints: Iterable[CheckpointInfo]) -> list[Branch]:
     return sorted(found, key=_by_birth)
 
 
-def drawn(
+def draw_checkpoints(
     checkpoints: Iterable[CheckpointInfo],
     heads: Mapping[CheckpointId, RunStatus] | None = None,
     ascii: bool = False,
 ) -> str:
-    """The checkpoints as a tree: of one run with its branches, or of runs with their forks.
+    """Return checkpoints as a tree: of one run with its branches, or of runs with their forks.
 
-    ``heads`` says where runs stand, and how; without it a run stands on its newest checkpoint. Straight down goes the
-    line that leads to there. Stretches in which nothing but supersteps happened are folded into one line. ``ascii``
-    draws without box characters, and writes what else is not ASCII as escapes.
+    ``heads`` has the checkpoints and statuses of the runs; without it a run stands on its newest checkpoint. The branch
+    that leads there goes straight down. Stretches in which nothing but supersteps happened are folded into one line.
+    ``ascii`` draws without box characters, and writes other characters that are not ASCII as escapes.
 
     >>> import asyncio
     >>> from holdfast import InMemoryCheckpointStorage, WorkflowBuilder, WorkflowContext, executor
@@ -87,7 +87,7 @@ def drawn(
     ...     await run.wait_for_completion()
     ...     await (await workflow.fork(run.checkpoints[57], run_id="fork")).wait_for_completion()
     ...     return await storage.list_checkpoints()
-    >>> print(drawn(asyncio.run(main())))
+    >>> print(draw_checkpoints(asyncio.run(main())))
     ● 1 start 1, input, run counting
     ┆ 2 to 57, supersteps 1 to 29, 56 checkpoints
     ● 58 end 29
@@ -98,16 +98,18 @@ def drawn(
     ◉ 60 end 30, head, completed
     """
     known = list({made.checkpoint_id: made for made in checkpoints}.values())
-    drawing = _Drawing(branches(known), _newest(known) if heads is None else heads, _ASCII if ascii else _BOX)
+    drawing = _Drawing(
+        find_branches(known), _newest(known) if heads is None else heads, _ASCII if ascii else _BOX
+    )
     text = "\n".join(drawing.lines())
     return text.encode("ascii", "backslashreplace").decode("ascii") if ascii else text
 
 
 def _followers(known: Mapping[CheckpointId, CheckpointInfo]) -> dict[CheckpointId, CheckpointInfo]:
-    """What a line goes on with behind each checkpoint: of those in the same run the one with the newest descendant."""
+    """Return the checkpoint with which a branch continues behind each one: the child with the newest descendant."""
     newest: dict[CheckpointId, int] = {}
     followers: dict[CheckpointId, CheckpointInfo] = {}
-    # Newest first: whatever descends from a checkpoint within its run has a greater seq.
+    # Newest first: a descendant of a checkpoint within its run has a greater seq.
     for made in sorted(known.values(), key=lambda made: made.seq, reverse=True):
         parent = None if made.parent_id is None else known.get(made.parent_id)
         if parent is not None and parent.run_id == made.run_id:
@@ -165,19 +167,19 @@ class _Row(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """The rest of a branch that is still to be drawn, and what stands before its lines."""
+    """The rest of a branch that is still to be drawn, and the characters before its lines."""
 
     rows: Sequence[_Row]
     place: int
     lead: str
-    """Before its first line."""
+    """The characters before its first line."""
     indent: str
-    """Before the others."""
+    """The characters before the other lines."""
     depth: int
 
 
 class _Drawing:
-    """Draws branches; with a stack of its own, because they may lie deeper than Python calls."""
+    """Draws branches with a stack of its own, because they may be deeper than the call stack of Python."""
 
     def __init__(self, found: Sequence[Branch], heads: Mapping[CheckpointId, RunStatus], pen: _Pen) -> None:
         self._heads = heads
@@ -189,7 +191,7 @@ class _Drawing:
                 self._off.setdefault(branch.parent.checkpoint_id, []).append(branch)
 
     def lines(self) -> Iterator[str]:
-        """The lines of the drawing."""
+        """Give the lines of the drawing."""
         gap: list[str] = []
         while self._trunks:
             yield from gap
@@ -199,7 +201,7 @@ class _Drawing:
             gap = [""]
 
     def _until_branches(self, part: _Part, parts: list[_Part]) -> Iterator[str]:
-        """Draw to the next checkpoint with branches; these, and what follows, are the next parts."""
+        """Draw up to the next checkpoint with branches; put these and the rest on the stack."""
         for place in range(part.place, len(part.rows)):
             row = part.rows[place]
             yield (part.indent if place else part.lead) + row.text
@@ -259,7 +261,7 @@ class _Drawing:
         return self._pen.head if made.checkpoint_id in self._heads else self._pen.made
 
     def _first(self, branch: Branch, trunk: bool = False) -> str:
-        """The first checkpoint of a branch: it names the run, unless that is the run of what it stands beside."""
+        """Return the text of the first checkpoint of a branch, with the run unless that is the run of its parent."""
         first, parent = branch.checkpoints[0], branch.parent
         remarks = self._remarks(first)
         if trunk or parent is None or parent.run_id != first.run_id:
@@ -269,7 +271,7 @@ class _Drawing:
         return _place(first) + remarks
 
     def _remarks(self, made: CheckpointInfo) -> str:
-        """All that is not usual about a checkpoint."""
+        """Return the unusual properties of a checkpoint as text."""
         words: list[str] = [] if made.cause is Cause.SUPERSTEP else [made.cause]
         status = self._heads.get(made.checkpoint_id, made.status)
         if made.checkpoint_id in self._heads:
@@ -286,7 +288,7 @@ def _place(made: CheckpointInfo) -> str:
 
 
 def _follows(made: CheckpointInfo, parent: CheckpointInfo | None) -> str:
-    """What a branch follows that is not drawn beside it."""
+    """Return the text about the parent of a branch that is not drawn beside it."""
     if made.parent_id is None:
         return ""
     if parent is None:
@@ -296,5 +298,5 @@ def _follows(made: CheckpointInfo, parent: CheckpointInfo | None) -> str:
 
 
 def _in_line(text: str) -> str:
-    """A text of users as a part of one line."""
+    """Return a text of users so that it fits into one line."""
     return text if text.isprintable() else repr(text)

@@ -7,7 +7,7 @@ from datetime import datetime
 from heapq import merge
 from typing import NamedTuple
 
-from holdfast.checkpoint.checkpoint import Checkpoint, WithValues, blobs_of
+from holdfast.checkpoint.checkpoint import Checkpoint, WithValues, read_shown_blobs
 from holdfast.checkpoint.format.changes import Changes
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.record import corrupt, info_of, read_header
@@ -18,7 +18,7 @@ from holdfast.checkpoint.read.loading import Blobs, changes_of, is_whole, keyfra
 from holdfast.checkpoint.read.paging import page_of
 from holdfast.checkpoint.read.retry import steadily
 from holdfast.checkpoint.store import Depth, Head, Record, RunQuery
-from holdfast.checkpoint.tree import drawn
+from holdfast.checkpoint.tree import draw_checkpoints
 from holdfast.checkpoint.values import Wanted
 from holdfast.errors import CheckpointNotFound
 from holdfast.ids import CheckpointId, Digest, RunId
@@ -161,7 +161,7 @@ class CheckpointBrowser:
             shown = [record for record in shown if record.seq in kept]
         reading = self._reading(head, blobs)
         if values:
-            reading = reading._replace(values=await blobs_of(_changes_in(records), blobs))
+            reading = reading._replace(values=await read_shown_blobs(_changes_in(records), blobs))
         return Listing(records, reading).checkpoints(shown)
 
     async def _seq_of(self, head: Head, checkpoint_id: CheckpointId) -> int:
@@ -218,7 +218,7 @@ class CheckpointBrowser:
             listing = Listing([await whole(record, blobs) for record in records], self._reading(head, blobs))
             return listing.checkpoints([record])[0]
         loaded = await load(store, blobs, head, seq, Depth.ALL)
-        read = await blobs_of([loaded.manifest.as_changes()], blobs)
+        read = await read_shown_blobs([loaded.manifest.as_changes()], blobs)
         encoder = self._catalog.encoder(self._catalog.codec_for(head.workflow_name))
         info, values_of = loaded.info, WithValues(loaded.manifest, encoder, read)
         return Checkpoint(info.checkpoint_id, loaded.header, info.new_bytes, info.tags, values_of)
@@ -227,7 +227,7 @@ class CheckpointBrowser:
         """Draw the checkpoints of a run and of all runs of its family as a tree of text."""
         heads = await self._catalog.store.runs(RunQuery(head.workflow_name, family=head.family))
         checkpoints = [made for one in heads for made in await self._list_now(one)]
-        return drawn(checkpoints, {one.checkpoint_id: one.status for one in heads}, ascii)
+        return draw_checkpoints(checkpoints, {one.checkpoint_id: one.status for one in heads}, ascii)
 
 
 class _ListedBlobs:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from typing import TypeVar
 
-from holdfast.checkpoint.arguments import checkpoint_id_of, no_run, run_id_of
+from holdfast.checkpoint.arguments import checkpoint_id_of, run_id_of, run_not_found
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.format.changes import Renames
@@ -66,7 +66,7 @@ class RunCatalog:
         """Return the head of a run; raise ``RunNotFound`` if there is no such run."""
         head = await self.store.head(run_id_of(run_id))
         if head is None:
-            raise no_run(run_id)
+            raise run_not_found(run_id)
         return head
 
     async def head_or_none(self, run_id: str) -> Head | None:

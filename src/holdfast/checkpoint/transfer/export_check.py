@@ -14,7 +14,7 @@ import ormsgpack
 from holdfast.checkpoint.format.record import corrupt, elsewhere, plain_form, read_header, unsealed
 from holdfast.checkpoint.journal import sizes_in_note
 from holdfast.checkpoint.maintenance.verify import verify_runs
-from holdfast.checkpoint.progress import Steps, finished
+from holdfast.checkpoint.progress import Steps, run_in_thread
 from holdfast.checkpoint.read.loading import Blobs, whole
 from holdfast.checkpoint.store import Depth, Head, Letter, Note, Record, Store
 from holdfast.checkpoint.transfer.export_file import ExportReader
@@ -158,7 +158,7 @@ class _ExportBlobs(Blobs):
         content = {}
         sizes = wanted if isinstance(wanted, Mapping) else {}
         for digest in wanted:
-            content[digest] = await finished(partial(self._export.plain, digest, sizes.get(digest)))
+            content[digest] = await run_in_thread(partial(self._export.plain, digest, sizes.get(digest)))
             if digest not in self._counted:
                 self._counted.add(digest)
                 self._steps.done(1)

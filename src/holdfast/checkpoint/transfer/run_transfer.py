@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from holdfast.checkpoint.arguments import no_run
+from holdfast.checkpoint.arguments import run_not_found
 from holdfast.checkpoint.counters import Counters
-from holdfast.checkpoint.progress import Progress, Steps, finished
+from holdfast.checkpoint.progress import Progress, Steps, run_in_thread
 from holdfast.checkpoint.read.loading import Blobs
 from holdfast.checkpoint.read.retry import steadily
 from holdfast.checkpoint.store import Blob, Commit, Depth, Head, Letter, Note, Record, Store
@@ -66,19 +66,19 @@ async def _export(
     moment = await _capture(store, run_id)
     file = NewExportFile(path)
     try:
-        await finished(file.open)
+        await run_in_thread(file.open)
         steps = Steps(progress, _PASSES)
         await _write(store, moment, file, steps)
         advice = (
             f"it is damaged in this storage, and was not exported: 'await storage.verify({run_id!r})' lists what is "
             f"affected"
         )
-        reader = await finished(lambda: ExportReader(file.file, f"run {run_id!r}", advice))
+        reader = await run_in_thread(lambda: ExportReader(file.file, f"run {run_id!r}", advice))
         await _read(reader, steps)
         await check_export(reader, steps)
-        await finished(file.publish)
+        await run_in_thread(file.publish)
     finally:
-        await finished(file.discard)
+        await run_in_thread(file.discard)
     steps.over()
     return moment.head
 
@@ -88,7 +88,7 @@ async def _capture(store: Store, run_id: RunId) -> _Moment:
     head = await store.head(run_id)
     for _ in range(_MOST_LOOKS):
         if head is None:
-            raise no_run(run_id)
+            raise run_not_found(run_id)
         notes, letters = await store.notes(run_id), await store.inbox(run_id)
         after = await store.head(run_id)
         if after == head:
@@ -107,7 +107,7 @@ async def _write(store: Store, moment: _Moment, file: NewExportFile, steps: Step
 
     async def write(work: Callable[[], T]) -> T:
         try:
-            return await finished(partial(file.attempt, work))
+            return await run_in_thread(partial(file.attempt, work))
         except (ValueError, TypeError) as error:
             raise CheckpointCorrupt(
                 f"run {head.run_id!r} holds what no run holds ({error}); nothing was exported: "
@@ -185,12 +185,12 @@ async def import_run(
     name = os.fspath(path)
     source = ImportFile(name)
     try:
-        await finished(source.open)
+        await run_in_thread(source.open)
         advice = (
             "the file is damaged or was changed, and nothing of it was imported: export the run again, or copy the "
             "file again from where it is whole"
         )
-        reader = await finished(lambda: ExportReader(source.file, repr(name), advice))
+        reader = await run_in_thread(lambda: ExportReader(source.file, repr(name), advice))
         if run_id not in (None, reader.head.run_id):
             raise InvalidArgument(
                 f"run_id={run_id!r}: {name!r} holds run {reader.head.run_id!r}, and a run keeps its id, which is part "
@@ -204,13 +204,13 @@ async def import_run(
             await _store(store, reader, steps)
         steps.over()
     finally:
-        await finished(source.close)
+        await run_in_thread(source.close)
     return _as_imported(reader.head)
 
 
 async def _read(reader: ExportReader, steps: Steps) -> None:
     while reader.left:
-        steps.done(await finished(reader.read_some))
+        steps.done(await run_in_thread(reader.read_some))
 
 
 async def _store(store: Store, reader: ExportReader, steps: Steps) -> None:
@@ -251,7 +251,7 @@ async def _add_blobs(store: Store, reader: ExportReader, steps: Steps) -> None:
         await asyncio.sleep(0)  # lets the threads of the store drop them, too, before the next ones come
 
     for digest in reader.digests:
-        batch.append(Blob(digest, await finished(partial(reader.stored, digest))))
+        batch.append(Blob(digest, await run_in_thread(partial(reader.stored, digest))))
         if sum(len(blob.data) for blob in batch) >= _LIGHT:
             await add()
     if batch:

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from holdfast.checkpoint.progress import Progress, finished, watched
+from holdfast.checkpoint.progress import Progress, run_in_thread, run_with_progress
 from holdfast.checkpoint.store import (
     Blob,
     Commit,
@@ -182,7 +182,7 @@ class SqliteStore:
 
         with TemporaryDirectory(prefix="holdfast-") as folder:
             path = Path(folder) / self.path.name
-            await finished(partial(copy_database, self._get_session().location, path))
+            await run_in_thread(partial(copy_database, self._get_session().location, path))
             copy = SqliteStore(path, self.namespace, big_blob=sys.maxsize)
             copy._large_values = (
                 self._large_values
@@ -304,7 +304,7 @@ class SqliteStore:
 
         await self.open()
         target = Path(os.path.abspath(path))  # noqa: ASYNC240
-        await watched(partial(back_up, self._get_session().location, target), progress)
+        await run_with_progress(partial(back_up, self._get_session().location, target), progress)
 
     async def _read(self, query: Callable[[sqlite3.Connection], Result]) -> Result:
         result: Result = await self._get_session().reads.call(query)
