@@ -104,7 +104,7 @@ def _judged(found: Sequence[Verdict]) -> list[str]:
 
 def _compared(found: Sequence[Verdict]) -> list[str]:
     rows = [(one.workload, one.target, one.measured) for one in found if not one.word]
-    return ["## Further comparisons", "", *grid(("workload", "ours in terms of", "measured"), rows), ""]
+    return ["## Further comparisons", "", *grid(("workload", "comparison", "measured"), rows), ""]
 
 
 def _workload(table: Table) -> list[str]:
