@@ -196,7 +196,7 @@ def anchors(page: Path) -> frozenset[str]:
     return frozenset(slugs | set(re.findall(r"^::: (\S+)$", text_of(page), re.MULTILINE)))
 
 
-ROOMS = ("graph", "engine", "checkpoint", "stores")
+ROOMS = ("graph", "engine", "runtime", "checkpoint", "stores")
 
 
 @pytest.mark.parametrize("room", ROOMS)
