@@ -38,7 +38,7 @@ def test_a_module_is_not_taken_for_a_decorator() -> None:
         ImportError, match=r"^holdfast has no 'workflow': .*'WorkflowBuilder\(\.\.\.\)\.build\(\)'$"
     ):
         from holdfast import workflow  # noqa: F401
-    from holdfast.workflow import Workflow
+    from holdfast import Workflow
 
     assert Workflow is holdfast.Workflow
     assert "workflow" not in dir(holdfast)

@@ -9,11 +9,10 @@ import pytest
 import pytest_asyncio
 
 from holdfast import CheckpointStorage, Codec, ExecutorFailed, GraphChanged, Retention, RunExists, RunStatus
-from holdfast.stores.file import FileStore
-from holdfast.stores.sqlite import SqliteStore
 from holdfast.workflow import declared_codec
 from tests.golden import journals, make, reader, renames, workflows
 from tests.golden.kinds import KINDS
+from tests.support.parts import FileStore, SqliteStore
 
 EXPECTED: dict[str, Any] = json.loads(make.EXPECTED.read_text())
 

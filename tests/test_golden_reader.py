@@ -16,17 +16,26 @@ from holdfast import (
     ExecutorFailed,
     RunStatus,
     SqliteCheckpointStorage,
+    Store,
     WorkflowBuilder,
     WorkflowContext,
     executor,
     handler,
 )
-from holdfast.checkpoint.store import Commit, Expected, Head, Letter, Note, Record, Store
-from holdfast.ids import CheckpointId, RunId
-from holdfast.stores.file import FileStore
-from holdfast.stores.sqlite import SqliteStore
 from tests.golden import make, reader, renames
 from tests.programs import ROOT
+from tests.support.parts import (
+    CheckpointId,
+    Commit,
+    Expected,
+    FileStore,
+    Head,
+    Letter,
+    Note,
+    Record,
+    RunId,
+    SqliteStore,
+)
 
 EXPECTED: dict[str, Any] = json.loads(make.EXPECTED.read_text())
 

@@ -26,7 +26,6 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.ids import RunId
 from tests.faults.playing import Case, parser_for, told, tried
 from tests.support.fault_processes import (
     Parent,
@@ -35,6 +34,7 @@ from tests.support.fault_processes import (
     expect,
     lines_of,
 )
+from tests.support.parts import RunId
 
 QUESTION = "question"
 WAYS = list(itertools.product(["respond", "resume"], repeat=2))

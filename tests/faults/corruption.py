@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from unittest.mock import patch
 
-from holdfast.stores.common.disk import Disk
 from tests.support.corruption import DAMAGES, foreign, tried
 from tests.support.corruption_bugs import PLANTED, planted
 from tests.support.corruption_world import fill, look, opened
 from tests.support.durable import ON_DISK
+from tests.support.parts import Disk
 
 
 async def campaign(

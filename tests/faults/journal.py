@@ -28,9 +28,6 @@ from holdfast import (
     executor,
     handler,
 )
-from holdfast.checkpoint.write.bundles import unbundled
-from holdfast.ids import RunId
-from holdfast.runtime.durable.stored_runs import MOST_TAKEOVERS
 from tests.faults.playing import Case, parser_for, told, tried
 from tests.support.fault_processes import (
     Child,
@@ -40,6 +37,7 @@ from tests.support.fault_processes import (
     expect,
     lines_of,
 )
+from tests.support.parts import MOST_TAKEOVERS, RunId, unbundled
 
 TURNS = 10
 ROUNDS = 2

@@ -25,7 +25,6 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.ids import RunId
 from tests.faults.playing import Case, Scenario, play_scenarios
 from tests.support.fault_processes import (
     Child,
@@ -35,6 +34,7 @@ from tests.support.fault_processes import (
     expect,
     lines_of,
 )
+from tests.support.parts import RunId
 
 RUN = RunId("run")
 QUESTION = "question"

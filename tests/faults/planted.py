@@ -9,14 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast import CheckpointStorage, Host, Run, Workflow
-from holdfast.checkpoint.store import Commit, Expected, Head, Left, Letter, Note, Store
+from holdfast import CheckpointStorage, Host, Run, Store, Workflow
 from holdfast.errors import HeadMoved
-from holdfast.ids import RunId
 from holdfast.runtime.durable import stored_runs
-from holdfast.runtime.durable.recorder import Recorder
 from holdfast.runtime.step.context import TurnContext
 from tests.support.durable import Wrapped, storage_at
+from tests.support.parts import Commit, Expected, Head, Left, Letter, Note, Recorder, RunId
 
 
 class Hasty(Wrapped):

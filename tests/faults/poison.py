@@ -16,14 +16,12 @@ from holdfast import (
     RunPoisoned,
     RunStatus,
     RunTaken,
+    Store,
     Workflow,
     WorkflowBuilder,
     WorkflowContext,
     executor,
 )
-from holdfast.checkpoint.store import Commit, Store
-from holdfast.ids import RunId
-from holdfast.runtime.durable.stored_runs import MOST_TAKEOVERS
 from tests.faults.playing import Case, Scenario, play_scenarios
 from tests.support.durable import Wrapped
 from tests.support.fault_processes import (
@@ -33,6 +31,7 @@ from tests.support.fault_processes import (
     expect,
     lines_of,
 )
+from tests.support.parts import MOST_TAKEOVERS, Commit, RunId
 
 RUN = RunId("run")
 TURNS = MOST_TAKEOVERS + 4

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from holdfast import CheckpointStorage, Executor, HoldfastError, WorkflowBuilder, WorkflowContext, handler
-from holdfast.checkpoint.store import RunQuery
 from tests.support.corruption import damage
 from tests.support.corruption_world import (
     asking,
@@ -33,6 +32,7 @@ from tests.support.corruption_world import (
 from tests.support.durable import ON_DISK
 from tests.support.durable_damage import SqliteDamage, damage_of
 from tests.support.fault_processes import Child, Parent, Wrong, answer, ask, expect, warm_up
+from tests.support.parts import RunQuery
 from tests.support.repair_bugs import PLANTED, planted
 from tests.support.stepping import count_steps
 

@@ -29,11 +29,10 @@ from holdfast import (
     WorkflowContext,
     handler,
 )
-from holdfast.checkpoint.store import Commit, Letter, Removal
-from holdfast.ids import Digest, RunId
 from tests.faults.playing import Case, Scenario
 from tests.support.durable import ON_DISK, Wrapped, storage_at
 from tests.support.fault_processes import Child, Parent, Wrong, expect, warm_up
+from tests.support.parts import Commit, Digest, Letter, Removal, RunId
 from tests.support.retained import content, stored_bytes, stored_seqs
 from tests.support.room import ALLOWED, STATES, Room, rewriting, room_on_disk, state_held
 from tests.support.small_limits import small_limits

@@ -26,18 +26,17 @@ from holdfast import (
     Run,
     RunPoisoned,
     RunStatus,
+    Store,
     Workflow,
     WorkflowBuilder,
     WorkflowContext,
     executor,
     handler,
 )
-from holdfast.checkpoint.store import Commit, Letter, Store
-from holdfast.engine.durability import Durability
 from holdfast.runtime.durable import recorder
-from holdfast.runtime.events.event_log import EventLog
 from tests.support.durable import Wrapped, storage_at
 from tests.support.fault_processes import Child, Doing, Parent, warm_up
+from tests.support.parts import Commit, Durability, EventLog, Letter
 
 recorder.BACKGROUND_SECONDS = -1.0  # supersteps take no time here, but their commits should go on beside them
 ROUNDS = 25

@@ -35,9 +35,9 @@ from holdfast import (
     handler,
 )
 from holdfast import host as host_module
-from holdfast.checkpoint.store import Head, RunQuery
 from tests.faults.playing import Case, parser_for, told, tried
 from tests.support.fault_processes import Child, Parent, Wrong, answer, append_line, expect, lines_of
+from tests.support.parts import Head, RunQuery
 
 LOG = "log"
 AT_THE_SAME_TIME = 50

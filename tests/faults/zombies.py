@@ -30,8 +30,6 @@ from holdfast import (
     WorkflowOutputEvent,
     executor,
 )
-from holdfast.checkpoint.store import Depth
-from holdfast.ids import RunId
 from holdfast.stores.common import presence
 from tests.faults.playing import Case, Scenario, play_scenarios
 from tests.support.fault_processes import (
@@ -42,6 +40,7 @@ from tests.support.fault_processes import (
     expect,
     lines_of,
 )
+from tests.support.parts import Depth, RunId
 
 RUN = RunId("run")
 WHERE = ["handler", "effects"]

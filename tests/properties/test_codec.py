@@ -14,10 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ormsgpack import Ext, packb
 
-from holdfast.checkpoint.codec import Codec
-from holdfast.checkpoint.codec.reader import measure_nesting
-from holdfast.checkpoint.codec.registry import TypeRegistry
+from holdfast import Codec
 from holdfast.errors import CheckpointCorrupt, NotCheckpointable, UnknownType
+from tests.support.parts import TypeRegistry, measure_nesting
 from tests.unit.test_codec_exact import exact
 
 

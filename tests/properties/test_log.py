@@ -8,34 +8,61 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast import InMemoryCheckpointStorage, NotLoaded
-from holdfast.checkpoint.codec import Codec
+from holdfast import Cause, CheckpointInfo, Codec, InMemoryCheckpointStorage, NotLoaded, Phase, RunStatus
 from holdfast.checkpoint.format import slices
-from holdfast.checkpoint.format.changes import Asked, Changes, Delivered, Drop, Grow, Happened, Part, Put, Ref
-from holdfast.checkpoint.format.document import packed, unpacked
-from holdfast.checkpoint.format.manifest import Manifest
-from holdfast.checkpoint.format.record import elsewhere, id_of, packed_header, plain_form, stored_form
-from holdfast.checkpoint.info import Cause, CheckpointInfo, Header, Phase
+from holdfast.checkpoint.format.changes import Asked, Drop, Happened, Put
+from holdfast.checkpoint.format.document import unpacked
+from holdfast.checkpoint.format.record import id_of
 from holdfast.checkpoint.read.loading import changes_of
-from holdfast.checkpoint.read.restoring import snapshot_of
-from holdfast.checkpoint.store import Commit, Depth, Letter, Record
-from holdfast.checkpoint.threads import Threads
-from holdfast.checkpoint.values import BlobSource, Encoder, restored
-from holdfast.checkpoint.write.entry import Entry
-from holdfast.checkpoint.write.log import RunLog
+from holdfast.checkpoint.values import BlobSource
 from holdfast.checkpoint.write.records import Outside
 from holdfast.engine import state
-from holdfast.engine.copies import differs
-from holdfast.engine.message import Delivery, Expiry, Output, Request
-from holdfast.engine.persistent import Chain
-from holdfast.engine.snapshot import BufferKey, Delta, Snapshot, advance, compute_delta, deliver_answers
-from holdfast.engine.state import Scope
-from holdfast.engine.status import RunStatus
-from holdfast.engine.value import JoinedValue, Value
+from holdfast.engine.snapshot import compute_delta, deliver_answers
+from holdfast.engine.value import JoinedValue
 from holdfast.errors import CheckpointCorrupt
-from holdfast.ids import CheckpointId, Digest, ExecutorId, RequestId, RunId
 from tests.support.exploring import shows_all
 from tests.support.going_on import picture, read
+from tests.support.parts import (
+    BufferKey,
+    Chain,
+    Changes,
+    CheckpointId,
+    Commit,
+    Delivered,
+    Delivery,
+    Delta,
+    Depth,
+    Digest,
+    Encoder,
+    Entry,
+    ExecutorId,
+    Expiry,
+    Grow,
+    Header,
+    Letter,
+    Manifest,
+    Output,
+    Part,
+    Record,
+    Ref,
+    Request,
+    RequestId,
+    RunId,
+    RunLog,
+    Scope,
+    Snapshot,
+    Threads,
+    Value,
+    advance,
+    differs,
+    elsewhere,
+    packed,
+    packed_header,
+    plain_form,
+    restored,
+    snapshot_of,
+    stored_form,
+)
 from tests.support.small_limits import small_limits
 
 

@@ -12,14 +12,12 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from holdfast import RunStatus
 from holdfast.errors import HoldfastError
-from holdfast.stores.file import FileStore
-from holdfast.stores.memory import MemoryStore
-from holdfast.stores.sqlite import SqliteStore
 from tests.support.machine import has_lost, held, moving
 from tests.support.machine_bugs import BUGS
 from tests.support.machine_rules import Anything
 from tests.support.machine_stored import StoredRun
 from tests.support.machine_writer import Writer
+from tests.support.parts import FileStore, MemoryStore, SqliteStore
 
 
 class InMemory(Anything):

@@ -21,8 +21,6 @@ from holdfast import (
     executor,
     handler,
 )
-from holdfast.engine.snapshot import Snapshot, advance
-from holdfast.engine.superstep import apply, plan
 from holdfast.graph.graph import ancestors, path_of
 from tests.support.exploring import shows_all
 from tests.support.graphs import (
@@ -35,6 +33,7 @@ from tests.support.graphs import (
     _add,
     descriptions,
 )
+from tests.support.parts import Snapshot, advance, apply, plan
 from tests.support.pure_run import LIMITS, plain, stages, whole
 
 EXAMPLES = settings(max_examples=40)

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.engine.persistent import GONE, Chain, Layered
+from tests.support.parts import GONE, Chain, Layered
 
 KEYS = st.one_of(st.integers(0, 60), st.sampled_from("abc"))
 CHANGES = st.dictionaries(KEYS, st.one_of(st.just(GONE), st.integers()), max_size=12)

@@ -23,8 +23,6 @@ from holdfast import (
     response_handler,
 )
 from holdfast.checkpoint.format import manifest
-from holdfast.checkpoint.format.changes import Changes, Grow
-from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.engine.durability import check_durability
 from holdfast.errors import HoldfastError
 from holdfast.runtime.durable import recorder
@@ -35,6 +33,7 @@ from tests.support.going_on import AT_ONCE, ONE_BY_ONE, TOGETHER, assert_goes_on
 from tests.support.graphs import Description, descriptions
 from tests.support.graphs import inputs as any_inputs
 from tests.support.living import Living, Question, answer, inputs, livings
+from tests.support.parts import Changes, Grow, Manifest
 from tests.support.small_limits import small_limits
 
 MANNERS = st.sampled_from([TOGETHER, ONE_BY_ONE, AT_ONCE])

@@ -13,11 +13,11 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from holdfast import InMemoryCheckpointStorage
-from holdfast.engine.copies import differs
 from tests.programs import ROOT
 from tests.support.going_on import ONE_BY_ONE, TOGETHER, Story, compare, lived
 from tests.support.living import Living, answer, inputs, livings
 from tests.support.new_processes import DIED, Continued, Job
+from tests.support.parts import differs
 
 SEEDS = range(max(settings().max_examples // 100, 1))
 STORAGES = ["sqlite", "file"]

@@ -17,16 +17,12 @@ from holdfast import (
     InMemoryCheckpointStorage,
     Retention,
     SqliteCheckpointStorage,
+    Store,
 )
 from holdfast.checkpoint.format import refs as named
-from holdfast.checkpoint.format.changes import Changes, Ref
-from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.maintenance import prune as pruning
-from holdfast.checkpoint.read.loading import Blobs
-from holdfast.checkpoint.store import Blob, Commit, Keyframe, Letter, Record, Removal, Store
+from holdfast.checkpoint.store import Blob, Keyframe
 from holdfast.errors import HoldfastError
-from holdfast.ids import CheckpointId, Digest
-from holdfast.testing.resumable import MortalStore
 from tests.properties.test_resume import MANNERS, some
 from tests.support.durable import Wrapped
 from tests.support.going_on import (
@@ -39,6 +35,19 @@ from tests.support.going_on import (
     matches_the_store,
 )
 from tests.support.living import Living, answer, inputs, livings
+from tests.support.parts import (
+    Blobs,
+    Changes,
+    CheckpointId,
+    Commit,
+    Digest,
+    Letter,
+    Manifest,
+    MortalStore,
+    Record,
+    Ref,
+    Removal,
+)
 from tests.support.small_limits import small_limits
 
 POLICIES = st.one_of(

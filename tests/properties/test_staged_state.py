@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import Merge, StateConflict, WrongType
-from holdfast.engine.state import EMPTY_STATE, Scope, StagedState, State, combine, read, write
-from holdfast.engine.value import Copier, capture
-from holdfast.ids import ExecutorId
+from holdfast.engine.state import EMPTY_STATE, State, combine, read, write
+from tests.support.parts import Copier, ExecutorId, Scope, StagedState, capture
 
 LIMIT = 1 << 20
 CAPTURE = Copier(LIMIT)

@@ -8,8 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import SuperStepCompletedEvent, Workflow
-from holdfast.engine.snapshot import Snapshot, advance
-from holdfast.engine.superstep import apply, begin, plan
 from tests.support.exploring import shows_all
 from tests.support.graphs import (
     Description,
@@ -17,6 +15,7 @@ from tests.support.graphs import (
     inputs,
     kind_of,
 )
+from tests.support.parts import Snapshot, advance, apply, begin, plan
 from tests.support.pure_run import LIMITS, plain, stages, whole
 
 EXAMPLES = settings(max_examples=40)

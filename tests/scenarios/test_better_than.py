@@ -24,10 +24,9 @@ from holdfast import (
     executor,
     handler,
 )
-from holdfast.runtime.config import RunConfig
-from holdfast.runtime.environment import Environment
 from tests.programs import run as run_script
 from tests.support.durable import Place
+from tests.support.parts import Environment, RunConfig
 
 KILOBYTE = 1_024
 ROUNDS = 200

@@ -10,6 +10,8 @@ import zstandard
 from holdfast import (
     CheckpointCorrupt,
     CheckpointStorage,
+    Codec,
+    Counters,
     Executor,
     ExecutorFailed,
     InMemoryCheckpointStorage,
@@ -20,14 +22,10 @@ from holdfast import (
     handler,
 )
 from holdfast.checkpoint.checkpoint import ReadBlobs
-from holdfast.checkpoint.codec import Codec
-from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.format import document
-from holdfast.checkpoint.format.changes import Part, Ref
-from holdfast.checkpoint.format.record import COMPRESSED, RAW, plain_form, stored_form
+from holdfast.checkpoint.format.record import COMPRESSED, RAW
 from holdfast.checkpoint.read import loading
-from holdfast.checkpoint.values import Encoder, restored
-from holdfast.ids import Digest
+from tests.support.parts import Digest, Encoder, Part, Ref, plain_form, restored, stored_form
 from tests.support.small_limits import small_limits
 
 

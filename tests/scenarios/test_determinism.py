@@ -23,8 +23,8 @@ from holdfast import (
     executor,
     handler,
 )
-from holdfast.engine.snapshot import Snapshot
 from tests.support.graphs import Description, descriptions, inputs
+from tests.support.parts import Snapshot
 from tests.support.runs import shape
 from tests.support.seeded_loop import run_seeded
 

@@ -32,8 +32,8 @@ from holdfast import (
 )
 from holdfast.checkpoint.diff import comparison as planning
 from holdfast.checkpoint.diff import tree_diff as parts
-from holdfast.ids import Digest, RunId
 from tests.support.durable import Place, Wrapped
+from tests.support.parts import Digest, RunId
 from tests.support.runs import soon
 from tests.support.small_limits import small_limits
 from tests.unit.test_codec_exact import exact

@@ -35,15 +35,11 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.checkpoint.store import Commit, Letter
-from holdfast.engine.durability import Durability
-from holdfast.engine.snapshot import Snapshot
-from holdfast.ids import RunId
 from holdfast.runtime.durable import recorder
-from holdfast.runtime.events.event_log import EventLog
 from tests.support.durable import Failing, Gate, Place, Wrapped, info_of_run, wrapped
 from tests.support.going_on import matches_the_store, picture
 from tests.support.inside import events_in, runner_of
+from tests.support.parts import Commit, Durability, EventLog, Letter, RunId, Snapshot
 from tests.support.runs import soon
 
 MODES: list[Durability] = ["sync", "async", "exit"]

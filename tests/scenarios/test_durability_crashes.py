@@ -31,18 +31,21 @@ from holdfast import (
 )
 from holdfast.checkpoint.journal import result_draft
 from holdfast.checkpoint.write.log import Draft
-from holdfast.engine.durability import Durability
-from holdfast.engine.snapshot import Snapshot
-from holdfast.engine.value import Value
-from holdfast.ids import ExecutorId, RunId
 from holdfast.runtime.durable.checkpoint_trail import CheckpointTrail
 from holdfast.runtime.durable.commit_queue import CommitQueue
-from holdfast.runtime.durable.journal import StoredJournal
-from holdfast.runtime.events.event_log import EventLog
-from holdfast.testing.resumable import select_durable_events
 from tests.support.going_on import picture
 from tests.support.journals import RUN
 from tests.support.mortal import Process, Sight, Turn, World, at_once, bury, silent_deaths, worlds
+from tests.support.parts import (
+    Durability,
+    EventLog,
+    ExecutorId,
+    RunId,
+    Snapshot,
+    StoredJournal,
+    Value,
+    select_durable_events,
+)
 from tests.support.thorough import MORE
 
 SUPERSTEPS = 8

@@ -30,9 +30,7 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.checkpoint.store import Commit, Letter
 from holdfast.runtime.durable import commit_queue
-from holdfast.runtime.durable.recorder import Recorder
 from tests.support.durable import (
     Failing,
     Gate,
@@ -46,6 +44,7 @@ from tests.support.durable import (
     outputs_of,
     wrapped,
 )
+from tests.support.parts import Commit, Letter, Recorder
 from tests.support.runs import names, soon
 from tests.support.seeded_loop import SeededLoop
 from tests.support.thorough import MORE
@@ -272,7 +271,7 @@ async def test_commit_in_doubt_and_a_head_that_cannot_be_read(storage: Checkpoin
 async def test_planted_log_that_does_not_read_the_head_again(
     storage: CheckpointStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from holdfast.checkpoint.write.log import RunLog
+    from tests.support.parts import RunLog
 
     async def give_up(self: RunLog, head: Any, error: StorageError, notes: Any) -> None:
         raise error

@@ -34,11 +34,9 @@ from holdfast import (
     open_storage,
     response_handler,
 )
-from holdfast.checkpoint.format.record import plain_form, stored_form
-from holdfast.checkpoint.store import Commit, Expected
-from holdfast.ids import RunId
 from tests.support.durable import ON_DISK, Place, outputs_of, storage_at
 from tests.support.durable_damage import FileDamage, SqliteDamage, damage_of
+from tests.support.parts import Commit, Expected, RunId, plain_form, stored_form
 from tests.support.runs import soon
 
 

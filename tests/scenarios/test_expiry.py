@@ -33,11 +33,10 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.checkpoint.store import Left, Letter
-from holdfast.ids import RunId
 from holdfast.testing import VirtualTime
 from tests.support.durable import Place, Wrapped, info_of_run
 from tests.support.inside import introduce, never_wake, task_of
+from tests.support.parts import Left, Letter, RunId
 from tests.support.runs import cause_of_failure, soon
 
 HOUR = 3_600

@@ -32,10 +32,7 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.checkpoint.store import Commit, Depth, Expected
 from holdfast.graph.describe import description
-from holdfast.graph.typing.types import type_name
-from holdfast.ids import RunId
 from tests.support.durable import (
     ON_DISK,
     Failing,
@@ -47,6 +44,7 @@ from tests.support.durable import (
     watched,
     wrapped,
 )
+from tests.support.parts import Commit, Depth, Expected, RunId, type_name
 from tests.support.runs import soon
 
 DEAD = "nowhere:17:4711#1"

@@ -24,6 +24,7 @@ from holdfast import (
     RunStatus,
     RunTaken,
     StorageError,
+    Store,
     UnroutedMessage,
     Workflow,
     WorkflowBuilder,
@@ -34,11 +35,10 @@ from holdfast import (
     response_handler,
 )
 from holdfast import host as host_module
-from holdfast.checkpoint.store import Commit, Expected, Head, Letter, RunQuery, Store
-from holdfast.ids import RunId
 from holdfast.testing import VirtualTime
 from tests.support.durable import Place, Wrapped, info_of_run, storage_at
 from tests.support.inside import introduce, never_wake
+from tests.support.parts import Commit, Expected, Head, Letter, RunId, RunQuery
 from tests.support.runs import soon
 
 HOUR = 3_600

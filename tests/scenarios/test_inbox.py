@@ -25,6 +25,7 @@ from holdfast import (
     RunStatus,
     RunTaken,
     StorageError,
+    Store,
     SuperStepStartedEvent,
     UnknownRequest,
     UnknownType,
@@ -40,8 +41,6 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.checkpoint.store import Commit, Depth, Expected, Letter, Store
-from holdfast.ids import RunId
 from holdfast.runtime.run import lifecycle
 from tests.support.durable import (
     Failing,
@@ -56,6 +55,7 @@ from tests.support.durable import (
     watched,
     wrapped,
 )
+from tests.support.parts import Commit, Depth, Expected, Letter, RunId
 from tests.support.runs import soon
 
 DEAD = "nowhere:17:4711#1"

@@ -25,8 +25,7 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.engine.state import Scope
-from holdfast.ids import ExecutorId
+from tests.support.parts import ExecutorId, Scope
 from tests.support.runs import events_of, soon, warnings_of
 
 

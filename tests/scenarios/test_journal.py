@@ -26,6 +26,7 @@ from holdfast import (
     RunTaken,
     StateConflict,
     StateKey,
+    Store,
     Workflow,
     WorkflowBuilder,
     WorkflowContext,
@@ -34,9 +35,6 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.checkpoint.store import Commit, Letter, Store
-from holdfast.ids import RunId
-from holdfast.stores.memory import MemoryStore
 from tests.support.durable import Failing, Place, Wrapped, head_of, outputs_of
 from tests.support.journals import (
     RUN,
@@ -58,6 +56,7 @@ from tests.support.journals import (
     ran,
     start,
 )
+from tests.support.parts import Commit, Letter, MemoryStore, RunId
 from tests.support.runs import names, soon
 from tests.support.seeded_loop import run_seeded
 

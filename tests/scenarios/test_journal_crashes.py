@@ -37,19 +37,24 @@ from holdfast import (
     executor,
     handler,
 )
-from holdfast.checkpoint.store import Commit, Letter
-from holdfast.engine.durability import Durability
-from holdfast.engine.value import Value
-from holdfast.ids import ExecutorId, RunId
-from holdfast.runtime.durable.journal import Journal, StoredJournal
-from holdfast.runtime.durable.recorder import Recorder
 from holdfast.runtime.events import notices
 from holdfast.runtime.step.executors import RunExecutors
-from holdfast.stores.memory import MemoryStore
-from holdfast.testing.resumable import select_durable_events
 from tests.support.going_on import picture
 from tests.support.journals import RUN
 from tests.support.mortal import Go, Left, Mortal, Process, Turn, World, at_once, bury, silent_deaths, worlds
+from tests.support.parts import (
+    Commit,
+    Durability,
+    ExecutorId,
+    Journal,
+    Letter,
+    MemoryStore,
+    Recorder,
+    RunId,
+    StoredJournal,
+    Value,
+    select_durable_events,
+)
 from tests.support.thorough import MORE
 
 

@@ -29,7 +29,6 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.engine.copies import differs
 from tests.support.durable import Place
 from tests.support.journals import (
     RUN,
@@ -50,6 +49,7 @@ from tests.support.journals import (
     ran,
     start,
 )
+from tests.support.parts import differs
 from tests.support.runs import soon
 
 

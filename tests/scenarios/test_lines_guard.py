@@ -31,7 +31,7 @@ from holdfast import (
 )
 from holdfast.builder import spec_of_placeable
 from holdfast.checkpoint.write import log
-from holdfast.engine.state import StagedState
+from tests.support.parts import StagedState
 
 if TYPE_CHECKING:
     from _typeshed import TraceFunction

@@ -17,12 +17,11 @@ from holdfast import (
     Retention,
     RunNotFound,
     SqliteCheckpointStorage,
+    Store,
 )
-from holdfast.checkpoint.format.record import read_header
 from holdfast.checkpoint.read import browser, paging
-from holdfast.checkpoint.store import Depth, Record, Store
-from holdfast.ids import RunId
 from tests.support.durable import Place, Wrapped
+from tests.support.parts import Depth, Record, RunId, read_header
 from tests.support.retained import counting, listed
 from tests.support.small_limits import small_limits
 

@@ -8,6 +8,7 @@ from holdfast import (
     Executor,
     GraphError,
     InMemoryCheckpointStorage,
+    Limits,
     Merge,
     RetryPolicy,
     WorkflowBuilder,
@@ -16,16 +17,20 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.checkpoint.format.record import read_header
-from holdfast.checkpoint.store import Depth
-from holdfast.engine.copies import differs
-from holdfast.engine.limits import Limits
-from holdfast.engine.message import Delivery
-from holdfast.engine.persistent import GONE, Layered
-from holdfast.engine.snapshot import Snapshot
-from holdfast.engine.state import Append, Scope, Update
-from holdfast.engine.superstep import Outcome, apply
-from holdfast.engine.value import capture
+from holdfast.engine.state import Append, Update
+from tests.support.parts import (
+    GONE,
+    Delivery,
+    Depth,
+    Layered,
+    Outcome,
+    Scope,
+    Snapshot,
+    apply,
+    capture,
+    differs,
+    read_header,
+)
 
 
 async def test_retry_after_a_reset_puts_the_fresh_fields_back() -> None:

@@ -34,10 +34,9 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.checkpoint.store import Commit, Letter
-from holdfast.engine.copies import differs
 from tests.support.durable import Gate, Place, Wrapped, outputs_of
 from tests.support.journals import RUN, Trip, broken, calls, fails, fan, goes_on, note, noted, ran, start
+from tests.support.parts import Commit, Letter, differs
 from tests.support.runs import soon
 from tests.support.seeded_loop import run_seeded
 

@@ -19,6 +19,7 @@ from holdfast import (
     Retention,
     Run,
     SqliteCheckpointStorage,
+    Store,
     UnknownRequest,
     Workflow,
     WorkflowBuilder,
@@ -27,10 +28,9 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.checkpoint.store import Depth, Head, Record, RunQuery, Store
-from holdfast.ids import RunId
 from holdfast.stores.sqlite import connection
 from tests.support.durable import Wrapped
+from tests.support.parts import Depth, Head, Record, RunId, RunQuery
 from tests.support.runs import soon
 from tests.support.steps import steps_of
 

@@ -26,6 +26,7 @@ from holdfast import (
     RunTaken,
     SqliteCheckpointStorage,
     StorageError,
+    Store,
     SuperStepCompletedEvent,
     UnknownRequest,
     Workflow,
@@ -36,11 +37,7 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.checkpoint.ownership import Claim, is_held, this_process, wait_for_release
-from holdfast.checkpoint.store import Commit, Expected, Head, Letter, Store
-from holdfast.engine.durability import Durability
-from holdfast.ids import RunId
-from holdfast.runtime.durable.stored_runs import MOST_TAKEOVERS
+from holdfast.checkpoint.ownership import is_held, this_process, wait_for_release
 from tests.support.durable import (
     KINDS,
     ON_DISK,
@@ -57,6 +54,7 @@ from tests.support.durable import (
     wrapped,
 )
 from tests.support.inside import log_of, recorder_of
+from tests.support.parts import MOST_TAKEOVERS, Claim, Commit, Durability, Expected, Head, Letter, RunId
 from tests.support.runs import soon
 
 DEAD = "nowhere:17:4711#1"

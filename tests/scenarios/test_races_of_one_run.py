@@ -18,11 +18,9 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.checkpoint.store import Commit, Left, Letter
-from holdfast.ids import RunId
 from holdfast.runtime.run import lifecycle
-from holdfast.stores.memory import MemoryStore
 from tests.support.inside import recorder_of
+from tests.support.parts import Commit, Left, Letter, MemoryStore, RunId
 from tests.support.runs import soon
 
 effects: list[bool] = []

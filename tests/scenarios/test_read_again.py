@@ -9,14 +9,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from pydantic import BaseModel, PrivateAttr
 
-from holdfast import Executor, InMemoryCheckpointStorage, Workflow, WorkflowBuilder, WorkflowContext, handler
-from holdfast.checkpoint.codec import Codec
-from holdfast.checkpoint.counters import Counters
+from holdfast import (
+    Codec,
+    Counters,
+    Executor,
+    InMemoryCheckpointStorage,
+    Workflow,
+    WorkflowBuilder,
+    WorkflowContext,
+    handler,
+)
 from holdfast.checkpoint.format import slices
-from holdfast.checkpoint.values import Encoder
 from holdfast.engine.copies import is_immutable
 from holdfast.engine.value import CopiedValue
 from tests.properties.test_codec import CODEC, VALUES
+from tests.support.parts import Encoder
 from tests.support.runs import soon
 from tests.unit.test_codec_exact import exact
 

@@ -25,11 +25,11 @@ from holdfast import (
     WrongType,
     handler,
 )
-from holdfast.checkpoint.store import Depth
 from tests.support.corruption_world import failing, limits
 from tests.support.durable import ON_DISK, storage_at
 from tests.support.durable_damage import FileDamage, SqliteDamage, damage_of
 from tests.support.fault_processes import play
+from tests.support.parts import Depth
 
 RUNS = ("a", "b", "c")
 

@@ -29,8 +29,7 @@ from holdfast import (
     open_storage,
     response_handler,
 )
-from holdfast.checkpoint.store import Commit, Letter
-from holdfast.stores.memory import MemoryStore
+from tests.support.parts import Commit, Letter, MemoryStore
 
 LIMIT = StateKey("limit", int, scope_name="Settings")
 

@@ -30,10 +30,9 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.runtime.config import RunConfig
-from holdfast.runtime.environment import Environment
 from tests.support.durable import ON_DISK, Place, outputs_of, watched
 from tests.support.inside import seen_by
+from tests.support.parts import Environment, RunConfig
 from tests.support.retained import (
     BIG,
     BLOB,

@@ -19,6 +19,7 @@ from holdfast import (
     Run,
     RunNotFound,
     RunTaken,
+    Store,
     VerifyReport,
 )
 from holdfast.checkpoint import storage as storage_module
@@ -27,11 +28,10 @@ from holdfast.checkpoint.maintenance import prune as pruning
 from holdfast.checkpoint.maintenance import verify as verify_module
 from holdfast.checkpoint.read import browser, catalog, paging
 from holdfast.checkpoint.read.paging import Page
-from holdfast.checkpoint.store import Commit, Depth, Head, Letter, Store
 from holdfast.checkpoint.transfer import run_transfer as transfer
 from holdfast.runtime.durable import stored_runs
-from holdfast.stores.memory import MemoryStore
 from tests.support.durable import Wrapped
+from tests.support.parts import Commit, Depth, Head, Letter, MemoryStore
 from tests.support.retained import assert_sound, counted, counting, listed
 from tests.support.small_limits import small_limits
 

@@ -12,6 +12,7 @@ from holdfast import (
     Retention,
     Run,
     RunStatus,
+    Store,
     Workflow,
     WorkflowBuilder,
     WorkflowContext,
@@ -19,10 +20,8 @@ from holdfast import (
 )
 from holdfast.checkpoint.journal import sizes_in_note
 from holdfast.checkpoint.maintenance import prune as pruning
-from holdfast.checkpoint.read.loading import Blobs
-from holdfast.checkpoint.store import Commit, Depth, Head, Letter, Store
-from holdfast.ids import Digest, RunId
 from tests.support.durable import Wrapped
+from tests.support.parts import Blobs, Commit, Depth, Digest, Head, Letter, RunId
 from tests.support.retained import content
 from tests.support.runs import soon
 from tests.support.small_limits import small_limits
@@ -204,7 +203,7 @@ async def test_the_run_is_deleted_and_made_again_meanwhile() -> None:
 
 
 def _discard_ignores_the_mark(patch: pytest.MonkeyPatch) -> None:
-    from holdfast.stores.memory import MemoryStore
+    from tests.support.parts import MemoryStore
 
     straight = MemoryStore.discard
 
@@ -230,7 +229,7 @@ def _reads_the_journal_last(patch: pytest.MonkeyPatch) -> None:
 
 
 def _forks_need_nothing(patch: pytest.MonkeyPatch) -> None:
-    from holdfast.stores.memory import MemoryStore
+    from tests.support.parts import MemoryStore
 
     straight = MemoryStore.commit
 

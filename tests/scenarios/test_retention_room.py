@@ -15,10 +15,10 @@ from holdfast import (
     RunStatus,
 )
 from holdfast.checkpoint.maintenance.prune import prune_run
-from holdfast.checkpoint.store import Head
 from holdfast.checkpoint.write import tidying
 from holdfast.stores.sqlite import database_file
 from tests.support.durable import KINDS, Place
+from tests.support.parts import Head
 from tests.support.retained import stored_seqs
 from tests.support.room import ALLOWED, STATES, last_written, rewriting, room, state_held
 

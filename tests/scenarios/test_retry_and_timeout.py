@@ -27,8 +27,7 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.runtime.config import RunConfig
-from holdfast.runtime.environment import Environment
+from tests.support.parts import Environment, RunConfig
 from tests.support.runs import cause_of_failure, events_of, events_until_failure, names, soon
 from tests.support.seeded_loop import run_seeded
 

@@ -20,10 +20,10 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.checkpoint.ownership import Claim
 from holdfast.runtime.step import runner
 from tests.support.durable import Place
 from tests.support.inside import recorder_of, runner_of
+from tests.support.parts import Claim
 from tests.support.runs import soon
 
 Durability = Literal["sync", "async", "exit"]

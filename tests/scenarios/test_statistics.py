@@ -25,14 +25,11 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.checkpoint.format.record import elsewhere
 from holdfast.checkpoint.maintenance import statistics as counting
-from holdfast.checkpoint.store import Depth, Head, Record, RunQuery
-from holdfast.ids import Digest, RunId
-from holdfast.stores.memory import MemoryStore
 from tests.scenarios.test_diff import STEPS, answered, done, forked, puts
 from tests.support.durable import Place, Wrapped
 from tests.support.durable_damage import SqliteDamage
+from tests.support.parts import Depth, Digest, Head, MemoryStore, Record, RunId, RunQuery, elsewhere
 from tests.support.runs import soon
 from tests.support.small_limits import small_limits
 

@@ -23,9 +23,9 @@ from holdfast import (
     executor,
 )
 from holdfast.checkpoint import threads
-from holdfast.checkpoint.threads import Threads
 from holdfast.runtime._async import handler_threads
 from tests.support.durable import ROOT, Place
+from tests.support.parts import Threads
 from tests.support.runs import soon
 
 BIG = 70_000

@@ -27,6 +27,7 @@ from holdfast import (
     RunResult,
     RunStatus,
     RunTaken,
+    Store,
     TurnOver,
     Workflow,
     WorkflowBuilder,
@@ -38,12 +39,11 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.checkpoint.store import Commit, Head, Letter, Store
-from holdfast.ids import RunId
 from holdfast.testing import VirtualTime
 from tests.support.durable import Place, Wrapped, head_of, info_of_run, wrapped
 from tests.support.inside import task_of
 from tests.support.journals import noted
+from tests.support.parts import Commit, Head, Letter, RunId
 from tests.support.runs import cause_of_failure, names, soon
 
 HOUR = 3_600

@@ -29,14 +29,10 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.checkpoint.store import Left as LeftLetters
-from holdfast.checkpoint.store import Letter
-from holdfast.engine.message import Expiry
 from holdfast.engine.snapshot import with_expiries
 from holdfast.errors import UnknownRequest
-from holdfast.ids import RunId
-from holdfast.runtime.durable.journal import Journal, is_sleep
-from holdfast.runtime.environment import Environment, use
+from holdfast.runtime.durable.journal import is_sleep
+from holdfast.runtime.environment import use
 from holdfast.runtime.step import runner as runner_module
 from holdfast.runtime.step.effects import Effects
 from holdfast.runtime.step.questions import Questions
@@ -45,6 +41,8 @@ from holdfast.runtime.times import as_time, in_microseconds
 from tests.support.inside import introduce
 from tests.support.journals import RUN
 from tests.support.mortal import Mortal, Process, Turn, World, at_once, bury, silent_deaths, worlds
+from tests.support.parts import Environment, Expiry, Journal, Letter, RunId
+from tests.support.parts import Left as LeftLetters
 
 HOUR = 3_600.0
 BEGIN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)

@@ -23,10 +23,9 @@ from holdfast import (
     WorkflowContext,
     executor,
 )
-from holdfast.ids import RunId
-from holdfast.stores.memory import MemoryStore
 from tests.golden import make as golden
 from tests.support.durable import in_child, run_alone
+from tests.support.parts import MemoryStore, RunId
 from tests.support.runs import soon
 from tests.support.transfer import (
     KINDS,

@@ -23,11 +23,9 @@ from holdfast import (
 )
 from holdfast.checkpoint.format.record import digest_of
 from holdfast.checkpoint.inbox import cancel_letter
-from holdfast.checkpoint.store import Letter, Note
 from holdfast.checkpoint.transfer.export_file import MARK, ExportReader, ExportWriter
 from holdfast.checkpoint.transfer.export_frames import FrameKind
-from holdfast.ids import RunId
-from holdfast.stores.memory import MemoryStore
+from tests.support.parts import Letter, MemoryStore, Note, RunId
 from tests.support.runs import soon
 from tests.support.transfer import make_completed, make_failed, make_waiting
 

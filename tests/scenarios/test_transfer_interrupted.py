@@ -10,9 +10,8 @@ import pytest
 import pytest_asyncio
 
 from holdfast import InMemoryCheckpointStorage, SqliteCheckpointStorage, StorageError
-from holdfast.checkpoint.store import RunQuery
-from holdfast.stores.common.disk import Disk
 from tests.support.durable import Failing, die_after_link, die_at_report, killed_by_itself, run_alone, wrapped
+from tests.support.parts import Disk, RunQuery
 from tests.support.runs import soon
 from tests.support.transfer import (
     KINDS,

@@ -27,9 +27,8 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.runtime.config import RunConfig
-from holdfast.runtime.environment import Environment
 from tests.seeds.storages import OpenStorage
+from tests.support.parts import Environment, RunConfig
 from tests.support.runs import events_until_failure
 
 Seen: TypeAlias = list[tuple[int, str, object]]

@@ -29,7 +29,6 @@ from holdfast.compat import (
     InProcessExecution,
     StreamingRun,
 )
-from holdfast.stores.file import FileStore
 from tests.programs import ROOT
 from tests.programs import run as run_script
 from tests.seeds.csharp import (
@@ -44,6 +43,7 @@ from tests.seeds.csharp import (
 )
 from tests.seeds.listing_runner import listing, run_listing
 from tests.seeds.storages import OpenStorage
+from tests.support.parts import FileStore
 
 
 def test_every_listing_is_run_here() -> None:

@@ -42,7 +42,7 @@ from holdfast.compat import (
     SuperStepCompletionInfo,
     SuperStepStartInfo,
 )
-from holdfast.stores.memory import MemoryStore
+from tests.support.parts import MemoryStore
 from tests.support.runs import soon
 
 

@@ -14,10 +14,8 @@ from typing import Any
 from unittest.mock import patch
 
 from holdfast import CheckpointNotFound, CheckpointStorage, HoldfastError, Retention, VerifyReport
-from holdfast.checkpoint.store import RunQuery
-from holdfast.stores.common.disk import Disk
-from holdfast.stores.sqlite import SqliteStore
 from tests.support.corruption_world import Seen, head_of, inbox_of, journal_of, loaded, opened
+from tests.support.parts import Disk, RunQuery, SqliteStore
 
 # -- damage ----------------------------------------------------------------------------------------
 

@@ -9,10 +9,10 @@ import ormsgpack
 
 from holdfast.checkpoint.maintenance import repair, verify
 from holdfast.checkpoint.read import loading
-from holdfast.checkpoint.store import Record
 from holdfast.stores.file import document as files
 from holdfast.stores.file import inspecting as file_inspecting
 from holdfast.stores.sqlite import damage, row_reader
+from tests.support.parts import Record
 
 
 async def _nothing(*_: Any) -> None:

@@ -19,11 +19,8 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.checkpoint.store import Note, RunQuery
 from holdfast.checkpoint.write import bundles
-from holdfast.checkpoint.write.bundles import unbundled
-from holdfast.stores.file import FileStore
-from holdfast.stores.sqlite import SqliteStore
+from tests.support.parts import FileStore, Note, RunQuery, SqliteStore, unbundled
 from tests.support.retained import content
 from tests.support.small_limits import small_limits
 

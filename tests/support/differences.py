@@ -6,8 +6,7 @@ from functools import cache
 from typing import Any
 
 from holdfast import Executor, Workflow, WorkflowBuilder, WorkflowContext, WorkflowExecutor, handler
-from holdfast.graph.describe.description import description_text
-from holdfast.graph.describe.difference import describe_difference
+from tests.support.parts import describe_difference, description_text
 
 Build = Callable[[WorkflowBuilder], object]
 

@@ -16,10 +16,10 @@ from holdfast import (
     RunInfo,
     SqliteCheckpointStorage,
     StorageError,
+    Store,
     WorkflowEvent,
 )
-from holdfast.checkpoint.store import Commit, Head, Letter, Store
-from holdfast.ids import RunId
+from tests.support.parts import Commit, Head, Letter, RunId
 from tests.support.runs import soon
 
 ROOT = Path(__file__).resolve().parents[2]

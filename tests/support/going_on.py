@@ -9,9 +9,12 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from holdfast import (
+    Cause,
     CheckpointInfo,
     CheckpointStorage,
+    Codec,
     PendingRequest,
+    Phase,
     RequestAlreadyAnswered,
     Run,
     SuperStepStartedEvent,
@@ -19,19 +22,22 @@ from holdfast import (
     WorkflowEvent,
 )
 from holdfast.checkpoint import inbox
-from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.inbox import read_letter
-from holdfast.checkpoint.info import Cause, Phase
 from holdfast.checkpoint.read.loading import load
-from holdfast.checkpoint.read.restoring import snapshot_of
-from holdfast.checkpoint.store import Depth
-from holdfast.engine.copies import differs
-from holdfast.engine.message import Request
-from holdfast.engine.snapshot import Snapshot
-from holdfast.engine.value import NotAtHand, Value
+from holdfast.engine.value import NotAtHand
 from holdfast.errors import StorageError
-from holdfast.ids import RunId
-from holdfast.testing.resumable import Ending, MortalStore, compare_endings, select_durable_events
+from holdfast.testing.resumable import Ending, compare_endings
+from tests.support.parts import (
+    Depth,
+    MortalStore,
+    Request,
+    RunId,
+    Snapshot,
+    Value,
+    differs,
+    select_durable_events,
+    snapshot_of,
+)
 
 TOGETHER, ONE_BY_ONE, AT_ONCE = "together", "one by one", "at once"
 """How questions are answered: all when the run waits, the first when it waits, or while the run is under way."""

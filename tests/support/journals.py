@@ -22,13 +22,9 @@ from holdfast import (
     executor,
     handler,
 )
-from holdfast.checkpoint.store import Note
-from holdfast.checkpoint.write.bundles import unbundled
-from holdfast.engine.copies import differs
-from holdfast.ids import RunId
-from holdfast.testing.resumable import select_durable_events
 from tests.support.durable import Place, info_of_run
 from tests.support.going_on import matches_the_store, picture
+from tests.support.parts import Note, RunId, differs, select_durable_events, unbundled
 from tests.support.runs import soon
 
 RUN = "mine"

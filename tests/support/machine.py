@@ -11,8 +11,7 @@ from typing import Any, TypeAlias, TypeVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
-from holdfast import CheckpointStorage, Run, RunStatus
-from holdfast.checkpoint.store import Store
+from holdfast import CheckpointStorage, Run, RunStatus, Store
 from tests.support.machine_held import Held
 from tests.support.machine_looking import Looking, agree
 from tests.support.machine_stored import Checkpoint, StoredRun

@@ -5,18 +5,24 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.journal import Contents
 from holdfast.checkpoint.storage import RunLogs
-from holdfast.checkpoint.store import Commit, Expected, Head, Left, Letter
-from holdfast.checkpoint.write.log import RunLog
-from holdfast.ids import RunId
 from holdfast.runtime.durable import stored_runs
-from holdfast.runtime.durable.journal import StoredJournal
-from holdfast.runtime.durable.recorder import Recorder
 from holdfast.stores import memory
 from holdfast.stores.common import head_check
-from holdfast.stores.memory import MemoryStore
+from tests.support.parts import (
+    Commit,
+    Expected,
+    Head,
+    Left,
+    Letter,
+    Manifest,
+    MemoryStore,
+    Recorder,
+    RunId,
+    RunLog,
+    StoredJournal,
+)
 
 Patch = pytest.MonkeyPatch
 

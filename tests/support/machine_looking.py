@@ -5,12 +5,12 @@ import re
 from collections import Counter
 from typing import Any
 
+from holdfast import Checkpoint as Loaded
 from holdfast import CheckpointStorage
-from holdfast.checkpoint.checkpoint import Checkpoint as Loaded
-from holdfast.ids import RunId
 from tests.support.machine_held import Held
 from tests.support.machine_stored import Checkpoint, StoredRun
 from tests.support.model import Model
+from tests.support.parts import RunId
 
 
 def agree(seen: Any, said: Any, what: str) -> None:

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from holdfast.errors import RequestAlreadyAnswered, RunExists, RunTaken
-from holdfast.stores.memory import MemoryStore
 from tests.support.machine import (
     Data,
     Machine,
@@ -26,6 +25,7 @@ from tests.support.machine_stored import StoredRun
 from tests.support.machine_workflow import ROUNDS, TOTAL
 from tests.support.machine_writer import AFTER, BEFORE, WAITING, Writer
 from tests.support.model import MOST_TAKEOVERS, NotDone
+from tests.support.parts import MemoryStore
 
 MOST_RUNS = 4
 DATA = st.data()

@@ -10,13 +10,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextvars import copy_context
 from typing import Any, TypeVar
 
-from holdfast import CheckpointStorage, Run
-from holdfast.checkpoint.store import Commit, Letter, Store
+from holdfast import CheckpointStorage, Run, Store
 from holdfast.errors import StorageError
 from tests.support.inside import recorder_of
 from tests.support.machine_workflow import DESK
 from tests.support.machine_writer import AFTER
 from tests.support.model import NotDone
+from tests.support.parts import Commit, Letter
 
 T = TypeVar("T")
 

@@ -12,13 +12,9 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple, TypeVar
 
 from holdfast import CheckpointStorage, Phase, Run, StorageError, Workflow, WorkflowEvent
-from holdfast.checkpoint.format.record import read_header
-from holdfast.checkpoint.store import Commit, Depth, Letter
-from holdfast.engine.durability import Durability
-from holdfast.ids import RunId
-from holdfast.stores.memory import MemoryStore
 from tests.support.durable import Wrapped
 from tests.support.journals import RUN, keys_of
+from tests.support.parts import Commit, Depth, Durability, Letter, MemoryStore, RunId, read_header
 from tests.support.seeded_loop import SeededLoop
 
 T = TypeVar("T")

@@ -19,11 +19,12 @@ from holdfast import (
     Run,
     RunNotFound,
     SqliteCheckpointStorage,
+    Store,
 )
-from holdfast.checkpoint.store import Commit, Letter, Store
 from tests.support.going_on import Story, lived, matches_the_store
 from tests.support.inside import introduce
 from tests.support.living import Living, answer
+from tests.support.parts import Commit, Letter
 
 RUN = "run"
 DIED = 7

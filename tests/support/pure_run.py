@@ -4,13 +4,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from holdfast import Limits, Workflow
-from holdfast.engine.message import Output, Sent
-from holdfast.engine.snapshot import Snapshot
-from holdfast.engine.state import Scope, StagedState
-from holdfast.engine.superstep import Applied, Outcome, Turn, apply, begin, plan
-from holdfast.engine.value import Copier, capture
-from holdfast.ids import ExecutorId
 from tests.support.graphs import Append, Clear, Description, Put, Read, Send, Yield, act
+from tests.support.parts import (
+    Applied,
+    Copier,
+    ExecutorId,
+    Outcome,
+    Output,
+    Scope,
+    Sent,
+    Snapshot,
+    StagedState,
+    Turn,
+    apply,
+    begin,
+    capture,
+    plan,
+)
 
 LIMITS = Limits()
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from holdfast.checkpoint.store import Commit
 from holdfast.stores.file.arrival import written_whole
 from holdfast.stores.file.mending import put_aside
 from holdfast.stores.file.run_folder import RunFolder
 from holdfast.stores.sqlite import row_writer, store
+from tests.support.parts import Commit
 
 
 def _in_two_transactions(connection: sqlite3.Connection, *rest: Any) -> None:

@@ -14,8 +14,7 @@ from holdfast import (
     WorkflowContext,
     handler,
 )
-from holdfast.checkpoint.store import Depth
-from holdfast.ids import RunId
+from tests.support.parts import Depth, RunId
 
 BLOB, BIG = 6_000, 300_000
 """Sizes of values that are blobs, and of values that have a file of their own beside a SQLite database."""

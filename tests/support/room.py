@@ -15,7 +15,7 @@ from holdfast import (
     WorkflowContext,
     handler,
 )
-from holdfast.stores.memory import MemoryStore
+from tests.support.parts import MemoryStore
 from tests.support.retained import content
 
 LATEST = Retention.latest_only()

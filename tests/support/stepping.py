@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from holdfast.stores.common.disk import Disk
 from holdfast.stores.sqlite import connection
+from tests.support.parts import Disk
 
 _CHANGES = ("os.rename", "os.link", "os.symlink", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree")
 _WRITES = ("BEGIN IMMEDIATE", "INSERT", "UPDATE", "DELETE", "REINDEX", "COMMIT")

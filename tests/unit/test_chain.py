@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.engine.persistent import Chain
+from tests.support.parts import Chain
 
 
 def test_empty() -> None:

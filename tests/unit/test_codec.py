@@ -23,8 +23,7 @@ import ormsgpack
 import pydantic
 import pytest
 
-from holdfast.checkpoint.codec import Codec
-from holdfast.checkpoint.codec.registry import TypeRegistry, checkpointable
+from holdfast import Codec, checkpointable
 from holdfast.checkpoint.codec.shapes import PlainShape, RecordShape
 from holdfast.errors import (
     CheckpointCorrupt,
@@ -36,7 +35,7 @@ from holdfast.errors import (
     StateConflict,
     UnknownType,
 )
-from holdfast.ids import ExecutorId
+from tests.support.parts import ExecutorId, TypeRegistry
 from tests.unit.test_codec_exact import exact
 
 T = TypeVar("T")

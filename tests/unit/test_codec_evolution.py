@@ -9,9 +9,9 @@ import msgspec
 import pydantic
 import pytest
 
-from holdfast.checkpoint.codec import Codec
-from holdfast.checkpoint.codec.registry import TypeRegistry, checkpointable
+from holdfast import Codec, checkpointable
 from holdfast.errors import UnknownType
+from tests.support.parts import TypeRegistry
 
 pytestmark = pytest.mark.usefixtures("own_marks")
 

@@ -15,10 +15,9 @@ import numpy as np
 import pytest
 import typing_extensions
 
-from holdfast.checkpoint.codec import Codec
-from holdfast.checkpoint.codec.registry import TypeRegistry
+from holdfast import Codec
 from holdfast.errors import CheckpointCorrupt, GraphError, NotCheckpointable, UnknownType
-from holdfast.graph.typing.types import type_name
+from tests.support.parts import TypeRegistry, type_name
 
 T = TypeVar("T")
 

@@ -15,10 +15,10 @@ import pydantic
 import pytest
 from ormsgpack import Ext, packb
 
-from holdfast.checkpoint.codec import Codec, standard, wire
-from holdfast.checkpoint.codec.reader import measure_nesting
-from holdfast.checkpoint.codec.registry import TypeRegistry
+from holdfast import Codec
+from holdfast.checkpoint.codec import standard, wire
 from holdfast.errors import CheckpointCorrupt, NotCheckpointable, UnknownType
+from tests.support.parts import TypeRegistry, measure_nesting
 
 
 @dataclass

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.checkpoint.codec import Codec
-from holdfast.checkpoint.codec.registry import TypeRegistry
+from holdfast import Codec
+from tests.support.parts import TypeRegistry
 
 if TYPE_CHECKING:
     from decimal import Decimal as OnlyForCheckers

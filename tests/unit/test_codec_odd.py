@@ -18,17 +18,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import (
+    Codec,
+    Counters,
     InMemoryCheckpointStorage,
     WorkflowBuilder,
     WorkflowContext,
+    checkpointable,
     executor,
 )
-from holdfast.checkpoint.codec import Codec, writer
-from holdfast.checkpoint.codec.registry import TypeRegistry, checkpointable
-from holdfast.checkpoint.counters import Counters
-from holdfast.checkpoint.values import Encoder
+from holdfast.checkpoint.codec import writer
 from holdfast.engine.copies import deep_copy
 from holdfast.errors import NotCheckpointable, UnknownType
+from tests.support.parts import Encoder, TypeRegistry
 from tests.unit.test_codec_exact import exact
 
 # -- classes with parts that can be missing ----------------------------------------------------------

@@ -13,8 +13,6 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.graph.describe.description import description_text
-from holdfast.graph.describe.difference import describe_difference
 from tests.support.differences import (
     A,
     B,
@@ -31,6 +29,7 @@ from tests.support.differences import (
     placed,
     told,
 )
+from tests.support.parts import describe_difference, description_text
 
 # -- executors -------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.graph.describe.difference import UNNAMED, describe_difference
+from holdfast.graph.describe.difference import UNNAMED
 from tests.support.differences import (
     guess,
     nesting,
@@ -17,6 +17,7 @@ from tests.support.differences import (
     told,
 )
 from tests.support.graphs import Description, descriptions
+from tests.support.parts import describe_difference
 
 # -- descriptions of other versions ----------------------------------------------------------------
 

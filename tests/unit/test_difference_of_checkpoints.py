@@ -15,12 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import checkpointable
-from holdfast.checkpoint.codec import Codec
-from holdfast.checkpoint.codec.registry import TypeRegistry
+from holdfast import Codec, Difference, DiffValue, checkpointable
 from holdfast.checkpoint.diff import sequence_diff as alignment
 from holdfast.checkpoint.diff.comparison import describe_pair, plan_pair
-from holdfast.checkpoint.diff.difference import Difference, DiffValue
 from holdfast.checkpoint.diff.node_text import short, short_pair, type_of
 from holdfast.checkpoint.diff.render import render_difference
 from holdfast.checkpoint.diff.sequence_diff import LONGEST, WIDEST, gaps, unified
@@ -28,9 +25,9 @@ from holdfast.checkpoint.diff.stored_content import Verdict, compare_pieces, con
 from holdfast.checkpoint.diff.tree_diff import MOST, WHOLE, Codecs, compare_trees
 from holdfast.checkpoint.diff.value_pairs import Pair
 from holdfast.checkpoint.diff.value_tree import NotATree, bytes_of, same, tree_of
-from holdfast.checkpoint.format.changes import Part, Ref
 from holdfast.errors import CheckpointCorrupt
 from tests.properties.test_codec import CODEC, VALUES
+from tests.support.parts import Part, Ref, TypeRegistry
 from tests.unit.test_codec_exact import exact
 
 # -- sequences -------------------------------------------------------------------------------------

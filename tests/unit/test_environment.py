@@ -3,7 +3,7 @@
 import datetime
 import os
 
-from holdfast.runtime.environment import Environment
+from tests.support.parts import Environment
 
 
 def test_salts_are_long_and_different() -> None:

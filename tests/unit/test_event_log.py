@@ -7,7 +7,7 @@ import pytest
 
 from holdfast import MissedEvents, SuperStepStartedEvent, WorkflowWarningEvent
 from holdfast.runtime.events import event_log
-from holdfast.runtime.events.event_log import EventLog
+from tests.support.parts import EventLog
 
 
 def events(first: int, last: int) -> list[SuperStepStartedEvent]:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.ids import ExecutorId
+from holdfast import WorkflowEvent, WorkflowOutputEvent
 from holdfast.runtime.events import events
-from holdfast.runtime.events.events import WorkflowEvent, WorkflowOutputEvent
+from tests.support.parts import ExecutorId
 
 KINDS: list[Any] = [
     kind for kind in vars(events).values() if isinstance(kind, type) and issubclass(kind, WorkflowEvent)

@@ -7,10 +7,8 @@ from typing import Any
 import pytest
 
 from holdfast.engine._fast import make_tuple
-from holdfast.engine.message import Delivery, Sent
-from holdfast.engine.snapshot import Delta, Snapshot
 from holdfast.engine.state import Put
-from holdfast.engine.superstep import Applied, Outcome, Turn
+from tests.support.parts import Applied, Delivery, Delta, Outcome, Sent, Snapshot, Turn
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.graph.describe.description import description_text
+from tests.support.parts import description_text
 
 
 @dataclass

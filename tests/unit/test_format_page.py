@@ -5,15 +5,13 @@ import sqlite3
 
 import pytest
 
+from holdfast import Cause, Phase, RunStatus
 from holdfast.checkpoint.codec import wire
 from holdfast.checkpoint.format import document
-from holdfast.checkpoint.info import Cause, Phase
-from holdfast.checkpoint.store import Head
 from holdfast.checkpoint.transfer.export_frames import pack_head
-from holdfast.engine.status import RunStatus
-from holdfast.ids import CheckpointId, RunId
 from holdfast.stores.sqlite import schema
 from tests.programs import ROOT
+from tests.support.parts import CheckpointId, Head, RunId
 
 PAGE = (ROOT / "docs" / "reference" / "format.md").read_text()
 

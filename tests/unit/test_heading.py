@@ -3,10 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.format.record import END, START, Heading, packed_header
-from holdfast.checkpoint.info import Cause, CheckpointInfo, Header, Phase
-from holdfast.engine.status import RunStatus
-from holdfast.ids import CheckpointId, RunId
+from holdfast import Cause, CheckpointInfo, Phase, RunStatus
+from holdfast.checkpoint.format.record import END, START, Heading
+from tests.support.parts import CheckpointId, Header, RunId, packed_header
 
 # Around those where the form of a number changes.
 NUMBERS = st.one_of(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.engine.persistent import GONE, Layered
+from tests.support.parts import GONE, Layered
 
 
 def test_empty() -> None:

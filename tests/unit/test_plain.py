@@ -7,22 +7,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.codec import Codec
-from holdfast.checkpoint.counters import Counters
-from holdfast.checkpoint.format.changes import Delivered, Ref
-from holdfast.checkpoint.format.document import packed
-from holdfast.checkpoint.format.manifest import Manifest
-from holdfast.checkpoint.info import Cause, Phase
-from holdfast.checkpoint.values import INLINE, Encoded, Encoder
+from holdfast import Cause, Codec, Counters, Phase, RunStatus
+from holdfast.checkpoint.values import INLINE, Encoded
 from holdfast.checkpoint.write.encode import Packer, plain
-from holdfast.checkpoint.write.entry import Entry
 from holdfast.engine import state
-from holdfast.engine.message import Delivery, Output, Request
-from holdfast.engine.persistent import Chain
-from holdfast.engine.snapshot import BufferKey, Delta, Snapshot
-from holdfast.engine.state import Scope
-from holdfast.engine.status import RunStatus
-from holdfast.ids import Digest, ExecutorId, RequestId
+from tests.support.parts import (
+    BufferKey,
+    Chain,
+    Delivered,
+    Delivery,
+    Delta,
+    Digest,
+    Encoder,
+    Entry,
+    ExecutorId,
+    Manifest,
+    Output,
+    Ref,
+    Request,
+    RequestId,
+    Scope,
+    Snapshot,
+    packed,
+)
 
 ENCODER = Encoder(Codec(), 1_000_000, Counters())
 A, B = ExecutorId("a"), ExecutorId("b")

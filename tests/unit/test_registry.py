@@ -16,19 +16,21 @@ import pytest
 import typing_extensions
 
 from holdfast import (
+    Codec,
     Executor,
     RequestInfoExecutor,
     StateKey,
     WorkflowBuilder,
     WorkflowContext,
     WorkflowExecutor,
+    checkpointable,
     executor,
     handler,
     response_handler,
 )
-from holdfast.checkpoint.codec import Codec
-from holdfast.checkpoint.codec.registry import TypeRegistry, checkpointable, declared_forms
+from holdfast.checkpoint.codec.registry import declared_forms
 from holdfast.errors import GraphError, InvalidArgument, NotCheckpointable, UnknownType
+from tests.support.parts import TypeRegistry
 
 pytestmark = pytest.mark.usefixtures("own_marks")
 

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import CheckpointInfo, RunStatus
-from holdfast.checkpoint.info import Cause, Header, Phase
+from holdfast import Cause, CheckpointInfo, Phase, RunStatus
 from holdfast.checkpoint.tree import draw_checkpoints, find_branches
-from holdfast.ids import CheckpointId, RunId
+from tests.support.parts import CheckpointId, Header, RunId
 
 # -- runs, without any storage ---------------------------------------------------------------------
 

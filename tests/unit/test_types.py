@@ -36,7 +36,8 @@ from hypothesis import strategies as st
 
 from holdfast.graph.typing.dispatch import Dispatch
 from holdfast.graph.typing.match import can_match, matches
-from holdfast.graph.typing.types import is_anything, is_nothing, members, type_name
+from holdfast.graph.typing.types import is_anything, is_nothing, members
+from tests.support.parts import type_name
 
 T = TypeVar("T")
 K = TypeVar("K")

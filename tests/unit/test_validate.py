@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 import pytest
 
 from holdfast import Case, Executor, GraphError, WorkflowBuilder, WorkflowContext, handler
-from holdfast.graph.typing.types import type_name
+from tests.support.parts import type_name
 
 
 class Animal: ...

@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from holdfast.stores.common.disk import Disk
 from holdfast.stores.sqlite import connection
+from tests.support.parts import Disk
 
 
 def _no_folder_sync() -> None:

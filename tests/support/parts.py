@@ -1,0 +1,135 @@
+"""Private classes and functions of holdfast that several tests need, in one place: a move changes this file alone."""
+
+from holdfast.checkpoint.codec.reader import measure_nesting
+from holdfast.checkpoint.codec.registry import TypeRegistry
+from holdfast.checkpoint.format.changes import Changes, Delivered, Grow, Part, Ref
+from holdfast.checkpoint.format.document import packed
+from holdfast.checkpoint.format.manifest import Manifest
+from holdfast.checkpoint.format.record import elsewhere, packed_header, plain_form, read_header, stored_form
+from holdfast.checkpoint.info import Header
+from holdfast.checkpoint.ownership import Claim
+from holdfast.checkpoint.read.loading import Blobs
+from holdfast.checkpoint.read.restoring import snapshot_of
+from holdfast.checkpoint.store import (
+    Commit,
+    Depth,
+    Expected,
+    Head,
+    Left,
+    Letter,
+    Note,
+    Record,
+    Removal,
+    RunQuery,
+)
+from holdfast.checkpoint.threads import Threads
+from holdfast.checkpoint.values import Encoder, restored
+from holdfast.checkpoint.write.bundles import unbundled
+from holdfast.checkpoint.write.entry import Entry
+from holdfast.checkpoint.write.log import RunLog
+from holdfast.engine.copies import differs
+from holdfast.engine.durability import Durability
+from holdfast.engine.message import Delivery, Expiry, Output, Request, Sent
+from holdfast.engine.persistent import GONE, Chain, Layered
+from holdfast.engine.snapshot import BufferKey, Delta, Snapshot, advance
+from holdfast.engine.state import Scope, StagedState
+from holdfast.engine.superstep import Applied, Outcome, Turn, apply, begin, plan
+from holdfast.engine.value import Copier, Value, capture
+from holdfast.graph.describe.description import description_text
+from holdfast.graph.describe.difference import describe_difference
+from holdfast.graph.typing.types import type_name
+from holdfast.ids import CheckpointId, Digest, ExecutorId, RequestId, RunId
+from holdfast.runtime.config import RunConfig
+from holdfast.runtime.durable.journal import Journal, StoredJournal
+from holdfast.runtime.durable.recorder import Recorder
+from holdfast.runtime.durable.stored_runs import MOST_TAKEOVERS
+from holdfast.runtime.environment import Environment
+from holdfast.runtime.events.event_log import EventLog
+from holdfast.stores.common.disk import Disk
+from holdfast.stores.file import FileStore
+from holdfast.stores.memory import MemoryStore
+from holdfast.stores.sqlite import SqliteStore
+from holdfast.testing.resumable import MortalStore, select_durable_events
+
+__all__ = [
+    "GONE",
+    "MOST_TAKEOVERS",
+    "Applied",
+    "Blobs",
+    "BufferKey",
+    "Chain",
+    "Changes",
+    "CheckpointId",
+    "Claim",
+    "Commit",
+    "Copier",
+    "Delivered",
+    "Delivery",
+    "Delta",
+    "Depth",
+    "Digest",
+    "Disk",
+    "Durability",
+    "Encoder",
+    "Entry",
+    "Environment",
+    "EventLog",
+    "ExecutorId",
+    "Expected",
+    "Expiry",
+    "FileStore",
+    "Grow",
+    "Head",
+    "Header",
+    "Journal",
+    "Layered",
+    "Left",
+    "Letter",
+    "Manifest",
+    "MemoryStore",
+    "MortalStore",
+    "Note",
+    "Outcome",
+    "Output",
+    "Part",
+    "Record",
+    "Recorder",
+    "Ref",
+    "Removal",
+    "Request",
+    "RequestId",
+    "RunConfig",
+    "RunId",
+    "RunLog",
+    "RunQuery",
+    "Scope",
+    "Sent",
+    "Snapshot",
+    "SqliteStore",
+    "StagedState",
+    "StoredJournal",
+    "Threads",
+    "Turn",
+    "TypeRegistry",
+    "Value",
+    "advance",
+    "apply",
+    "begin",
+    "capture",
+    "describe_difference",
+    "description_text",
+    "differs",
+    "elsewhere",
+    "measure_nesting",
+    "packed",
+    "packed_header",
+    "plain_form",
+    "plan",
+    "read_header",
+    "restored",
+    "select_durable_events",
+    "snapshot_of",
+    "stored_form",
+    "type_name",
+    "unbundled",
+]
