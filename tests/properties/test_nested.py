@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from holdfast import (
     Executor,
     Merge,
-    SuperStepCompletedEvent,
     Workflow,
     WorkflowBuilder,
     WorkflowContext,
@@ -33,8 +32,8 @@ from tests.support.graphs import (
     _add,
     descriptions,
 )
-from tests.support.parts import Snapshot, advance, apply, plan
-from tests.support.pure_run import LIMITS, plain, stages, whole
+from tests.support.parts import advance, apply, plan
+from tests.support.pure_run import LIMITS, plain, run_and_take_snapshots, stages, whole
 
 EXAMPLES = settings(max_examples=40)
 
@@ -193,16 +192,7 @@ def test_nothing_is_kept_of_instances_that_are_over(nest: Nest, message: int) ->
 @given(nests(), inputs())
 def test_runtime_does_what_the_pure_functions_say(nest: Nest, message: int) -> None:
     _, run = whole(nest, message)
-    taken: list[Snapshot] = []
-
-    async def stream() -> Snapshot:
-        running = nest.build().run_stream(message)
-        async for event in running:
-            if isinstance(event, SuperStepCompletedEvent):
-                taken.append(running.run.snapshot)
-        return running.run.snapshot
-
-    last = asyncio.run(stream())
+    taken, last = run_and_take_snapshots(nest.build(), message)
     assert taken == [stage.applied.snapshot for stage in run]
     assert last == run[-1].applied.snapshot
 

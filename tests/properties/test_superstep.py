@@ -16,7 +16,7 @@ from tests.support.graphs import (
     kind_of,
 )
 from tests.support.parts import Snapshot, advance, apply, begin, plan
-from tests.support.pure_run import LIMITS, plain, stages, whole
+from tests.support.pure_run import LIMITS, plain, run_and_take_snapshots, stages, whole
 
 EXAMPLES = settings(max_examples=40)
 
@@ -183,16 +183,7 @@ def test_delta_leads_to_the_next_snapshot(description: Description, message: int
 @given(descriptions(), inputs())
 def test_runtime_does_what_the_pure_functions_say(description: Description, message: int) -> None:
     _, run = whole(description, message)
-    taken: list[Snapshot] = []
-
-    async def stream() -> Snapshot:
-        running = description.build().run_stream(message)
-        async for event in running:
-            if isinstance(event, SuperStepCompletedEvent):
-                taken.append(running.run.snapshot)
-        return running.run.snapshot
-
-    last = asyncio.run(stream())
+    taken, last = run_and_take_snapshots(description.build(), message)
     assert taken == [stage.applied.snapshot for stage in run]
     assert last == run[-1].applied.snapshot
 

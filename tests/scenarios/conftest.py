@@ -1,5 +1,7 @@
 """What scenarios share: a clock that a test moves, and places where runs are kept."""
 
+import asyncio
+import gc
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -7,6 +9,7 @@ import pytest
 
 from holdfast import CheckpointStorage, InMemoryCheckpointStorage
 from holdfast.testing import VirtualTime
+from tests.support import journals
 from tests.support.durable import KINDS, Place
 
 
@@ -26,3 +29,27 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     place = Place(request.param, tmp_path)
     yield place
     await place.storage.close()
+
+
+@pytest.fixture
+def memory(tmp_path: Path) -> Place:
+    return Place("memory", tmp_path)
+
+
+@pytest.fixture
+async def nothing_is_left_running() -> AsyncIterator[None]:
+    """Fail if a task of a run remains after the test, whatever the test did with it."""
+    yield
+    gc.collect()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+@pytest.fixture
+def nothing_ran() -> Iterator[None]:
+    """Forget after the test what the workflows of ``tests/support/journals.py`` did."""
+    yield
+    journals.ran.clear()
+    journals.broken.clear()
+    journals.calls.clear()

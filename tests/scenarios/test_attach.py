@@ -26,11 +26,6 @@ SMALL, BIG = "small ", "x" * 100_000
 """A value that stands in the record, and one that is a blob."""
 
 
-@pytest.fixture
-async def storage() -> CheckpointStorage:
-    return InMemoryCheckpointStorage()
-
-
 def walking(retention: Retention | None = None, stop: int | None = 8, nested: bool = False) -> Workflow:
     """Takes ten supersteps; the first message is nowhere else after the first of them."""
 

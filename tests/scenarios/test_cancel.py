@@ -1,9 +1,8 @@
 """Cancel and close: handlers have time to clean up, those that do not end are left behind, nothing of them counts."""
 
 import asyncio
-import gc
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -33,6 +32,8 @@ from holdfast import (
 from tests.support.runs import events_of, names, soon
 from tests.support.seeded_loop import run_seeded
 
+pytestmark = pytest.mark.usefixtures("nothing_is_left_running")
+
 SEEDS = range(10)
 
 
@@ -41,16 +42,6 @@ class Progress(WorkflowEvent):
     """An event of a user."""
 
     percent: int = 0
-
-
-@pytest.fixture(autouse=True)
-async def nothing_is_left_running() -> AsyncIterator[None]:
-    """Whatever a test does with a run, no task of it remains."""
-    yield
-    gc.collect()
-    for _ in range(20):
-        await asyncio.sleep(0)
-    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 @executor

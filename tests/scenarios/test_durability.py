@@ -18,7 +18,6 @@ from holdfast import (
     InMemoryCheckpointStorage,
     Phase,
     RequestInfoEvent,
-    Run,
     RunStatus,
     RunTaken,
     StorageError,
@@ -40,6 +39,7 @@ from tests.support.durable import Failing, Gate, Place, Wrapped, info_of_run, wr
 from tests.support.going_on import matches_the_store, picture
 from tests.support.inside import events_in, runner_of
 from tests.support.parts import Commit, Durability, EventLog, Letter, RunId, Snapshot
+from tests.support.runs import events_and_error as told
 from tests.support.runs import soon
 
 MODES: list[Durability] = ["sync", "async", "exit"]
@@ -79,17 +79,6 @@ class Count(Executor):
 def counting(durability: Durability, supersteps: int = 100) -> Workflow:
     builder = WorkflowBuilder(name="Counting", max_iterations=supersteps)
     return builder.set_start_executor(Count).add_edge(Count, Count).with_durability(durability).build()
-
-
-async def told(run: Run) -> tuple[list[WorkflowEvent], BaseException | None]:
-    """The events of a run, and what it failed with."""
-    events: list[WorkflowEvent] = []
-    try:
-        async for event in run.watch_stream():
-            events.append(event)
-    except Exception as error:
-        return events, error
-    return events, None
 
 
 # -- the setting -----------------------------------------------------------------------------------

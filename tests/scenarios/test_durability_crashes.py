@@ -35,7 +35,7 @@ from holdfast.runtime.durable.checkpoint_trail import CheckpointTrail
 from holdfast.runtime.durable.commit_queue import CommitQueue
 from tests.support.going_on import picture
 from tests.support.journals import RUN
-from tests.support.mortal import Process, Sight, Turn, World, at_once, bury, silent_deaths, worlds
+from tests.support.mortal import Process, Sight, Turn, World, at_once, bury, silent_deaths, try_seeds, worlds
 from tests.support.parts import (
     Durability,
     EventLog,
@@ -283,26 +283,11 @@ def fail_and_go_on(seed: int, durability: Durability) -> Seen:
     return Seen()
 
 
-def check(seeds: range, act: Callable[[int], Seen]) -> Seen:
-    """Try all seeds."""
-    whole = Seen()
-    for seed in seeds:
-        try:
-            seen = act(seed)
-        except BaseException as error:
-            error.add_note(f"seed {seed}")
-            raise
-        finally:
-            bury()
-        whole = Seen(*(first + second for first, second in zip(whole, seen, strict=True)))
-    return whole
-
-
 @pytest.mark.parametrize("part", range(2 * MORE))
 @pytest.mark.parametrize("durability", ["async", "exit"])
 def test_a_process_dies_at_any_await_point(durability: Durability, part: int) -> None:
     seeds = range(part * 120, part * 120 + 120)
-    seen = check(seeds, lambda seed: die_and_go_on(seed, durability))
+    seen = try_seeds(Seen(), seeds, lambda seed: die_and_go_on(seed, durability))
     assert seen.died > len(seeds) * 0.8, seen
     assert seen.lost > len(seeds) * 0.1, seen
     assert seen.repeated > len(seeds) * 0.02, seen
@@ -312,13 +297,13 @@ def test_a_process_dies_at_any_await_point(durability: Durability, part: int) ->
 @pytest.mark.parametrize("durability", ["async", "exit"])
 def test_many_die(durability: Durability, part: int) -> None:
     seeds = range(part * 60, part * 60 + 60)
-    assert check(seeds, lambda seed: die_and_go_on(seed, durability, 4)).died > 100
+    assert try_seeds(Seen(), seeds, lambda seed: die_and_go_on(seed, durability, 4)).died > 100
 
 
 @pytest.mark.parametrize("part", range(MORE))
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 def test_a_turn_fails(durability: Durability, part: int) -> None:
-    check(range(part * 40, part * 40 + 40), lambda seed: fail_and_go_on(seed, durability))
+    try_seeds(Seen(), range(part * 40, part * 40 + 40), lambda seed: fail_and_go_on(seed, durability))
 
 
 def leave_and_go_on(seed: int, durability: Durability, how: str) -> Seen:
@@ -354,7 +339,7 @@ def leave_and_go_on(seed: int, durability: Durability, how: str) -> Seen:
 @pytest.mark.parametrize("durability", ["async", "exit"])
 def test_a_run_is_left_at_any_await_point(durability: Durability, how: str, part: int) -> None:
     seeds = range(part * 60, part * 60 + 60)
-    assert check(seeds, lambda seed: leave_and_go_on(seed, durability, how)).died > 40
+    assert try_seeds(Seen(), seeds, lambda seed: leave_and_go_on(seed, durability, how)).died > 40
 
 
 # -- planted ---------------------------------------------------------------------------------------

@@ -31,11 +31,6 @@ from tests.support.durable import Place, everything, info_of_run, outputs_of, wa
 from tests.support.runs import soon
 
 
-@pytest.fixture
-async def storage() -> CheckpointStorage:
-    return InMemoryCheckpointStorage()
-
-
 class Broken(Exception):
     """What handlers raise on purpose."""
 

@@ -45,15 +45,10 @@ from tests.support.durable import (
     wrapped,
 )
 from tests.support.parts import Commit, Letter, Recorder
+from tests.support.runs import events_and_error as told
 from tests.support.runs import names, soon
-from tests.support.seeded_loop import SeededLoop
+from tests.support.seeded_loop import SteppedLoop
 from tests.support.thorough import MORE
-
-
-@pytest.fixture
-async def storage() -> CheckpointStorage:
-    return InMemoryCheckpointStorage()
-
 
 ran: list[int] = []
 """The numbers that handlers were called with, in order."""
@@ -85,17 +80,6 @@ class Count(Executor):
 
 def counting() -> Workflow:
     return WorkflowBuilder(name="Counting").set_start_executor(Count).add_edge(Count, Count).build()
-
-
-async def told(run: Run) -> tuple[list[WorkflowEvent], BaseException | None]:
-    """The events of a run, and what it failed with."""
-    events: list[WorkflowEvent] = []
-    try:
-        async for event in run.watch_stream():
-            events.append(event)
-    except Exception as error:
-        return events, error
-    return events, None
 
 
 # -- commits that fail -----------------------------------------------------------------------------
@@ -563,22 +547,6 @@ EXPECTED: dict[Callable[[], Workflow], list[Any]] = {
     nested: [(3, [2, 1, 0])],
     questioned: [(2, 7)],
 }
-
-
-class SteppedLoop(SeededLoop):
-    """Does something just before one of its steps."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed)
-        self.steps = 0
-        self.planned: dict[int, Callable[[], object]] = {}
-
-    def _step(self) -> None:
-        planned = self.planned.pop(self.steps, None)
-        if planned is not None:
-            planned()
-        self.steps += 1
-        super()._step()
 
 
 def play(main: Callable[[SteppedLoop], Coroutine[Any, Any, int]], seed: int) -> int:

@@ -10,7 +10,6 @@ from holdfast import (
     ExecutorFailed,
     GraphChanged,
     GraphError,
-    InMemoryCheckpointStorage,
     RunStatus,
     Workflow,
     WorkflowBuilder,
@@ -20,12 +19,6 @@ from holdfast import (
 )
 from tests.support.durable import Place, everything, outputs_of
 from tests.support.runs import soon
-
-
-@pytest.fixture
-async def storage() -> CheckpointStorage:
-    return InMemoryCheckpointStorage()
-
 
 broken: list[bool] = []
 

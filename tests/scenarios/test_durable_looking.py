@@ -40,11 +40,6 @@ from tests.support.parts import Commit, Expected, RunId, plain_form, stored_form
 from tests.support.runs import soon
 
 
-@pytest.fixture
-async def storage() -> CheckpointStorage:
-    return InMemoryCheckpointStorage()
-
-
 class Count(Executor):
     @handler
     async def count(self, left: int, ctx: WorkflowContext[int, int]) -> None:

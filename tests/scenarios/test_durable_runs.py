@@ -58,11 +58,6 @@ from tests.support.durable_programs import answer, ask_and_die, die_after, steps
 from tests.support.runs import names, soon
 
 
-@pytest.fixture
-async def storage() -> CheckpointStorage:
-    return InMemoryCheckpointStorage()
-
-
 class Broken(Exception):
     """What handlers raise on purpose."""
 

@@ -17,7 +17,6 @@ from holdfast import (
     CheckpointStorage,
     Executor,
     ExecutorFailed,
-    InMemoryCheckpointStorage,
     InvalidArgument,
     LimitExceeded,
     Limits,
@@ -37,11 +36,6 @@ from holdfast.checkpoint.format import record
 from holdfast.checkpoint.write import encode
 from tests.support.durable import Place, info_of_run, outputs_of, watched
 from tests.support.runs import soon
-
-
-@pytest.fixture
-async def storage() -> CheckpointStorage:
-    return InMemoryCheckpointStorage()
 
 
 class Color(StrEnum):

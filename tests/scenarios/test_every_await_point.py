@@ -40,7 +40,7 @@ from holdfast.runtime.events import event_log
 from holdfast.runtime.run.lifecycle import RunLifecycle
 from holdfast.runtime.step import turn as turns
 from tests.support.runs import names, shape
-from tests.support.seeded_loop import Deadlock, SeededLoop
+from tests.support.seeded_loop import Deadlock, SteppedLoop
 from tests.support.thorough import MORE
 
 SEEDS = range(6 * MORE)
@@ -183,26 +183,6 @@ MAKERS = [single, fanned, nested, asking, retrying]
 
 
 # -- the loop --------------------------------------------------------------------------------------
-
-
-class SteppedLoop(SeededLoop):
-    """Counts its steps and does something just before one of them."""
-
-    def __init__(self, seed: int) -> None:
-        super().__init__(seed)
-        self.steps = 0
-        self.planned: dict[int, Callable[[], object]] = {}
-
-    def _step(self) -> None:
-        planned = self.planned.pop(self.steps, None)
-        if planned is not None:
-            planned()
-        self.steps += 1
-        super()._step()
-
-    def jump(self, seconds: float) -> None:
-        """Let time pass at once."""
-        self._now += seconds
 
 
 @contextmanager

@@ -51,11 +51,6 @@ DEAD = "nowhere:17:4711#1"
 """The owner of a run in a process that lives no longer, as far as any store can tell."""
 
 
-@pytest.fixture
-async def storage() -> CheckpointStorage:
-    return InMemoryCheckpointStorage()
-
-
 calls: list[str] = []
 broken: set[str] = set()
 

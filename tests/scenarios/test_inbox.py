@@ -64,11 +64,6 @@ QUESTION = "Ask.2.1"
 
 
 @pytest.fixture
-async def storage() -> CheckpointStorage:
-    return InMemoryCheckpointStorage()
-
-
-@pytest.fixture
 async def stranger(place: Place) -> AsyncIterator[CheckpointStorage]:
     """Another storage on the same place, which never saw a workflow: that of a process that only answers."""
     if place.kind == "memory":

@@ -2,8 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator, Sequence
-from pathlib import Path
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -60,23 +59,7 @@ from tests.support.parts import Commit, Letter, MemoryStore, RunId
 from tests.support.runs import names, soon
 from tests.support.seeded_loop import run_seeded
 
-
-@pytest.fixture
-async def memory(tmp_path: Path) -> Place:
-    return Place("memory", tmp_path)
-
-
-@pytest.fixture
-async def storage() -> CheckpointStorage:
-    return InMemoryCheckpointStorage()
-
-
-@pytest.fixture(autouse=True)
-def nothing_ran() -> Iterator[None]:
-    yield
-    ran.clear()
-    broken.clear()
-    calls.clear()
+pytestmark = pytest.mark.usefixtures("nothing_ran")
 
 
 # -- a failed turn ---------------------------------------------------------------------------------

@@ -41,7 +41,19 @@ from holdfast.runtime.events import notices
 from holdfast.runtime.step.executors import RunExecutors
 from tests.support.going_on import picture
 from tests.support.journals import RUN
-from tests.support.mortal import Go, Left, Mortal, Process, Turn, World, at_once, bury, silent_deaths, worlds
+from tests.support.mortal import (
+    Go,
+    Left,
+    Mortal,
+    Process,
+    Turn,
+    World,
+    at_once,
+    bury,
+    silent_deaths,
+    try_seeds,
+    worlds,
+)
 from tests.support.parts import (
     Commit,
     Durability,
@@ -334,21 +346,6 @@ def die_and_go_on(seed: int, times: int, make_store: MakeStore = MemoryStore, ma
     return seen_in(world)
 
 
-def check(seeds: range, act: Callable[[int], Seen]) -> Seen:
-    """Try all seeds."""
-    whole = Seen()
-    for seed in seeds:
-        try:
-            seen = act(seed)
-        except BaseException as error:
-            error.add_note(f"seed {seed}")
-            raise
-        finally:
-            bury()
-        whole = Seen(*(one + other for one, other in zip(whole, seen, strict=True)))
-    return whole
-
-
 def in_parts(count: int) -> pytest.MarkDecorator:
     """The seeds are spread over so many tests, which may run side by side."""
     return pytest.mark.parametrize("part", range(count * MORE))
@@ -361,7 +358,7 @@ def seeds_of(part: int, count: int) -> range:
 @in_parts(4)
 def test_a_process_dies_at_any_await_point(part: int) -> None:
     seeds = seeds_of(part, 125)
-    seen = check(seeds, lambda seed: die_and_go_on(seed, 1))
+    seen = try_seeds(Seen(), seeds, lambda seed: die_and_go_on(seed, 1))
     assert seen.died > len(seeds) * 0.8, seen
     assert seen.turns > len(seeds), seen
     assert seen.effects > len(seeds) * 0.3, seen
@@ -371,7 +368,7 @@ def test_a_process_dies_at_any_await_point(part: int) -> None:
 @in_parts(2)
 def test_another_process_dies_while_it_goes_on(part: int) -> None:
     seeds = seeds_of(part, 90)
-    seen = check(seeds, lambda seed: die_and_go_on(seed, 2))
+    seen = try_seeds(Seen(), seeds, lambda seed: die_and_go_on(seed, 2))
     assert seen.died > len(seeds) * 1.3, seen
     assert seen.turns > len(seeds), seen
     assert seen.repeated > len(seeds) * 0.2, seen
@@ -380,7 +377,7 @@ def test_another_process_dies_while_it_goes_on(part: int) -> None:
 @in_parts(2)
 def test_a_process_dies_in_nested_workflows(part: int) -> None:
     seeds = seeds_of(part, 75)
-    seen = check(seeds, lambda seed: die_and_go_on(seed, 1, make=ten_nested))
+    seen = try_seeds(Seen(), seeds, lambda seed: die_and_go_on(seed, 1, make=ten_nested))
     assert seen.died > len(seeds) * 0.8, seen
     assert seen.turns > len(seeds), seen
     assert seen.repeated > len(seeds) * 0.2, seen
@@ -389,7 +386,7 @@ def test_a_process_dies_in_nested_workflows(part: int) -> None:
 @in_parts(1)
 def test_many_die(part: int) -> None:
     """No more than five in a row without a note, though: then the run is taken for poisoned."""
-    assert check(seeds_of(part, 20), lambda seed: die_and_go_on(seed, 5)).died > 20
+    assert try_seeds(Seen(), seeds_of(part, 20), lambda seed: die_and_go_on(seed, 5)).died > 20
 
 
 # -- left, or failed -------------------------------------------------------------------------------
@@ -436,7 +433,7 @@ def leaving(process: Process, how: str, step: int) -> Go[RunStatus]:
 @pytest.mark.parametrize("how", ["close", "cancel"])
 def test_a_run_is_left_at_any_await_point(how: str, times: int, part: int) -> None:
     seeds = seeds_of(part, 50)
-    seen = check(seeds, lambda seed: leave_and_go_on(seed, how, times))
+    seen = try_seeds(Seen(), seeds, lambda seed: leave_and_go_on(seed, how, times))
     assert seen.turns > len(seeds), seen
     assert seen.effects > len(seeds) * 0.2, seen
 
@@ -465,7 +462,7 @@ def fail_and_go_on(seed: int) -> Seen:
 @in_parts(1)
 def test_a_turn_of_ten_fails(part: int) -> None:
     seeds = seeds_of(part, 80)
-    assert check(seeds, fail_and_go_on).turns == 9 * len(seeds)
+    assert try_seeds(Seen(), seeds, fail_and_go_on).turns == 9 * len(seeds)
 
 
 # -- taken over ------------------------------------------------------------------------------------
@@ -518,7 +515,7 @@ def take_over(seed: int, make_store: MakeStore = MemoryStore) -> Seen:
 @in_parts(1)
 def test_a_run_is_taken_over_at_any_await_point(part: int) -> None:
     seeds = seeds_of(part, 90)
-    seen = check(seeds, take_over)
+    seen = try_seeds(Seen(), seeds, take_over)
     assert seen.turns > len(seeds), seen
     assert seen.repeated > len(seeds) * 0.2, seen
 
@@ -556,7 +553,7 @@ def be_unlucky(seed: int, make: Make) -> Seen:
 @in_parts(1)
 def test_notes_that_cannot_be_written(part: int) -> None:
     seeds = seeds_of(part, 50)
-    seen = check(seeds, lambda seed: be_unlucky(seed, ten))
+    seen = try_seeds(Seen(), seeds, lambda seed: be_unlucky(seed, ten))
     assert seen.turns > len(seeds), seen
 
 
@@ -564,7 +561,7 @@ def test_notes_that_cannot_be_written(part: int) -> None:
 def test_notes_that_cannot_be_written_and_turns_that_are_tried_again(part: int) -> None:
     """What ``once`` gave is durable when it returns, also in another attempt."""
     seeds = seeds_of(part, 50)
-    seen = check(seeds, lambda seed: be_unlucky(seed, ten_that_try_again))
+    seen = try_seeds(Seen(), seeds, lambda seed: be_unlucky(seed, ten_that_try_again))
     assert seen.turns > len(seeds), seen
 
 
@@ -619,7 +616,7 @@ def test_planted_notes_of_one_who_lost_the_run() -> None:
             return ()
 
     with pytest.raises(AssertionError, match="though its turn had gone on behind it"):
-        check(range(100), lambda seed: take_over(seed, Unfenced))
+        try_seeds(Seen(), range(100), lambda seed: take_over(seed, Unfenced))
 
 
 def test_planted_journal_that_nobody_reads(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -687,6 +684,6 @@ def test_planted_outcomes_that_are_lost_when_a_run_is_left(monkeypatch: pytest.M
 
     monkeypatch.setattr(StoredJournal, "take_pending", lost)
     with pytest.raises(AssertionError, match="not in its journal"):
-        check(range(60), lambda seed: leave_and_go_on(seed, "close"))
+        try_seeds(Seen(), range(60), lambda seed: leave_and_go_on(seed, "close"))
     with pytest.raises(AssertionError):
-        check(range(20), fail_and_go_on)
+        try_seeds(Seen(), range(20), fail_and_go_on)

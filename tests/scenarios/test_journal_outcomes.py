@@ -2,10 +2,9 @@
 
 import datetime
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,18 +51,7 @@ from tests.support.journals import (
 from tests.support.parts import differs
 from tests.support.runs import soon
 
-
-@pytest.fixture
-async def memory(tmp_path: Path) -> Place:
-    return Place("memory", tmp_path)
-
-
-@pytest.fixture(autouse=True)
-def nothing_ran() -> Iterator[None]:
-    yield
-    ran.clear()
-    broken.clear()
-    calls.clear()
+pytestmark = pytest.mark.usefixtures("nothing_ran")
 
 
 @checkpointable

@@ -5,9 +5,8 @@ import contextvars
 import datetime
 import functools
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,23 +39,12 @@ from tests.support.parts import Commit, Letter, differs
 from tests.support.runs import soon
 from tests.support.seeded_loop import run_seeded
 
-
-@pytest.fixture
-async def memory(tmp_path: Path) -> Place:
-    return Place("memory", tmp_path)
+pytestmark = pytest.mark.usefixtures("nothing_ran")
 
 
 @pytest.fixture(params=["stored", "not stored"])
 def anywhere(request: pytest.FixtureRequest) -> CheckpointStorage | None:
     return InMemoryCheckpointStorage() if request.param == "stored" else None
-
-
-@pytest.fixture(autouse=True)
-def nothing_ran() -> Iterator[None]:
-    yield
-    ran.clear()
-    broken.clear()
-    calls.clear()
 
 
 Do = Callable[[WorkflowContext[Any, Any]], Awaitable[Any]]

@@ -62,11 +62,6 @@ DEAD = "nowhere:17:4711#1"
 
 
 @pytest.fixture
-async def storage() -> CheckpointStorage:
-    return InMemoryCheckpointStorage()
-
-
-@pytest.fixture
 async def two(place: Place) -> AsyncIterator[tuple[CheckpointStorage, CheckpointStorage]]:
     """Two storages on the same place, as two parts of a program may have them."""
     if place.kind == "memory":

@@ -31,6 +31,8 @@ from tests.support.parts import Environment, RunConfig
 from tests.support.runs import cause_of_failure, events_of, events_until_failure, names, soon
 from tests.support.seeded_loop import run_seeded
 
+pytestmark = pytest.mark.usefixtures("nothing_is_left_running")
+
 T = TypeVar("T")
 ANYTHING: Any = None
 AT_ONCE = RetryPolicy(attempts=3, backoff=0)
@@ -41,15 +43,6 @@ class AttemptNote(WorkflowEvent):
     """An event of a user."""
 
     text: str = ""
-
-
-@pytest.fixture(autouse=True)
-async def nothing_is_left_running() -> AsyncIterator[None]:
-    """Whatever a test does with a run, no task of it remains."""
-    yield
-    for _ in range(20):
-        await asyncio.sleep(0)
-    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 def alone(work: Any, chance: Callable[[], float] | None = None) -> Workflow:

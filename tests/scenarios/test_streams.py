@@ -1,7 +1,6 @@
 """The events of a run: their order, who holds the run, and every way of leaving it."""
 
 import asyncio
-import gc
 import subprocess
 import sys
 import textwrap
@@ -35,7 +34,9 @@ from holdfast import (
     executor,
     handler,
 )
-from tests.support.runs import events_of, events_until_failure, names, soon
+from tests.support.runs import counting, events_of, events_until_failure, names, soon
+
+pytestmark = pytest.mark.usefixtures("nothing_is_left_running")
 
 
 @dataclass
@@ -71,20 +72,6 @@ def fanned(*workers: Any, to: Any = join) -> Workflow:
     )
 
 
-@executor
-async def countdown(number: int) -> int | None:
-    return number - 1 if number else None
-
-
-def counting(limit: int = 1000) -> Workflow:
-    return (
-        WorkflowBuilder(name="Counting", max_iterations=limit)
-        .set_start_executor(countdown)
-        .add_edge(countdown, countdown)
-        .build()
-    )
-
-
 class Endless(Executor):
     """Waits until it is cancelled, and tells both."""
 
@@ -100,16 +87,6 @@ class Endless(Executor):
         finally:
             self.ended.append(self.id)
         return text
-
-
-@pytest.fixture(autouse=True)
-async def nothing_is_left_running() -> AsyncIterator[None]:
-    """Whatever a test does with a run, no task of it remains."""
-    yield
-    gc.collect()
-    for _ in range(20):
-        await asyncio.sleep(0)
-    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 # -- order -----------------------------------------------------------------------------------------

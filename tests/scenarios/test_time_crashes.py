@@ -40,7 +40,7 @@ from holdfast.runtime.step.runner import Runner
 from holdfast.runtime.times import as_time, in_microseconds
 from tests.support.inside import introduce
 from tests.support.journals import RUN
-from tests.support.mortal import Mortal, Process, Turn, World, at_once, bury, silent_deaths, worlds
+from tests.support.mortal import Mortal, Process, Turn, World, at_once, silent_deaths, try_seeds, worlds
 from tests.support.parts import Environment, Expiry, Journal, Letter, RunId
 from tests.support.parts import Left as LeftLetters
 
@@ -339,29 +339,15 @@ def one_winner(world: Night, outputs: list[Any]) -> None:
 STEPS = 420
 
 
-def check(seeds: range, times: int) -> Seen:
-    whole = Seen()
-    for seed in seeds:
-        try:
-            seen = die_and_go_on(seed, times)
-        except BaseException as error:
-            error.add_note(f"seed {seed}")
-            raise
-        finally:
-            bury()
-        whole = Seen(*(one + other for one, other in zip(whole, seen, strict=True)))
-    return whole
-
-
 def test_nobody_dies() -> None:
-    seen = check(range(30), 0)
+    seen = try_seeds(Seen(), range(30), lambda seed: die_and_go_on(seed, 0))
     assert seen.died == 0
     assert min(seen.answered, seen.expired) > 10, seen
 
 
 @pytest.mark.parametrize("part", range(3))
 def test_a_process_dies_at_any_await_point(part: int) -> None:
-    seen = check(range(part * 50, part * 50 + 50), 1)
+    seen = try_seeds(Seen(), range(part * 50, part * 50 + 50), lambda seed: die_and_go_on(seed, 1))
     assert seen.died > 30, seen
     assert seen.kept > 15, seen
     assert min(seen.answered, seen.expired) > 15, seen
@@ -369,7 +355,7 @@ def test_a_process_dies_at_any_await_point(part: int) -> None:
 
 
 def test_several_die_one_after_the_other() -> None:
-    seen = check(range(40), 3)
+    seen = try_seeds(Seen(), range(40), lambda seed: die_and_go_on(seed, 3))
     assert seen.died > 60, seen
     assert seen.kept > 20, seen
 
@@ -478,4 +464,4 @@ def test_planted_bugs_are_found(
 ) -> None:
     plant(monkeypatch)
     with pytest.raises(AssertionError, match=found):
-        check(range(40), 1)
+        try_seeds(Seen(), range(40), lambda seed: die_and_go_on(seed, 1))

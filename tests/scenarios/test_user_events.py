@@ -1,7 +1,6 @@
 """Events of users: durable ones come with their turn, provisional ones at once."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +23,8 @@ from holdfast import (
 from tests.support.runs import cause_of_failure, events_of, events_until_failure, names
 from tests.support.seeded_loop import run_seeded
 
+pytestmark = pytest.mark.usefixtures("nothing_is_left_running")
+
 
 @dataclass
 class Progress(WorkflowEvent):
@@ -33,15 +34,6 @@ class Progress(WorkflowEvent):
 @dataclass(slots=True)
 class Token(WorkflowEvent):
     text: str = ""
-
-
-@pytest.fixture(autouse=True)
-async def nothing_is_left_running() -> AsyncIterator[None]:
-    """Whatever a test does with a run, no task of it remains."""
-    yield
-    for _ in range(20):
-        await asyncio.sleep(0)
-    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 def alone(work: Any) -> Workflow:

@@ -260,11 +260,6 @@ async def test_fork_and_restore_expect_what_the_round_began_with(storage: Checkp
 # -- a run that rests on fan-ins waits for messages -----------------------------------------------
 
 
-@pytest.fixture
-async def storage() -> CheckpointStorage:
-    return InMemoryCheckpointStorage()
-
-
 def stuck(*more: Any) -> Workflow:
     return shipping(check("price"), silent, *more)
 

@@ -1,7 +1,6 @@
 """Watching a run: as many as like, whenever they like, as slowly as they like; the run takes no notice."""
 
 import asyncio
-import gc
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -28,34 +27,12 @@ from holdfast import (
     handler,
     response_handler,
 )
-from tests.support.runs import names, soon
+from tests.support.runs import counting, names, soon
 from tests.support.seeded_loop import run_seeded
 
+pytestmark = pytest.mark.usefixtures("nothing_is_left_running")
+
 EVENTS_PER_SUPERSTEP = 4
-
-
-@pytest.fixture(autouse=True)
-async def nothing_is_left_running() -> AsyncIterator[None]:
-    """Whatever a test does with a run, no task of it remains."""
-    yield
-    gc.collect()
-    for _ in range(20):
-        await asyncio.sleep(0)
-    assert asyncio.all_tasks() == {asyncio.current_task()}
-
-
-@executor
-async def countdown(number: int) -> int | None:
-    return number - 1 if number else None
-
-
-def counting(limit: int = 100_000) -> Workflow:
-    return (
-        WorkflowBuilder(name="Counting", max_iterations=limit)
-        .set_start_executor(countdown)
-        .add_edge(countdown, countdown)
-        .build()
-    )
 
 
 def asking() -> Workflow:

@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import operator
 import random
 import sys
 import threading
@@ -283,3 +284,21 @@ def silent_deaths() -> Iterator[None]:
     finally:
         gc.enable()
         sys.unraisablehook = hook
+
+
+Counts = TypeVar("Counts", bound=tuple[int, ...])
+
+
+def try_seeds(none: Counts, seeds: range, act: Callable[[int], Counts]) -> Counts:
+    """Act with each seed; return the sums of what was counted, beginning with ``none``."""
+    sums = none
+    for seed in seeds:
+        try:
+            seen = act(seed)
+        except BaseException as error:
+            error.add_note(f"seed {seed}")
+            raise
+        finally:
+            bury()
+        sums = type(none)(*map(operator.add, sums, seen))
+    return sums

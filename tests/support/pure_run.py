@@ -1,9 +1,10 @@
 """A run by the pure functions alone: random executors interpreted without a runtime."""
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from holdfast import Limits, Workflow
+from holdfast import Limits, SuperStepCompletedEvent, Workflow
 from tests.support.graphs import Append, Clear, Description, Put, Read, Send, Yield, act
 from tests.support.parts import (
     Applied,
@@ -121,3 +122,18 @@ def plain(thing: Any) -> Any:
     if isinstance(thing, Iterable):
         return [plain(part) for part in thing]
     return repr(thing)
+
+
+def run_and_take_snapshots(workflow: Workflow, message: object) -> tuple[list[Snapshot], Snapshot]:
+    """Let the runtime run a workflow; return its snapshots after each superstep, and the last."""
+    taken: list[Snapshot] = []
+
+    async def stream() -> Snapshot:
+        running = workflow.run_stream(message)
+        async for event in running:
+            if isinstance(event, SuperStepCompletedEvent):
+                taken.append(running.run.snapshot)
+        return running.run.snapshot
+
+    last = asyncio.run(stream())
+    return taken, last

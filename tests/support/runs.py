@@ -7,7 +7,16 @@ from typing import Any, TypeVar
 
 import pytest
 
-from holdfast import ExecutorFailed, HoldfastError, Workflow, WorkflowEvent, WorkflowWarningEvent
+from holdfast import (
+    ExecutorFailed,
+    HoldfastError,
+    Run,
+    Workflow,
+    WorkflowBuilder,
+    WorkflowEvent,
+    WorkflowWarningEvent,
+    executor,
+)
 
 T = TypeVar("T")
 E = TypeVar("E", bound=BaseException)
@@ -80,3 +89,29 @@ def _name(event: WorkflowEvent) -> str:
         if value is not None:
             parts.append(str(value))
     return " ".join(parts)
+
+
+async def events_and_error(run: Run) -> tuple[list[WorkflowEvent], BaseException | None]:
+    """Return the events of a run and the error that it failed with, None if it did not."""
+    events: list[WorkflowEvent] = []
+    try:
+        async for event in run.watch_stream():
+            events.append(event)
+    except Exception as error:
+        return events, error
+    return events, None
+
+
+@executor
+async def countdown(number: int) -> int | None:
+    return number - 1 if number else None
+
+
+def counting(limit: int = 100_000) -> Workflow:
+    """Return a workflow that counts down to zero, a superstep for each number."""
+    return (
+        WorkflowBuilder(name="Counting", max_iterations=limit)
+        .set_start_executor(countdown)
+        .add_edge(countdown, countdown)
+        .build()
+    )

@@ -125,6 +125,26 @@ class SeededLoop(_NoIO):  # type: ignore[misc]
             handle._run()
 
 
+class SteppedLoop(SeededLoop):
+    """Counts its steps and does something just before one of them."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.steps = 0
+        self.planned: dict[int, Callable[[], object]] = {}
+
+    def _step(self) -> None:
+        planned = self.planned.pop(self.steps, None)
+        if planned is not None:
+            planned()
+        self.steps += 1
+        super()._step()
+
+    def jump(self, seconds: float) -> None:
+        """Let time pass at once."""
+        self._now += seconds
+
+
 def run_seeded(make: Callable[[], Coroutine[Any, Any, T]], seed: int) -> T:
     """What the coroutine returns when it runs in the order of ``seed``; whatever it left running is an error."""
     loop = SeededLoop(seed)
