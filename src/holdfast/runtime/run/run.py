@@ -154,7 +154,7 @@ class Run:
     @property
     def pending_requests(self) -> list[PendingRequest]:
         """The requests that wait for an answer; none once the run is over."""
-        return [] if self.status.ended else self._lifecycle.runner.questions.pending
+        return [] if self.status.ended else self._lifecycle.runner.pending_requests
 
     def watch_stream(self) -> RunWatch:
         """The run's events since it started, or since an answer let it go on; ends when it waits or is over.
@@ -191,7 +191,7 @@ class Run:
             await recorder.leave_at_newest_head(responses)
             return
         runner = self._lifecycle.runner
-        await runner.questions.leave(self.take(responses))
+        await runner.leave_answers(self.take(responses))
         self._waker.go_on_if_waiting(runner)
 
     def take(self, responses: Answers) -> Sequence[RequestId]:
@@ -205,7 +205,7 @@ class Run:
             raise RunEnded(
                 f"run {self.run_id} is going back to an earlier checkpoint; respond when it is there"
             )
-        status = RunStatus.COMPLETED if runner.at.finished and runner.resumed else lifecycle.status
+        status = RunStatus.COMPLETED if runner.finished and runner.resumed else lifecycle.status
         if lifecycle.about_to_rest and lifecycle.leaving is not None:
             status = lifecycle.leaving
         if status.ended:
@@ -213,7 +213,7 @@ class Run:
             raise RunEnded(
                 f"run {self.run_id} is {status}; it takes no responses: {resumable}start a new run"
             )
-        return runner.questions.take(responses)
+        return runner.take_answers(responses)
 
     async def wait_for_completion(self) -> RunResult:
         """Wait until the run waits for answers or messages, or is over; raise the error with which it failed.
@@ -237,7 +237,7 @@ class Run:
         outputs = [output.value.load() for output in self.snapshot.outputs]
         result = RunResult(self.run_id, self.status, outputs, [], self.warnings, self.waiting_for, self)
         if not self.status.ended:
-            result.ask_later(self._lifecycle.runner.questions.pending_now())
+            result.ask_later(self._lifecycle.runner.pending_now())
         return result
 
     async def restore_checkpoint(
@@ -309,8 +309,9 @@ class Run:
 
     def stand_still(self) -> AbstractAsyncContextManager[None]:
         """Let a stored run commit nothing for a while."""
-        assert self._lifecycle.runner.recorder is not None
-        return self._lifecycle.runner.recorder.stand_still()
+        recorder = self._lifecycle.runner.recorder
+        assert recorder is not None
+        return recorder.stand_still()
 
     async def abandon(self) -> None:
         """Leave the run as a process does that dies: it is interrupted, and whoever finds it so goes on with it."""

@@ -53,17 +53,19 @@ class Alarm:
             self._task = asyncio.ensure_future(ring())
 
 
-_held: weakref.WeakValueDictionary[tuple[int, str], Run] = weakref.WeakValueDictionary()
-"""Runs that wait, or were woken since, by the identity of their store, which they keep alive, and their id."""
+_held: weakref.WeakValueDictionary[tuple[int, str], Waker] = weakref.WeakValueDictionary()
+"""The wakers of runs that wait, or were woken since, by the identity of their store and their id.
+
+A run keeps its waker and its store alive.
+"""
 
 
 def held_here(store: Store, head: Head) -> Run | None:
     """Return the object that follows a run at this head in this event loop; None if there is none."""
-    run = _held.get((id(store), head.run_id))
+    waker = _held.get((id(store), head.run_id))
+    run = None if waker is None else waker.run_in_this_loop()
     latest = None if run is None or run.status.ended else run.latest_checkpoint
-    if run is None or latest is None or latest.checkpoint_id != head.checkpoint_id:
-        return None
-    return run if run._lifecycle.loop is asyncio.get_running_loop() else None
+    return run if latest is not None and latest.checkpoint_id == head.checkpoint_id else None
 
 
 class Waker:
@@ -101,9 +103,13 @@ class Waker:
         if wakes_at is not None:
             self._alarm = self._alarm or Alarm(runner.environment, self.wake)
             self._alarm.set(wakes_at)
-        key, run = self._held_as(), self._run()
-        if key is not None and run is not None:
-            _held[key] = run
+        key = self._held_as()
+        if key is not None:
+            _held[key] = self
+
+    def run_in_this_loop(self) -> Run | None:
+        """Return the run, if it moves or waits in this event loop."""
+        return self._run() if self._lifecycle.loop is asyncio.get_running_loop() else None
 
     def turn_off(self) -> None:
         """Do not go on when the time has come."""
@@ -114,7 +120,7 @@ class Waker:
         """Wake the run no more, and let others in this process find it in the storage only."""
         self.turn_off()
         key = self._held_as()
-        if key is not None and _held.get(key) is self._run():
+        if key is not None and _held.get(key) is self:
             _held.pop(key, None)
 
     def _held_as(self) -> tuple[int, str] | None:

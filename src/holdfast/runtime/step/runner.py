@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.engine.snapshot import Snapshot, status_at_rest, with_expiries
@@ -12,13 +12,18 @@ from holdfast.engine.status import RunStatus, WaitingFor
 from holdfast.engine.superstep import find_waiting_joins, plan
 from holdfast.engine.value import Captor
 from holdfast.errors import ExecutorFailed, HoldfastWarning
-from holdfast.ids import RunId
+from holdfast.ids import RequestId, RunId
 from holdfast.runtime._async import weak_callback
 from holdfast.runtime.config import WorkflowDefinition
 from holdfast.runtime.durable.journal import Journal, sleepers
 from holdfast.runtime.events.emitter import EventEmitter
 from holdfast.runtime.events.event_log import LONGEST_STRETCH_SECONDS, EventLog, pause
-from holdfast.runtime.events.events import RequestInfoEvent, WorkflowEvent, WorkflowOutputEvent
+from holdfast.runtime.events.events import (
+    PendingRequest,
+    RequestInfoEvent,
+    WorkflowEvent,
+    WorkflowOutputEvent,
+)
 from holdfast.runtime.events.notices import describe_restore_failure, replay_turn
 from holdfast.runtime.step.context import RunContext
 from holdfast.runtime.step.executors import RunExecutors
@@ -114,6 +119,30 @@ class Runner:
     def cancel_asked(self) -> bool:
         """True if a letter in the inbox asks to cancel the run."""
         return self.questions.cancel_asked
+
+    @property
+    def finished(self) -> bool:
+        """True if nothing is left to do."""
+        return self.at.finished
+
+    @property
+    def pending_requests(self) -> list[PendingRequest]:
+        """The requests that wait for an answer."""
+        return self.questions.pending
+
+    def pending_now(self) -> Callable[[], list[PendingRequest]]:
+        """Return a function that gives the requests which wait for an answer now: there may be many."""
+        return self.questions.pending_now()
+
+    def take_answers(
+        self, responses: Mapping[RequestId, object] | Mapping[str, object]
+    ) -> Sequence[RequestId]:
+        """Take answers, all or none, which are delivered at the next barrier; return the requests."""
+        return self.questions.take(responses)
+
+    async def leave_answers(self, request_ids: Sequence[RequestId]) -> None:
+        """Leave answers that were taken in the inbox of a stored run, so that they are durable."""
+        await self.questions.leave(request_ids)
 
     async def look_for_letters(self) -> bool:
         """Read the inbox now and take what others left there; return True if there is something to act on."""
