@@ -20,6 +20,7 @@ from holdfast import CheckpointStorage, HoldfastError, Retention, Run, RunStatus
 from holdfast.checkpoint import ownership
 from holdfast.checkpoint.format import replay
 from holdfast.checkpoint.inbox import cancel_letter
+from holdfast.checkpoint.starts import read_records, tag_checkpoint
 from holdfast.checkpoint.store import Depth
 from holdfast.checkpoint.write import log
 from holdfast.checkpoint.write import records as making
@@ -103,9 +104,11 @@ async def _retained(storage: CheckpointStorage) -> None:
             await workflows.growing().run(1, run_id="retained", storage=storage)
     finally:
         storage.retention = None
-    made = await storage.store.records(RunId("retained"), 1, 1 << 60, Depth.HEADERS)
-    await storage.store.tag(RunId("retained"), made[3].seq, ("gold", "half a character \ud83d"))
-    await storage.store.tag(RunId("retained"), made[-2].seq, ("gold",))
+    run_id = RunId("retained")
+    made = await read_records(storage.store, run_id, 1, 1 << 60, Depth.HEADERS)
+    await tag_checkpoint(storage.store, run_id, made[3].seq, ("gold", "half a character \ud83d"))
+    await tag_checkpoint(storage.store, run_id, made[6].seq, ("gold",))
+    await tag_checkpoint(storage.store, run_id, made[-2].seq, ("gold",))
     await storage.prune(run_id="retained")
 
 

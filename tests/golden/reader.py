@@ -159,7 +159,7 @@ def _check_file(commit: dict[str, Any], path: Path) -> None:
     _check_seal(commit["seal"], json.dumps(sealed, sort_keys=True, separators=(",", ":")).encode(), str(path))
     for record in commit["records"]:
         cut = record["keyframe"]["cut"] if "keyframe" in record else None
-        tags = [tag.encode() for tag in record.get("tags", [])]
+        tags = [_shown_text(tag).encode("utf-8", "surrogatepass") for tag in record.get("tags", [])]
         parts = [record["checkpoint_id"].encode(), record["seq"], record["new_bytes"], tags, cut]
         _check_seal(record["seal"], ormsgpack.packb(parts), f"checkpoint {record['checkpoint_id']}")
     run_id = commit["head"]["run_id"].encode()
@@ -378,7 +378,11 @@ class Parts:
 
 def id_of(header: bytes, changes: bytes, values: bytes) -> str:
     body = blake3(len(changes).to_bytes(8, "little") + changes + values).digest()
-    return blake3(header + body).hexdigest()
+    return _lowest_bit(blake3(header + body).hexdigest(), 0)
+
+
+def _lowest_bit(checkpoint_id: str, bit: int) -> str:
+    return checkpoint_id[:-1] + f"{int(checkpoint_id[-1], 16) & 14 | bit:x}"
 
 
 # Values
@@ -820,11 +824,36 @@ class Run:
             plain = self._parts.plain(record.changes), self._parts.plain(record.values)
             if id_of(record.header, *plain) != record.checkpoint_id:
                 raise Broken(f"checkpoint {record.checkpoint_id} is not what its id says")
-            self.records[record.checkpoint_id] = record
-            self.headers[record.checkpoint_id] = ormsgpack.unpackb(record.header)
-            relatives[record.checkpoint_id] = self
+            self._show(record, ormsgpack.unpackb(record.header))
         if head["checkpoint_id"] not in self.records:
             raise Broken(f"run {head['run_id']} stands on a checkpoint that is not there")
+
+    def _show(self, record: Record, header: dict[str, Any]) -> None:
+        """Take in the checkpoints of a record: itself, and the start that follows it at once."""
+        of_start = [tag.removeprefix("start:") for tag in record.tags if tag.startswith("start:")]
+        marks = [tag for tag in record.tags if tag in ("removed:end", "removed:start")]
+        others = [tag for tag in record.tags if not tag.startswith("start:") and tag not in marks]
+        of_end = [tag.removeprefix("end:") for tag in others]
+        shown = "removed:end" not in marks or bool(of_end)
+        if shown:
+            self._add(record._replace(tags=tuple(of_end)), header)
+        if header["start"] and ("removed:start" not in marks or of_start):
+            start = {
+                **header,
+                "seq": record.seq + 1,
+                "superstep": header["superstep"] + 1,
+                "phase": "start",
+                "cause": "superstep",
+                "parent": bytes.fromhex(record.checkpoint_id),
+            }
+            name, tags = _lowest_bit(record.checkpoint_id, 1), tuple(of_start)
+            frame = None if shown else record.keyframe
+            self._add(Record(name, record.seq + 1, record.header, b"", b"", frame, tags), start)
+
+    def _add(self, record: Record, header: dict[str, Any]) -> None:
+        self.records[record.checkpoint_id] = record
+        self.headers[record.checkpoint_id] = header
+        self.relatives[record.checkpoint_id] = self
 
     def held(self, checkpoint_id: str) -> Held:
         """What the run holds at a checkpoint."""
@@ -842,6 +871,10 @@ class Run:
         frame = self.records[first].keyframe
         if frame is not None:
             held.fold(*self._keyframe(first, frame), self._parts)
+            if (
+                self.headers[first]["phase"] == "start"
+            ):  # then it is that of its end, where something happened
+                held.happened = []
         else:
             self._fold(held, first)
         for following in reversed(line):
@@ -881,7 +914,7 @@ class Run:
         _, stored, stored_values = frame
         values = self._parts.plain(stored_values)
         seal, seal_of_values, changes = ormsgpack.unpackb(self._parts.plain(stored))
-        name = bytes.fromhex(checkpoint_id)
+        name = bytes.fromhex(_lowest_bit(checkpoint_id, 0))
         if blake3(name + changes).digest() != seal or blake3(name + values).digest() != seal_of_values:
             raise Broken(f"the keyframe of checkpoint {checkpoint_id} is not what was written")
         return changes, values

@@ -56,8 +56,8 @@ from tests.support.parts import (
     advance,
     differs,
     elsewhere,
+    pack_header,
     packed,
-    packed_header,
     plain_form,
     restored,
     snapshot_of,
@@ -302,6 +302,7 @@ OTHER = HEADER._replace(
     request_count=2,
     replay_from=5,
     salt=bytes(15) + b"\x01",
+    has_start=True,
 )
 
 
@@ -312,7 +313,7 @@ def flipped(data: bytes, place: int, bit: int) -> bytes:
 @pytest.mark.parametrize("field", Header._fields)
 def test_an_id_depends_on_each_field_of_the_header(field: str) -> None:
     other = HEADER._replace(**{field: getattr(OTHER, field)})
-    assert id_of(packed_header(other), b"c", b"v") != id_of(packed_header(HEADER), b"c", b"v")
+    assert id_of(pack_header(other), b"c", b"v") != id_of(pack_header(HEADER), b"c", b"v")
 
 
 @some(100)
@@ -331,7 +332,7 @@ def test_an_id_depends_on_every_byte(parts: list[bytes], data: st.DataObject) ->
 @some(100)
 @given(all_changes(), st.integers(0, 2), st.data())
 def test_a_record_that_was_changed_is_noticed(changes: Changes, part: int, data: st.DataObject) -> None:
-    header = packed_header(HEADER)
+    header = pack_header(HEADER)
     documents = packed(changes)
     stored = [header, *map(stored_form, documents)]
     record = Record(id_of(header, *documents), HEADER.run_id, 7, stored[0], stored[1], stored[2], 0)
@@ -461,6 +462,13 @@ class Made(NamedTuple):
     happened: list[tuple[ExecutorId | None, Any]]
 
 
+def _with_start(entry: Entry) -> tuple[Entry, ...]:
+    """The checkpoints that an entry makes: it, and the start of the next superstep if that follows at once."""
+    if not entry.goes_on:
+        return (entry,)
+    return entry, Entry(Phase.START, entry.superstep + 1, Cause.SUPERSTEP, RunStatus.RUNNING)
+
+
 class Writing:
     """Writes a run step by step, and keeps beside it the snapshots that it should give."""
 
@@ -499,7 +507,7 @@ class Writing:
         stored = [blob.digest for blob in self.store.commits[-1].blobs]
         assert len(stored) == len(set(stored))
         assert not before & set(stored), "what the run holds already is not stored again"
-        made = [one for entry in entries for one in entry.with_start()]
+        made = [one for entry in entries for one in _with_start(entry)]
         for entry, info, snapshot in zip(made, infos, snapshots, strict=True):
             held = _held(self.log._manifest) if entry is made[-1] else None
             happened = [

@@ -269,7 +269,9 @@ PLANTED = settings(
 
 def _no_cut_keyframes(patch: pytest.MonkeyPatch) -> None:
     """Records go, and what follows them gets no keyframe."""
-    patch.setattr(pruning, "Removal", lambda run, at, seqs, keyframes, blobs: Removal(run, at, seqs, (), ()))
+    patch.setattr(
+        pruning, "Removal", lambda run, at, seqs, keyframes, blobs, tags: Removal(run, at, seqs, tags=tags)
+    )
 
 
 def _keyframes_name_nothing(patch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ from holdfast import (
     executor,
 )
 from holdfast.checkpoint.journal import result_draft
+from holdfast.checkpoint.starts import find_checkpoint
 from holdfast.checkpoint.write.log import Draft
 from holdfast.runtime.durable.checkpoint_trail import CheckpointTrail
 from holdfast.runtime.durable.commit_queue import CommitQueue
@@ -216,7 +217,7 @@ def _there(world: Outside) -> None:
     """Whether all checkpoints are there of which someone was told."""
     for _, event in world.seen:
         if isinstance(event, CheckpointSavedEvent):
-            found = at_once(world.store.find(event.checkpoint.checkpoint_id))
+            found = at_once(find_checkpoint(world.store, event.checkpoint.checkpoint_id))
             assert found is not None, f"{event.checkpoint} was shown and is not there"
 
 

@@ -40,7 +40,7 @@ ROOM = 1.1
 EXECUTOR = 352 * ROOM
 SUPERSTEP = 698 * ROOM
 KEY = 107 * ROOM
-CHECKPOINT = 61 * ROOM
+CHECKPOINT = 47 * ROOM
 OURS = str(Path(holdfast.__file__).parent)
 
 

@@ -21,7 +21,7 @@ from holdfast import (
 )
 from holdfast.checkpoint.read import browser, paging
 from tests.support.durable import Place, Wrapped
-from tests.support.parts import Depth, Record, RunId, read_header
+from tests.support.parts import Depth, Record, RunId, read_header, read_records
 from tests.support.retained import counting, listed
 from tests.support.small_limits import small_limits
 
@@ -113,14 +113,14 @@ async def test_a_page_reads_what_it_shows() -> None:
     counted = Counted(storage.store)
     looking = CheckpointStorage(counted)
     first = await looking.list_checkpoints(run_id="r", limit=10)
-    assert (counted.asked, counted.given, len(first)) == (1, 10, 10)
+    assert (counted.asked, counted.given, len(first)) == (1, 6, 10)  # an end and its start are one record
     middle = (await listed(storage, "r"))[1_000]
-    (record,) = await storage.store.records(RunId("r"), 1_001, 1_001, Depth.HEADERS)
+    (record,) = await read_records(storage.store, RunId("r"), 1_001, 1_001, Depth.HEADERS)
     replayed = 1_001 - read_header(record).replay_from
     counted.asked = counted.given = 0
     page = await looking.list_checkpoints(run_id="r", limit=10, after=middle)
     assert [one.seq for one in page] == list(range(1_002, 1_012))
-    assert counted.asked == 2  # the page, and again with what it follows from
+    assert counted.asked == 3  # where it begins; the page, and again with what it follows from
     assert counted.given < 40 + replayed
 
 
@@ -163,7 +163,9 @@ async def test_a_page_behind_a_header_that_names_no_place(tmp_path: Path) -> Non
         with pytest.raises(CheckpointCorrupt, match=made[7].checkpoint_id):
             await storage.list_checkpoints(run_id="r", after=made[6], limit=1)
         assert await storage.list_checkpoints(run_id="r", limit=7) == made[:7]
-        assert await storage.list_checkpoints(run_id="r", after=made[7], limit=7) == made[8:]
+        with pytest.raises(CheckpointCorrupt, match=made[8].checkpoint_id):  # which is derived from it
+            await storage.list_checkpoints(run_id="r", after=made[7], limit=7)
+        assert await storage.list_checkpoints(run_id="r", after=made[8], limit=7) == made[9:]
 
 
 # -- while it moves on -----------------------------------------------------------------------------

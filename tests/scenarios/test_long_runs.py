@@ -30,6 +30,7 @@ from tests.support.parts import (
     capture,
     differs,
     read_header,
+    read_records,
 )
 
 
@@ -174,7 +175,7 @@ async def test_resume_replays_few_records_however_many_there_are(appends: bool) 
     storage = InMemoryCheckpointStorage()
     workflow = WorkflowBuilder(max_iterations=700).set_start_executor(count).add_edge(count, count).build()
     run = await workflow.run(1, storage=storage)
-    records = await storage.store.records(run.run_id, 1, 2_000, Depth.ALL)
+    records = await read_records(storage.store, run.run_id, 1, 2_000, Depth.ALL)
     headers = [read_header(record) for record in records]
     assert len(headers) == 1_200
     assert max(header.seq - header.replay_from for header in headers) < 256

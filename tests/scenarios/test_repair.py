@@ -230,7 +230,7 @@ async def test_indexes_are_those_of_all_runs(tmp_path: Path) -> None:
         connection.execute(f"DELETE FROM sqlite_master WHERE {index}")
         connection.execute("PRAGMA schema_version = 99")
     with closing(sqlite3.connect(tmp_path / "runs.db", isolation_level=None)) as connection:
-        connection.execute("UPDATE checkpoints SET find = find + 1 WHERE seq = 3")
+        connection.execute("UPDATE checkpoints SET find = find + 1 WHERE seq = 4")
         connection.execute("PRAGMA writable_schema = ON")
         connection.execute("INSERT INTO sqlite_master VALUES (?, ?, ?, ?, ?)", row)
         connection.execute("PRAGMA schema_version = 100")
@@ -303,7 +303,7 @@ async def test_a_torn_file_gives_no_stale_advice(tmp_path: Path) -> None:
     damage.tear(8)
     async with storage_at("file", tmp_path) as storage:
         text = str(await storage.repair())
-        assert "00000008-0.json was put aside: " in text
+        assert "00000007-0.json was put aside: " in text
         assert "storage.repair" not in text
         assert "backup" not in text
 

@@ -242,7 +242,7 @@ def _forks_need_nothing(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("bug", "test"),
     [
-        (_discard_ignores_the_mark, lambda: test_the_run_goes_on_meanwhile(3, False, LATEST)),
+        (_discard_ignores_the_mark, lambda: test_the_run_goes_on_meanwhile(3, False, None)),
         (_reads_the_journal_last, lambda: test_the_run_goes_on_meanwhile(1, True, LATEST)),
         (_forks_need_nothing, test_a_fork_begins_and_its_origin_is_pruned_meanwhile),
     ],

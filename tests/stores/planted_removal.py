@@ -248,6 +248,19 @@ class TakesTheTokenForARemoval(MemoryStore):
         return done
 
 
+class ChangesNoTagsWithARemoval(MemoryStore):
+    async def remove(self, removal: Removal) -> bool:
+        return await super().remove(removal._replace(tags=()))
+
+
+class ChangesTagsThatAreOthers(MemoryStore):
+    async def remove(self, removal: Removal) -> bool:
+        found = [self._records.get((removal.run_id, retag.seq)) for retag in removal.tags]
+        there = zip(removal.tags, found, strict=True)
+        known = tuple(retag._replace(before=one.tags) for retag, one in there if one is not None)
+        return await super().remove(removal._replace(tags=known))
+
+
 class RemovesFromTheFamily(MemoryStore):
     async def remove(self, removal: Removal) -> bool:
         done = await super().remove(removal)
@@ -561,6 +574,8 @@ BUGS: list[tuple[type[MemoryStore], str]] = [
     (EmptiesTheJournalWithARemoval, "test_a_run_goes_on_after_a_removal"),
     (ForgetsLettersWithARemoval, "test_a_run_goes_on_after_a_removal"),
     (TakesTheTokenForARemoval, "test_a_run_goes_on_after_a_removal"),
+    (ChangesNoTagsWithARemoval, "test_a_removal_changes_tags"),
+    (ChangesTagsThatAreOthers, "test_a_removal_that_expects_other_tags_changes_nothing"),
     (RemovesFromTheFamily, "test_a_removal_touches_no_other_run"),
     (RemovesStepByStep, "test_a_removal_is_seen_whole_or_not_at_all"),
     (RemovesOnlyTheHead, "test_a_removed_run_is_gone"),

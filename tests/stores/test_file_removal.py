@@ -540,14 +540,14 @@ async def test_a_run_that_moves_on_while_its_tags_are_read_is_not_taken_back(
     store, other, monkeypatch
 ) -> None:
     await write(store, RUN, 4)
-    straight = RunFolder._any_tagged
+    straight = RunFolder._tags_of
 
     def moving_on(self, gone):
-        monkeypatch.setattr(RunFolder, "_any_tagged", straight)
+        monkeypatch.setattr(RunFolder, "_tags_of", straight)
         other._folders.commit(step(RUN, 5))
         return straight(self, gone)
 
-    monkeypatch.setattr(RunFolder, "_any_tagged", moving_on)
+    monkeypatch.setattr(RunFolder, "_tags_of", moving_on)
     with pytest.raises(HeadMoved):
         await store.remove(all_but(of=4))
     assert (await store.head(RUN)).seq == (await other.head(RUN)).seq == 5

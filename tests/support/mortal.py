@@ -15,7 +15,16 @@ from typing import Any, NamedTuple, TypeVar
 from holdfast import CheckpointStorage, Phase, Run, StorageError, Workflow, WorkflowEvent
 from tests.support.durable import Wrapped
 from tests.support.journals import RUN, keys_of
-from tests.support.parts import Commit, Depth, Durability, Letter, MemoryStore, RunId, read_header
+from tests.support.parts import (
+    Commit,
+    Depth,
+    Durability,
+    Letter,
+    MemoryStore,
+    RunId,
+    read_header,
+    read_records,
+)
 from tests.support.seeded_loop import SeededLoop
 
 T = TypeVar("T")
@@ -136,7 +145,7 @@ class World:
         keys = keys_of(at_once(self.store.notes(RunId(RUN))))
         turns = frozenset(key[1] for key in keys if key[0] == "turn")
         effects = frozenset((key[1], key[2]) for key in keys if key[0] == "once")
-        (record,) = at_once(self.store.records(RunId(RUN), head.seq, head.seq, Depth.HEADERS))
+        (record,) = at_once(read_records(self.store, RunId(RUN), head.seq, head.seq, Depth.HEADERS))
         header = read_header(record)
         return Left(process, header.superstep + (header.phase is Phase.END), turns, effects)
 

@@ -5,11 +5,12 @@ from holdfast.checkpoint.codec.registry import TypeRegistry
 from holdfast.checkpoint.format.changes import Changes, Delivered, Grow, Part, Ref
 from holdfast.checkpoint.format.document import packed
 from holdfast.checkpoint.format.manifest import Manifest
-from holdfast.checkpoint.format.record import elsewhere, packed_header, plain_form, read_header, stored_form
-from holdfast.checkpoint.info import Header
+from holdfast.checkpoint.format.record import elsewhere, plain_form, read_header, stored_form
+from holdfast.checkpoint.info import Header, pack_header
 from holdfast.checkpoint.ownership import Claim
 from holdfast.checkpoint.read.loading import Blobs
 from holdfast.checkpoint.read.restoring import snapshot_of
+from holdfast.checkpoint.starts import expand, read_records
 from holdfast.checkpoint.store import (
     Commit,
     Depth,
@@ -120,12 +121,14 @@ __all__ = [
     "description_text",
     "differs",
     "elsewhere",
+    "expand",
     "measure_nesting",
+    "pack_header",
     "packed",
-    "packed_header",
     "plain_form",
     "plan",
     "read_header",
+    "read_records",
     "restored",
     "select_durable_events",
     "snapshot_of",

@@ -14,7 +14,7 @@ from holdfast import (
     WorkflowContext,
     handler,
 )
-from tests.support.parts import Depth, RunId
+from tests.support.parts import Depth, RunId, read_records
 
 BLOB, BIG = 6_000, 300_000
 """Sizes of values that are blobs, and of values that have a file of their own beside a SQLite database."""
@@ -69,8 +69,9 @@ async def listed(storage: CheckpointStorage, run_id: str) -> list[Checkpoint]:
 
 
 async def stored_seqs(storage: CheckpointStorage, run_id: str) -> list[int]:
-    """The seqs of the records that are physically there."""
-    return [record.seq for record in await storage.store.records(RunId(run_id), 1, 1 << 60, Depth.HEADERS)]
+    """The seqs of the checkpoints that are physically there: of records, and of starts that are derived from them."""
+    found = await read_records(storage.store, RunId(run_id), 1, 1 << 60, Depth.HEADERS)
+    return [record.seq for record in found]
 
 
 async def blob_sizes(storage: CheckpointStorage, family: str) -> list[int]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import ormsgpack
 
 from holdfast.checkpoint.store import FORMAT_MAJOR
-from holdfast.engine._fast import make_tuple
 from holdfast.engine.status import RunStatus, WaitingFor, waiting_for
 from holdfast.ids import CheckpointId, RunId
 
@@ -59,8 +58,44 @@ class ParentId(str):
         return CheckpointId(str(self))
 
 
+# An id with the lowest bit set is that of a derived start: no record has it.
+_END_DIGITS = dict(zip("0123456789abcdef", "0022446688aaccee", strict=True))
+_START_DIGITS = dict(zip("0123456789abcdef", "1133557799bbddff", strict=True))
+_OF_STARTS = frozenset("13579bdf")
+
+
+def end_id(checkpoint_id: str) -> CheckpointId:
+    """Return the id of the end from which a start with this id is derived; that of a record is its own.
+
+    >>> end_id("a1"), end_id(start_id(CheckpointId("a0")))
+    ('a0', 'a0')
+    """
+    return CheckpointId(checkpoint_id[:-1] + _END_DIGITS[checkpoint_id[-1]])
+
+
+def start_id(checkpoint_id: CheckpointId) -> CheckpointId:
+    """Return the id of the start that follows an end at once.
+
+    >>> start_id(CheckpointId("a0"))
+    'a1'
+    """
+    return CheckpointId(checkpoint_id[:-1] + _START_DIGITS[checkpoint_id[-1]])
+
+
+def is_start_id(checkpoint_id: str) -> bool:
+    """Return True if an id is that of a derived start.
+
+    >>> is_start_id("a1"), is_start_id("a0"), is_start_id("")
+    (True, False, False)
+    """
+    return checkpoint_id[-1:] in _OF_STARTS
+
+
 class Header(NamedTuple):
-    """What a record says of itself; ``replay_from`` is the seq of the record from which replay begins."""
+    """The fields of a header, in the order in which they are stored; ``_KEYS`` has the keys.
+
+    Whoever adds a field adds its key, and a property of ``CheckpointInfo`` if people should see it.
+    """
 
     run_id: RunId
     workflow_name: str
@@ -74,60 +109,71 @@ class Header(NamedTuple):
     message_count: int
     request_count: int
     replay_from: int
+    """The seq of the record from which replay begins."""
     salt: bytes
+    has_start: bool = False
+    """The start of the next superstep follows at once, and is derived. The last field: the last byte tells."""
 
 
+_KEYS = (
+    "run", "workflow", "seq", "superstep", "phase", "cause", "parent", "time", "status", "messages",
+    "requests", "from", "salt", "start",
+)  # fmt: skip
+_fields_of = itemgetter(*_KEYS)
+_PHASE, _CAUSE, _PARENT, _STATUS, _FROM = (
+    Header._fields.index(name) for name in ("phase", "cause", "parent_id", "status", "replay_from")
+)
 # Looked up, for a thousand headers are read at once, and an enum takes its time to find its member.
 _PHASES = {str(phase): phase for phase in Phase}
 _CAUSES = {str(cause): cause for cause in Cause}
 _STATUSES = {str(status): status for status in RunStatus}
 
 
-_fields_of = itemgetter(
-    "run", "workflow", "seq", "superstep", "phase", "cause", "parent", "time", "status", "messages",
-    "requests", "from", "salt",
-)  # fmt: skip
+def pack_header(header: Header) -> bytes:
+    """Return the bytes of a header."""
+    fields = dict(zip(_KEYS, header, strict=True))
+    parent = header.parent_id
+    fields["parent"] = None if parent is None else bytes.fromhex(parent)
+    # The strings, for what packs them would ask each member of an enumeration for its value in Python.
+    fields["phase"], fields["cause"] = header.phase._value_, header.cause._value_
+    fields["status"] = header.status._value_
+    return ormsgpack.packb({"format": FORMAT_MAJOR, **fields})
 
 
-def unpacked_header(data: bytes) -> Header:
-    """The header in these bytes; raises whatever broken data raises."""
-    fields: dict[str, Any] = ormsgpack.unpackb(data)
-    if fields["format"] != FORMAT_MAJOR:
-        raise ValueError(f"it has format {fields['format']}, this version reads {FORMAT_MAJOR}")
-    (
-        run_id,
-        workflow_name,
-        seq,
-        superstep,
-        phase,
-        cause,
-        parent,
-        time,
-        status,
-        message_count,
-        request_count,
-        replay_from,
-        salt,
-    ) = _fields_of(fields)
-    if type(replay_from) is not int:  # the one part by which others are found before they are checked
-        raise ValueError(f"replay begins from {replay_from!r}, which is no number")
-    return make_tuple(
-        Header,
-        (
-            run_id,
-            workflow_name,
-            seq,
-            superstep,
-            _PHASES.get(phase) or Phase(phase),
-            _CAUSES.get(cause) or Cause(cause),
-            None if parent is None else parent.hex(),
-            time,
-            _STATUSES.get(status) or RunStatus(status),
-            message_count,
-            request_count,
-            replay_from,
-            salt,
-        ),
+def unpack_header(data: bytes) -> Header:
+    """Return the header in these bytes; raise whatever broken data raises."""
+    stored: dict[str, Any] = ormsgpack.unpackb(data)
+    if stored["format"] != FORMAT_MAJOR:
+        raise ValueError(f"it has format {stored['format']}, this version reads {FORMAT_MAJOR}")
+    fields = list(_fields_of(stored))
+    if type(fields[_FROM]) is not int:  # the one part by which others are found before they are checked
+        raise ValueError(f"replay begins from {fields[_FROM]!r}, which is no number")
+    phase, cause, parent, status = fields[_PHASE], fields[_CAUSE], fields[_PARENT], fields[_STATUS]
+    fields[_PHASE] = _PHASES.get(phase) or Phase(phase)
+    fields[_CAUSE] = _CAUSES.get(cause) or Cause(cause)
+    fields[_PARENT] = None if parent is None else parent.hex()
+    fields[_STATUS] = _STATUSES.get(status) or RunStatus(status)
+    return Header(*fields)
+
+
+def header_at(checkpoint_id: CheckpointId, data: bytes) -> Header:
+    """Unpack the header of a checkpoint; that of a derived start comes from the bytes of its end."""
+    header = unpack_header(data)
+    return derive_start(header, end_id(checkpoint_id)) if is_start_id(checkpoint_id) else header
+
+
+def derive_start(end: Header, checkpoint_id: CheckpointId) -> Header:
+    """Return the header of the start that follows an end with this id at once."""
+    if not end.has_start:
+        raise ValueError("no start follows it at once")
+    return end._replace(
+        seq=end.seq + 1,
+        superstep=end.superstep + 1,
+        phase=Phase.START,
+        cause=Cause.SUPERSTEP,
+        parent_id=checkpoint_id,
+        time=end.time + 1,
+        has_start=False,
     )
 
 
@@ -172,7 +218,7 @@ class CheckpointInfo:
     def _said(self) -> Header:
         header = self._header
         if isinstance(header, bytes):
-            header = self._header = unpacked_header(header)
+            header = self._header = header_at(self._checkpoint_id, header)
         return header
 
     @property

@@ -139,8 +139,16 @@ class Commit(NamedTuple):
     needs: tuple[Digest, ...] = ()
 
 
+class Retag(NamedTuple):
+    """Other tags for a record: those that it gets in place of those that it has."""
+
+    seq: int
+    before: tuple[str, ...]
+    after: tuple[str, ...]
+
+
 class Removal(NamedTuple):
-    """Records of a run to remove, and the keyframes that other records need without them."""
+    """Records of a run to remove, the keyframes that other records need without them, and changes of tags."""
 
     run_id: RunId
     expected: Expected
@@ -149,6 +157,8 @@ class Removal(NamedTuple):
     """Each with the seq of the record that gets it; it replaces one that the record has."""
     blobs: tuple[Blob, ...] = ()
     """The blobs that the keyframes name."""
+    tags: tuple[Retag, ...] = ()
+    """Changes that are made before records are removed: a record without tags by then may go."""
 
 
 class Marked(NamedTuple):
@@ -350,11 +360,12 @@ class Store(Protocol):
         ...
 
     async def remove(self, removal: Removal) -> bool:
-        """Give records keyframes and remove others, all or nothing, durably; return False if one of those has tags.
+        """Give records keyframes and tags and remove others, all or nothing, durably; return False if tags forbid it.
 
-        Then nothing changed: to remove it, drop its tags first. Raises ``HeadMoved`` as ``commit`` does. Seqs
-        without a record are skipped; the record on which the run stands cannot be removed (``StorageError``). ``find``
-        does not find a removed checkpoint any more.
+        They do if a record to be removed has tags, or one that gets other tags is not there or has not the tags that
+        it should have. Then nothing changed: to remove a record, drop its tags first. Raises ``HeadMoved`` as
+        ``commit`` does. Seqs without a record are skipped; the record on which the run stands cannot be removed
+        (``StorageError``). ``find`` does not find a removed checkpoint any more.
         """
         ...
 

@@ -38,6 +38,7 @@ from holdfast.stores.common.head_check import (
     check_head,
     check_needs,
     check_removal,
+    tags_allow,
 )
 from holdfast.stores.common.run_query import select_due_runs, select_runs
 
@@ -184,14 +185,20 @@ class MemoryStore:
         self._check_open()
         head = self._get_expected_head(removal.run_id, removal.expected)
         check_removal(head, removal)
-        going = [self._records.get((removal.run_id, seq)) for seq in removal.seqs]
-        if any(record.tags for record in going if record is not None):
+        named = {*removal.seqs, *(retag.seq for retag in removal.tags)}
+        there = {
+            seq: record for seq in named if (record := self._records.get((removal.run_id, seq))) is not None
+        }
+        if not tags_allow(removal, {seq: record.tags for seq, record in there.items()}):
             return False
         self._add_blobs(head.family, removal.blobs)
         for seq, keyframe in removal.keyframes:
             place = removal.run_id, seq
             if place in self._records:
                 self._records[place] = self._records[place]._replace(keyframe=keyframe)
+        for seq, _, after in removal.tags:
+            place = removal.run_id, seq
+            self._records[place] = self._records[place]._replace(tags=after)
         for seq in removal.seqs:
             self._remove_record(removal.run_id, seq)
         return True

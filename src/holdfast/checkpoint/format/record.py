@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import ormsgpack
 import zstandard
 from blake3 import blake3
 
-from holdfast.checkpoint.info import Cause, CheckpointInfo, Header, Phase, unpacked_header
+from holdfast.checkpoint.info import (
+    Cause,
+    CheckpointInfo,
+    Header,
+    Phase,
+    end_id,
+    header_at,
+)
 from holdfast.checkpoint.store import FORMAT_MAJOR, Blob, Record
 from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointCorrupt, LimitExceeded
@@ -54,48 +59,10 @@ def digest_of(data: bytes) -> Digest:
     return Digest(hashed(data))
 
 
-def packed_header(header: Header) -> bytes:
-    """The bytes of a header."""
-    (
-        run_id,
-        workflow_name,
-        seq,
-        superstep,
-        phase,
-        cause,
-        parent,
-        time,
-        status,
-        message_count,
-        request_count,
-        replay_from,
-        salt,
-    ) = header
-    return ormsgpack.packb(
-        {
-            "format": FORMAT_MAJOR,
-            "run": run_id,
-            "workflow": workflow_name,
-            "seq": seq,
-            "superstep": superstep,
-            # The strings, for what packs them would ask each member of an enumeration for its value in Python.
-            "phase": phase._value_,
-            "cause": cause._value_,
-            "parent": None if parent is None else bytes.fromhex(parent),
-            "time": time,
-            "status": status._value_,
-            "messages": message_count,
-            "requests": request_count,
-            "from": replay_from,
-            "salt": salt,
-        }
-    )
-
-
 def read_header(record: Record) -> Header:
     """The header of a record; raises ``CheckpointCorrupt``."""
     try:
-        return unpacked_header(record.header)
+        return header_at(record.checkpoint_id, record.header)
     except Exception as error:
         raise corrupt(record.checkpoint_id, f"its header cannot be read: {error}") from error
 
@@ -109,15 +76,21 @@ def corrupt(checkpoint_id: CheckpointId, problem: str) -> CheckpointCorrupt:
 
 
 def id_of(header: bytes, changes: bytes, values: bytes) -> CheckpointId:
-    """The id of a checkpoint: over its header and the digest of its plain body."""
+    """The id of a record: over its header and the digest of its plain body, with the lowest bit cleared."""
     if changes or values:
         body = hashed(len(changes).to_bytes(8, "little") + changes + values)
     else:
         body = _EMPTY_BODY
-    return CheckpointId(hashed(header + body).hex())
+    return end_id(hashed(header + body).hex())
 
 
-# Every second record: the start of a superstep that follows at once.
+def has_start(record: Record) -> bool:
+    """Return True if a start is derived from a record: its header ends with what says so."""
+    return record.header[-1:] == _TRUE
+
+
+_TRUE = ormsgpack.packb(True)
+# That of a start which is a record.
 _EMPTY_BODY = hashed(bytes(8))
 
 
@@ -137,7 +110,8 @@ def unsealed(checkpoint_id: CheckpointId, stored: bytes, values: bytes | None) -
 
 
 def _seal(checkpoint_id: CheckpointId, part: bytes) -> bytes:
-    return hashed(bytes.fromhex(checkpoint_id) + part)
+    # A derived start has the keyframe of its end, if that was removed.
+    return hashed(bytes.fromhex(end_id(checkpoint_id)) + part)
 
 
 def info_of(record: Record) -> CheckpointInfo:
@@ -220,7 +194,7 @@ def elsewhere(stored: bytes) -> Digest | None:
     return Digest(stored[1:]) if stored[:1] == ELSEWHERE else None
 
 
-_FIELDS = 14
+_FIELDS = 15
 _ID = 32
 
 
@@ -233,20 +207,12 @@ def _key(name: str) -> bytes:
     return ormsgpack.packb(name)
 
 
-def _until_parent(phase: Phase) -> bytes:
-    """What stands between the number of the superstep and the id of the parent."""
-    return (
-        _named("phase", phase.value)
-        + _named("cause", Cause.SUPERSTEP.value)
-        + _named("parent", bytes(_ID))[:-_ID]
-    )
-
-
-END: Final = _until_parent(Phase.END)
-"""The end of a superstep."""
-START: Final = _until_parent(Phase.START)
-"""The start of the next, which follows at once."""
-
+_UNTIL_PARENT = (
+    _named("phase", Phase.END.value)
+    + _named("cause", Cause.SUPERSTEP.value)
+    + _named("parent", bytes(_ID))[:-_ID]
+)
+_START = _named("start", True)
 _SUPERSTEP, _TIME = _key("superstep"), _key("time")
 _STATUS = _named("status", RunStatus.RUNNING.value)
 # Looked up where it can be, for packing a number takes six times as long.
@@ -254,7 +220,7 @@ _SMALL = tuple(ormsgpack.packb(number) for number in range(1024))
 
 
 class Heading:
-    """Packs such headers of one run: to the byte what ``packed_header`` gives, in less than half the time."""
+    """Packs such headers of one run: to the byte what ``pack_header`` gives, in less than half the time."""
 
     __slots__ = ("_standing", "_until_salt", "_until_seq")
 
@@ -266,7 +232,6 @@ class Heading:
 
     def packed(
         self,
-        kind: bytes,
         seq: int,
         superstep: int,
         parent: bytes,
@@ -274,7 +239,7 @@ class Heading:
         standing: tuple[int, int, int],
         salt: bytes,
     ) -> bytes:
-        """The header of an ``END`` or ``START``.
+        """The header of the end of a superstep that goes on at once.
 
         ``parent`` is its id as bytes, ``standing`` how many messages and requests there are and where replay begins.
         """
@@ -289,11 +254,12 @@ class Heading:
                 _SMALL[seq] if seq < 1024 else ormsgpack.packb(seq),
                 _SUPERSTEP,
                 _SMALL[superstep] if superstep < 1024 else ormsgpack.packb(superstep),
-                kind,
+                _UNTIL_PARENT,
                 parent,
                 _TIME,
                 ormsgpack.packb(time),
                 self._until_salt,
                 ormsgpack.packb(salt),
+                _START,
             )
         )

@@ -19,6 +19,7 @@ from holdfast.checkpoint.read.catalog import RunCatalog
 from holdfast.checkpoint.read.loading import Blobs, changes_of, keyframe_of, load, whole
 from holdfast.checkpoint.read.retry import steadily
 from holdfast.checkpoint.retention import Retention
+from holdfast.checkpoint.starts import Departure, expand, read_records, seq_of_carrier, tag_checkpoint
 from holdfast.checkpoint.store import (
     Blob,
     Depth,
@@ -60,25 +61,29 @@ class Freed(NamedTuple):
 async def remove_records(
     store: Store, blobs: Blobs, head: Head, gone: Container[int], dry_run: bool = False
 ) -> Freed:
-    """Remove the records with these seqs; records that lose their parent get a cut keyframe."""
-    headers = await store.records(head.run_id, 1, head.seq, Depth.HEADERS)
+    """Remove the checkpoints with these seqs; checkpoints that lose their parent get a cut keyframe."""
+    stored = await store.records(head.run_id, 1, head.seq, Depth.HEADERS)
+    headers = expand(stored)
     going = [record for record in headers if record.seq in gone and record.seq != head.seq]
     if not going:
         return Freed()
-    seqs = tuple(record.seq for record in going)
-    freed = await _bytes_of(store, head.run_id, seqs)
     names = {record.checkpoint_id for record in going}
+    departure = Departure.of(stored, names)
+    freed = await _bytes_of(store, head.run_id, departure.seqs)
     keyframes: list[tuple[int, Keyframe]] = []
     new: list[Blob] = []
     for record in headers:
         if record.checkpoint_id not in names and info_of(record).parent_id in names:
             keyframe, parts, more = await _cut_keyframe(store, blobs, head, record)
-            keyframes.append((record.seq, keyframe))
+            keyframes.append((seq_of_carrier(record), keyframe))
             new += parts
             freed -= more
     if not dry_run:
+        if any(record.tags for record in going):
+            raise _tagged(head)
         expected = Expected(head.checkpoint_id, head.token)
-        await _remove_moving(store, Removal(head.run_id, expected, seqs, tuple(keyframes), tuple(new)), head)
+        given = tuple(keyframes), tuple(new), departure.tags
+        await _remove_moving(store, Removal(head.run_id, expected, departure.seqs, *given), head)
     return Freed(len(going), 0, freed)
 
 
@@ -98,14 +103,18 @@ async def _remove_moving(store: Store, removal: Removal, head: Head) -> None:
             removal = removal._replace(expected=Expected(head.checkpoint_id, head.token))
             continue
         if not done:
-            raise HeadMoved(f"run {head.run_id!r}: a checkpoint that was to go was given a tag meanwhile")
+            raise _tagged(head)
         return
+
+
+def _tagged(head: Head) -> HeadMoved:
+    return HeadMoved(f"run {head.run_id!r}: a checkpoint that was to go was given a tag meanwhile")
 
 
 async def _went_on(store: Store, head: Head, latest: Head) -> bool:
     """Return True if a run only made more checkpoints, each after the one before, and was not taken back."""
     before: str | None = head.checkpoint_id
-    for record in await store.records(head.run_id, head.seq + 1, latest.seq, Depth.HEADERS):
+    for record in await read_records(store, head.run_id, head.seq + 1, latest.seq, Depth.HEADERS):
         if info_of(record).parent_id != before:
             return False
         before = record.checkpoint_id
@@ -115,6 +124,8 @@ async def _went_on(store: Store, head: Head, latest: Head) -> bool:
 async def _bytes_of(store: Store, run_id: RunId, seqs: Sequence[int]) -> int:
     wanted = set(seqs)
     total = 0
+    if not wanted:
+        return total
     for first in range(min(seqs), max(seqs) + 1, _PAGE):
         for record in await store.records(run_id, first, first + _PAGE - 1, Depth.ALL):
             if record.seq in wanted:
@@ -125,14 +136,15 @@ async def _bytes_of(store: Store, run_id: RunId, seqs: Sequence[int]) -> int:
 async def _cut_keyframe(
     store: Store, blobs: Blobs, head: Head, record: Record
 ) -> tuple[Keyframe, list[Blob], int]:
-    """Return a cut keyframe for a record, the blobs that it needs, and the number of bytes that it adds."""
-    stored = await store.records(head.run_id, record.seq, record.seq, Depth.ALL)
+    """Return a cut keyframe for a checkpoint, the blobs that it needs, and the number of bytes that it adds."""
+    carrier = seq_of_carrier(record)
+    stored = await store.records(head.run_id, carrier, carrier, Depth.ALL)
     if stored and stored[0].keyframe is not None:
         return stored[0].keyframe._replace(cut=True), [], 0
     try:
         loaded = await load(store, blobs, head, record.seq, Depth.ALL)
     except CheckpointCorrupt:
-        if await store.records(head.run_id, record.seq, record.seq, Depth.HEADERS):
+        if await store.records(head.run_id, carrier, carrier, Depth.HEADERS):
             raise
         raise HeadMoved(f"run {head.run_id!r} is pruned by someone else at the same time") from None
     keyframe, parts = make_keyframe(record.checkpoint_id, loaded.manifest)
@@ -161,7 +173,7 @@ async def find_superfluous(store: Store, head: Head, retention: Retention, now: 
     """Return the seqs of the checkpoints of a run that are not kept."""
     if retention.keeps_all:
         return frozenset()
-    known = [info_of(record) for record in await store.records(head.run_id, 1, head.seq, Depth.HEADERS)]
+    known = list(map(info_of, await read_records(store, head.run_id, 1, head.seq, Depth.HEADERS)))
     return frozenset(info.seq for info in known) - retention.kept(known, head.checkpoint_id, now)
 
 
@@ -228,7 +240,7 @@ async def _find_named_by_run(store: Store, head: Head, blobs: Blobs, but: Collec
             last = min(first + _PAGE - 1, head.seq)
             for record in await store.records(head.run_id, first, last, Depth.ALL):
                 records += 1
-                if record.seq not in but:
+                if any(checkpoint.seq not in but for checkpoint in expand([record])):
                     named |= await _digests_in(store, record, blobs)
         read = head.seq
         unreadable: CheckpointCorrupt | None = None
@@ -258,7 +270,7 @@ async def _find_named_by_keyframes(
     store: Store, head: Head, blobs: Blobs, but: Container[int]
 ) -> set[Digest]:
     named: set[Digest] = set()
-    headers = await store.records(head.run_id, 1, head.seq, Depth.HEADERS)
+    headers = await read_records(store, head.run_id, 1, head.seq, Depth.HEADERS)
     gone = {record.checkpoint_id for record in headers if record.seq in but}
     for record in headers:
         if record.checkpoint_id not in gone and info_of(record).parent_id in gone:
@@ -366,9 +378,7 @@ async def delete_checkpoint(catalog: RunCatalog, checkpoint_id: CheckpointId) ->
                 f"run {head.run_id} stands on checkpoint {head.checkpoint_id}, so it cannot be deleted; delete the "
                 f"run with 'storage.delete_run', or go back to another checkpoint first"
             )
-        records = await store.records(head.run_id, seq, seq, Depth.HEADERS)
-        if records and records[0].tags:
-            await store.tag(head.run_id, seq, ())
+        await tag_checkpoint(store, head.run_id, seq, ())
         await remove_records(store, catalog.blobs(head.family), head, {seq})
         return head
 

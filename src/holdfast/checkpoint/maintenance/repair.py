@@ -10,7 +10,7 @@ from typing import NamedTuple, cast
 from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.record import plain_form, read_header
-from holdfast.checkpoint.info import Header, waiting_at
+from holdfast.checkpoint.info import Header, is_start_id, waiting_at
 from holdfast.checkpoint.journal import sizes_in_note
 from holdfast.checkpoint.maintenance.problems import Problem, briefly
 from holdfast.checkpoint.maintenance.prune import make_keyframe
@@ -19,6 +19,7 @@ from holdfast.checkpoint.ownership import is_driven
 from holdfast.checkpoint.progress import Progress, Steps
 from holdfast.checkpoint.read.loading import Blobs, changes_of, fold_one, folded, keyframe_of, lineage, whole
 from holdfast.checkpoint.read.paging import Unreadable, each_record
+from holdfast.checkpoint.starts import collapse
 from holdfast.checkpoint.store import (
     Blob,
     Commit,
@@ -265,7 +266,7 @@ class Salvage:
                 )
             )
         expected = Expected(self._head.checkpoint_id, self._head.token)
-        records, letters = tuple(self._kept.values()), await self._letters()
+        records, letters = tuple(collapse(self._kept.values())), await self._letters()
         return Commit(head, expected, records, tuple(self._new), tuple(notes), (), tuple(letters))
 
     async def _take(self, record: Record) -> None:
@@ -280,7 +281,8 @@ class Salvage:
         header = read_header(own)
         parent = header.parent_id
         orphan = parent is not None and parent not in self._kept and header.cause != "fork"
-        if frame is None and parent is not None and parent not in self._line:
+        derived = is_start_id(record.checkpoint_id) and frame is None  # what its end is, and nothing besides
+        if parent is not None and frame is None and parent not in (self._kept if derived else self._line):
             self._drop(
                 record.checkpoint_id, "it", CheckpointCorrupt(f"it follows from {parent}, which is lost")
             )

@@ -18,6 +18,7 @@ from holdfast.checkpoint.info import Cause
 from holdfast.checkpoint.progress import Progress
 from holdfast.checkpoint.read.loading import Blobs, load
 from holdfast.checkpoint.read.retry import steadily
+from holdfast.checkpoint.starts import expand
 from holdfast.checkpoint.store import Depth, Head, Record, RunQuery, Store
 from holdfast.checkpoint.views import size_text
 from holdfast.errors import CheckpointCorrupt
@@ -336,7 +337,7 @@ async def _count_record(store: Store, run: _RunUsage, record: Record) -> None:
     usage = run.usage
     run.usage = replace(
         usage,
-        checkpoints=usage.checkpoints + 1,
+        checkpoints=usage.checkpoints + len(expand([record])),
         header_bytes=usage.header_bytes + len(record.header),
         changes_bytes=usage.changes_bytes + len(changes),
         values_bytes=usage.values_bytes + len(values),

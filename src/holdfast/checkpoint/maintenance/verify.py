@@ -17,6 +17,7 @@ from holdfast.checkpoint.maintenance.problems import LostValue, Problem, VerifyR
 from holdfast.checkpoint.progress import Progress, Steps
 from holdfast.checkpoint.read.loading import WHAT_NOW, Blobs, changes_of, fold_one, keyframe_of, load, whole
 from holdfast.checkpoint.read.paging import Unreadable, each_record
+from holdfast.checkpoint.starts import find_checkpoint, read_records
 from holdfast.checkpoint.store import Depth, Head, Note, Record, RunQuery, Store
 from holdfast.checkpoint.write.bundles import unbundled
 from holdfast.errors import CheckpointCorrupt, HoldfastError, RunNotFound
@@ -222,10 +223,11 @@ class RunCheck:
 
     async def _is_lost(self, record: Record) -> bool:
         try:
-            if await self._store.find(record.checkpoint_id) == (record.run_id, record.seq):
+            place = await find_checkpoint(self._store, record.checkpoint_id)
+            if place == (record.run_id, record.seq):
                 return False
             # Whoever drives the run may have removed it meanwhile.
-            return bool(await self._store.records(record.run_id, record.seq, record.seq, Depth.HEADERS))
+            return bool(await read_records(self._store, record.run_id, record.seq, record.seq, Depth.HEADERS))
         except HoldfastError:
             return True
 

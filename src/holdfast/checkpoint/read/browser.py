@@ -17,6 +17,7 @@ from holdfast.checkpoint.read.listing import Listing, Reading
 from holdfast.checkpoint.read.loading import Blobs, changes_of, is_whole, keyframe_of, load, whole
 from holdfast.checkpoint.read.paging import page_of
 from holdfast.checkpoint.read.retry import steadily
+from holdfast.checkpoint.starts import find_checkpoint, read_records
 from holdfast.checkpoint.store import Depth, Head, Record, RunQuery
 from holdfast.checkpoint.tree import draw_checkpoints
 from holdfast.checkpoint.values import Wanted
@@ -79,7 +80,7 @@ class CheckpointBrowser:
 
     async def _sort_key_of(self, workflow_name: str | None, checkpoint_id: CheckpointId) -> _SortKey:
         """Return the sort key of a checkpoint among those of all runs."""
-        found = await self._catalog.store.find(checkpoint_id)
+        found = await find_checkpoint(self._catalog.store, checkpoint_id)
         head = None if found is None else await self._catalog.store.head(found[0])
         if found is None or head is None or workflow_name not in (None, head.workflow_name):
             raise _not_listed(checkpoint_id)
@@ -109,9 +110,11 @@ class CheckpointBrowser:
         low, high = 1, head.seq
         while low <= high:
             middle = (low + high) // 2
-            records = await self._catalog.store.records(head.run_id, middle, middle, Depth.HEADERS)
+            records = await read_records(self._catalog.store, head.run_id, middle, middle, Depth.HEADERS)
             if not records:  # it was removed, and perhaps many others: read all that are left
-                rest = map(info_of, await self._catalog.store.records(head.run_id, low, high, Depth.HEADERS))
+                rest = map(
+                    info_of, await read_records(self._catalog.store, head.run_id, low, high, Depth.HEADERS)
+                )
                 return max(
                     (one for one in rest if _SortKey.of(one, head) <= begin), key=_seq_of, default=last
                 )
@@ -165,7 +168,7 @@ class CheckpointBrowser:
         return Listing(records, reading).checkpoints(shown)
 
     async def _seq_of(self, head: Head, checkpoint_id: CheckpointId) -> int:
-        found = await self._catalog.store.find(checkpoint_id)
+        found = await find_checkpoint(self._catalog.store, checkpoint_id)
         if found is None or found[0] != head.run_id:
             raise _not_listed(checkpoint_id)
         return found[1]
@@ -212,7 +215,7 @@ class CheckpointBrowser:
         if not values:
             record = await self._catalog.record(head, seq)
             first = read_header(record).replay_from
-            records = await store.records(head.run_id, first, seq, Depth.CHANGES)
+            records = await read_records(store, head.run_id, first, seq, Depth.CHANGES)
             if all(one.checkpoint_id != record.checkpoint_id for one in records):
                 raise corrupt(record.checkpoint_id, "it was removed while it was looked at")
             listing = Listing([await whole(record, blobs) for record in records], self._reading(head, blobs))

@@ -15,6 +15,7 @@ from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.read.loading import Blobs, changes_of, whole
 from holdfast.checkpoint.read.retry import steadily
 from holdfast.checkpoint.retention import Retention
+from holdfast.checkpoint.starts import find_checkpoint, read_records, tag_checkpoint
 from holdfast.checkpoint.store import Depth, Head, Record, Store
 from holdfast.checkpoint.values import Encoder
 from holdfast.engine.limits import Limits
@@ -75,7 +76,7 @@ class RunCatalog:
 
     async def find(self, checkpoint_id: str) -> tuple[Head, int]:
         """Return the head of the run of a checkpoint, and its seq; raise ``CheckpointNotFound`` if it is not kept."""
-        found = await self.store.find(checkpoint_id_of(checkpoint_id))
+        found = await find_checkpoint(self.store, checkpoint_id_of(checkpoint_id))
         head = None if found is None else await self.store.head(found[0])
         if found is None or head is None or not await self.keeps(head, found[1]):
             raise checkpoint_not_found(checkpoint_id)
@@ -86,14 +87,14 @@ class RunCatalog:
         if not head.retention or seq == head.seq:
             return True
         try:
-            records = await self.store.records(head.run_id, 1, head.seq, Depth.HEADERS)
+            records = await read_records(self.store, head.run_id, 1, head.seq, Depth.HEADERS)
             return seq in kept_seqs(head, records)
         except CheckpointCorrupt:  # other checkpoints are damaged: this one is given if it can be read
             return True
 
     async def record(self, head: Head, seq: int) -> Record:
         """Return the record of a checkpoint without its changes and values."""
-        records = await self.store.records(head.run_id, seq, seq, Depth.HEADERS)
+        records = await read_records(self.store, head.run_id, seq, seq, Depth.HEADERS)
         if not records:
             raise _no_record(head, seq)
         if seq == head.seq and records[0].checkpoint_id != head.checkpoint_id:
@@ -106,7 +107,7 @@ class RunCatalog:
 
     async def renames(self, head: Head, seq: int) -> Renames | None:
         """Return the renamed executors of a checkpoint; None if it renamed none."""
-        records = await self.store.records(head.run_id, seq, seq, Depth.CHANGES)
+        records = await read_records(self.store, head.run_id, seq, seq, Depth.CHANGES)
         if not records:
             raise _no_record(head, seq)
         return changes_of(await whole(records[0], self.blobs(head.family)), Depth.CHANGES).renames
@@ -124,7 +125,7 @@ class RunCatalog:
 
         async def look() -> bool:
             head, seq = await self.find(checkpoint_id)
-            return await self.store.tag(head.run_id, seq, tags, drop)
+            return await tag_checkpoint(self.store, head.run_id, seq, tags, drop)
 
         if not await steadily(look):
             raise checkpoint_not_found(checkpoint_id)

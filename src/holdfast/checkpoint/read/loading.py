@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.format.blob_stream import FileSlice, PlainStream
-from holdfast.checkpoint.format.changes import Changes
+from holdfast.checkpoint.format.changes import NOTHING, Changes
 from holdfast.checkpoint.format.document import unpacked
 from holdfast.checkpoint.format.folding import take_in
 from holdfast.checkpoint.format.manifest import Manifest
@@ -26,7 +26,8 @@ from holdfast.checkpoint.format.record import (
     unsealed,
 )
 from holdfast.checkpoint.format.replay import Replay
-from holdfast.checkpoint.info import CheckpointInfo, Header
+from holdfast.checkpoint.info import CheckpointInfo, Header, end_id, is_start_id
+from holdfast.checkpoint.starts import find_checkpoint, read_records
 from holdfast.checkpoint.store import Depth, Head, Record, Store
 from holdfast.checkpoint.threads import reading_threads
 from holdfast.checkpoint.values import Wanted
@@ -128,15 +129,21 @@ async def whole(record: Record, blobs: Blobs) -> Record:
 
 
 def changes_of(record: Record, depth: Depth) -> Changes:
-    """What a record changed; checks its id where all of it was read."""
+    """What a record changed; checks its id where all of it was read. A derived start changed nothing."""
     changes = values = b""
     if record.changes or record.values:  # every second record has none
         try:
             changes, values = plain_form(record.changes), plain_form(record.values)
         except ValueError as error:
             raise corrupt(record.checkpoint_id, f"it cannot be read: {error}") from error
-    if depth is Depth.ALL and id_of(record.header, changes, values) != record.checkpoint_id:
+    derived = is_start_id(record.checkpoint_id)
+    # A start is what its end is; one without an end has what is checked.
+    checked = depth is Depth.ALL and (changes or not derived)
+    carrier = end_id(record.checkpoint_id) if derived else record.checkpoint_id
+    if checked and id_of(record.header, changes, values) != carrier:
         raise corrupt(record.checkpoint_id, "its content is not what its id says")
+    if derived:
+        return NOTHING
     return _read(record, changes, values if depth is Depth.ALL else None)
 
 
@@ -148,7 +155,8 @@ def keyframe_of(record: Record, depth: Depth) -> Changes:
         changes = unsealed(record.checkpoint_id, plain_form(record.keyframe.changes), values)
     except (ValueError, TypeError) as error:
         raise corrupt(record.checkpoint_id, f"its keyframe cannot be read: {error}") from error
-    return _read(record, changes, values)
+    framed = _read(record, changes, values)
+    return framed._replace(happened=()) if is_start_id(record.checkpoint_id) else framed
 
 
 def _read(record: Record, changes: bytes, values: bytes | None) -> Changes:
@@ -204,7 +212,7 @@ def _fold(manifest: Manifest, record: Record, header: Header, depth: Depth) -> N
 
 async def load(store: Store, blobs: Blobs, head: Head, seq: int, depth: Depth) -> Loaded:
     """The checkpoint ``seq`` of a run, by as little replay as possible."""
-    newest = await store.records(head.run_id, seq, seq, Depth.HEADERS)
+    newest = await read_records(store, head.run_id, seq, seq, Depth.HEADERS)
     if not newest:
         raise CheckpointCorrupt(
             f"run {head.run_id} has no record {seq}, though it is said to be there; {WHAT_NOW}"
@@ -214,7 +222,7 @@ async def load(store: Store, blobs: Blobs, head: Head, seq: int, depth: Depth) -
         raise corrupt(head.checkpoint_id, f"the run stands on it, but its record {seq} is another, {target}")
     first = read_header(newest[0]).replay_from
     try:
-        records = await store.records(head.run_id, first, seq, depth)
+        records = await read_records(store, head.run_id, first, seq, depth)
     except (
         CheckpointCorrupt
     ):  # something else between them is damaged, perhaps: a branch that this does not need
@@ -260,7 +268,7 @@ async def _fold_since(
         return True
     line: list[Record] = []
     try:
-        for record in await store.records(head.run_id, seq + 1, head.seq, Depth.ALL):
+        for record in await read_records(store, head.run_id, seq + 1, head.seq, Depth.ALL):
             if read_header(record).parent_id != parent:
                 return False
             line.append(await whole(record, blobs))
@@ -278,11 +286,11 @@ async def _ancestors(store: Store, run_id: RunId, seq: int, first: int, depth: D
     """The records from which one follows, read one by one."""
     found: list[Record] = []
     while True:
-        found += await store.records(run_id, seq, seq, depth)
+        found += await read_records(store, run_id, seq, seq, depth)
         parent = read_header(found[-1]).parent_id if found else None
         if parent is None or found[-1].keyframe is not None:
             return found
-        place = await store.find(parent)
+        place = await find_checkpoint(store, parent)
         if place is None or place[0] != run_id or not first <= place[1] < seq:
             return found
         seq = place[1]

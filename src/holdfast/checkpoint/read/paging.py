@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from holdfast.checkpoint.format.record import read_header
 from holdfast.checkpoint.progress import Steps
+from holdfast.checkpoint.starts import expand, read_records
 from holdfast.checkpoint.store import Depth, Head, Record, Store
 from holdfast.errors import HoldfastError
 from holdfast.ids import RunId
@@ -26,11 +27,15 @@ class Unreadable(NamedTuple):
 async def each_record(
     store: Store, run_id: RunId, first: int, last: int, steps: Steps | None = None
 ) -> AsyncIterator[Record | Unreadable]:
-    """The records of a run in order of seq, page by page; one that cannot be read does not hide others."""
+    """Yield the checkpoints of a run in order of seq, page by page; one that cannot be read does not hide others."""
     for page in range(first, last + 1, _PAGE):
         end = min(page + _PAGE - 1, last)
         for found in await _readable(store, run_id, page, end):
-            yield found
+            if isinstance(found, Unreadable):
+                yield found
+            else:
+                for checkpoint in expand([found]):
+                    yield checkpoint
         if steps is not None:
             steps.done(end - page + 1)
 
@@ -63,7 +68,7 @@ async def page_of(
     needed = first
     last = head.seq if limit is None else min(first + limit - 1, head.seq)
     while True:
-        records = await store.records(head.run_id, needed, last, depth)
+        records = await read_records(store, head.run_id, needed, last, depth)
         begins = bisect_left(records, first, key=lambda record: record.seq)
         shown = records[begins:][:limit]
         # Before the first there is nothing: then no header has to be read for this.

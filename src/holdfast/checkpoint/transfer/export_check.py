@@ -123,6 +123,8 @@ class _ExportStore:
         self._records = export.records
         self._places = {record.checkpoint_id: (export.head.run_id, record.seq) for record in export.records}
         self._steps = steps
+        self._told = 0
+        """The seq of the last record that was counted: some are read more than once."""
 
     async def head(self, run_id: RunId) -> Head | None:
         return self._export.head
@@ -142,7 +144,8 @@ class _ExportStore:
         found = self._records[
             bisect_left(self._records, first, key=seq) : bisect_right(self._records, last, key=seq)
         ]
-        self._steps.done(len(found))
+        self._steps.done(sum(record.seq > self._told for record in found))
+        self._told = max(self._told, found[-1].seq if found else 0)
         return found
 
 

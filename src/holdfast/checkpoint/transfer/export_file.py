@@ -15,6 +15,7 @@ import ormsgpack
 from blake3 import blake3
 
 from holdfast.checkpoint.format.blob_stream import FileSlice, PlainStream
+from holdfast.checkpoint.starts import carrier_of
 from holdfast.checkpoint.store import FEATURES, FORMAT_MAJOR, FORMAT_MINOR, Head, Letter, Note, Record
 from holdfast.checkpoint.transfer.export_frames import (
     DIGEST,
@@ -393,8 +394,8 @@ class ExportReader:
         there = FrameCounts(len(self.records), len(self.notes), len(self.letters), len(self._blobs))
         if there != self.counts:
             raise self.damaged(f"it says that it has {self.counts}, but it has {there}")
-        last = self.records[-1] if self.records else None
-        if last is None or (last.checkpoint_id, last.seq) != (self.head.checkpoint_id, self.head.seq):
+        last = (self.records[-1].checkpoint_id, self.records[-1].seq) if self.records else None
+        if last != carrier_of(self.head.checkpoint_id, self.head.seq):
             raise self.damaged("its run stands on another checkpoint than its last")
 
 

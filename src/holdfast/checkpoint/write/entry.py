@@ -30,7 +30,7 @@ class Entry(NamedTuple):
     since_input: int | None = None
     happened: Sequence[tuple[ExecutorId | None, Value | tuple[str, str]]] = ()
     goes_on: bool = False
-    """Whether the next superstep follows at once: its start is one more checkpoint, in the same commit."""
+    """Whether the next superstep follows at once: its start is derived from this checkpoint."""
     responses: Mapping[RequestId, Value] | None = None
     given: Snapshot | None = None
     fingerprint: str | None = None
@@ -41,12 +41,6 @@ class Entry(NamedTuple):
     """The sources that fan-ins wait for since the graph is another one; None for all that they have."""
     edits: Mapping[state.Place, state.Put] | None = None
     keyframe: bool = False
-
-    def with_start(self) -> tuple[Entry, ...]:
-        """It, and the start of the next superstep if that follows at once."""
-        if not self.goes_on:
-            return (self,)
-        return self, Entry(Phase.START, self.superstep + 1, Cause.SUPERSTEP, RunStatus.RUNNING)
 
     def values(self) -> list[Value]:
         """The values that it brings."""

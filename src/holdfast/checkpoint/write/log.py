@@ -145,7 +145,6 @@ class RunLog:
         """Give checkpoints their ids; nothing else may be written before they are committed."""
         prepared = None if drafts else self._prepared_at_once(entries, taken)
         if prepared is None:
-            entries = [one for entry in entries for one in entry.with_start()]
             prepared = self._prepared(*await packed(entries, self._packer), entries, taken, drafts)
         return prepared
 
@@ -190,14 +189,13 @@ class RunLog:
         noted: Set[Digest] = frozenset(),
     ) -> Prepared:
         records, infos, status, named = of
-        newest = records[-1]
-        head = self._next_head(status, newest.checkpoint_id, newest.seq)
+        head = self._next_head(status, infos[-1].checkpoint_id, self.head.seq + len(infos))
         blobs = tuple(map(Blob, named, named.values())) if named else ()
         return make_tuple(Prepared, (infos, head, records, blobs, notes, tuple(taken), noted))
 
     async def commit(self, prepared: Prepared) -> None:
         """Make what was prepared durable."""
-        _, head, records, blobs, notes, taken, noted = prepared
+        infos, head, records, blobs, notes, taken, noted = prepared
         current = self.head
         expected = (
             make_tuple(Expected, (current.checkpoint_id, current.token)) if current.checkpoint_id else None
@@ -227,7 +225,7 @@ class RunLog:
             return
         self._noted = noted
         self._ahead = False
-        counters.checkpoints += len(records)
+        counters.checkpoints += len(infos)
         counters.blobs_written += len(blobs)
         for record in records:
             counters.new_bytes += record.new_bytes

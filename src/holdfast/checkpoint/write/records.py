@@ -11,19 +11,16 @@ from holdfast.checkpoint.format.folding import take_in
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.record import (
     ELSEWHERE,
-    END,
     LARGEST_PART,
     RAW,
-    START,
     WORTH_COMPRESSING,
     Heading,
     id_of,
-    packed_header,
     sealed,
     stored_form,
 )
 from holdfast.checkpoint.format.replay import Replay
-from holdfast.checkpoint.info import CheckpointInfo, Header
+from holdfast.checkpoint.info import CheckpointInfo, Header, pack_header, start_id
 from holdfast.checkpoint.store import Head, Keyframe, Record
 from holdfast.checkpoint.write.encode import Names, Plain
 from holdfast.checkpoint.write.entry import Entry
@@ -82,10 +79,10 @@ class Maker:
         """Records for checkpoints that follow those of ``head``, all at about one time."""
         records: list[Record] = []
         infos: list[CheckpointInfo] = []
-        seq, last = head.seq, entries[-1]
+        last = entries[-1]
         self.tick()
         for entry, changed in zip(entries, changes, strict=True):
-            seq += 1
+            seq = head.seq + len(infos) + 1
             if records:
                 self.time += 1
             parts = self._nothing() if changed is NOTHING else self._parts(entry, changed, seq, names)
@@ -93,9 +90,11 @@ class Maker:
             if wanted:
                 self._replay = Replay(seq)
             header = self._header(head, entry, seq)
-            record = self._record(head, seq, packed_header(header), parts, names if wanted else None)
+            record = self._record(head, seq, pack_header(header), parts, names if wanted else None)
             records.append(record)
-            infos.append(CheckpointInfo(record.checkpoint_id, header, record.new_bytes))
+            infos.append(CheckpointInfo(record.checkpoint_id, record.header, record.new_bytes))
+            if entry.goes_on:
+                infos.append(self._follow(record))
         return tuple(records), infos, last.status, names.blobs
 
     def step(self, head: Head, superstep: int, plain: Plain, noted: Container[Digest]) -> Made:
@@ -104,7 +103,6 @@ class Maker:
         manifest, pack, salt, seq = self._manifest, self._heading.packed, self._outside.salt, head.seq + 1
         assert self.parent is not None, "it follows the input at least"
         time = self.tick()
-        self.time = time + 1
         manifest.fold_plain(deliveries, writes)
         names: Names | None = None  # most need none
         if len(changes) < WORTH_COMPRESSING and len(values) < WORTH_COMPRESSING:
@@ -113,19 +111,23 @@ class Maker:
         else:
             names = Names(manifest, noted)
             parts = self._stored(changes, values, names)
-        standing = len(deliveries), len(manifest.requests), self._replay.first
-        header = pack(END, seq, superstep, bytes.fromhex(self.parent), time, standing, salt())
-        end = self._record(head, seq, header, parts, None)
-        ended = CheckpointInfo(end.checkpoint_id, header, end.new_bytes)
-        seq, keyframe = seq + 1, None
+        keyframe = None
         if self._keyframe_is_due(head, parts[-1]):
             keyframe = names = names or Names(manifest, noted)
             self._replay = Replay(seq)
-            standing = *standing[:2], seq
-        header = pack(START, seq, superstep + 1, bytes.fromhex(self.parent), time + 1, standing, salt())
-        start = self._record(head, seq, header, _NOTHING, keyframe)
-        started = CheckpointInfo(start.checkpoint_id, header, start.new_bytes)
-        return (end, start), (ended, started), RunStatus.RUNNING, _NO_BLOBS if names is None else names.blobs
+        standing = len(deliveries), len(manifest.requests), self._replay.first
+        header = pack(seq, superstep, bytes.fromhex(self.parent), time, standing, salt())
+        end = self._record(head, seq, header, parts, keyframe)
+        ended = CheckpointInfo(end.checkpoint_id, header, end.new_bytes)
+        started = self._follow(end)
+        return (end,), (ended, started), RunStatus.RUNNING, _NO_BLOBS if names is None else names.blobs
+
+    def _follow(self, end: Record) -> CheckpointInfo:
+        """Let the start of the next superstep follow an end at once; it is derived, and no record."""
+        self._manifest.happened = []
+        self.time += 1
+        self.parent = start_id(end.checkpoint_id)
+        return CheckpointInfo(self.parent, end.header, 0)
 
     def _header(self, head: Head, entry: Entry, seq: int) -> Header:
         manifest = self._manifest
@@ -143,6 +145,7 @@ class Maker:
             len(manifest.requests),
             self._replay.first,
             self._outside.salt(),
+            entry.goes_on,
         )
 
     def _record(self, head: Head, seq: int, header: bytes, parts: _Parts, names: Names | None) -> Record:
@@ -160,7 +163,7 @@ class Maker:
         )
 
     def _nothing(self) -> _Parts:
-        """The start of a superstep that follows at once."""
+        """The start of a superstep at which nothing changed."""
         self._manifest.happened = []
         return _NOTHING
 

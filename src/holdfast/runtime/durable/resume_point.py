@@ -12,6 +12,7 @@ from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase
 from holdfast.checkpoint.journal import Contents, read_journal
 from holdfast.checkpoint.read.loading import Blobs, Loaded
 from holdfast.checkpoint.read.restoring import snapshot_of
+from holdfast.checkpoint.starts import find_checkpoint
 from holdfast.checkpoint.storage import CheckpointStorage
 from holdfast.checkpoint.store import Head
 from holdfast.checkpoint.values import Encoder
@@ -162,7 +163,7 @@ class RunLoader:
             return None
         renamings = [now]
         while info.cause is Cause.EDIT and info.parent_id is not None:
-            found = await self._catalog.store.find(info.parent_id)
+            found = await find_checkpoint(self._catalog.store, info.parent_id)
             if found is None or found[0] != head.run_id:
                 break
             parent = await self._catalog.info(head, found[1])

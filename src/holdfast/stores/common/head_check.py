@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import TypeAlias
 
 from holdfast.checkpoint.store import Commit, Expected, Head, Removal
@@ -43,6 +43,19 @@ def check_removal(head: Head, removal: Removal) -> None:
         raise StorageError(
             f"run {head.run_id!r} stands on checkpoint {head.checkpoint_id[:12]}, which cannot be removed; nothing was"
         )
+
+
+def tags_allow(removal: Removal, tags: Mapping[int, Sequence[str]]) -> bool:
+    """Return True if no tag keeps a record that is to go, and those that get other tags have what they should have.
+
+    ``tags`` are those of records, by seq; one that gets other tags is not there if it is not in it.
+    """
+    after = dict(tags)
+    for seq, before, given in removal.tags:
+        if seq not in tags or tuple(tags[seq]) != before:
+            return False
+        after[seq] = given
+    return not any(after.get(seq) for seq in removal.seqs)
 
 
 def _explain_difference(expected: HeadPosition | None, there: HeadPosition | None) -> str:

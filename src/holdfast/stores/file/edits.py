@@ -6,7 +6,7 @@ that hold the records some time later; until then whoever reads records looks at
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.checkpoint.store import Removal
@@ -22,13 +22,17 @@ def removal_document(removal: Removal, used: Iterable[str]) -> dict[str, Any]:
             {"seq": seq, "keyframe": keyframe_document(keyframe)} for seq, keyframe in removal.keyframes
         ],
     }
+    if removal.tags:
+        document |= tags_document({seq: after for seq, _, after in removal.tags})
     keys = [text_document(key) for key in used]
     return {**document, "used": keys} if keys else document
 
 
-def tags_document(seq: int, tags: Sequence[str]) -> dict[str, Any]:
-    """What the file says that gives a record tags."""
-    return {"tags": [{"seq": seq, "tags": [text_document(tag) for tag in tags]}]}
+def tags_document(given: Mapping[int, Sequence[str]]) -> dict[str, Any]:
+    """Return what the file says that gives records tags, by their seqs."""
+    return {
+        "tags": [{"seq": seq, "tags": [text_document(tag) for tag in tags]} for seq, tags in given.items()]
+    }
 
 
 def _ranges(seqs: Sequence[int]) -> list[list[int]]:

@@ -11,6 +11,7 @@ from typing import Any
 from holdfast.checkpoint.format.record import read_header
 from holdfast.checkpoint.info import Header
 from holdfast.checkpoint.maintenance.problems import briefly
+from holdfast.checkpoint.starts import expand
 from holdfast.checkpoint.store import Depth, Mended
 from holdfast.errors import CheckpointCorrupt, StorageError
 from holdfast.ids import CheckpointId, RunId
@@ -88,13 +89,13 @@ class Mending:
     def _salvaged(self, path: Path, run_id: RunId | None, earlier: list[Place]) -> bytes:
         """The file with a head that was made anew; raises ``CheckpointCorrupt`` if no record in it can be read."""
         file = document.parsed(path, document.content_of(path))
-        found = [(record, header) for record in file.records if (header := _header(file, record)) is not None]
+        found = [newest for record in file.records if (newest := _newest_in(file, record)) is not None]
         if not found or found[-1][1].run_id != run_id:
             raise CheckpointCorrupt(f"{path} holds no checkpoint of run {run_id!r} that can be read")
         before = self._last_sound(earlier)
-        record, header = found[-1]
+        checkpoint_id, header = found[-1]
         head = rebuild_head(
-            CheckpointId(record["checkpoint_id"]),
+            checkpoint_id,
             header,
             file.head.family if before is None else before.head.family,
             header.time if before is None else before.head.created,
@@ -118,9 +119,11 @@ def put_aside(path: Path, damaged: Path, disk: Disk) -> None:
     disk.sync_folder(path.parent)
 
 
-def _header(file: document.CommitFile, record: dict[str, Any]) -> Header | None:
+def _newest_in(file: document.CommitFile, record: dict[str, Any]) -> tuple[CheckpointId, Header] | None:
+    """Return the last checkpoint of a record, which may be a derived start; None if it cannot be read."""
     try:
-        header = read_header(file.record(record, Depth.HEADERS))
+        newest = expand([file.record(record, Depth.HEADERS)._replace(tags=())])[-1]
+        header = read_header(newest)
     except CheckpointCorrupt:
         return None
-    return header if header.seq == record["seq"] else None
+    return (newest.checkpoint_id, header) if header.seq == newest.seq else None

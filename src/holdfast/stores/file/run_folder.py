@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from holdfast.stores.common.head_check import (
     check_head,
     check_needs,
     check_removal,
+    tags_allow,
 )
 from holdfast.stores.file import document
 from holdfast.stores.file.arrival import written_whole
@@ -132,7 +133,7 @@ class RunFolder:
             records = self.records(seq, seq, Depth.HEADERS) if known.head is not None else ()
             if known.head is None or not records:
                 return None
-            edits = tags_document(seq, change_tags(records[0].tags, tags, drop))
+            edits = tags_document({seq: change_tags(records[0].tags, tags, drop)})
             return Draft(Commit(known.head, known.expected), edits=edits, change=self._change(edits))
 
         with self._lock, self._forgetting():
@@ -148,7 +149,7 @@ class RunFolder:
         def draft() -> Draft | None:
             head = self._stands(removal.run_id, removal.expected)
             check_removal(head, removal)
-            if self._any_tagged(removal.seqs):
+            if not tags_allow(removal, self._tags_of({*removal.seqs, *(seq for seq, _, _ in removal.tags)})):
                 return None
             self._row.learn_keys(0)
             known = self._row.known
@@ -165,10 +166,9 @@ class RunFolder:
                 self._tidying.settle()
             return done
 
-    def _any_tagged(self, seqs: Sequence[int]) -> bool:
-        going = set(seqs)
-        records = self.records(min(going), max(going), Depth.HEADERS) if going else []
-        return any(record.tags for record in records if record.seq in going)
+    def _tags_of(self, seqs: Set[int]) -> dict[int, tuple[str, ...]]:
+        records = self.records(min(seqs), max(seqs), Depth.HEADERS) if seqs else []
+        return {record.seq: record.tags for record in records if record.seq in seqs}
 
     def remove_run(self, run_id: RunId, expected: Expected) -> None:
         """Remove the run: a last commit says so. Its folder goes by ``finish_removing``."""

@@ -12,7 +12,8 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.checkpoint.format.record import read_header
-from holdfast.checkpoint.info import Header
+from holdfast.checkpoint.info import Header, end_id
+from holdfast.checkpoint.starts import expand
 from holdfast.checkpoint.store import Damage, Head, Mended, Record
 from holdfast.errors import CheckpointCorrupt, HoldfastError
 from holdfast.ids import CheckpointId, RunId
@@ -317,7 +318,8 @@ def _find_readable_checkpoints(connection: sqlite3.Connection, number: int) -> _
     for record, header in _read_headers(connection, number):
         if header.seq == record.seq:
             first = found.first if found is not None else header
-            found = _ReadableCheckpoints(first, header, record.checkpoint_id)
+            newest = expand([record])[-1]  # perhaps a start that is derived from it
+            found = _ReadableCheckpoints(first, read_header(newest), newest.checkpoint_id)
     return found
 
 
@@ -371,7 +373,7 @@ def _find_family(
     parent = left.first.parent_id
     of_parent = None
     if left.first.cause == "fork" and parent is not None:
-        of_parent = connection.execute(_FAMILY_OF_PARENT, (bytes.fromhex(parent),)).fetchone()
+        of_parent = connection.execute(_FAMILY_OF_PARENT, (bytes.fromhex(end_id(parent)),)).fetchone()
     for family in (of_parent[0] if of_parent else None, in_row, left.last.run_id):
         if isinstance(family, str) and connection.execute(_HAS_FAMILY, (namespace, family)).fetchone():
             return RunId(family)

@@ -9,10 +9,10 @@ from holdfast.checkpoint.store import Depth, Expected, Head, Marked, Record, Rem
 from holdfast.errors import StorageError
 from holdfast.ids import Digest, RunId
 from holdfast.stores.common.blob_files import BlobFiles
-from holdfast.stores.common.head_check import change_tags, check_expected, check_removal
+from holdfast.stores.common.head_check import change_tags, check_expected, check_removal, tags_allow
 from holdfast.stores.common.seals import seal_record
 from holdfast.stores.sqlite.notes_and_letters import find_run, read_number
-from holdfast.stores.sqlite.row_reader import find_known_blobs, read_head, read_records
+from holdfast.stores.sqlite.row_reader import find_known_blobs, read_head, read_records, read_tags
 from holdfast.stores.sqlite.row_writer import (
     DELETE_ROWS_OF_RUN,
     FIND_FAMILY,
@@ -32,7 +32,6 @@ _SET_KEYFRAME = (
 _SET_SEAL = "UPDATE checkpoints SET seal = ? WHERE id = ?"
 _SEAL = "SELECT seal FROM checkpoints WHERE id = ?"
 _DELETE_RUN = (*DELETE_ROWS_OF_RUN, "DELETE FROM runs WHERE id = ?")
-_TAGGED = "SELECT seq FROM checkpoints WHERE run = ? AND EXISTS (SELECT 1 FROM tags WHERE checkpoint = checkpoints.id)"
 _BEGIN_SWEEP = "UPDATE marks SET count = count + 1"
 _MARKS = "SELECT count FROM marks"
 _BLOBS = "SELECT digest, size FROM blobs WHERE family = ?"
@@ -53,13 +52,16 @@ def _read_expected_run(
 
 
 def remove_records(connection: sqlite3.Connection, namespace: str, removal: Removal, big_blob: int) -> bool:
-    """Give records keyframes and remove others, in the open transaction; False if one of the others has tags."""
+    """Give records keyframes and tags and remove others, in the open transaction; False if tags forbid it."""
     head, run = _read_expected_run(connection, namespace, removal.run_id, removal.expected)
     try:
         check_removal(head, removal)
     except StorageError as error:
         raise ChangeRefused(str(error)) from None
-    if _has_tags(connection, run, removal.seqs):
+    rows = {seq: connection.execute(_FIND, (run, seq)).fetchone() for seq, _, _ in removal.tags}
+    tags: dict[int, tuple[str, ...]] = {seq: () for seq, row in rows.items() if row is not None}
+    tags |= read_tags(connection, namespace, removal.run_id, 0, head.seq)
+    if not tags_allow(removal, tags):
         return False
     if removal.blobs:
         add_blobs(connection, namespace, head.family, removal.blobs, big_blob)
@@ -69,6 +71,9 @@ def remove_records(connection: sqlite3.Connection, namespace: str, removal: Remo
             before = _read_record(connection, namespace, removal.run_id, seq)
             connection.execute(_SET_KEYFRAME, (row, keyframe.cut, keyframe.changes, keyframe.values))
             change += _change_seal(connection, row, before, before._replace(keyframe=keyframe))
+    for seq, _, after in removal.tags:
+        before = _read_record(connection, namespace, removal.run_id, seq)
+        change += _replace_tags(connection, rows[seq], before, after)
     for seq in removal.seqs:
         for found in connection.execute(_FIND, (run, seq)).fetchall():
             change -= read_number(connection.execute(_SEAL, found).fetchone()[0])
@@ -76,10 +81,6 @@ def remove_records(connection: sqlite3.Connection, namespace: str, removal: Remo
                 connection.execute(statement, found)
     change_content(connection, namespace, run, head, change)
     return True
-
-
-def _has_tags(connection: sqlite3.Connection, run: int, seqs: Sequence[int]) -> bool:
-    return not set(seqs).isdisjoint(seq for (seq,) in connection.execute(_TAGGED, (run,)))
 
 
 def _read_record(connection: sqlite3.Connection, namespace: str, run_id: RunId, seq: int) -> Record:
@@ -118,13 +119,19 @@ def set_tags(
     if head is None or run is None or row is None:
         return False
     before = _read_record(connection, namespace, run_id, seq)
-    after = before._replace(tags=change_tags(before.tags, tags, drop))
-    connection.execute(_DELETE_TAGS, row)
-    given = [(*row, text.encode("utf-8", "surrogatepass")) for text in after.tags]
-    connection.executemany("INSERT INTO tags VALUES (?, ?)", given)
-    change = _change_seal(connection, row[0], before, after)
+    change = _replace_tags(connection, row, before, change_tags(before.tags, tags, drop))
     change_content(connection, namespace, run, head, change)
     return True
+
+
+def _replace_tags(
+    connection: sqlite3.Connection, row: tuple[int], before: Record, tags: tuple[str, ...]
+) -> int:
+    """Give a record these tags and no others; return by how much its seal changes."""
+    connection.execute(_DELETE_TAGS, row)
+    given = [(*row, text.encode("utf-8", "surrogatepass")) for text in tags]
+    connection.executemany("INSERT INTO tags VALUES (?, ?)", given)
+    return _change_seal(connection, row[0], before, before._replace(tags=tags))
 
 
 def begin_sweep(connection: sqlite3.Connection, namespace: str, family: RunId) -> Marked:

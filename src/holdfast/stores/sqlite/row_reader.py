@@ -215,14 +215,22 @@ def read_records(
 ) -> list[Record]:
     """Return the records of a run in a range of seqs."""
     bounds = max(first, -_GREATEST), min(last, _GREATEST)
-    tags: dict[int, tuple[str, ...]] = {}
-    for seq, tag in connection.execute(_TAGS, (namespace, run_id, *bounds)):
-        tags[seq] = (*tags.get(seq, ()), _decode_tag(tag))
+    tags = read_tags(connection, namespace, run_id, *bounds)
     rows = connection.execute(_RECORDS[depth], (namespace, run_id, *bounds))
     if depth is Depth.ALL:
         return [_check_seal(_make_record(run_id, row, tags.get(row[1], ())), row[-1]) for row in rows]
     missing = (b"", b"", None) if depth is Depth.CHANGES else (b"", None, None, b"", b"", None)
     return [_make_record(run_id, row + missing, tags.get(row[1], ())) for row in rows]
+
+
+def read_tags(
+    connection: sqlite3.Connection, namespace: str, run_id: RunId, first: int, last: int
+) -> dict[int, tuple[str, ...]]:
+    """Return the tags of those records of a run that have any, by seq."""
+    tags: dict[int, tuple[str, ...]] = {}
+    for seq, tag in connection.execute(_TAGS, (namespace, run_id, first, last)):
+        tags[seq] = (*tags.get(seq, ()), _decode_tag(tag))
+    return tags
 
 
 def _decode_tag(stored: Any) -> str:

@@ -10,6 +10,7 @@ from holdfast.checkpoint.store import (
     Keyframe,
     Left,
     Record,
+    Retag,
     RunQuery,
     Store,
 )
@@ -129,6 +130,35 @@ class RemovalRules:
         await store.tag(RunId("r"), 2, [])
         assert await store.remove(make_removal(head, [2])) is True
         assert await read_seqs(store, "r") == [5]
+
+    async def test_a_removal_changes_tags(self, store: Store) -> None:
+        head = await begin_with_records(store, "r", 5)
+        for seq, tags in ((1, ["a"]), (2, ["a", "b"])):
+            await store.tag(RunId("r"), seq, tags)
+        changes = Retag(1, ("a",), ()), Retag(2, ("a", "b"), ("c",)), Retag(3, (), ("d", "e"))
+        assert await store.remove(make_removal(head, [1, 4], [(3, sample_keyframe(3))], tags=changes)) is True
+        assert await read_tags(store, "r") == {2: ("c",), 3: ("d", "e")}
+        assert await read_seqs(store, "r") == [2, 3, 5]
+        assert await store.remove(make_removal(head, [], tags=(Retag(2, ("c",), ()),))) is True
+        assert await read_tags(store, "r") == {3: ("d", "e")}
+
+    async def test_a_removal_that_expects_other_tags_changes_nothing(self, store: Store) -> None:
+        head = await begin_with_records(store, "r", 5)
+        await store.tag(RunId("r"), 2, ["a", "b"])
+        await store.remove(make_removal(head, [4]))
+        before = await read_run(store, "r")
+        for changes in (
+            (Retag(2, ("b", "a"), ()),),
+            (Retag(2, (), ("a", "b", "c")),),
+            (Retag(3, ("a",), ()),),
+            (Retag(4, (), ("a",)),),  # which is gone
+            (Retag(9, (), ()),),
+            (Retag(3, (), ("c",)), Retag(2, ("a",), ())),
+            (Retag(1, (), ("c",)),),  # a tag that keeps what is to go
+        ):
+            removal = make_removal(head, [1], [(5, sample_keyframe(5))], tags=changes)
+            assert await store.remove(removal) is False
+            assert await read_run(store, "r") == before
 
     # Records.
 
