@@ -19,7 +19,7 @@ def pieces(log: str, count: int) -> Iterator[str]:
 
 
 class Findings:
-    """What was found so far."""
+    """The findings so far."""
 
     def __init__(self) -> None:
         self._by_service: Counter[str] = Counter()
@@ -34,7 +34,7 @@ class Findings:
         self._lines += piece.count("\n")
 
     def answer(self, log_id: str) -> str:
-        """How bad it is, in the form that the agent was told to use."""
+        """Return the severity, in the form that the agent was told to use."""
         by_service, by_minute = self._by_service, self._by_minute
         usual = median(by_minute.values()) if by_minute else 0
         burst = sorted(minute for minute, errors in by_minute.items() if errors > 10 * usual)

@@ -1,4 +1,4 @@
-"""What lies in the storage of an incident, read by a process that does not run it."""
+"""The contents of an incident's storage, read by a process that does not run it."""
 
 import os
 import sys
@@ -38,13 +38,13 @@ async def print_checkpoints(database: Path) -> None:
 
 
 async def print_tree(database: Path) -> None:
-    """The same checkpoints as a tree: what followed which, and where the runs stand."""
+    """Print these checkpoints as a tree, with the heads of the runs."""
     async with SqliteCheckpointStorage(database) as storage:
         print(await storage.draw_tree(INCIDENT, ascii=not sys.stdout.encoding.lower().startswith("utf")))
 
 
 async def is_interrupted(database: Path) -> bool:
-    """Whether a run lies there whose process died."""
+    """Return True if the process of a stored run died."""
     async with SqliteCheckpointStorage(database) as storage:
         return bool(await storage.list_runs(interrupted=True))
 

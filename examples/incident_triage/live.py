@@ -55,7 +55,7 @@ _SHORTEST_FEED, _LONGEST_FEED = 3, 14
 
 
 def can_show() -> bool:
-    """Whether this terminal can move its cursor and has the characters of the picture."""
+    """Return True if this terminal can move its cursor and has the characters of the picture."""
     console = Console()
     return console.is_terminal and not console.is_dumb_terminal and console.encoding.startswith("utf")
 

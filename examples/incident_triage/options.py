@@ -1,4 +1,4 @@
-"""What can be said on the command line."""
+"""The options of the command line."""
 
 import argparse
 import re
@@ -50,7 +50,7 @@ def parsed(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def place_of(options: argparse.Namespace) -> Place:
-    """Where the incident lives that the options name."""
+    """Return the place of the incident that the options name."""
     return Place(options.folder, f"{options.service}-calm" if options.calm else options.service)
 
 

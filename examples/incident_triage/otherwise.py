@@ -1,4 +1,4 @@
-"""What would have come of the other decision: back to the checkpoint before it, and on from there as a fork."""
+"""The outcome of the other decision: back to the checkpoint before it, and on from there as a fork."""
 
 from dataclasses import dataclass
 
@@ -8,16 +8,16 @@ from holdfast import Cause, Checkpoint, CheckpointStorage, Run, Workflow
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one of the two decisions."""
+    """The outcome of one of the two decisions."""
 
     run_id: str
     paged: bool
     decision: str
     checkpoints: int
     added: int
-    """What its checkpoints added to the storage, in bytes."""
+    """The bytes that its checkpoints added to the storage."""
     state: int
-    """How much shared state it has, in bytes."""
+    """The size of its shared state, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -71,5 +71,5 @@ def _outcome(run: Run, made: list[Checkpoint]) -> Outcome:
 
 
 def state_size(checkpoint: Checkpoint) -> int:
-    """How much shared state a checkpoint gives back, in bytes."""
+    """Return the size of the shared state of a checkpoint, in bytes."""
     return sum(sum(scope.sizes().values()) for scope in checkpoint.scopes.values())

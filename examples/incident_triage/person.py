@@ -1,4 +1,4 @@
-"""Who approves that somebody is paged: a person at the terminal, or an option that answers for one."""
+"""The approval that somebody is paged: by a person at the terminal, or an option that answers for one."""
 
 import sys
 from collections.abc import Callable
@@ -8,7 +8,7 @@ _ANSWERS = {"y": True, "yes": True, "n": False, "no": False}
 
 
 def approval(given: bool | None) -> Callable[[], bool]:
-    """What answers the question: the option if one was given, else the person at the terminal."""
+    """Return the function that answers the question: the option if one was given, else the person at the terminal."""
     if given is not None:
         return lambda: _said(given, "by option")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):

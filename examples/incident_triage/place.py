@@ -1,4 +1,4 @@
-"""Where an incident lives between two starts of the demo: a folder with its storage, gone when it is decided."""
+"""The place of an incident between two starts of the demo: a folder with its storage, gone when it is decided."""
 
 import shutil
 from dataclasses import dataclass
@@ -24,11 +24,11 @@ class Place:
 
     @property
     def fetches(self) -> Path:
-        """What the telemetry service notes: a line for each time that somebody fetches from it."""
+        """Return the notes of the telemetry service: a line for each time that somebody fetches from it."""
         return self.folder / "fetches.log"
 
     def fetched_by(self) -> list[str]:
-        """Who fetched the telemetry, in order."""
+        """Return the processes that fetched the telemetry, in order."""
         return self.fetches.read_text().splitlines() if self.fetches.exists() else []
 
     def clear(self) -> None:

@@ -1,4 +1,4 @@
-"""What is known of the run so far: gathered from its events and the snapshots between its supersteps."""
+"""The progress of a run so far, gathered from its events and the snapshots between its supersteps."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What every view of a run can do, and the words that all of them use."""
+"""The interface of every view of a run, and the words that all of them use."""
 
 import os
 from types import TracebackType
@@ -43,7 +43,7 @@ class View(Protocol):
 
 
 def line(event: WorkflowEvent) -> str:
-    """What happened, in one line."""
+    """Return an event in one line."""
     match event:
         case WorkflowStartedEvent():
             return f"workflow {event.workflow_name} started"
@@ -95,7 +95,7 @@ def size(amount: int) -> str:
 
 
 def summary(progress: Progress) -> list[tuple[str, str]]:
-    """What came of the run, as names and texts."""
+    """Return the result of the run, as names and texts."""
     in_state = sum(progress.state.values())
     fetches = progress.place.fetched_by()
     return [
@@ -109,7 +109,7 @@ def summary(progress: Progress) -> list[tuple[str, str]]:
 
 
 def _travelled(sizes: list[int], in_state: int) -> list[tuple[str, str]]:
-    """What is to be told of messages: nothing, where an earlier process had come to the end already."""
+    """Return the line about messages: none, where an earlier process had come to the end already."""
     if not sizes:
         return []
     return [
@@ -119,7 +119,7 @@ def _travelled(sizes: list[int], in_state: int) -> list[tuple[str, str]]:
 
 
 def parting(outcomes: Outcomes) -> str:
-    """Where the two decisions part."""
+    """Return the line for the checkpoint at which the two decisions part."""
     before = outcomes.before
     return f"Back to checkpoint {before.seq}, before the decision, and on from there with the other one, as a fork:"
 
@@ -128,7 +128,7 @@ COMPARED = ("", "as decided", "otherwise")
 
 
 def compared(outcomes: Outcomes) -> list[tuple[str, str, str]]:
-    """What came of the two decisions, side by side, under the titles of ``COMPARED``."""
+    """Return the outcomes of the two decisions, side by side, under the titles of ``COMPARED``."""
     columns = [_told_outcome(outcome) for outcome in (outcomes.decided, outcomes.otherwise)]
     return [(name, columns[0][name], columns[1][name]) for name in columns[0]]
 

@@ -30,7 +30,7 @@ _PIECES = 10
 
 @dataclass
 class Note(WorkflowEvent):
-    """What an executor has to say while it works; ``done`` is the part of its work that is behind it."""
+    """The progress of an executor while it works; ``done`` is the part of its work that is behind it."""
 
     executor_id: str
     text: str
@@ -73,7 +73,7 @@ class FetchTelemetry(Executor):
         await ctx.send_message(log_id)
 
     def _note(self, service: str) -> None:
-        """What the telemetry service would note of it: something outside, which no checkpoint takes back."""
+        """Note the fetch at the telemetry service: an effect outside, which no checkpoint takes back."""
         if self.noted_in is not None:
             with self.noted_in.open("a") as notes:
                 notes.write(f"process {os.getpid()} fetched the log of {service}\n")
