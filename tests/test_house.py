@@ -151,23 +151,8 @@ EXCEPTIONS: dict[Callable[[], Breaches], dict[str, str]] = {
 }
 
 KNOWN: dict[Callable[[], Breaches], frozenset[str]] = {
-    doubled_classes: frozenset(
-        {
-            "Blobs",
-            "Draft",
-            "Drop",
-            "Names",
-            "Put",
-            "Tidying",
-            "Unreadable",
-        }
-    ),
-    long_constructors: frozenset(
-        {
-            "Maker",
-            "RunLog",
-        }
-    ),
+    doubled_classes: frozenset({}),
+    long_constructors: frozenset({}),
     closets: frozenset(
         {
             "checkpoint.read.listing",
@@ -177,25 +162,6 @@ KNOWN: dict[Callable[[], Breaches], frozenset[str]] = {
     ),
     riddles: frozenset(
         {
-            "checkpoint.format.changes",
-            "checkpoint.format.manifest",
-            "checkpoint.format.record",
-            "checkpoint.format.renames",
-            "checkpoint.format.slices",
-            "checkpoint.info",
-            "checkpoint.journal",
-            "checkpoint.read.listing",
-            "checkpoint.read.loading",
-            "checkpoint.read.retry",
-            "checkpoint.retention",
-            "checkpoint.values",
-            "checkpoint.views",
-            "checkpoint.write.bundles",
-            "checkpoint.write.encode",
-            "checkpoint.write.entry",
-            "checkpoint.write.log",
-            "checkpoint.write.records",
-            "checkpoint.write.tidying",
             "stores.file.arrival",
             "stores.file.blobs",
             "stores.file.document",
@@ -220,12 +186,10 @@ KNOWN: dict[Callable[[], Breaches], frozenset[str]] = {
     ),
     gerunds: frozenset(
         {
-            "checkpoint.format.folding",
             "checkpoint.read.listing",
             "checkpoint.read.loading",
             "checkpoint.read.paging",
             "checkpoint.read.restoring",
-            "checkpoint.write.tidying",
             "stores.file.copying",
             "stores.file.emptying",
             "stores.file.inspecting",

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from holdfast import Cause, CheckpointInfo, Codec, InMemoryCheckpointStorage, NotLoaded, Phase, RunStatus
 from holdfast.checkpoint.format import slices
-from holdfast.checkpoint.format.changes import Asked, Drop, Happened, Put
-from holdfast.checkpoint.format.document import unpacked
+from holdfast.checkpoint.format.changes import Asked, DropRef, Happened, PutRef
+from holdfast.checkpoint.format.document import unpack_changes
 from holdfast.checkpoint.format.record import id_of
 from holdfast.checkpoint.read.loading import changes_of
 from holdfast.checkpoint.values import BlobSource
@@ -56,8 +56,8 @@ from tests.support.parts import (
     advance,
     differs,
     elsewhere,
+    pack_changes,
     pack_header,
-    packed,
     plain_form,
     restored,
     snapshot_of,
@@ -99,9 +99,9 @@ def all_changes(draw: Callable[[Any], Any]) -> Changes:
     asked = st.builds(Asked, KEYS, IDS, pool, st.binary(max_size=4), st.integers(0, 2**40), expiry)
     part = st.builds(Part, st.booleans(), pool)
     written = st.one_of(
-        st.builds(Put, pool),
+        st.builds(PutRef, pool),
         st.builds(Grow, st.just("list"), st.lists(part, max_size=3).map(tuple)),
-        st.just(Drop()),
+        st.just(DropRef()),
     )
     held = st.lists(st.tuples(IDS, st.lists(pool, max_size=2)), max_size=2)
     told = st.one_of(st.tuples(pool, st.none()), st.tuples(st.none(), st.tuples(KEYS, KEYS)))
@@ -133,22 +133,22 @@ def plain(thing: Any, content: bool = True) -> Any:
         return thing
     if isinstance(thing, Mapping):
         return {key: plain(part, content) for key, part in thing.items()}
-    name = type(thing).__name__ if isinstance(thing, Put | Grow | Drop) else ""
+    name = type(thing).__name__ if isinstance(thing, PutRef | Grow | DropRef) else ""
     return (name, *(plain(part, content) for part in thing))
 
 
 @some(150)
 @given(all_changes())
 def test_documents_round_trip_exactly(changes: Changes) -> None:
-    documents = packed(changes)
-    assert plain(unpacked(*documents)) == plain(changes)
-    assert plain(unpacked(documents[0], None)) == plain(changes, content=False)
-    assert packed(unpacked(*documents)) == documents
+    documents = pack_changes(changes)
+    assert plain(unpack_changes(*documents)) == plain(changes)
+    assert plain(unpack_changes(documents[0], None)) == plain(changes, content=False)
+    assert pack_changes(unpack_changes(*documents)) == documents
 
 
 def test_nothing_is_packed_as_nothing() -> None:
-    assert packed(Changes()) == (b"", b"")
-    assert unpacked(b"", b"") == unpacked(b"", None) == Changes()
+    assert pack_changes(Changes()) == (b"", b"")
+    assert unpack_changes(b"", b"") == unpack_changes(b"", None) == Changes()
 
 
 # -- slices ----------------------------------------------------------------------------------------
@@ -333,7 +333,7 @@ def test_an_id_depends_on_every_byte(parts: list[bytes], data: st.DataObject) ->
 @given(all_changes(), st.integers(0, 2), st.data())
 def test_a_record_that_was_changed_is_noticed(changes: Changes, part: int, data: st.DataObject) -> None:
     header = pack_header(HEADER)
-    documents = packed(changes)
+    documents = pack_changes(changes)
     stored = [header, *map(stored_form, documents)]
     record = Record(id_of(header, *documents), HEADER.run_id, 7, stored[0], stored[1], stored[2], 0)
     assert plain(changes_of(record, Depth.ALL)) == plain(changes)
@@ -822,7 +822,7 @@ def test_random_logs_show_all_that_is_claimed() -> None:
 def _grows(record: Record) -> bool:
     if elsewhere(record.changes) is not None:
         return False
-    changes = unpacked(plain_form(record.changes), None)
+    changes = unpack_changes(plain_form(record.changes), None)
     return any(isinstance(written, Grow) for _, _, written in changes.writes)
 
 

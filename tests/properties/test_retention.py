@@ -36,7 +36,7 @@ from tests.support.going_on import (
 )
 from tests.support.living import Living, answer, inputs, livings
 from tests.support.parts import (
-    Blobs,
+    BlobReader,
     Changes,
     CheckpointId,
     Commit,
@@ -278,7 +278,7 @@ def _keyframes_name_nothing(patch: pytest.MonkeyPatch) -> None:
     """A sweep does not look at keyframes."""
     straight = pruning._digests_in
 
-    async def without(store: Store, record: Record, blobs: Blobs) -> set[Digest]:
+    async def without(store: Store, record: Record, blobs: BlobReader) -> set[Digest]:
         return await straight(store, record._replace(keyframe=None), blobs)
 
     patch.setattr(pruning, "_digests_in", without)

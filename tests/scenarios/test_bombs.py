@@ -195,7 +195,7 @@ def tower(count: int) -> list[list[Any]]:
 def test_a_value_does_not_grow_without_end(entries: list[list[Any]]) -> None:
     changes = {"outputs": [["a", len(entries) - 1]], "values": entries}
     with pytest.raises(ValueError, match=r"a value has .* parts, .* deep, in a table of"):
-        document.unpacked(ormsgpack.packb(changes), ormsgpack.packb([b"\xa1a"]))
+        document.unpack_changes(ormsgpack.packb(changes), ormsgpack.packb([b"\xa1a"]))
 
 
 @checkpointable
@@ -227,5 +227,5 @@ def test_parts_that_do_not_fit_are_refused(ref: Ref) -> None:
 def test_values_that_share_parts_are_read() -> None:
     entries = [["str", 2], ["str", 2, None, [[0, 0]]], ["str", 4, None, [[0, 1]]], ["str", 2, None, [[0, 0]]]]
     changes = {"outputs": [["a", 2], ["a", 3]], "values": entries}
-    found = document.unpacked(ormsgpack.packb(changes), ormsgpack.packb([b"\xa1a"]))
+    found = document.unpack_changes(ormsgpack.packb(changes), ormsgpack.packb([b"\xa1a"]))
     assert [ref.size for _, ref in found.outputs] == [4, 2]

@@ -31,7 +31,7 @@ from holdfast import (
 )
 from holdfast.checkpoint.journal import result_draft
 from holdfast.checkpoint.starts import find_checkpoint
-from holdfast.checkpoint.write.log import Draft
+from holdfast.checkpoint.write.log import NoteDraft
 from holdfast.runtime.durable.checkpoint_trail import CheckpointTrail
 from holdfast.runtime.durable.commit_queue import CommitQueue
 from tests.support.going_on import picture
@@ -411,7 +411,7 @@ def test_planted_keys_that_depend_on_the_process(monkeypatch: pytest.MonkeyPatch
 
 
 def test_planted_beginning_that_is_not_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    def draft(executor_id: ExecutorId, name: str, result: Value) -> Draft:
+    def draft(executor_id: ExecutorId, name: str, result: Value) -> NoteDraft:
         return result_draft(executor_id, name if executor_id else "nothing", result)
 
     monkeypatch.setattr("holdfast.runtime.durable.recorder.result_draft", draft)

@@ -170,7 +170,7 @@ def test_planted_waste_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         patch.setattr(builder, "spec_of_placeable", lambda placed, known: spec_of_placeable(placed))
         assert for_each(build) > EXECUTOR
     with monkeypatch.context() as patch:
-        patch.setattr(log, "plain", lambda delta: None)
+        patch.setattr(log, "pack_plain", lambda delta: None)
         assert for_each(lambda count: repeat(count, InMemoryCheckpointStorage())) > SUPERSTEP
     with monkeypatch.context() as patch:
         patch.setattr(StagedState, "put", repeated(StagedState.put))

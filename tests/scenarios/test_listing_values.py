@@ -15,7 +15,7 @@ from holdfast import (
     WorkflowContext,
     executor,
 )
-from holdfast.checkpoint.format.folding import take_in
+from holdfast.checkpoint.format.renames import fold_record
 from holdfast.checkpoint.read import loading
 from tests.support.durable import Place
 from tests.support.runs import soon
@@ -103,14 +103,14 @@ async def test_without_values_nothing_is_read_that_is_not_asked_for() -> None:
 async def test_each_record_and_blob_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     storage = InMemoryCheckpointStorage()
     await soon(growing().run(120, storage=storage))
-    folds, fold = 0, take_in
+    folds, fold = 0, fold_record
 
     def counted(*given: Any) -> None:
         nonlocal folds
         folds += 1
         fold(*given)
 
-    monkeypatch.setattr(loading, "take_in", counted)
+    monkeypatch.setattr(loading, "fold_record", counted)
     storage.counters.blobs_read = 0
     made = await storage.list_checkpoints(values=True)
     blobs = storage.counters.blobs_read

@@ -21,7 +21,7 @@ from holdfast import (
 from holdfast.checkpoint.journal import sizes_in_note
 from holdfast.checkpoint.maintenance import prune as pruning
 from tests.support.durable import Wrapped
-from tests.support.parts import Blobs, Commit, Depth, Digest, Head, Letter, RunId
+from tests.support.parts import BlobReader, Commit, Depth, Digest, Head, Letter, RunId
 from tests.support.retained import content
 from tests.support.runs import soon
 from tests.support.small_limits import small_limits
@@ -216,7 +216,7 @@ def _discard_ignores_the_mark(patch: pytest.MonkeyPatch) -> None:
 def _reads_the_journal_last(patch: pytest.MonkeyPatch) -> None:
     """What is noted becomes a record after the records were read, and before the journal is."""
 
-    async def named_by(store: Store, head: Head, blobs: Blobs, but: Any) -> pruning._NamedBlobs:
+    async def named_by(store: Store, head: Head, blobs: BlobReader, but: Any) -> pruning._NamedBlobs:
         named: set[Digest] = set()
         latest = await store.head(head.run_id) or head
         for record in await store.records(head.run_id, 1, latest.seq, Depth.ALL):

@@ -15,7 +15,7 @@ from holdfast import (
     RunStatus,
 )
 from holdfast.checkpoint.maintenance.prune import prune_run
-from holdfast.checkpoint.write import tidying
+from holdfast.checkpoint.write import prune_schedule
 from holdfast.stores.sqlite import database_file
 from tests.support.durable import KINDS, Place
 from tests.support.parts import Head
@@ -79,7 +79,7 @@ async def test_runs_that_keep_everything_have_the_log_that_they_had(on_disk: Pat
 async def test_a_process_begins_with_what_others_left(on_disk: Path) -> None:
     place = Place("sqlite", on_disk)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tidying, "_LEAST", 1 << 40)
+        patch.setattr(prune_schedule, "_LEAST", 1 << 40)
         stream = rewriting(STATE).run_stream(STEPS, run_id="r", storage=place.storage)
         async with stream:
             async for event in stream:
@@ -133,7 +133,7 @@ async def test_what_goes_wrong_with_it_is_not_the_problem_of_the_run() -> None:
 
 
 def _never_tidies(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(tidying, "_LEAST", 1 << 40)
+    patch.setattr(prune_schedule, "_LEAST", 1 << 40)
 
 
 def _has_a_long_log(patch: pytest.MonkeyPatch) -> None:

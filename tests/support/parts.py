@@ -3,12 +3,12 @@
 from holdfast.checkpoint.codec.reader import measure_nesting
 from holdfast.checkpoint.codec.registry import TypeRegistry
 from holdfast.checkpoint.format.changes import Changes, Delivered, Grow, Part, Ref
-from holdfast.checkpoint.format.document import packed
+from holdfast.checkpoint.format.document import pack_changes
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.record import elsewhere, plain_form, read_header, stored_form
 from holdfast.checkpoint.info import Header, pack_header
 from holdfast.checkpoint.ownership import Claim
-from holdfast.checkpoint.read.loading import Blobs
+from holdfast.checkpoint.read.loading import BlobReader
 from holdfast.checkpoint.read.restoring import snapshot_of
 from holdfast.checkpoint.starts import expand, read_records
 from holdfast.checkpoint.store import (
@@ -56,7 +56,7 @@ __all__ = [
     "GONE",
     "MOST_TAKEOVERS",
     "Applied",
-    "Blobs",
+    "BlobReader",
     "BufferKey",
     "Chain",
     "Changes",
@@ -123,8 +123,8 @@ __all__ = [
     "elsewhere",
     "expand",
     "measure_nesting",
+    "pack_changes",
     "pack_header",
-    "packed",
     "plain_form",
     "plan",
     "read_header",

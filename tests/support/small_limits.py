@@ -8,7 +8,7 @@ import pytest
 from holdfast.checkpoint import values
 from holdfast.checkpoint.format import record, replay
 from holdfast.checkpoint.maintenance import prune as pruning
-from holdfast.checkpoint.write import encode, tidying
+from holdfast.checkpoint.write import encode, prune_schedule
 from holdfast.checkpoint.write import records as making
 
 
@@ -22,11 +22,9 @@ def small_limits(
             patch.setattr(module, "INLINE", inline)
         patch.setattr(replay, "_KEYFRAME_BYTES", keyframe)
         patch.setattr(replay, "_RECORD_BYTES", 0)
-        patch.setattr(tidying, "_LEAST", 20 * keyframe)
-        patch.setattr(tidying, "_PER_RECORD", 0)
+        patch.setattr(prune_schedule, "_LEAST", 20 * keyframe)
+        patch.setattr(prune_schedule, "_PER_RECORD", 0)
         for module in (making, pruning):
             patch.setattr(module, "LARGEST_PART", largest_part)
         patch.setattr(record, "WORTH_COMPRESSING", compress)
-        # Below it a part is neither compressed nor put elsewhere.
-        patch.setattr(making, "WORTH_COMPRESSING", min(compress, largest_part))
         yield

@@ -10,22 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.checkpoint.format import record as hashing
-from holdfast.checkpoint.format.record import hashed
+from holdfast.checkpoint.format.record import hash_bytes
 
 
 @given(st.lists(st.tuples(st.binary(max_size=3000), st.integers(1, 64)), max_size=10))
 def test_what_was_hashed_before_does_not_matter(several: list[tuple[bytes, int]]) -> None:
     for data, length in several:
-        assert hashed(data, length) == blake3(data).digest(length)
+        assert hash_bytes(data, length) == blake3(data).digest(length)
 
 
 def test_a_hasher_that_failed_is_not_used_again() -> None:
-    hashed(b"")
+    hash_bytes(b"")
     before = list(hashing._spare)
     with pytest.raises(TypeError):
-        hashed("text")  # type: ignore[arg-type]
+        hash_bytes("text")  # type: ignore[arg-type]
     assert len(hashing._spare) == len(before) - 1
-    assert hashed(b"a") == blake3(b"a").digest()
+    assert hash_bytes(b"a") == blake3(b"a").digest()
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_threads_do_not_disturb_each_other() -> None:
     def work(name: int) -> None:
         data = bytes([name]) * 5000
         right = blake3(data).digest()
-        wrong.extend(data[:1] for _ in range(500) if hashed(data) != right)
+        wrong.extend(data[:1] for _ in range(500) if hash_bytes(data) != right)
 
     threads = [threading.Thread(target=work, args=(name,)) for name in range(8)]
     for thread in threads:

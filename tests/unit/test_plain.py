@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from holdfast import Cause, Codec, Counters, Phase, RunStatus
 from holdfast.checkpoint.values import INLINE, Encoded
-from holdfast.checkpoint.write.encode import Packer, plain
+from holdfast.checkpoint.write._fast import pack_plain
+from holdfast.checkpoint.write.encode import Packer
 from holdfast.engine import state
 from tests.support.parts import (
     BufferKey,
@@ -28,7 +29,7 @@ from tests.support.parts import (
     RequestId,
     Scope,
     Snapshot,
-    packed,
+    pack_changes,
 )
 
 ENCODER = Encoder(Codec(), 1_000_000, Counters())
@@ -99,7 +100,7 @@ def test_the_same_bytes_and_the_same_manifest(delta: Delta) -> None:
     changes = packer.changes(entry)
     by_parts.fold(changes, True)
 
-    made = plain(delta)
+    made = pack_plain(delta)
 
     if any(len(one.data) > INLINE for one in held(delta)):
         assert made is None
@@ -107,7 +108,7 @@ def test_the_same_bytes_and_the_same_manifest(delta: Delta) -> None:
     assert made is not None
     assert not packer.blobs
     deliveries, writes, *documents = made
-    assert tuple(documents) == packed(changes)
+    assert tuple(documents) == pack_changes(changes)
     at_once.fold_plain(deliveries, writes)
     for name in {*Manifest.__slots__} - {"expiries"}:  # which follow from the requests, and have no equals
         assert getattr(at_once, name) == getattr(by_parts, name), name
@@ -145,14 +146,14 @@ SMALL = value(1)
     ],
 )
 def test_anything_else_is_left_to_those_who_can(delta: Delta) -> None:
-    assert plain(delta) is None
+    assert pack_plain(delta) is None
 
 
 def test_values_that_have_their_names_keep_them() -> None:
     """What is passed on from superstep to superstep is encoded once."""
     passed = value([1, 2])
-    first = plain(Delta((Delivery(A, passed, None),)))
-    second = plain(Delta((), {(NOTES, "k"): state.Put(passed)}))
+    first = pack_plain(Delta((Delivery(A, passed, None),)))
+    second = pack_plain(Delta((), {(NOTES, "k"): state.Put(passed)}))
     assert first is not None
     assert second is not None
     assert second[1][0][2].ref is first[0][0].value

@@ -14,7 +14,7 @@ from holdfast.checkpoint.codec.registry import checkpointable
 from holdfast.checkpoint.format.changes import Asked
 from holdfast.checkpoint.format.record import plain_form, stored_form
 from holdfast.checkpoint.ownership import is_driven
-from holdfast.checkpoint.read.loading import Blobs, LatestManifests
+from holdfast.checkpoint.read.loading import BlobReader, LatestManifests
 from holdfast.checkpoint.read.restoring import request_of
 from holdfast.checkpoint.store import Commit, Expected, Head, Letter, Store
 from holdfast.checkpoint.values import Encoded, Encoder, class_of
@@ -89,7 +89,7 @@ def read_letter(letter: Letter, encoder: Encoder) -> Wish | None:
 async def leave_answers(
     store: Store,
     head: Head,
-    blobs: Blobs,
+    blobs: BlobReader,
     encoder: Encoder,
     responses: Mapping[str, Any],
     latest: LatestManifests | None = None,
@@ -121,7 +121,7 @@ async def leave_answers(
     return left.head
 
 
-def _read_request(head: Head, asked: Asked, encoder: Encoder, blobs: Blobs) -> Request:
+def _read_request(head: Head, asked: Asked, encoder: Encoder, blobs: BlobReader) -> Request:
     try:
         return request_of(asked, encoder, blobs)
     except UnknownType as error:

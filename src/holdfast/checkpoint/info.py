@@ -1,4 +1,4 @@
-"""What is known of a checkpoint without reading any value."""
+"""Headers of checkpoints, and the info that users hold of one without reading any value."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class Phase(StrEnum):
-    """Whether a checkpoint stands before its superstep or after it.
+    """The side of a superstep on which a checkpoint stands.
 
     >>> Phase("start") is Phase.START
     True
@@ -119,6 +119,7 @@ _KEYS = (
     "run", "workflow", "seq", "superstep", "phase", "cause", "parent", "time", "status", "messages",
     "requests", "from", "salt", "start",
 )  # fmt: skip
+_STORED_KEYS = ("format", *_KEYS)
 _fields_of = itemgetter(*_KEYS)
 _PHASE, _CAUSE, _PARENT, _STATUS, _FROM = (
     Header._fields.index(name) for name in ("phase", "cause", "parent_id", "status", "replay_from")
@@ -131,13 +132,16 @@ _STATUSES = {str(status): status for status in RunStatus}
 
 def pack_header(header: Header) -> bytes:
     """Return the bytes of a header."""
-    fields = dict(zip(_KEYS, header, strict=True))
-    parent = header.parent_id
-    fields["parent"] = None if parent is None else bytes.fromhex(parent)
-    # The strings, for what packs them would ask each member of an enumeration for its value in Python.
-    fields["phase"], fields["cause"] = header.phase._value_, header.cause._value_
-    fields["status"] = header.status._value_
-    return ormsgpack.packb({"format": FORMAT_MAJOR, **fields})
+    fields: list[Any] = list(header)
+    parent = fields[_PARENT]
+    fields[_PARENT] = None if parent is None else bytes.fromhex(parent)
+    for place in (
+        _PHASE,
+        _CAUSE,
+        _STATUS,
+    ):  # or what packs them would ask enumerations for their values in Python
+        fields[place] = fields[place]._value_
+    return ormsgpack.packb(dict(zip(_STORED_KEYS, (FORMAT_MAJOR, *fields), strict=True)))
 
 
 def unpack_header(data: bytes) -> Header:
@@ -185,7 +189,7 @@ def waiting_at(header: Header) -> tuple[WaitingFor, ...]:
 
 
 class CheckpointInfo:
-    """What is known of a checkpoint without reading any value.
+    """A checkpoint as far as its header tells: no value was read.
 
     >>> import asyncio
     >>> from holdfast import InMemoryCheckpointStorage, WorkflowBuilder, executor
@@ -202,8 +206,7 @@ class CheckpointInfo:
     (1, <Phase.END: 'end'>, <RunStatus.COMPLETED: 'completed'>)
     """
 
-    # Two are made in each superstep, kept as long as the run, and looked at by few: so they only point at the header,
-    # which those that are just made have as bytes.
+    # Two are made in each superstep and kept as long as the run, and few are looked at: they unpack their header then.
     __slots__ = ("_checkpoint_id", "_header", "_new_bytes", "_tags")
 
     def __init__(
@@ -248,7 +251,7 @@ class CheckpointInfo:
 
     @property
     def phase(self) -> Phase:
-        """Whether it stands before or after that superstep."""
+        """The side of that superstep on which it stands."""
         return self._said.phase
 
     @property
@@ -268,22 +271,22 @@ class CheckpointInfo:
 
     @property
     def status(self) -> RunStatus:
-        """How the run stood there."""
+        """The status of the run there."""
         return self._said.status
 
     @property
     def new_bytes(self) -> int:
-        """What it added to the store, in bytes as stored."""
+        """The bytes that it added to the store, as stored."""
         return self._new_bytes
 
     @property
     def message_count(self) -> int:
-        """How many messages are on their way to their next turns."""
+        """The number of messages on their way to their next turns."""
         return self._said.message_count
 
     @property
     def request_count(self) -> int:
-        """How many requests wait for an answer."""
+        """The number of requests that wait for an answer."""
         return self._said.request_count
 
     @property
@@ -293,22 +296,22 @@ class CheckpointInfo:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """What it is called besides."""
+        """Its tags."""
         return self._tags
 
     @property
     def iteration_count(self) -> int:
-        """The same as ``superstep``."""
+        """Another name of ``superstep``."""
         return self.superstep
 
     @property
     def step_number(self) -> int:
-        """The same as ``superstep``."""
+        """Another name of ``superstep``."""
         return self.superstep
 
     @property
     def parent(self) -> ParentId | None:
-        """The same as ``parent_id``, for code that looks for ``parent.checkpoint_id``."""
+        """Another name of ``parent_id``, for code that looks for ``parent.checkpoint_id``."""
         return None if self.parent_id is None else ParentId(self.parent_id)
 
     def summary(self) -> CheckpointSummary:

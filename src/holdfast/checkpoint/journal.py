@@ -13,8 +13,8 @@ from holdfast.checkpoint.format.document import Table, refs_of
 from holdfast.checkpoint.format.record import plain_form, stored_form
 from holdfast.checkpoint.store import Note
 from holdfast.checkpoint.values import BlobSource, Encoder, restored
-from holdfast.checkpoint.write.encode import Names
-from holdfast.checkpoint.write.log import Draft
+from holdfast.checkpoint.write.encode import ValueNamer
+from holdfast.checkpoint.write.log import NoteDraft
 from holdfast.engine.message import Expiry, Output, Request, Sent
 from holdfast.engine.persistent import Chain
 from holdfast.engine.state import Append, Change, Changes, Drop, Place, Put, Scope, Update
@@ -48,11 +48,11 @@ class Journaled(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What a journal holds."""
+    """The contents of a journal."""
 
     turns: Mapping[ExecutorId, Journaled]
     results: Mapping[tuple[ExecutorId, str], Value]
-    """What ``once`` gave, by executor and name."""
+    """The results of ``once``, by executor and name."""
     digests: frozenset[Digest]
     """The blobs that it names."""
 
@@ -60,10 +60,10 @@ class Contents(NamedTuple):
 _PUT, _APPEND, _DROP, _UPDATE, _PUT_ANYWAY = 0, 1, 2, 3, 4
 
 
-def turn_draft(turn: Journaled, encoder: Encoder, merge_for: MergeFor) -> Draft:
+def turn_draft(turn: Journaled, encoder: Encoder, merge_for: MergeFor) -> NoteDraft:
     """The note for a turn that is over."""
 
-    def make(names: Names) -> Note:
+    def make(names: ValueNamer) -> Note:
         table = Table()
 
         def add(value: Value) -> int:
@@ -96,18 +96,18 @@ def turn_draft(turn: Journaled, encoder: Encoder, merge_for: MergeFor) -> Draft:
         }
         return _note(["turn", outcome.executor_id], document, table)
 
-    return Draft(list(_values_of(turn)), make)
+    return NoteDraft(list(_values_of(turn)), make)
 
 
-def result_draft(executor_id: ExecutorId, name: str, result: Value) -> Draft:
+def result_draft(executor_id: ExecutorId, name: str, result: Value) -> NoteDraft:
     """The note for what ``once`` gave."""
 
-    def make(names: Names) -> Note:
+    def make(names: ValueNamer) -> Note:
         table = Table()
         document = {"once": executor_id, "name": name, "result": table.add(names.ref(result))}
         return _note(["once", executor_id, name], document, table)
 
-    return Draft([result], make)
+    return NoteDraft([result], make)
 
 
 def _note(key: list[str], document: dict[str, Any], table: Table) -> Note:
@@ -151,7 +151,7 @@ def sizes_in_note(note: Note) -> dict[Digest, int]:
 
 
 def done_by(note: Note) -> tuple[str | None, str | None]:
-    """Who did what a note notes, and its name if it was done once; as far as its key tells."""
+    """Return the executor of a note, and the name of an effect that was done once, as far as its key tells."""
     try:
         _, executor_id, *name = json.loads(note.key)
     except (ValueError, TypeError):
@@ -162,7 +162,7 @@ def done_by(note: Note) -> tuple[str | None, str | None]:
 def read_journal(
     notes: Sequence[Note], encoder: Encoder, source: BlobSource, merge_for: MergeFor, rename: Rename
 ) -> Contents:
-    """What notes say; raises ``CheckpointCorrupt``, or ``GraphChanged`` where a merge is no longer declared."""
+    """Read notes; raise ``CheckpointCorrupt``, or ``GraphChanged`` where a merge is no longer declared."""
     turns: dict[ExecutorId, Journaled] = {}
     results: dict[tuple[ExecutorId, str], Value] = {}
     digests: set[Digest] = set()

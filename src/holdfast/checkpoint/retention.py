@@ -1,4 +1,4 @@
-"""Which checkpoints of a run are kept."""
+"""The policies by which a run keeps checkpoints."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Kind(StrEnum):
 
 
 class Kept(Protocol):
-    """What retention has to know of a checkpoint."""
+    """The fields of a checkpoint that retention looks at."""
 
     @property
     def checkpoint_id(self) -> str: ...
@@ -39,10 +39,10 @@ class Kept(Protocol):
 
 @dataclass(frozen=True)
 class Retention:
-    """Which checkpoints of a run are kept; the one that it stands on and tagged ones always are.
+    """Chooses the checkpoints that a run keeps; the one that it stands on and tagged ones are always kept.
 
-    What is not kept is neither listed nor loaded any more, from the commit on that makes it superfluous. The room that
-    it takes is freed some time later.
+    A checkpoint that is not kept is neither listed nor loaded any more, from the commit on that makes it superfluous.
+    Its room is freed some time later.
 
     >>> Retention.keep_last(3)
     Retention.keep_last(3)
@@ -106,7 +106,7 @@ class Retention:
 
     @property
     def keeps_all(self) -> bool:
-        """Whether nothing ever goes."""
+        """True if every checkpoint is kept."""
         return self._kind is _Kind.FULL_HISTORY
 
     def kept(self, checkpoints: Iterable[Kept], head_id: str, now: datetime) -> frozenset[int]:

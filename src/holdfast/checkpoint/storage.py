@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from holdfast.checkpoint.arguments import (
     check_flag,
@@ -24,6 +24,8 @@ from holdfast.checkpoint.arguments import (
 )
 from holdfast.checkpoint.checkpoint import Checkpoint
 from holdfast.checkpoint.counters import Counters
+from holdfast.checkpoint.format.manifest import Manifest
+from holdfast.checkpoint.format.replay import Replay
 from holdfast.checkpoint.inbox import cancel_run, leave_answers
 from holdfast.checkpoint.info import CheckpointInfo, moment
 from holdfast.checkpoint.maintenance.prune import (
@@ -36,15 +38,15 @@ from holdfast.checkpoint.maintenance.prune import (
 from holdfast.checkpoint.progress import Progress
 from holdfast.checkpoint.read.browser import CheckpointBrowser
 from holdfast.checkpoint.read.catalog import RunCatalog
-from holdfast.checkpoint.read.loading import Blobs, LatestManifests, Loaded, load
+from holdfast.checkpoint.read.loading import BlobReader, LatestManifests, Loaded, load
 from holdfast.checkpoint.read.retry import steadily
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.run_info import RunInfo, list_runs, run_info
 from holdfast.checkpoint.store import Depth, Head, RunQuery, Store
 from holdfast.checkpoint.values import Encoder
 from holdfast.checkpoint.write.log import RunLog
-from holdfast.checkpoint.write.records import Outside
-from holdfast.checkpoint.write.tidying import Tidying
+from holdfast.checkpoint.write.prune_schedule import PruneSchedule
+from holdfast.checkpoint.write.records import Outside, RecordMaker
 from holdfast.engine.status import RunStatus
 from holdfast.errors import InvalidArgument, WrongType
 from holdfast.ids import CheckpointId, RunId
@@ -325,6 +327,16 @@ class CheckpointStorage:
         )
 
 
+class LogStart(NamedTuple):
+    """The beginning of a log: all that the run holds there, how much is replayed for it, and its time."""
+
+    manifest: Manifest
+    replay: Replay
+    time: int
+    prunes: bool = False
+    """True if the run is pruned at the next keyframe, for it may have been left unpruned."""
+
+
 class RunLogs:
     """Opens the logs of runs: of new ones, of stored ones and of forks.
 
@@ -348,21 +360,18 @@ class RunLogs:
         head = Head(run_id, workflow_name, run_id, CheckpointId(""), 0, 0, RunStatus.RUNNING, now, now)
         head = self._with_retention(head, retention)
         # No checkpoint is older than its run, also where the clock goes back meanwhile: lists rely on it.
-        return RunLog(
-            self._catalog.store, encoder, outside, head, last_time=now - 1, tidying=self._tidying(outside)
-        )
+        return self._open_log(head, encoder, outside, LogStart(Manifest(), Replay(), now - 1))
 
     async def load_log(
         self, head: Head, encoder: Encoder, outside: Outside, seq: int, retention: Retention | None = None
-    ) -> tuple[RunLog, Loaded, Blobs]:
+    ) -> tuple[RunLog, Loaded, BlobReader]:
         """Return the log of a stored run, and one of its checkpoints to go on from."""
         store, blobs = self._catalog.store, self._catalog.blobs(head.family)
         loaded = await load(store, blobs, head, seq, Depth.ALL)
         time = max(head.updated, loaded.header.time)
         head = self._with_retention(head, retention)
-        tidying = self._tidying(outside, due=True)
-        log = RunLog(store, encoder, outside, head, loaded.manifest, loaded.replay, time, tidying)
-        return log, loaded, blobs
+        start = LogStart(loaded.manifest, loaded.replay, time, True)
+        return self._open_log(head, encoder, outside, start), loaded, blobs
 
     def forked_log(
         self,
@@ -379,15 +388,8 @@ class RunLogs:
             run_id, origin.workflow_name, origin.family, CheckpointId(""), 0, 0, RunStatus.RUNNING, now, now
         )
         head = self._with_retention(head._replace(retention=origin.retention), retention)
-        log = RunLog(
-            self._catalog.store,
-            encoder,
-            outside,
-            head,
-            loaded.manifest,
-            last_time=max(loaded.header.time, now - 1),
-            tidying=self._tidying(outside),
-        )
+        start = LogStart(loaded.manifest, Replay(), max(loaded.header.time, now - 1))
+        log = self._open_log(head, encoder, outside, start)
         log.stand_on(loaded.checkpoint_id)
         return log
 
@@ -395,12 +397,15 @@ class RunLogs:
         chosen = retention or self.retention
         return head if chosen is None else head._replace(retention=chosen.text())
 
-    def _tidying(self, outside: Outside, due: bool = False) -> Tidying:
+    def _open_log(self, head: Head, encoder: Encoder, outside: Outside, start: LogStart) -> RunLog:
         async def prune(head: Head) -> int:
             catalog = self._catalog
             return await prune_run(catalog.store, catalog.blobs(head.family), head, moment(outside.now()))
 
-        return Tidying(prune, due)
+        schedule = PruneSchedule(prune, start.prunes)
+        parent = head.checkpoint_id or None
+        maker = RecordMaker(outside, start.manifest, start.replay, parent, start.time, schedule)
+        return RunLog(self._catalog.store, encoder, head, maker, schedule)
 
 
 def _optional_run_id(run_id: str | None) -> RunId | None:

@@ -45,7 +45,7 @@ Wanted: TypeAlias = Sequence[Digest] | Mapping[Digest, int]
 
 
 class BlobSource(Protocol):
-    """Where blobs come from."""
+    """The source of blobs."""
 
     async def read(self, wanted: Wanted) -> Mapping[Digest, bytes]:
         """The plain content of all these blobs; raises ``CheckpointCorrupt`` for one that is missing or broken."""
@@ -148,7 +148,7 @@ class Encoded:
         self._source = source
         self.mutable = value is _MISSING
         self.ref = ref
-        """How it is stored, once it is."""
+        """The ref under which it is stored, if it is."""
         self.size_hint = 16
         """About how many bytes it takes, as far as that was known when it was made."""
         if data is not None:
@@ -163,12 +163,12 @@ class Encoded:
 
     @property
     def at_hand(self) -> bool:
-        """Whether it can be read without fetching anything."""
+        """True if it can be read without fetching anything."""
         return self._object is not _MISSING or self._data is not None
 
     @property
     def is_text(self) -> bool:
-        """Whether it is a text or bytes that are held as such, and need not be decoded."""
+        """True if it is a text or bytes that are held as such, and need not be decoded."""
         return self._object is not _MISSING and (self.type is str or self.type is bytes)
 
     def missing(self) -> Sequence[Encoded]:
@@ -277,7 +277,7 @@ def _has_attributes_only(kind: type) -> bool:
 _is_record = lru_cache(maxsize=1024)(_has_attributes_only)
 
 
-class Pieces:
+class PiecedValue:
     """A list, str or bytes that was stored piece by piece; put together when someone reads."""
 
     __slots__ = ("_type", "pieces", "ref")
@@ -351,4 +351,4 @@ def restored(ref: Ref, encoder: Encoder, source: BlobSource) -> Value:
             f"'await storage.verify()' lists what is affected"
         )
     parts = [(part.is_item, restored(part.ref, encoder, source)) for part in ref.parts]
-    return Pieces(_BUILTIN[ref.label], parts, ref.copy())  # that of a manifest may grow
+    return PiecedValue(_BUILTIN[ref.label], parts, ref.copy())  # that of a manifest may grow

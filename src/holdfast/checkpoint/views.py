@@ -1,4 +1,4 @@
-"""What people see of a checkpoint: its state, messages, requests and outputs, with or without values."""
+"""Views of a checkpoint: its state, messages, requests and outputs, with or without values."""
 
 from __future__ import annotations
 
@@ -111,12 +111,12 @@ class MessageView:
 
     @property
     def target_id(self) -> ExecutorId:
-        """Who gets it."""
+        """The executor that gets it."""
         return self._delivered.target
 
     @property
     def source_id(self) -> ExecutorId | None:
-        """Who sent it; None for the input of the run, a response, and what a fan-in joined."""
+        """The executor that sent it; None for the input of the run, a response, and what a fan-in joined."""
         return self._delivered.source
 
     @property
@@ -144,12 +144,12 @@ class RequestView:
 
     @property
     def executor_id(self) -> ExecutorId:
-        """Who asks."""
+        """The executor that asks."""
         return self._asked.executor_id
 
     @property
     def data(self) -> Any:
-        """What is asked about."""
+        """The data of the request."""
         return self._read(self._asked.data, f"request {self.request_id!r}")
 
     @property
@@ -184,7 +184,7 @@ class CheckpointSummary:
     timestamp: Any
     status: Any
     targets: list[str]
-    """Who gets a message next."""
+    """The executors that get a message next."""
     executor_states: list[str]
     """The executors that keep something."""
     pending_requests: list[RequestView]

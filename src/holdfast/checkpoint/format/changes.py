@@ -1,4 +1,4 @@
-"""What a checkpoint changed, as names of values instead of values."""
+"""The changes of a checkpoint, with refs in place of values."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Ref:
         self.parts = parts
 
     def copy(self) -> Ref:
-        """The same with parts of its own, if it has any."""
+        """Return a copy with a list of parts of its own."""
         return self if self.parts is None else Ref(self.label, self.size, parts=list(self.parts))
 
     def __eq__(self, other: object) -> bool:
@@ -78,7 +78,7 @@ class Delivered(NamedTuple):
     request: Asked | None = None
 
 
-class Put(NamedTuple):
+class PutRef(NamedTuple):
     """The key gets this value."""
 
     ref: Ref
@@ -91,11 +91,11 @@ class Grow(NamedTuple):
     parts: tuple[Part, ...]
 
 
-class Drop(NamedTuple):
+class DropRef(NamedTuple):
     """The key goes."""
 
 
-Written: TypeAlias = Put | Grow | Drop
+Written: TypeAlias = PutRef | Grow | DropRef
 
 
 class Happened(NamedTuple):
@@ -116,7 +116,7 @@ class Renames(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """What a checkpoint changed; a keyframe is what changed since nothing was there.
+    """The changes of a checkpoint; a keyframe has the changes since the run held nothing.
 
     ``deliveries`` replace those before, if any are said. ``answers`` make deliveries of requests. A buffer is
     extended, or goes with None.

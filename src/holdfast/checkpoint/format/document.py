@@ -16,11 +16,11 @@ from holdfast.checkpoint.format.changes import (
     Asked,
     Changes,
     Delivered,
-    Drop,
+    DropRef,
     Grow,
     Happened,
     Part,
-    Put,
+    PutRef,
     Ref,
     Renames,
     Written,
@@ -66,7 +66,7 @@ class Table:
         return number
 
 
-def packed(changes: Changes) -> tuple[bytes, bytes]:
+def pack_changes(changes: Changes) -> tuple[bytes, bytes]:
     """The two documents of a checkpoint or keyframe; empty where nothing changed."""
     if changes is NOTHING:
         return b"", b""
@@ -90,7 +90,7 @@ def packed(changes: Changes) -> tuple[bytes, bytes]:
     return ormsgpack.packb(document), ormsgpack.packb(table.content) if table.content else b""
 
 
-def unpacked(changes: bytes, values: bytes | None) -> Changes:
+def unpack_changes(changes: bytes, values: bytes | None) -> Changes:
     """The changes in two documents; without ``values`` nothing has content. Raises whatever broken data raises."""
     if not changes:
         return NOTHING
@@ -183,7 +183,7 @@ def _pack_writes(writes: Sequence[tuple[Scope, str, Written]], add: _Add) -> lis
             keys = []
             by_scope.append([pack_scope(scope), keys])
             last = scope
-        if isinstance(written, Put):
+        if isinstance(written, PutRef):
             keys.append((key, PUT, add(written.ref)))
         elif isinstance(written, Grow):
             parts = [(int(part.is_item), add(part.ref)) for part in written.parts]
@@ -205,12 +205,12 @@ def _unpack_writes(document: list[Any], refs: list[Ref]) -> list[tuple[Scope, st
 def _unpack_written(entry: list[Any], refs: list[Ref]) -> Written:
     kind = entry[1]
     if kind == PUT:
-        return Put(refs[entry[2]])
+        return PutRef(refs[entry[2]])
     if kind == GROW:
         return Grow(entry[2], tuple([Part(bool(item), refs[number]) for item, number in entry[3]]))
     if kind != DROP:
         raise ValueError(f"there is no write of kind {kind!r}")
-    return Drop()
+    return DropRef()
 
 
 def pack_scope(scope: Scope) -> list[Any]:

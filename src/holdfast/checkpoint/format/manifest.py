@@ -1,4 +1,4 @@
-"""All that a run holds, as names of values instead of values.
+"""All that a run holds, with refs in place of values.
 
 The log of a run keeps one, and folds into it what each checkpoint changed. Loading a checkpoint folds the same
 changes again: what is loaded is what was there when it was written.
@@ -17,7 +17,7 @@ from holdfast.checkpoint.format.changes import (
     Grow,
     Happened,
     Part,
-    Put,
+    PutRef,
     Ref,
     Written,
     digests_of,
@@ -66,7 +66,7 @@ class Manifest:
         self.input: Ref | None = None
         self.happened: list[Happened] = []
         self.digests: Counter[Digest] = Counter()
-        """How often each blob is named here: those may be named again without being stored again."""
+        """The number of times that each blob is named here: it may be named again without being stored again."""
 
     def fold(self, changes: Changes, is_end: bool, seq: int = 0) -> None:
         """Take in what the checkpoint ``seq`` changed; one at the end of a superstep counts as a superstep."""
@@ -124,7 +124,7 @@ class Manifest:
         self.input = ref
 
     def fold_plain(self, deliveries: list[Delivered], writes: Sequence[tuple[Scope, str, Written]]) -> None:
-        """The same for the end of a superstep that changed only this, with values none of which is a blob."""
+        """Fold the end of a superstep that only sent messages and wrote values, none of which is a blob."""
         self.since_input += 1
         self.happened = []
         if self.digests:
@@ -196,7 +196,7 @@ class Manifest:
                     self.state[last] = keys
                 last, keys = scope, self.state.pop(scope, {})
             before = keys.pop(key, None)
-            if isinstance(written, Put):
+            if isinstance(written, PutRef):
                 ref = written.ref
                 if ref.digest is not None or ref.parts is not None:
                     self._hold((ref,))
@@ -236,7 +236,7 @@ class Manifest:
         return Changes(
             deliveries=self.deliveries,
             writes=[
-                (scope, key, Put(ref)) for scope, keys in self.state.items() for key, ref in keys.items()
+                (scope, key, PutRef(ref)) for scope, keys in self.state.items() for key, ref in keys.items()
             ],
             buffers=[(key, list(buffer.items())) for key, buffer in self.buffers.items()],
             outputs=self.outputs,

@@ -6,29 +6,21 @@ import ormsgpack
 import zstandard
 from blake3 import blake3
 
-from holdfast.checkpoint.info import (
-    Cause,
-    CheckpointInfo,
-    Header,
-    Phase,
-    end_id,
-    header_at,
-)
-from holdfast.checkpoint.store import FORMAT_MAJOR, Blob, Record
-from holdfast.engine.status import RunStatus
+from holdfast.checkpoint.info import CheckpointInfo, Header, end_id, header_at
+from holdfast.checkpoint.store import Blob, Record
 from holdfast.errors import CheckpointCorrupt, LimitExceeded
 from holdfast.ids import CheckpointId, Digest
 
 _spare: list[blake3] = []
-"""Hashers that nobody uses at this moment, as good as new: making one takes longer than what it does."""
+"""Hashers that are not in use: making one takes longer than hashing a record."""
 
 
-def hashed(data: bytes, length: int = 32) -> bytes:
-    """The digest of ``data``, or the first bytes of it.
+def hash_bytes(data: bytes, length: int = 32) -> bytes:
+    """Return the digest of ``data``, or the first bytes of it.
 
-    From any thread, and amid itself too, as where a finalizer calls it: a hasher in use is nowhere else.
+    Safe in any thread, and in a finalizer that interrupts it: a hasher in use is nowhere else.
 
-    >>> hashed(b"") == blake3(b"").digest()
+    >>> hash_bytes(b"") == blake3(b"").digest()
     True
     """
     try:
@@ -55,12 +47,12 @@ LARGEST = 1 << 31
 
 
 def digest_of(data: bytes) -> Digest:
-    """The name of a blob with this content."""
-    return Digest(hashed(data))
+    """Return the digest that names a blob with this content."""
+    return Digest(hash_bytes(data))
 
 
 def read_header(record: Record) -> Header:
-    """The header of a record; raises ``CheckpointCorrupt``."""
+    """Return the header of a record; raise ``CheckpointCorrupt`` if it cannot be read."""
     try:
         return header_at(record.checkpoint_id, record.header)
     except Exception as error:
@@ -68,7 +60,7 @@ def read_header(record: Record) -> Header:
 
 
 def corrupt(checkpoint_id: CheckpointId, problem: str) -> CheckpointCorrupt:
-    """The error for a checkpoint that is not what was stored."""
+    """Return the error for a checkpoint that is not what was stored."""
     return CheckpointCorrupt(
         f"checkpoint {checkpoint_id}: {problem}; the storage was damaged or changed by something else: "
         f"'await storage.verify()' lists what is affected, earlier checkpoints can still be resumed"
@@ -76,12 +68,12 @@ def corrupt(checkpoint_id: CheckpointId, problem: str) -> CheckpointCorrupt:
 
 
 def id_of(header: bytes, changes: bytes, values: bytes) -> CheckpointId:
-    """The id of a record: over its header and the digest of its plain body, with the lowest bit cleared."""
+    """Return the id of a record: over its header and the digest of its plain body, with the lowest bit cleared."""
     if changes or values:
-        body = hashed(len(changes).to_bytes(8, "little") + changes + values)
+        body = hash_bytes(len(changes).to_bytes(8, "little") + changes + values)
     else:
         body = _EMPTY_BODY
-    return end_id(hashed(header + body).hex())
+    return end_id(hash_bytes(header + body).hex())
 
 
 def has_start(record: Record) -> bool:
@@ -91,16 +83,16 @@ def has_start(record: Record) -> bool:
 
 _TRUE = ormsgpack.packb(True)
 # That of a start which is a record.
-_EMPTY_BODY = hashed(bytes(8))
+_EMPTY_BODY = hash_bytes(bytes(8))
 
 
-def sealed(checkpoint_id: CheckpointId, changes: bytes, values: bytes) -> bytes:
-    """The changes of a keyframe, with what is needed to notice that it, or its values, are no longer what they were."""
+def seal_keyframe(checkpoint_id: CheckpointId, changes: bytes, values: bytes) -> bytes:
+    """Return the changes of a keyframe with digests of them and of its values."""
     return ormsgpack.packb([_seal(checkpoint_id, changes), _seal(checkpoint_id, values), changes])
 
 
-def unsealed(checkpoint_id: CheckpointId, stored: bytes, values: bytes | None) -> bytes:
-    """The changes of a keyframe; raises ``ValueError`` if they or the values are not those of this checkpoint."""
+def unseal_keyframe(checkpoint_id: CheckpointId, stored: bytes, values: bytes | None) -> bytes:
+    """Return the changes of a keyframe; raise ``ValueError`` if they or the values are not those of this checkpoint."""
     for_changes, for_values, changes = ormsgpack.unpackb(stored)
     if for_changes != _seal(checkpoint_id, changes):
         raise ValueError("its content is not what it was")
@@ -111,24 +103,24 @@ def unsealed(checkpoint_id: CheckpointId, stored: bytes, values: bytes | None) -
 
 def _seal(checkpoint_id: CheckpointId, part: bytes) -> bytes:
     # A derived start has the keyframe of its end, if that was removed.
-    return hashed(bytes.fromhex(end_id(checkpoint_id)) + part)
+    return hash_bytes(bytes.fromhex(end_id(checkpoint_id)) + part)
 
 
 def info_of(record: Record) -> CheckpointInfo:
-    """What the header of a record tells, with its size and its tags."""
+    """Return the info of a record: its header, its size and its tags."""
     return CheckpointInfo(record.checkpoint_id, read_header(record), record.new_bytes, record.tags)
 
 
 def blob_of(plain: bytes) -> tuple[bytes, Blob]:
-    """A part that lies elsewhere: what stands in its place, and the blob."""
+    """Return the stored form of a part that lies elsewhere, and the blob that holds it."""
     digest = digest_of(plain)
     return ELSEWHERE + digest, Blob(digest, stored_form(plain))
 
 
 def stored_form(data: bytes) -> bytes:
-    """``data`` as it is stored: compressed where that saves a tenth; nothing stays nothing.
+    """Return Return ``data`` as it is stored: compressed where that saves a tenth; nothing stays nothing.
 
-    Raises ``LimitExceeded`` for what nobody would read.
+    Raise ``LimitExceeded`` for more than can be read again.
     """
     if len(data) >= WORTH_COMPRESSING:
         if len(data) > LARGEST:
@@ -145,9 +137,9 @@ def stored_form(data: bytes) -> bytes:
 
 
 def plain_form(stored: bytes, size: int | None = None) -> bytes:
-    """The data behind a stored form; raises ``ValueError`` if it is none. What lies elsewhere must be fetched first.
+    """Return the data of a stored form; raise ``ValueError`` if it is none. A part elsewhere must be fetched first.
 
-    ``size`` is what is said of the data elsewhere: anything else is refused before it is unpacked.
+    ``size`` is the size that a ref names: any other is refused before it is unpacked.
     """
     if not stored:
         return b""
@@ -183,83 +175,12 @@ def claimed_size(begin: bytes, length: int) -> int:
 
 
 def plain_size(stored: bytes) -> int:
-    """The size of the data behind a stored form that can be read."""
+    """Return the size of the data of a stored form that can be read."""
     if stored[:1] == COMPRESSED:
         return int(zstandard.frame_content_size(stored[1:]))
     return max(len(stored) - 1, 0)
 
 
 def elsewhere(stored: bytes) -> Digest | None:
-    """The digest of the blob that holds the data, if it does not stand here."""
+    """Return the digest of the blob that holds the data; None if it stands here."""
     return Digest(stored[1:]) if stored[:1] == ELSEWHERE else None
-
-
-_FIELDS = 15
-_ID = 32
-
-
-def _named(name: str, value: object) -> bytes:
-    """A field of a header."""
-    return ormsgpack.packb(name) + ormsgpack.packb(value)
-
-
-def _key(name: str) -> bytes:
-    return ormsgpack.packb(name)
-
-
-_UNTIL_PARENT = (
-    _named("phase", Phase.END.value)
-    + _named("cause", Cause.SUPERSTEP.value)
-    + _named("parent", bytes(_ID))[:-_ID]
-)
-_START = _named("start", True)
-_SUPERSTEP, _TIME = _key("superstep"), _key("time")
-_STATUS = _named("status", RunStatus.RUNNING.value)
-# Looked up where it can be, for packing a number takes six times as long.
-_SMALL = tuple(ormsgpack.packb(number) for number in range(1024))
-
-
-class Heading:
-    """Packs such headers of one run: to the byte what ``pack_header`` gives, in less than half the time."""
-
-    __slots__ = ("_standing", "_until_salt", "_until_seq")
-
-    def __init__(self, run_id: str, workflow_name: str) -> None:
-        named = _named("format", FORMAT_MAJOR) + _named("run", run_id) + _named("workflow", workflow_name)
-        self._until_seq = bytes([0x80 | _FIELDS]) + named + _key("seq")
-        self._standing: tuple[int, int, int] | None = None
-        self._until_salt = b""
-
-    def packed(
-        self,
-        seq: int,
-        superstep: int,
-        parent: bytes,
-        time: int,
-        standing: tuple[int, int, int],
-        salt: bytes,
-    ) -> bytes:
-        """The header of the end of a superstep that goes on at once.
-
-        ``parent`` is its id as bytes, ``standing`` how many messages and requests there are and where replay begins.
-        """
-        if standing != self._standing:  # most supersteps are like the one before
-            messages, requests, replay_from = standing
-            counts = _named("messages", messages) + _named("requests", requests)
-            self._until_salt = _STATUS + counts + _named("from", replay_from) + _key("salt")
-            self._standing = standing
-        return b"".join(
-            (
-                self._until_seq,
-                _SMALL[seq] if seq < 1024 else ormsgpack.packb(seq),
-                _SUPERSTEP,
-                _SMALL[superstep] if superstep < 1024 else ormsgpack.packb(superstep),
-                _UNTIL_PARENT,
-                parent,
-                _TIME,
-                ormsgpack.packb(time),
-                self._until_salt,
-                ormsgpack.packb(salt),
-                _START,
-            )
-        )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple, TypeAlias
 
-from holdfast.checkpoint.format.changes import Changes, Grow, Put, Ref
+from holdfast.checkpoint.format.changes import Changes, Grow, PutRef, Ref
 from holdfast.engine.state import Scope
 
 
@@ -50,7 +50,7 @@ def placed_in(changes: Changes) -> Iterable[tuple[Place, Ref]]:
         yield from ((to, ref) for _, refs in extended or () for ref in refs)
     for scope, name, written in changes.writes:
         place = OfState(scope, name)
-        if isinstance(written, Put):
+        if isinstance(written, PutRef):
             yield place, written.ref
         elif isinstance(written, Grow):
             yield from ((place, part.ref) for part in written.parts)

@@ -1,12 +1,13 @@
-"""What a run holds under the names of a graph whose executors were renamed."""
+"""Folds renamed executors and the changes of checkpoints into what a run holds."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from holdfast.checkpoint.format.changes import Asked, Delivered, Renames
+from holdfast.checkpoint.format.changes import Asked, Changes, Delivered, Renames
 from holdfast.checkpoint.format.manifest import Manifest
+from holdfast.checkpoint.info import Cause, Phase
 from holdfast.engine.snapshot import BufferKey
 from holdfast.engine.state import Scope
 from holdfast.errors import GraphChanged
@@ -15,19 +16,19 @@ from holdfast.ids import ExecutorId
 
 
 class Namer(NamedTuple):
-    """How names are translated: addresses of executors, paths of nested workflows, fan-ins."""
+    """Translates addresses of executors, paths of nested workflows and names of fan-ins."""
 
     address: Callable[[str], str]
     path: Callable[[str], str]
     fan_in: Callable[[str, str], str]
 
     def named(self, name: str) -> str:
-        """An address, or a path."""
+        """Translate an address, or a path."""
         return self.path(name) if not name or name.endswith("/") else self.address(name)
 
 
 def renames_of(manifest: Manifest, namer: Namer) -> Renames | None:
-    """The names in a manifest that are others now; None if there are none."""
+    """Return the names in a manifest that are others now; None if there are none."""
     names = {name: namer.named(name) for name in _names(manifest)}
     changed = {old: new for old, new in names.items() if old != new}
     for old, new in changed.items():
@@ -110,3 +111,16 @@ def rename(manifest: Manifest, renames: Renames) -> None:
     manifest.rounds = {
         joining(key): tuple(source(key, old) for old in sources) for key, sources in manifest.rounds.items()
     }
+
+
+def fold_record(
+    manifest: Manifest, changes: Changes, phase: Phase, cause: Cause, seq: int, time: int
+) -> None:
+    """Fold the changes of the checkpoint ``seq`` into what the run held before, as its header says."""
+    if changes.renames is not None:
+        rename(manifest, changes.renames)
+    manifest.fold(changes, phase is Phase.END and cause is Cause.SUPERSTEP, seq)
+    if cause is Cause.INPUT and changes.deliveries:
+        manifest.keep_input(changes.deliveries[0].value)
+    if cause is Cause.RESTORE or cause is Cause.FORK:
+        manifest.ask_again(seq, time)

@@ -55,7 +55,7 @@ def begun(kind: str, length: int) -> bytes:
 
 
 def tail_of(before: bytes, after: bytes) -> bytes | None:
-    """What stands in ``after`` behind the whole of ``before``, encoded; None if ``after`` does not begin with it."""
+    """Return the encoding of what ``after`` has behind ``before``; None if ``after`` does not begin with it."""
     one, other = opened(before), opened(after)
     if one is None or other is None or one[0] != other[0] or one[1] > other[1]:
         return None

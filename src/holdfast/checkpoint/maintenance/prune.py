@@ -8,15 +8,22 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from holdfast.checkpoint.format.changes import Changes, digests_of
-from holdfast.checkpoint.format.document import packed
+from holdfast.checkpoint.format.document import pack_changes
 from holdfast.checkpoint.format.manifest import Manifest
-from holdfast.checkpoint.format.record import LARGEST_PART, blob_of, elsewhere, info_of, sealed, stored_form
+from holdfast.checkpoint.format.record import (
+    LARGEST_PART,
+    blob_of,
+    elsewhere,
+    info_of,
+    seal_keyframe,
+    stored_form,
+)
 from holdfast.checkpoint.format.refs import refs_in
 from holdfast.checkpoint.journal import sizes_in_note
 from holdfast.checkpoint.ownership import is_driven
 from holdfast.checkpoint.progress import Progress
 from holdfast.checkpoint.read.catalog import RunCatalog
-from holdfast.checkpoint.read.loading import Blobs, changes_of, keyframe_of, load, whole
+from holdfast.checkpoint.read.loading import BlobReader, changes_of, keyframe_of, load, whole
 from holdfast.checkpoint.read.retry import steadily
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.starts import Departure, expand, read_records, seq_of_carrier, tag_checkpoint
@@ -40,7 +47,7 @@ _PAGE = 256
 # Blobs are discarded so many at a time, so that nobody else waits long for the store.
 _BATCH = 200
 
-BlobsOf = Callable[[RunId], Blobs]
+BlobsOf = Callable[[RunId], BlobReader]
 WouldGo = Mapping[RunId, Collection[int]]
 
 
@@ -59,7 +66,7 @@ class Freed(NamedTuple):
 
 
 async def remove_records(
-    store: Store, blobs: Blobs, head: Head, gone: Container[int], dry_run: bool = False
+    store: Store, blobs: BlobReader, head: Head, gone: Container[int], dry_run: bool = False
 ) -> Freed:
     """Remove the checkpoints with these seqs; checkpoints that lose their parent get a cut keyframe."""
     stored = await store.records(head.run_id, 1, head.seq, Depth.HEADERS)
@@ -134,7 +141,7 @@ async def _bytes_of(store: Store, run_id: RunId, seqs: Sequence[int]) -> int:
 
 
 async def _cut_keyframe(
-    store: Store, blobs: Blobs, head: Head, record: Record
+    store: Store, blobs: BlobReader, head: Head, record: Record
 ) -> tuple[Keyframe, list[Blob], int]:
     """Return a cut keyframe for a checkpoint, the blobs that it needs, and the number of bytes that it adds."""
     carrier = seq_of_carrier(record)
@@ -155,7 +162,7 @@ async def _cut_keyframe(
 
 def make_keyframe(checkpoint_id: CheckpointId, manifest: Manifest) -> tuple[Keyframe, list[Blob]]:
     """Make a cut keyframe of a manifest; return it with the blobs that hold its big parts."""
-    changes, values = packed(manifest.as_changes())
+    changes, values = pack_changes(manifest.as_changes())
     brought: list[Blob] = []
 
     def part(plain: bytes) -> bytes:
@@ -166,7 +173,7 @@ def make_keyframe(checkpoint_id: CheckpointId, manifest: Manifest) -> tuple[Keyf
         brought.append(blob)
         return name
 
-    return Keyframe(part(sealed(checkpoint_id, changes, values)), part(values), True), brought
+    return Keyframe(part(seal_keyframe(checkpoint_id, changes, values)), part(values), True), brought
 
 
 async def find_superfluous(store: Store, head: Head, retention: Retention, now: datetime) -> frozenset[int]:
@@ -177,7 +184,7 @@ async def find_superfluous(store: Store, head: Head, retention: Retention, now: 
     return frozenset(info.seq for info in known) - retention.kept(known, head.checkpoint_id, now)
 
 
-async def prune_run(store: Store, blobs: Blobs, head: Head, now: datetime) -> int:
+async def prune_run(store: Store, blobs: BlobReader, head: Head, now: datetime) -> int:
     """Prune a run by its own retention and sweep its family; return the number of records that were read."""
     gone = await find_superfluous(store, head, Retention.of_text(head.retention), now)
     if not (await remove_records(store, blobs, head, gone)).checkpoints:
@@ -188,7 +195,7 @@ async def prune_run(store: Store, blobs: Blobs, head: Head, now: datetime) -> in
     return named.records
 
 
-async def sweep(store: Store, family: RunId, blobs: Blobs, would_go: WouldGo | None = None) -> Freed:
+async def sweep(store: Store, family: RunId, blobs: BlobReader, would_go: WouldGo | None = None) -> Freed:
     """Remove the blobs of a family that no run of it names any more; may run beside writers, and be interrupted.
 
     With ``would_go``, the seqs of records by run that a dry run takes as removed, blobs are counted and not removed.
@@ -218,7 +225,7 @@ class _NamedBlobs(NamedTuple):
     """The number of records that were read for it."""
 
 
-async def _find_named(store: Store, family: RunId, blobs: Blobs, would_go: WouldGo) -> _NamedBlobs:
+async def _find_named(store: Store, family: RunId, blobs: BlobReader, would_go: WouldGo) -> _NamedBlobs:
     """Return the blobs that the runs of a family name; runs that begin meanwhile bring their blobs with them."""
     found = _NamedBlobs(set(), 0)
     for head in await store.runs(RunQuery(family=family)):
@@ -227,7 +234,9 @@ async def _find_named(store: Store, family: RunId, blobs: Blobs, would_go: Would
     return found
 
 
-async def _find_named_by_run(store: Store, head: Head, blobs: Blobs, but: Collection[int]) -> _NamedBlobs:
+async def _find_named_by_run(
+    store: Store, head: Head, blobs: BlobReader, but: Collection[int]
+) -> _NamedBlobs:
     """Return the blobs that the records and the journal of a run name.
 
     Reads on until the run has not moved since before its journal was read. Otherwise a name could be missed that went
@@ -259,7 +268,7 @@ async def _find_named_by_run(store: Store, head: Head, blobs: Blobs, but: Collec
     return _NamedBlobs(named, records)
 
 
-async def _find_named_by_journal(store: Store, run_id: RunId, blobs: Blobs) -> set[Digest]:
+async def _find_named_by_journal(store: Store, run_id: RunId, blobs: BlobReader) -> set[Digest]:
     notes, named = await unbundled(await store.notes(run_id), blobs)
     for note in notes:
         named |= sizes_in_note(note).keys()
@@ -267,7 +276,7 @@ async def _find_named_by_journal(store: Store, run_id: RunId, blobs: Blobs) -> s
 
 
 async def _find_named_by_keyframes(
-    store: Store, head: Head, blobs: Blobs, but: Container[int]
+    store: Store, head: Head, blobs: BlobReader, but: Container[int]
 ) -> set[Digest]:
     named: set[Digest] = set()
     headers = await read_records(store, head.run_id, 1, head.seq, Depth.HEADERS)
@@ -279,7 +288,7 @@ async def _find_named_by_keyframes(
     return named
 
 
-async def _digests_in(store: Store, record: Record, blobs: Blobs) -> set[Digest]:
+async def _digests_in(store: Store, record: Record, blobs: BlobReader) -> set[Digest]:
     away = {digest for part in record.parts if (digest := elsewhere(part)) is not None}
     try:
         full = await whole(record, blobs)
@@ -347,7 +356,7 @@ async def prune_runs(
 
 
 async def _prune_moving(
-    store: Store, blobs: Blobs, head: Head, retention: Retention, now: datetime, dry_run: bool
+    store: Store, blobs: BlobReader, head: Head, retention: Retention, now: datetime, dry_run: bool
 ) -> tuple[frozenset[int], Freed]:
     """Prune a run that may move meanwhile, or be removed; return the removed seqs and what was freed."""
     newest: Head | None = head

@@ -17,8 +17,16 @@ from holdfast.checkpoint.maintenance.prune import make_keyframe
 from holdfast.checkpoint.maintenance.verify import LOOKS, heads_of, verify_runs, verify_store
 from holdfast.checkpoint.ownership import is_driven
 from holdfast.checkpoint.progress import Progress, Steps
-from holdfast.checkpoint.read.loading import Blobs, changes_of, fold_one, folded, keyframe_of, lineage, whole
-from holdfast.checkpoint.read.paging import Unreadable, each_record
+from holdfast.checkpoint.read.loading import (
+    BlobReader,
+    changes_of,
+    fold_one,
+    folded,
+    keyframe_of,
+    lineage,
+    whole,
+)
+from holdfast.checkpoint.read.paging import UnreadableRecord, each_record
 from holdfast.checkpoint.starts import collapse
 from holdfast.checkpoint.store import (
     Blob,
@@ -136,8 +144,8 @@ async def _repair_all(
 ) -> RepairReport:
     report = RepairReport()
 
-    def blobs_of(family: RunId) -> Blobs:
-        return Blobs(store, family, counters)
+    def blobs_of(family: RunId) -> BlobReader:
+        return BlobReader(store, family, counters)
 
     try:
         if run_id is not None:
@@ -172,7 +180,7 @@ async def _repair_all(
 
 
 async def _repair_run(
-    store: Store, blobs: Blobs, head: Head, damages: list[Damage], report: RepairReport
+    store: Store, blobs: BlobReader, head: Head, damages: list[Damage], report: RepairReport
 ) -> None:
     """Replace a damaged run by what can be saved of it, in one commit."""
     found = await verify_runs(store, [head], lambda _: blobs, looks=LOOKS)
@@ -235,7 +243,7 @@ class SalvageStep(NamedTuple):
 class Salvage:
     """Builds a commit of all records of a run that can be loaded without the damaged ones."""
 
-    def __init__(self, store: Store, blobs: Blobs, head: Head) -> None:
+    def __init__(self, store: Store, blobs: BlobReader, head: Head) -> None:
         self._store, self._blobs, self._head = store, blobs, head
         self.steps: list[SalvageStep] = []
         self._kept: dict[CheckpointId, Record] = {}
@@ -249,7 +257,7 @@ class Salvage:
     async def commit(self) -> Commit | None:
         """Return a commit of everything that can be saved of the run; None if nothing can."""
         async for found in each_record(self._store, self._head.run_id, 1, self._head.seq):
-            if isinstance(found, Unreadable):
+            if isinstance(found, UnreadableRecord):
                 self._drop(None, f"checkpoint number {found.seq}", found.error)
             else:
                 await self._take(found)
@@ -434,10 +442,10 @@ class PlannedStore:
         return self._commit.letters
 
 
-class PlannedBlobs(Blobs):
+class PlannedBlobs(BlobReader):
     """Reads the blobs of a family and those that a commit brings."""
 
-    def __init__(self, blobs: Blobs, commit: Commit) -> None:
+    def __init__(self, blobs: BlobReader, commit: Commit) -> None:
         self._blobs = blobs
         self._brought = {blob.digest: blob for blob in commit.blobs}
 

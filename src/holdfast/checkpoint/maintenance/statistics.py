@@ -13,10 +13,10 @@ import ormsgpack
 from holdfast.checkpoint.format.changes import Ref
 from holdfast.checkpoint.format.document import refs_of
 from holdfast.checkpoint.format.manifest import Manifest
-from holdfast.checkpoint.format.record import corrupt, elsewhere, plain_form, read_header, unsealed
+from holdfast.checkpoint.format.record import corrupt, elsewhere, plain_form, read_header, unseal_keyframe
 from holdfast.checkpoint.info import Cause
 from holdfast.checkpoint.progress import Progress
-from holdfast.checkpoint.read.loading import Blobs, load
+from holdfast.checkpoint.read.loading import BlobReader, load
 from holdfast.checkpoint.read.retry import steadily
 from holdfast.checkpoint.starts import expand
 from holdfast.checkpoint.store import Depth, Head, Record, RunQuery, Store
@@ -182,7 +182,7 @@ _NUMBER = re.compile(r"#\d+/")
 
 
 async def count_usage(
-    store: Store, blobs_of: Callable[[RunId], Blobs], progress: Progress | None, measure_blobs: bool
+    store: Store, blobs_of: Callable[[RunId], BlobReader], progress: Progress | None, measure_blobs: bool
 ) -> StorageStatistics:
     """Count the usage of all runs; ``progress`` is called with numbers of checkpoints."""
     heads = await _heads(store)
@@ -298,7 +298,7 @@ class _RunUsage:
     executors: Counter[str] = field(default_factory=Counter)
 
 
-async def _count_run(store: Store, blobs: Blobs, head: Head, tally: _Tally) -> _RunUsage | None:
+async def _count_run(store: Store, blobs: BlobReader, head: Head, tally: _Tally) -> _RunUsage | None:
     """Count a run; return None if it was removed meanwhile."""
     run: _RunUsage | None = None
     counted, most = 0, head.seq
@@ -360,7 +360,7 @@ def _refs(checkpoint_id: CheckpointId, stored: bytes, sealed: bool) -> list[Ref]
     try:
         plain = plain_form(stored)
         if sealed:
-            plain = unsealed(checkpoint_id, plain, None)
+            plain = unseal_keyframe(checkpoint_id, plain, None)
         return refs_of(ormsgpack.unpackb(plain).get("values", ()), None) if plain else []
     except Exception as error:  # whatever broken data raises
         raise corrupt(checkpoint_id, f"it cannot be read: {error!r}") from error

@@ -15,8 +15,16 @@ from holdfast.checkpoint.info import Header
 from holdfast.checkpoint.journal import done_by, sizes_in_note
 from holdfast.checkpoint.maintenance.problems import LostValue, Problem, VerifyReport
 from holdfast.checkpoint.progress import Progress, Steps
-from holdfast.checkpoint.read.loading import WHAT_NOW, Blobs, changes_of, fold_one, keyframe_of, load, whole
-from holdfast.checkpoint.read.paging import Unreadable, each_record
+from holdfast.checkpoint.read.loading import (
+    WHAT_NOW,
+    BlobReader,
+    changes_of,
+    fold_one,
+    keyframe_of,
+    load,
+    whole,
+)
+from holdfast.checkpoint.read.paging import UnreadableRecord, each_record
 from holdfast.checkpoint.starts import find_checkpoint, read_records
 from holdfast.checkpoint.store import Depth, Head, Note, Record, RunQuery, Store
 from holdfast.checkpoint.write.bundles import unbundled
@@ -28,7 +36,7 @@ LOOKS = 3
 
 
 async def verify_store(
-    store: Store, blobs_of: Callable[[RunId], Blobs], run_id: RunId | None, progress: Progress | None
+    store: Store, blobs_of: Callable[[RunId], BlobReader], run_id: RunId | None, progress: Progress | None
 ) -> VerifyReport:
     """Check one run or all, and the files or tables of the store; an unreadable store is a problem, too."""
     report = VerifyReport()
@@ -69,7 +77,7 @@ async def heads_of(store: Store, run_id: RunId) -> list[Head]:
 async def verify_runs(
     store: Store,
     heads: Sequence[Head],
-    blobs_of: Callable[[RunId], Blobs],
+    blobs_of: Callable[[RunId], BlobReader],
     progress: Progress | None = None,
     looks: int = 1,
 ) -> VerifyReport:
@@ -102,7 +110,7 @@ async def verify_runs(
     return report
 
 
-async def _verify_run(store: Store, head: Head, blobs: Blobs, steps: Steps) -> VerifyReport:
+async def _verify_run(store: Store, head: Head, blobs: BlobReader, steps: Steps) -> VerifyReport:
     report = VerifyReport(runs=1)
     run = RunCheck(store, head, blobs, report)
     try:
@@ -136,7 +144,7 @@ class _Finding(NamedTuple):
 class RunCheck:
     """Checks the records of one run, in order of seq; keeps only the places of those that it has checked."""
 
-    def __init__(self, store: Store, head: Head, blobs: Blobs, report: VerifyReport) -> None:
+    def __init__(self, store: Store, head: Head, blobs: BlobReader, report: VerifyReport) -> None:
         self._store = store
         self._head = head
         self._blobs = blobs
@@ -161,7 +169,7 @@ class RunCheck:
     async def check_all(self, steps: Steps) -> None:
         """Check the records, the head, the journal and the inbox."""
         async for found in each_record(self._store, self._head.run_id, 1, self._head.seq, steps):
-            if isinstance(found, Unreadable):
+            if isinstance(found, UnreadableRecord):
                 self.add_problem(None, text_without_advice(found.error), found.seq)
             else:
                 await self.check_record(found)

@@ -14,7 +14,7 @@ from holdfast.checkpoint.format.record import corrupt, info_of, read_header
 from holdfast.checkpoint.info import CheckpointInfo, microseconds, moment
 from holdfast.checkpoint.read.catalog import RunCatalog, kept_seqs
 from holdfast.checkpoint.read.listing import Listing, Reading
-from holdfast.checkpoint.read.loading import Blobs, changes_of, is_whole, keyframe_of, load, whole
+from holdfast.checkpoint.read.loading import BlobReader, changes_of, is_whole, keyframe_of, load, whole
 from holdfast.checkpoint.read.paging import page_of
 from holdfast.checkpoint.read.retry import steadily
 from holdfast.checkpoint.starts import find_checkpoint, read_records
@@ -173,7 +173,7 @@ class CheckpointBrowser:
             raise _not_listed(checkpoint_id)
         return found[1]
 
-    def _reading(self, head: Head, blobs: Blobs) -> Reading:
+    def _reading(self, head: Head, blobs: BlobReader) -> Reading:
         return Reading(
             self._catalog.encoder(self._catalog.codec_for(head.workflow_name)),
             lambda checkpoint_id: _ListedBlobs(self._catalog, checkpoint_id, blobs),
@@ -236,7 +236,7 @@ class CheckpointBrowser:
 class _ListedBlobs:
     """Reads the blobs of a checkpoint that was listed, and that may have been removed since."""
 
-    def __init__(self, catalog: RunCatalog, checkpoint_id: CheckpointId, blobs: Blobs) -> None:
+    def __init__(self, catalog: RunCatalog, checkpoint_id: CheckpointId, blobs: BlobReader) -> None:
         self._catalog, self._checkpoint_id, self._blobs = catalog, checkpoint_id, blobs
 
     async def read(self, wanted: Wanted) -> Mapping[Digest, bytes]:

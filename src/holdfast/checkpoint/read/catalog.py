@@ -12,7 +12,7 @@ from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.format.changes import Renames
 from holdfast.checkpoint.format.record import corrupt, info_of
 from holdfast.checkpoint.info import CheckpointInfo
-from holdfast.checkpoint.read.loading import Blobs, changes_of, whole
+from holdfast.checkpoint.read.loading import BlobReader, changes_of, whole
 from holdfast.checkpoint.read.retry import steadily
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.starts import find_checkpoint, read_records, tag_checkpoint
@@ -59,9 +59,9 @@ class RunCatalog:
 
     # Runs and checkpoints.
 
-    def blobs(self, family: RunId) -> Blobs:
+    def blobs(self, family: RunId) -> BlobReader:
         """Return the reader of the blobs of a family of runs."""
-        return Blobs(self.store, family, self.counters)
+        return BlobReader(self.store, family, self.counters)
 
     async def head(self, run_id: str) -> Head:
         """Return the head of a run; raise ``RunNotFound`` if there is no such run."""

@@ -15,7 +15,7 @@ from holdfast.ids import CheckpointId
 
 
 class Reading(NamedTuple):
-    """How more is read of a checkpoint that was listed: what decodes, its blobs, and all that it holds.
+    """Reads more of a listed checkpoint: its encoder, its blobs and its whole manifest.
 
     ``values`` has the blobs of all checkpoints if they were listed with their values.
     """
@@ -36,7 +36,7 @@ class Listing:
         self._last: tuple[CheckpointId, Manifest] | None = None
 
     def checkpoints(self, records: Iterable[Record]) -> list[Checkpoint]:
-        """What people hold of these records; of most of them they look at nothing but what the header says."""
+        """Return the checkpoints of these records; most are never asked for more than their header."""
         return [
             Checkpoint(record.checkpoint_id, read_header(record), record.new_bytes, record.tags, self)
             for record in records
@@ -49,11 +49,11 @@ class Listing:
 
     @property
     def encoder(self) -> Encoder:
-        """What decodes values."""
+        """The encoder that decodes values."""
         return self._reading.encoder
 
     def source(self, checkpoint_id: CheckpointId) -> BlobSource:
-        """Where the blobs of a checkpoint are."""
+        """Return the source of the blobs of a checkpoint."""
         return self._reading.values or self._reading.source(checkpoint_id)
 
     async def full(self, checkpoint_id: CheckpointId) -> Manifest:

@@ -1,4 +1,4 @@
-"""From records back to a manifest: begin at a keyframe and fold what changed since."""
+"""Loads the manifest of a checkpoint: begins at a keyframe and folds the changes since."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import NamedTuple, TypeAlias
 from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.format.blob_stream import FileSlice, PlainStream
 from holdfast.checkpoint.format.changes import NOTHING, Changes
-from holdfast.checkpoint.format.document import unpacked
-from holdfast.checkpoint.format.folding import take_in
+from holdfast.checkpoint.format.document import unpack_changes
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.record import (
     COMPRESSED,
@@ -23,8 +22,9 @@ from holdfast.checkpoint.format.record import (
     plain_form,
     plain_size,
     read_header,
-    unsealed,
+    unseal_keyframe,
 )
+from holdfast.checkpoint.format.renames import fold_record
 from holdfast.checkpoint.format.replay import Replay
 from holdfast.checkpoint.info import CheckpointInfo, Header, end_id, is_start_id
 from holdfast.checkpoint.starts import find_checkpoint, read_records
@@ -40,8 +40,8 @@ _HEAVY = 1 << 20
 _LARGE = 64 << 20
 
 
-class Blobs:
-    """The blobs of one family of runs, unpacked and checked."""
+class BlobReader:
+    """Reads the blobs of one family of runs, unpacks and checks them."""
 
     def __init__(self, store: Store, family: RunId, counters: Counters) -> None:
         self._store = store
@@ -49,7 +49,7 @@ class Blobs:
         self._counters = counters
 
     async def read(self, wanted: Wanted) -> Mapping[Digest, bytes]:
-        """The plain content of all these blobs."""
+        """Return the plain content of all these blobs."""
         found = await self._store.blobs(self._family, list(wanted))
         self._counters.blobs_read += len(found)
         heavy = sum(map(len, found.values())) > _HEAVY
@@ -89,7 +89,7 @@ WHAT_NOW = (
 
 
 class Loaded(NamedTuple):
-    """A checkpoint as the log has it."""
+    """A checkpoint with its manifest."""
 
     checkpoint_id: CheckpointId
     info: CheckpointInfo
@@ -99,7 +99,7 @@ class Loaded(NamedTuple):
 
 
 def is_whole(record: Record) -> bool:
-    """Whether no part of a record lies elsewhere."""
+    """Return True if no part of a record lies elsewhere."""
     keyframe = record.keyframe
     return not (
         record.changes.startswith(ELSEWHERE)
@@ -108,8 +108,8 @@ def is_whole(record: Record) -> bool:
     )
 
 
-async def whole(record: Record, blobs: Blobs) -> Record:
-    """A record with the parts that lie elsewhere put in."""
+async def whole(record: Record, blobs: BlobReader) -> Record:
+    """Return a record with the parts that lie elsewhere put in."""
     keyframe = record.keyframe
     parts = [record.changes, record.values]
     if keyframe is not None:
@@ -129,7 +129,7 @@ async def whole(record: Record, blobs: Blobs) -> Record:
 
 
 def changes_of(record: Record, depth: Depth) -> Changes:
-    """What a record changed; checks its id where all of it was read. A derived start changed nothing."""
+    """Return the changes of a record, and check its id if all of it was read. A derived start changed nothing."""
     changes = values = b""
     if record.changes or record.values:  # every second record has none
         try:
@@ -148,11 +148,11 @@ def changes_of(record: Record, depth: Depth) -> Changes:
 
 
 def keyframe_of(record: Record, depth: Depth) -> Changes:
-    """What the keyframe of a record holds."""
+    """Return the changes of the keyframe of a record."""
     assert record.keyframe is not None
     try:
         values = plain_form(record.keyframe.values) if depth is Depth.ALL else None
-        changes = unsealed(record.checkpoint_id, plain_form(record.keyframe.changes), values)
+        changes = unseal_keyframe(record.checkpoint_id, plain_form(record.keyframe.changes), values)
     except (ValueError, TypeError) as error:
         raise corrupt(record.checkpoint_id, f"its keyframe cannot be read: {error}") from error
     framed = _read(record, changes, values)
@@ -161,7 +161,7 @@ def keyframe_of(record: Record, depth: Depth) -> Changes:
 
 def _read(record: Record, changes: bytes, values: bytes | None) -> Changes:
     try:
-        return unpacked(changes, values)
+        return unpack_changes(changes, values)
     except Exception as error:
         raise corrupt(record.checkpoint_id, f"it cannot be read: {error!r}") from error
 
@@ -171,7 +171,7 @@ Line: TypeAlias = Sequence[tuple[Record, Header | None]]
 
 
 def lineage(records: Mapping[CheckpointId, Record], target: CheckpointId) -> Line:
-    """The records that make a checkpoint, from one with a keyframe or the first of all up to it."""
+    """Return the records that make a checkpoint, from one with a keyframe or the first of all up to it."""
     line: list[tuple[Record, Header | None]] = []
     wanted: CheckpointId | None = target
     while wanted is not None:
@@ -188,7 +188,7 @@ def lineage(records: Mapping[CheckpointId, Record], target: CheckpointId) -> Lin
 
 
 def folded(line: Line, depth: Depth) -> Manifest:
-    """The manifest at the end of a line of records."""
+    """Return the manifest at the end of a line of records."""
     manifest = Manifest()
     for record, header in line:
         if header is None:
@@ -205,13 +205,13 @@ def fold_one(manifest: Manifest, record: Record, depth: Depth) -> None:
 
 def _fold(manifest: Manifest, record: Record, header: Header, depth: Depth) -> None:
     try:
-        take_in(manifest, changes_of(record, depth), header.phase, header.cause, header.seq, header.time)
+        fold_record(manifest, changes_of(record, depth), header.phase, header.cause, header.seq, header.time)
     except (KeyError, TypeError, AttributeError) as error:
         raise corrupt(record.checkpoint_id, f"it does not fit to its parent: {error!r}") from error
 
 
-async def load(store: Store, blobs: Blobs, head: Head, seq: int, depth: Depth) -> Loaded:
-    """The checkpoint ``seq`` of a run, by as little replay as possible."""
+async def load(store: Store, blobs: BlobReader, head: Head, seq: int, depth: Depth) -> Loaded:
+    """Load the checkpoint ``seq`` of a run, by as little replay as possible."""
     newest = await read_records(store, head.run_id, seq, seq, Depth.HEADERS)
     if not newest:
         raise CheckpointCorrupt(
@@ -247,7 +247,7 @@ class LatestManifests:
     def __init__(self) -> None:
         self._known: dict[RunId, tuple[CheckpointId, int, Manifest]] = {}
 
-    async def read(self, store: Store, blobs: Blobs, head: Head) -> Manifest:
+    async def read(self, store: Store, blobs: BlobReader, head: Head) -> Manifest:
         """Read the manifest of a run that stands on ``head``; use it before you await anything, for it may move on."""
         known = self._known.pop(head.run_id, None)  # nobody else folds into it meanwhile
         if known is None or not await _fold_since(store, blobs, head, *known):
@@ -261,7 +261,7 @@ class LatestManifests:
 
 
 async def _fold_since(
-    store: Store, blobs: Blobs, head: Head, parent: CheckpointId | None, seq: int, manifest: Manifest
+    store: Store, blobs: BlobReader, head: Head, parent: CheckpointId | None, seq: int, manifest: Manifest
 ) -> bool:
     """Fold into the manifest of a checkpoint what its run did since; false if the run did not go on from there."""
     if head.checkpoint_id == parent:
@@ -283,7 +283,7 @@ async def _fold_since(
 
 
 async def _ancestors(store: Store, run_id: RunId, seq: int, first: int, depth: Depth) -> list[Record]:
-    """The records from which one follows, read one by one."""
+    """Return the records from which one follows, read one by one."""
     found: list[Record] = []
     while True:
         found += await read_records(store, run_id, seq, seq, depth)

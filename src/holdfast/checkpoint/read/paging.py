@@ -1,4 +1,4 @@
-"""The records of a run page by page."""
+"""The checkpoints of a run page by page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast.ids import RunId
 _PAGE = 500
 
 
-class Unreadable(NamedTuple):
+class UnreadableRecord(NamedTuple):
     """A record that is there, or should be, and cannot be read."""
 
     seq: int
@@ -26,12 +26,12 @@ class Unreadable(NamedTuple):
 
 async def each_record(
     store: Store, run_id: RunId, first: int, last: int, steps: Steps | None = None
-) -> AsyncIterator[Record | Unreadable]:
+) -> AsyncIterator[Record | UnreadableRecord]:
     """Yield the checkpoints of a run in order of seq, page by page; one that cannot be read does not hide others."""
     for page in range(first, last + 1, _PAGE):
         end = min(page + _PAGE - 1, last)
         for found in await _readable(store, run_id, page, end):
-            if isinstance(found, Unreadable):
+            if isinstance(found, UnreadableRecord):
                 yield found
             else:
                 for checkpoint in expand([found]):
@@ -40,12 +40,12 @@ async def each_record(
             steps.done(end - page + 1)
 
 
-async def _readable(store: Store, run_id: RunId, first: int, last: int) -> list[Record | Unreadable]:
+async def _readable(store: Store, run_id: RunId, first: int, last: int) -> list[Record | UnreadableRecord]:
     try:
         return list(await store.records(run_id, first, last, Depth.ALL))
     except HoldfastError as error:
         if first == last:
-            return [Unreadable(first, error)]
+            return [UnreadableRecord(first, error)]
         middle = (first + last) // 2
         lower = await _readable(store, run_id, first, middle)
         return lower + await _readable(store, run_id, middle + 1, last)

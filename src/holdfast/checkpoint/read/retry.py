@@ -1,4 +1,4 @@
-"""Looking at runs that move on, and whose checkpoints are removed, while someone looks."""
+"""Reads again where a run moved on, or its checkpoints were removed, during a read."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from holdfast.errors import CheckpointCorrupt
 
 T = TypeVar("T")
 
-# What is wrong so often, one time after the other, is wrong.
+# An error that is raised so many times in a row is damage.
 _LOOKS = 3
 
 
 async def steadily(look: Callable[[], Awaitable[T]]) -> T:
-    """What ``look`` gives, which begins with the head of a run, or with the id of a checkpoint.
+    """Return the result of ``look``, which begins with the head of a run, or with the id of a checkpoint.
 
     A checkpoint can be removed between two things that are read of it. Then something seems to be missing, but not if
     everything is read anew: ``look`` sees another head, or that there is no such checkpoint. What is said again and

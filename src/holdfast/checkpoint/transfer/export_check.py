@@ -11,11 +11,11 @@ from typing import cast
 
 import ormsgpack
 
-from holdfast.checkpoint.format.record import corrupt, elsewhere, plain_form, read_header, unsealed
+from holdfast.checkpoint.format.record import corrupt, elsewhere, plain_form, read_header, unseal_keyframe
 from holdfast.checkpoint.journal import sizes_in_note
 from holdfast.checkpoint.maintenance.verify import verify_runs
 from holdfast.checkpoint.progress import Steps, run_in_thread
-from holdfast.checkpoint.read.loading import Blobs, whole
+from holdfast.checkpoint.read.loading import BlobReader, whole
 from holdfast.checkpoint.store import Depth, Head, Letter, Note, Record, Store
 from holdfast.checkpoint.transfer.export_file import ExportReader
 from holdfast.checkpoint.transfer.export_frames import DIGEST
@@ -27,14 +27,16 @@ from holdfast.ids import CheckpointId, Digest, RunId
 _PAGE = 500
 
 
-async def find_blobs_of_record(record: Record, blobs: Blobs) -> list[Digest]:
+async def find_blobs_of_record(record: Record, blobs: BlobReader) -> list[Digest]:
     """Return all blobs that a record names; reads those that hold parts of the record, because they name others."""
     named = [digest for part in record.parts if (digest := elsewhere(part)) is not None]
     record = await whole(record, blobs)
     try:
         named += _named_in(plain_form(record.changes))
         if record.keyframe is not None:
-            named += _named_in(unsealed(record.checkpoint_id, plain_form(record.keyframe.changes), None))
+            named += _named_in(
+                unseal_keyframe(record.checkpoint_id, plain_form(record.keyframe.changes), None)
+            )
     except Exception as error:
         raise corrupt(record.checkpoint_id, f"it cannot be read: {error}") from error
     return named
@@ -47,7 +49,7 @@ def _named_in(changes: bytes) -> Iterator[Digest]:
             yield _digest(where[0])
 
 
-async def find_blobs_of_notes(notes: Sequence[Note], blobs: Blobs) -> list[Digest]:
+async def find_blobs_of_notes(notes: Sequence[Note], blobs: BlobReader) -> list[Digest]:
     """Return all blobs that the notes of a journal name; reads those that hold notes, because they name others."""
     found = await unbundled(notes, blobs)
     named = list(found.digests)
@@ -149,7 +151,7 @@ class _ExportStore:
         return found
 
 
-class _ExportBlobs(Blobs):
+class _ExportBlobs(BlobReader):
     """Reads the blobs of a file, whose digests were checked when the file was read."""
 
     def __init__(self, export: ExportReader, steps: Steps) -> None:

@@ -1,4 +1,4 @@
-"""Many or big notes as one, so that every backend can take the commit with them."""
+"""Bundles of many or big notes, so that every backend can take the commit with them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import ormsgpack
 from holdfast.checkpoint.format.record import ELSEWHERE, RAW, digest_of, elsewhere, plain_form, stored_form
 from holdfast.checkpoint.store import Note
 from holdfast.checkpoint.values import BlobSource
-from holdfast.checkpoint.write.encode import Names
+from holdfast.checkpoint.write.encode import ValueNamer
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import Digest
 
@@ -20,13 +20,13 @@ _LARGEST = 256 * 1024
 _KEY = '["bundle", "'
 
 
-def bundled(notes: Sequence[Note], names: Names) -> tuple[Note, ...]:
-    """The same notes, as one if they are many or big; its key is used once, so it replaces no other."""
+def bundle_notes(notes: Sequence[Note], namer: ValueNamer) -> tuple[Note, ...]:
+    """Put notes into one if they are many or big; its key is used once, so that it replaces no other."""
     if len(notes) <= _MOST and sum(len(note.data) for note in notes) <= _LARGEST:
         return tuple(notes)
     plain = ormsgpack.packb([list(note) for note in notes])
     stored = stored_form(plain)
-    data = stored if len(stored) <= _LARGEST else ELSEWHERE + names.blob(plain)
+    data = stored if len(stored) <= _LARGEST else ELSEWHERE + namer.store_blob(plain)
     return (Note(f'{_KEY}{digest_of(plain).hex()[:16]}"]', data),)
 
 
@@ -38,7 +38,7 @@ class Unbundled(NamedTuple):
 
 
 async def unbundled(notes: Sequence[Note], blobs: BlobSource) -> Unbundled:
-    """Notes as they were before they were bundled; raises ``CheckpointCorrupt``."""
+    """Return notes as they were before they were bundled; raise ``CheckpointCorrupt`` if they cannot be read."""
     found = Unbundled([], set())
     for note in notes:
         if not note.key.startswith(_KEY):

@@ -1,12 +1,10 @@
-"""The values of one commit get names, and blobs where they are big."""
+"""Encodes the checkpoints of one commit: their values become refs, and blobs where they are big."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, TypeAlias, TypeVar
-
-import ormsgpack
+from typing import TypeAlias, TypeVar
 
 from holdfast.checkpoint.format import slices
 from holdfast.checkpoint.format.changes import (
@@ -14,25 +12,22 @@ from holdfast.checkpoint.format.changes import (
     Asked,
     Changes,
     Delivered,
-    Drop,
+    DropRef,
     Grow,
     Happened,
     Part,
-    Put,
+    PutRef,
     Ref,
     Written,
 )
-from holdfast.checkpoint.format.document import PUT, pack_scope
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.record import digest_of, stored_form
 from holdfast.checkpoint.threads import packing_threads
-from holdfast.checkpoint.values import INLINE, Encoded, Encoder, Pieces
+from holdfast.checkpoint.values import INLINE, Encoded, Encoder, PiecedValue
 from holdfast.checkpoint.write.entry import Entry
 from holdfast.engine import state
-from holdfast.engine._fast import make_tuple
 from holdfast.engine.message import Delivery, Request
 from holdfast.engine.snapshot import Buffer, BufferKey, Delta, Snapshot
-from holdfast.engine.state import Scope
 from holdfast.engine.value import JoinedValue, NotAtHand, Value
 from holdfast.ids import Digest, ExecutorId
 
@@ -40,10 +35,10 @@ from holdfast.ids import Digest, ExecutorId
 _LARGEST_SLICE = 1 << 26
 
 
-class Names:
+class ValueNamer:
     """Names the values of one commit, and collects the blobs that it has to store.
 
-    What the run has already is not stored again: ``manifest`` knows the blobs of its checkpoint, ``noted`` are those
+    Blobs that the run has already are not stored again: ``manifest`` knows those of its checkpoint, ``noted`` are those
     of its journal.
     """
 
@@ -56,7 +51,7 @@ class Names:
         self._refs: dict[int, tuple[Value, Ref]] = {}
 
     def parts(self, kind: type, items: Sequence[Value]) -> tuple[Part, ...]:
-        """Items that were appended: big ones alone, the others in slices."""
+        """Return the parts of items that were appended: big ones alone, the others in slices."""
         label = kind.__name__
         parts: list[Part] = []
         small: list[bytes] = []
@@ -65,7 +60,7 @@ class Names:
         def flush() -> None:
             if small:
                 data = slices.listed(small) if kind is list else slices.joined(small)
-                parts.append(Part(False, self.named(label, data)))
+                parts.append(Part(False, self.name(label, data)))
                 small.clear()
 
         for item in items:
@@ -78,43 +73,43 @@ class Names:
                 small.append(data)
             else:
                 flush()
-                parts.append(Part(kind is list, self.named(_label(item), data)))
+                parts.append(Part(kind is list, self.name(_label(item), data)))
         flush()
         return tuple(parts)
 
     def ref(self, value: Value) -> Ref:
-        """How a value is named; its content is stored if it is not yet."""
+        """Return the ref of a value; its content is stored if it is not yet."""
         if isinstance(value, Encoded):
             ref = value.ref
             if ref is None or (ref.digest is not None and not self._has(ref.digest)):
-                ref = value.ref = self.named(value.label, value.data)
+                ref = value.ref = self.name(value.label, value.data)
             return ref
-        if isinstance(value, Pieces):
+        if isinstance(value, PiecedValue):
             return value.ref
         assert isinstance(value, JoinedValue), f"{value!r} was not captured by the encoder of a storage"
         known = self._refs.get(id(value))
         if known is None:
-            known = self._refs[id(value)] = (value, self._joined(value))
+            known = self._refs[id(value)] = (value, self._name_joined(value))
         return known[1]
 
-    def _joined(self, value: JoinedValue) -> Ref:
+    def _name_joined(self, value: JoinedValue) -> Ref:
         base, tail = value.parts()
         parts = self.parts(value.type, tuple(tail))
         if base is not None:
             parts = (Part(False, self.ref(base)), *parts)
         if not parts:
-            return self.named("list", slices.listed([]))
+            return self.name("list", slices.listed([]))
         if len(parts) == 1 and not parts[0].is_item:
             return parts[0].ref
         return Ref(value.type.__name__, sum(part.ref.size for part in parts), parts=list(parts))
 
-    def named(self, label: str, data: bytes) -> Ref:
-        """The name of encoded content: small content stands in it, other content becomes a blob."""
+    def name(self, label: str, data: bytes) -> Ref:
+        """Return the ref of encoded content: small content stands in it, other content becomes a blob."""
         if len(data) <= INLINE:
             return Ref(label, len(data), None, data)
-        return Ref(label, len(data), self.blob(data))
+        return Ref(label, len(data), self.store_blob(data))
 
-    def blob(self, data: bytes) -> Digest:
+    def store_blob(self, data: bytes) -> Digest:
         """Store ``data`` as a blob, unless the run has it already."""
         digest = digest_of(data)
         if not self._has(digest):
@@ -122,19 +117,19 @@ class Names:
         return digest
 
     def _has(self, digest: Digest) -> bool:
-        """Whether the run has a blob: named by its checkpoint, by its journal, or in this commit."""
+        """Return True if the run has a blob: named by its checkpoint, by its journal, or in this commit."""
         return digest in self._manifest.digests or digest in self._noted or digest in self.blobs
 
     def new_blob_bytes(self) -> int:
-        """The size of the blobs that came since this was last asked."""
+        """Return the size of the blobs that came since the last call."""
         if not self.blobs:
             return 0
         size = sum(map(len, self.blobs.values()))
         told, self._told = self._told, size
         return size - told
 
-    def compacted(self, ref: Ref) -> Ref:
-        """The same value with its small parts put together, so that a keyframe names few."""
+    def compact(self, ref: Ref) -> Ref:
+        """Return a ref with the small parts of a value put together, so that a keyframe names few."""
         if ref.parts is None:
             return ref
         parts: list[Part] = []
@@ -142,7 +137,7 @@ class Names:
 
         def flush() -> None:
             if small:
-                parts.append(Part(False, self.named(ref.label, slices.joined(small))))
+                parts.append(Part(False, self.name(ref.label, slices.joined(small))))
                 small.clear()
 
         for part in ref.parts:
@@ -159,7 +154,7 @@ class Names:
 
 
 def bytes_of(value: Value) -> bytes:
-    """The encoding of a value, put together where it consists of parts."""
+    """Return the encoding of a value, put together where it consists of parts."""
     if isinstance(value, Encoded):
         return value.data
     if isinstance(value, JoinedValue):
@@ -167,7 +162,7 @@ def bytes_of(value: Value) -> bytes:
         pieces = [] if base is None else [bytes_of(base)]
         items = [bytes_of(item) for item in tail]
         return slices.joined([*pieces, *([slices.listed(items)] if value.type is list else items)])
-    assert isinstance(value, Pieces)
+    assert isinstance(value, PiecedValue)
     return slices.joined(
         [slices.listed([bytes_of(piece)]) if is_item else bytes_of(piece) for is_item, piece in value.pieces]
     )
@@ -180,8 +175,8 @@ def _label(value: Value) -> str:
 Buffered: TypeAlias = "tuple[BufferKey, Sequence[tuple[ExecutorId, Sequence[Ref]]] | None]"
 
 
-class Packer(Names):
-    """Tells what the checkpoints of one commit change, while it names their values."""
+class Packer(ValueNamer):
+    """Makes the changes of the checkpoints of one commit, and names their values."""
 
     def __init__(self, manifest: Manifest, encoder: Encoder, noted: Container[Digest] = ()) -> None:
         super().__init__(manifest, noted)
@@ -189,7 +184,7 @@ class Packer(Names):
         self._growths: dict[state.Place, tuple[Value, Grow]] = {}
 
     def grew_by_little(self, entry: Entry, value: Value, little: int) -> bool:
-        """Whether a text that an entry brings is the one that was there, with at most so much behind it.
+        """Return True if a text that an entry brings is the one that was there, with at most so much behind it.
 
         Then nothing else of it is encoded. Telling takes one comparison, which lets no other thread run anyway.
         """
@@ -209,7 +204,7 @@ class Packer(Names):
         return False
 
     def changes(self, entry: Entry) -> Changes:
-        """What an entry changes."""
+        """Return the changes of an entry."""
         if entry.delta is not None:
             assert entry.before is not None
             return self._ended(entry.before, entry.delta, entry.since_input, self._happened(entry))
@@ -227,7 +222,7 @@ class Packer(Names):
             return NOTHING
         return Changes(
             writes=[
-                (scope, key, Put(self.ref(put.value))) for (scope, key), put in (entry.edits or {}).items()
+                (scope, key, PutRef(self.ref(put.value))) for (scope, key), put in (entry.edits or {}).items()
             ],
             answers=[(request_id, self.ref(value)) for request_id, value in (entry.responses or {}).items()],
             since_input=entry.since_input,
@@ -287,7 +282,7 @@ class Packer(Names):
         return Asked(request.request_id, request.executor_id, self.ref(request.data), form, 0, request.expiry)
 
     def _buffered(self, key: BufferKey, before: Buffer | None, after: Buffer | None) -> list[Buffered]:
-        """What came into the buffer of a fan-in; None if it is no longer there, and first if it began anew."""
+        """Return what came into the buffer of a fan-in; None if it is gone, and None first if it began anew."""
         if after is None:
             return [(key, None)]
         held = before or {}
@@ -304,9 +299,9 @@ class Packer(Names):
 
     def _written(self, before: Snapshot, place: state.Place, change: state.Write) -> Written:
         if isinstance(change, state.Put) and getattr(change.value, "size_hint", INLINE + 1) <= INLINE:
-            return Put(self.ref(change.value))  # as most are; what was there before does not matter
+            return PutRef(self.ref(change.value))  # as most are; what was there before does not matter
         if isinstance(change, state.Drop):
-            return Drop()
+            return DropRef()
         held = state.read(before.state, *place)
         if isinstance(change, state.Append):
             kind = list if held is None else held.type
@@ -314,10 +309,10 @@ class Packer(Names):
         known = self._growths.get(place)
         if known is not None and known[0] is change.value:
             return known[1]
-        return self._grown(place, held, change.value) or Put(self.ref(change.value))
+        return self._grown(place, held, change.value) or PutRef(self.ref(change.value))
 
     def _grown(self, place: state.Place, held: Value | None, value: Value) -> Grow | None:
-        """A whole list or text that was queued again, with something behind what was there: only that is stored."""
+        """Return the growth of a list or text that was queued again with something behind what was there, else None."""
         if not isinstance(value, Encoded) or held is None or held.type is not value.type:
             return None
         if value.type not in (list, str, bytes):
@@ -335,7 +330,7 @@ class Packer(Names):
         if value.type is list:
             value.grew_from(held, tail)
         label, (_, length, _) = value.type.__name__, opened
-        return Grow(label, (Part(False, self.named(label, tail)),) if length else ())
+        return Grow(label, (Part(False, self.name(label, tail)),) if length else ())
 
 
 def _firsts(buffer: Buffer) -> Iterator[tuple[ExecutorId, Value]]:
@@ -351,72 +346,22 @@ def _tail(held: Value, value: Encoded) -> bytes | None:
     return value.encoded(after[len(before) :])
 
 
-Plain: TypeAlias = tuple[list[Delivered], Sequence[tuple[Scope, str, Put]], bytes, bytes]
-"""What such a superstep changed, with names in place of values: messages, writes, and both documents."""
-
-
-def plain(delta: Delta) -> Plain | None:
-    """What ``Packer.changes`` and ``packed`` give for it, to the byte, in a third of the time; None for any other."""
-    deliveries, writes, buffers, outputs, requests, instances, dropped, rounds = delta
-    if buffers or outputs or requests or instances or dropped or rounds:
-        return None
-    numbers: dict[int, int] = {}  # of refs, by identity
-    sizes: list[tuple[str, int]] = []
-    content: list[bytes | None] = []
-    delivered: list[Delivered] = []
-    sent: list[tuple[str, str | None, int]] = []
-    for target, value, source, request in deliveries:
-        if request is not None or type(value) is not Encoded or (ref := value.inline()) is None:
-            return None
-        number = numbers.setdefault(id(ref), len(sizes))
-        if number == len(sizes):
-            sizes.append((ref.label, ref.size))
-            content.append(ref.data)
-        delivered.append(make_tuple(Delivered, (target, source, ref, None)))
-        sent.append((target, source, number))
-    document: dict[str, Any] = {"deliveries": sent}
-    written: list[tuple[Scope, str, Put]] = []
-    if writes:
-        by_scope = document["writes"] = []
-        last: Scope | None = None
-        keys: list[tuple[str, int, int]] = []
-        for (scope, key), change in writes.items():
-            if type(change) is not state.Put or type(value := change[0]) is not Encoded:
-                return None
-            if (ref := value.inline()) is None:
-                return None
-            number = numbers.setdefault(id(ref), len(sizes))
-            if number == len(sizes):
-                sizes.append((ref.label, ref.size))
-                content.append(ref.data)
-            written.append((scope, key, make_tuple(Put, (ref,))))
-            if scope != last:
-                keys = []
-                by_scope.append((pack_scope(scope), keys))
-                last = scope
-            keys.append((key, PUT, number))
-    if not sizes:
-        return delivered, written, ormsgpack.packb(document), b""
-    document["values"] = sizes
-    return delivered, written, ormsgpack.packb(document), ormsgpack.packb(content)
-
-
 T = TypeVar("T")
 
 Packed: TypeAlias = tuple[Packer, Sequence[Changes]]
-"""What checkpoints change, and what named their values."""
+"""The changes of checkpoints, and the packer that named their values."""
 
 # Values of more than this are encoded, hashed and compressed in a thread.
 _HEAVY = 64 * 1024
 
 
-async def packed(entries: Sequence[Entry], packer: Callable[[], Packer]) -> Packed:
-    """What checkpoints change, by a packer that is new each time it is tried."""
+async def pack_entries(entries: Sequence[Entry], packer: Callable[[], Packer]) -> Packed:
+    """Return the changes of checkpoints; each try takes a new packer."""
     at_once = _at_once(entries, packer())
     if at_once is not None:
         return at_once
     values = [value for entry in entries for value in entry.values()]
-    return await in_time(lambda: _by(packer(), entries), values)
+    return await pack_in_time(lambda: _by(packer(), entries), values)
 
 
 def _by(packer: Packer, entries: Sequence[Entry]) -> Packed:
@@ -424,7 +369,7 @@ def _by(packer: Packer, entries: Sequence[Entry]) -> Packed:
 
 
 def _at_once(entries: Sequence[Entry], packer: Packer) -> Packed | None:
-    """None if that takes a while, or something is not at hand."""
+    """Return Return None if that takes a while, or something is not at hand."""
     for entry in entries:
         for value in entry.values():
             if _is_heavy(value) and not packer.grew_by_little(entry, value, _HEAVY):
@@ -435,8 +380,8 @@ def _at_once(entries: Sequence[Entry], packer: Packer) -> Packed | None:
         return None
 
 
-async def in_time(pack: Callable[[], T], values: Iterable[Value]) -> T:
-    """What ``pack`` gives: in a thread if any of the values is big, and again where one had to be fetched."""
+async def pack_in_time(pack: Callable[[], T], values: Iterable[Value]) -> T:
+    """Call ``pack``, in a thread if any of the values is big; call it again after a value had to be fetched."""
     heavy = any(map(_is_heavy, values))
     while True:
         try:

@@ -15,7 +15,7 @@ from holdfast.ids import ExecutorId, RequestId
 
 
 class Entry(NamedTuple):
-    """A checkpoint that is to be made: where the run stands, and what changed since the one before.
+    """A checkpoint that is to be made: the position of the run, and its changes since the one before.
 
     ``delta`` changed it at the end of a superstep (then ``before`` is the snapshot before that), ``responses`` came
     in before its start, ``given`` is the first snapshot of a run.
@@ -30,7 +30,7 @@ class Entry(NamedTuple):
     since_input: int | None = None
     happened: Sequence[tuple[ExecutorId | None, Value | tuple[str, str]]] = ()
     goes_on: bool = False
-    """Whether the next superstep follows at once: its start is derived from this checkpoint."""
+    """True if the next superstep follows at once: its start is derived from this checkpoint."""
     responses: Mapping[RequestId, Value] | None = None
     given: Snapshot | None = None
     fingerprint: str | None = None
@@ -43,7 +43,7 @@ class Entry(NamedTuple):
     keyframe: bool = False
 
     def values(self) -> list[Value]:
-        """The values that it brings."""
+        """Return the values that it brings."""
         values: list[Value] = []
         if self.responses:
             values += self.responses.values()

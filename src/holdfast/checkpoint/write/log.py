@@ -1,4 +1,4 @@
-"""The commits of one run, each of which moves its head."""
+"""Writes the commits of one run, each of which moves its head."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from typing import NamedTuple
 
 from holdfast.checkpoint.format.changes import Changes, digests_of
-from holdfast.checkpoint.format.manifest import Manifest
-from holdfast.checkpoint.format.record import Heading
-from holdfast.checkpoint.format.replay import Replay
 from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.ownership import Claim
 from holdfast.checkpoint.store import (
@@ -23,11 +20,12 @@ from holdfast.checkpoint.store import (
     Store,
 )
 from holdfast.checkpoint.values import Encoder
-from holdfast.checkpoint.write.bundles import bundled
-from holdfast.checkpoint.write.encode import Packer, in_time, packed, plain
+from holdfast.checkpoint.write._fast import pack_plain
+from holdfast.checkpoint.write.bundles import bundle_notes
+from holdfast.checkpoint.write.encode import Packer, ValueNamer, pack_entries, pack_in_time
 from holdfast.checkpoint.write.entry import Entry
-from holdfast.checkpoint.write.records import Made, Maker, Outside
-from holdfast.checkpoint.write.tidying import Tidying
+from holdfast.checkpoint.write.prune_schedule import PruneSchedule
+from holdfast.checkpoint.write.records import MadeRecords, RecordMaker
 from holdfast.engine._fast import make_tuple
 from holdfast.engine.message import Expiry
 from holdfast.engine.snapshot import Delta
@@ -37,7 +35,7 @@ from holdfast.errors import HeadMoved, StorageError
 from holdfast.ids import CheckpointId, Digest, RequestId, RunId
 
 
-class Draft(NamedTuple):
+class NoteDraft(NamedTuple):
     """A note that is made when it is needed: most supersteps end before anything of them is noted."""
 
     values: Sequence[Value]
@@ -45,7 +43,7 @@ class Draft(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """What has to be committed: checkpoints that have their ids, or none."""
+    """A commit that is to be made: checkpoints that have their ids, or none."""
 
     made: Sequence[CheckpointInfo]
     head: Head
@@ -58,51 +56,40 @@ class Prepared(NamedTuple):
 
 
 class RunLog:
-    """Writes the checkpoints of one run. One writer at a time: the head tells whether it is still this one."""
+    """Writes the checkpoints of one run. A run has one writer at a time, which the head names."""
 
     def __init__(
         self,
         store: Store,
         encoder: Encoder,
-        outside: Outside,
         head: Head,
-        manifest: Manifest | None = None,
-        replay: Replay | None = None,
-        last_time: int = 0,
-        tidying: Tidying | None = None,
+        maker: RecordMaker,
+        schedule: PruneSchedule | None = None,
     ) -> None:
         self.head = head
         self.store = store
-        """Where the records go."""
+        """The store of the records."""
         self.encoder = encoder
-        """What captures the values of the run."""
+        """Captures the values of the run."""
         self._counters = encoder.counters
-        self._manifest = manifest or Manifest()
-        self._tidying = tidying
-        self._maker = Maker(
-            outside,
-            Heading(head.run_id, head.workflow_name),
-            self._manifest,
-            head.checkpoint_id or None,
-            replay or Replay(),
-            last_time,
-            tidying,
-        )
+        self._manifest = maker.manifest
+        self._maker = maker
+        self._schedule = schedule
         self._needs: tuple[Digest, ...] = ()
         self._acquired = False
         self._noted: Set[Digest] = frozenset()
         self._ahead = False
-        """Whether the manifest holds what could not be committed: nothing more can be named by it."""
+        """True while the manifest holds changes that are not committed: no ref of it may be noted then."""
         self.claim = Claim()
-        """What makes this process the owner of the run while it moves."""
+        """Makes this process the owner of the run while it moves."""
         self.letters: Sequence[Letter] = ()
-        """What others left for the run, as of the last commit."""
+        """The letters that wait for the run, as of the last commit."""
         self.asleep_until: int | None = None
         """When the first turn that sleeps goes on, if the superstep under way waits for one."""
 
     @property
     def run_id(self) -> RunId:
-        """The run."""
+        """The id of the run."""
         return self.head.run_id
 
     @property
@@ -128,7 +115,7 @@ class RunLog:
         self._needs = tuple(self._manifest.digests)
 
     async def append(
-        self, entries: Sequence[Entry], taken: Sequence[str] = (), drafts: Sequence[Draft] = ()
+        self, entries: Sequence[Entry], taken: Sequence[str] = (), drafts: Sequence[NoteDraft] = ()
     ) -> Sequence[CheckpointInfo]:
         """Make checkpoints durable, all or none; then they are what the run stands on.
 
@@ -140,15 +127,16 @@ class RunLog:
         return prepared.made
 
     async def prepare(
-        self, entries: Sequence[Entry], taken: Sequence[str] = (), drafts: Sequence[Draft] = ()
+        self, entries: Sequence[Entry], taken: Sequence[str] = (), drafts: Sequence[NoteDraft] = ()
     ) -> Prepared:
         """Give checkpoints their ids; nothing else may be written before they are committed."""
-        prepared = None if drafts else self._prepared_at_once(entries, taken)
+        prepared = None if drafts else self._prepare_plain_entry(entries, taken)
         if prepared is None:
-            prepared = self._prepared(*await packed(entries, self._packer), entries, taken, drafts)
+            packer, changes = await pack_entries(entries, self._packer)
+            prepared = self._prepare_entries(packer, changes, entries, taken, drafts)
         return prepared
 
-    def _prepared_at_once(self, entries: Sequence[Entry], taken: Sequence[str]) -> Prepared | None:
+    def _prepare_plain_entry(self, entries: Sequence[Entry], taken: Sequence[str]) -> Prepared | None:
         end = entries[0]
         if not end.goes_on or len(entries) > 1 or end.delta is None:
             return None
@@ -159,42 +147,43 @@ class RunLog:
     def prepare_step(
         self, superstep: int, since_input: int, delta: Delta, taken: Sequence[str]
     ) -> Prepared | None:
-        """The end of a superstep and the start of the next, if they are as most are; nothing happens if not."""
-        if since_input != self._manifest.since_input + 1 or (changed := plain(delta)) is None:
+        """Prepare the end of a superstep that goes on, if it changed little; else return None."""
+        if since_input != self._manifest.since_input + 1 or (plain := pack_plain(delta)) is None:
             return None
         self._ahead = True
-        return self._made(self._maker.step(self.head, superstep, changed, self._noted), taken)
+        namer = ValueNamer(self._manifest, self._noted)
+        return self._prepare(self._maker.make_plain(self.head, superstep, plain, namer), taken)
 
-    def _prepared(
+    def _prepare_entries(
         self,
         packer: Packer,
         changes: Sequence[Changes],
         entries: Sequence[Entry],
         taken: Sequence[str],
-        drafts: Sequence[Draft] = (),
+        drafts: Sequence[NoteDraft] = (),
     ) -> Prepared:
-        notes = _noted_by(drafts, packer) if drafts else ()
+        notes = _make_notes(drafts, packer) if drafts else ()
         self._ahead = True
         records = self._maker.make(self.head, entries, changes, packer)
         noted: set[Digest] = set()
         for draft in drafts:
             noted.update(digest for value in draft.values for digest in digests_of(packer.ref(value)))
-        return self._made(records, taken, notes, noted)
+        return self._prepare(records, taken, notes, noted)
 
-    def _made(
+    def _prepare(
         self,
-        of: Made,
+        made: MadeRecords,
         taken: Sequence[str],
         notes: tuple[Note, ...] = (),
         noted: Set[Digest] = frozenset(),
     ) -> Prepared:
-        records, infos, status, named = of
+        records, infos, status, named = made
         head = self._next_head(status, infos[-1].checkpoint_id, self.head.seq + len(infos))
         blobs = tuple(map(Blob, named, named.values())) if named else ()
         return make_tuple(Prepared, (infos, head, records, blobs, notes, tuple(taken), noted))
 
     async def commit(self, prepared: Prepared) -> None:
-        """Make what was prepared durable."""
+        """Make a prepared commit durable."""
         infos, head, records, blobs, notes, taken, noted = prepared
         current = self.head
         expected = (
@@ -229,11 +218,11 @@ class RunLog:
         counters.blobs_written += len(blobs)
         for record in records:
             counters.new_bytes += record.new_bytes
-        if head.retention and self._tidying is not None:
-            await self._tidying.after(head, records, self._manifest)
+        if head.retention and self._schedule is not None:
+            await self._schedule.count(head, records, self._manifest)
 
     async def set_status(
-        self, status: RunStatus, reason: str = "", drafts: Sequence[Draft] = (), taken: Sequence[str] = ()
+        self, status: RunStatus, reason: str = "", drafts: Sequence[NoteDraft] = (), taken: Sequence[str] = ()
     ) -> None:
         """Change only what the head says of the run, and note what the superstep under way did already."""
         notes, blobs = await self._notes(drafts)
@@ -247,7 +236,7 @@ class RunLog:
         head = self._next_head(RunStatus.RUNNING)
         await self.commit(Prepared((), head._replace(takeovers=self.head.takeovers + 1)))
 
-    async def note(self, drafts: Sequence[Draft]) -> None:
+    async def note(self, drafts: Sequence[NoteDraft]) -> None:
         """Make notes durable in the journal of the checkpoint that the run stands on."""
         notes, blobs = await self._notes(drafts)
         await self.commit(Prepared((), self._next_head(self.head.status), (), blobs, notes))
@@ -259,7 +248,7 @@ class RunLog:
 
     @property
     def ahead(self) -> bool:
-        """Whether what is known here is more than what was committed: then the log is of no more use."""
+        """Return True if the manifest is ahead of the last commit: then the log is of no more use."""
         return self._ahead
 
     async def newest(self) -> Head:
@@ -279,12 +268,12 @@ class RunLog:
         """Read what others left for the run, without a commit."""
         self.letters = await self.store.inbox(self.run_id)
 
-    async def _notes(self, drafts: Sequence[Draft]) -> tuple[tuple[Note, ...], tuple[Blob, ...]]:
+    async def _notes(self, drafts: Sequence[NoteDraft]) -> tuple[tuple[Note, ...], tuple[Blob, ...]]:
         if not drafts or self._ahead:
             return (), ()
         packer = self._packer()
         values = [value for draft in drafts for value in draft.values]
-        notes = await in_time(lambda: _noted_by(drafts, packer), values)
+        notes = await pack_in_time(lambda: _make_notes(drafts, packer), values)
         return notes, tuple(Blob(digest, data) for digest, data in packer.blobs.items())
 
     def knows(self, digests: Iterable[Digest]) -> None:
@@ -345,5 +334,5 @@ class RunLog:
             raise error
 
 
-def _noted_by(drafts: Sequence[Draft], packer: Packer) -> tuple[Note, ...]:
-    return bundled([draft.make(packer) for draft in drafts], packer)
+def _make_notes(drafts: Sequence[NoteDraft], packer: Packer) -> tuple[Note, ...]:
+    return bundle_notes([draft.make(packer) for draft in drafts], packer)

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.renames import Namer
 from holdfast.checkpoint.journal import Contents
-from holdfast.checkpoint.read.loading import Blobs, Loaded
+from holdfast.checkpoint.read.loading import BlobReader, Loaded
 from holdfast.checkpoint.values import Encoder, restored
 from holdfast.engine.message import Delivery, Request
 from holdfast.engine.snapshot import BufferKey, Snapshot
@@ -49,7 +49,7 @@ def namer_of(graph: Graph, before: FanInsBefore | None = None) -> Namer:
 
 
 async def graph_changed(
-    graph: Graph, workflow_name: str, loaded: Loaded, encoder: Encoder, blobs: Blobs
+    graph: Graph, workflow_name: str, loaded: Loaded, encoder: Encoder, blobs: BlobReader
 ) -> GraphChanged:
     """Return the error for a checkpoint that another graph made, with the differences."""
     before = await described_before(loaded.manifest, encoder, blobs)
@@ -74,7 +74,7 @@ def _shortened(line: str) -> str:
     return line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}..."
 
 
-async def described_before(manifest: Manifest, encoder: Encoder, blobs: Blobs) -> Description | None:
+async def described_before(manifest: Manifest, encoder: Encoder, blobs: BlobReader) -> Description | None:
     """Return the description of the graph that made a checkpoint; None if it is not known."""
     if manifest.graph is None:
         return None

@@ -13,7 +13,7 @@ from holdfast.checkpoint.inbox import (
     leave_answers,
     read_letter,
 )
-from holdfast.checkpoint.read.loading import Blobs
+from holdfast.checkpoint.read.loading import BlobReader
 from holdfast.checkpoint.write.log import RunLog
 from holdfast.engine.answers import already_answered
 from holdfast.engine.value import Value
@@ -63,7 +63,7 @@ class InboxClient:
     async def leave_at_newest_head(self, responses: Mapping[Any, Any]) -> None:
         """Answer requests of a run that another process moved on, like a process that never drove it."""
         head, store = await self._log.newest(), self._log.store
-        blobs = Blobs(store, head.family, self._log.encoder.counters)
+        blobs = BlobReader(store, head.family, self._log.encoder.counters)
         await leave_answers(store, head, blobs, self._log.encoder, responses)
 
     async def read(self) -> None:

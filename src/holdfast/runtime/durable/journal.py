@@ -14,7 +14,7 @@ from holdfast.ids import ExecutorId
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.journal import Contents, Journaled
-    from holdfast.checkpoint.write.log import Draft
+    from holdfast.checkpoint.write.log import NoteDraft
     from holdfast.runtime.step.turn import FinishedTurn
 
 # Outcomes wait so long for others before they are made durable: most supersteps are over by then.
@@ -50,15 +50,15 @@ class Journal:
 class Notary(Protocol):
     """Makes notes durable; the recorder of a run does."""
 
-    async def note(self, drafts: Sequence[Draft], count: Callable[[], bool]) -> None:
+    async def note(self, drafts: Sequence[NoteDraft], count: Callable[[], bool]) -> None:
         """Make notes durable, if they still count when no other commit is under way."""
         ...
 
-    def draft_turn(self, turn: FinishedTurn) -> Draft:
+    def draft_turn(self, turn: FinishedTurn) -> NoteDraft:
         """Return the note of a turn that is over."""
         ...
 
-    def draft_result(self, executor_id: ExecutorId, name: str, result: Value) -> Draft:
+    def draft_result(self, executor_id: ExecutorId, name: str, result: Value) -> NoteDraft:
         """Return the note of a result of ``once``."""
         ...
 
@@ -86,7 +86,7 @@ class StoredJournal(Journal):
         """Turns of the next superstep that are over already, as a resumed run finds them."""
         self.patient = False
         """True if outcomes wait for something else that has to be durable, however long that takes."""
-        self._pending: list[Callable[[], Draft]] = []
+        self._pending: list[Callable[[], NoteDraft]] = []
         """Makes the drafts of notes, when they are written."""
         self._cleared = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -167,7 +167,7 @@ class StoredJournal(Journal):
                     self._timer = asyncio.get_running_loop().call_later(_AGAIN_SECONDS, self._write)
                 raise
 
-    def take_pending(self) -> list[Callable[[], Draft]]:
+    def take_pending(self) -> list[Callable[[], NoteDraft]]:
         """Return the drafts that are not durable yet, for a commit that is made anyway; write no more notes."""
         self._stop_timer()
         self.over = True

@@ -13,7 +13,7 @@ from holdfast.checkpoint.journal import Contents, Journaled, MergeFor, Told, res
 from holdfast.checkpoint.ownership import Claim
 from holdfast.checkpoint.store import Head, Store
 from holdfast.checkpoint.write.entry import Entry
-from holdfast.checkpoint.write.log import Draft, RunLog
+from holdfast.checkpoint.write.log import NoteDraft, RunLog
 from holdfast.engine.durability import Durability
 from holdfast.engine.message import Expiry
 from holdfast.engine.snapshot import Delta, Snapshot, compute_delta, status_at_rest
@@ -284,25 +284,25 @@ class Recorder:
                 f"with that run by 'workflow.resume(run_id=...)'{attach}"
             ) from error
 
-    def _journal_drafts(self) -> list[Draft]:
+    def _journal_drafts(self) -> list[NoteDraft]:
         """Return the journal once more, for a new checkpoint at the same point of the run."""
         turns = [turn_draft(turn, self._log.encoder, self._merge_for) for turn in self.journal.turns.values()]
         return turns + [result_draft(*key, result) for key, result in self.journal.results]
 
     # The journal.
 
-    def draft_turn(self, turn: FinishedTurn) -> Draft:
+    def draft_turn(self, turn: FinishedTurn) -> NoteDraft:
         """Return the note of a turn that is over."""
         assert turn.outcome is not None
         events = [self._storable(event) for event in turn.events if not event.provisional]
         journaled = Journaled(turn.outcome, events, turn.attempt)
         return turn_draft(journaled, self._log.encoder, self._merge_for)
 
-    def draft_result(self, executor_id: ExecutorId, name: str, result: Value) -> Draft:
+    def draft_result(self, executor_id: ExecutorId, name: str, result: Value) -> NoteDraft:
         """Return the note of a result of ``once``."""
         return result_draft(executor_id, name, result)
 
-    async def note(self, drafts: Sequence[Draft], count: Callable[[], bool]) -> None:
+    async def note(self, drafts: Sequence[NoteDraft], count: Callable[[], bool]) -> None:
         """Make notes durable, if they still count when no other commit is under way."""
         await self._commits.settle()
         if count():  # else their superstep was committed meanwhile, and the journal is that of the next
@@ -414,7 +414,7 @@ class Recorder:
         return Entry(*end, before, delta, since_input, happened, goes_on)
 
     async def _append(
-        self, entries: Sequence[Entry], drafts: Sequence[Draft] = (), taken: Sequence[str] = ()
+        self, entries: Sequence[Entry], drafts: Sequence[NoteDraft] = (), taken: Sequence[str] = ()
     ) -> Sequence[CheckpointInfo]:
         """Commit checkpoints, and what was put off with them."""
         if self._trail.uncommitted is not None:
@@ -428,7 +428,7 @@ class Recorder:
         return made
 
     async def _append_with_uncommitted(
-        self, entries: Sequence[Entry], drafts: Sequence[Draft], taken: Sequence[str]
+        self, entries: Sequence[Entry], drafts: Sequence[NoteDraft], taken: Sequence[str]
     ) -> Sequence[CheckpointInfo]:
         made = await self._append_or_fail(entries, drafts, taken)
         self._trail.stand_on(made)
@@ -436,7 +436,7 @@ class Recorder:
         return made
 
     async def _append_or_fail(
-        self, entries: Sequence[Entry], drafts: Sequence[Draft], taken: Sequence[str] = ()
+        self, entries: Sequence[Entry], drafts: Sequence[NoteDraft], taken: Sequence[str] = ()
     ) -> Sequence[CheckpointInfo]:
         """Append to the log, in a commit that is under way; no other commit can follow if it fails."""
         try:

@@ -10,7 +10,7 @@ from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.renames import rename, renames_of
 from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase
 from holdfast.checkpoint.journal import Contents, read_journal
-from holdfast.checkpoint.read.loading import Blobs, Loaded
+from holdfast.checkpoint.read.loading import BlobReader, Loaded
 from holdfast.checkpoint.read.restoring import snapshot_of
 from holdfast.checkpoint.starts import find_checkpoint
 from holdfast.checkpoint.storage import CheckpointStorage
@@ -153,7 +153,7 @@ class RunLoader:
             entries.append(Entry(Phase.START, header.superstep + 1, Cause.SUPERSTEP, RunStatus.RUNNING))
         return entries, snapshot
 
-    async def load(self, head: Head, seq: int) -> tuple[RunLog, Loaded, Blobs]:
+    async def load(self, head: Head, seq: int) -> tuple[RunLog, Loaded, BlobReader]:
         """Return the log of a run and one of its checkpoints."""
         return await self._logs.load_log(head, self._encoder, self._outside, seq, self._config.retention)
 
@@ -180,7 +180,7 @@ class RunLoader:
         return Beginning(info.checkpoint_id, names)
 
     async def restore_snapshot(
-        self, loaded: Loaded, blobs: Blobs, allow_graph_change: bool
+        self, loaded: Loaded, blobs: BlobReader, allow_graph_change: bool
     ) -> tuple[Snapshot, NewGraph]:
         """Return the snapshot of a checkpoint, and what its run needs to go on with another graph."""
         manifest, header = loaded.manifest, loaded.header

@@ -12,7 +12,7 @@ from typing import Any
 
 import ormsgpack
 
-from holdfast.checkpoint.format.record import hashed
+from holdfast.checkpoint.format.record import hash_bytes
 from holdfast.checkpoint.store import Head, Record
 
 # 48 bits: JSON and SQLite have them as a number, and their sums do not overflow.
@@ -26,7 +26,7 @@ _from_bytes = int.from_bytes  # looking it up each time takes as long as calling
 
 # Written out where every commit needs a seal: a call costs as much as packing one field or two.
 def _seal(packed: bytes) -> int:
-    return _from_bytes(hashed(packed, _BYTES), "big")
+    return _from_bytes(hash_bytes(packed, _BYTES), "big")
 
 
 def _encode(text: str) -> bytes:
@@ -47,7 +47,7 @@ def seal_record_parts(
     """Seal a record that is given by its fields; ``cut`` is None without a keyframe."""
     name = checkpoint_id.encode("utf-8", "surrogatepass")
     packed = ormsgpack.packb((name, seq, new_bytes, [_encode(tag) for tag in tags] if tags else (), cut))
-    return _from_bytes(hashed(packed, _BYTES), "big")
+    return _from_bytes(hash_bytes(packed, _BYTES), "big")
 
 
 def seal_entry(run_id: str, kind: str, key: str, data: bytes | None, order: int = 0) -> int:
@@ -102,7 +102,7 @@ def seal_head(namespace: str, head: Head, content: int) -> int:
     ):  # a field is no text though it should be, or has half a character
         fields = [_encode(part) if isinstance(part, str) else part for part in head]
         packed = ormsgpack.packb([_encode(namespace), *fields, content])
-    return _from_bytes(hashed(packed, _BYTES), "big")
+    return _from_bytes(hash_bytes(packed, _BYTES), "big")
 
 
 def seal_document(document: dict[str, Any]) -> int:

@@ -1,0 +1,71 @@
+"""Headers are read as they were packed, also when they are read late."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.checkpoint.info import Cause, CheckpointInfo, Header, Phase, pack_header, unpack_header
+from holdfast.checkpoint.write._fast import HeaderTemplate
+from holdfast.engine.status import RunStatus
+from holdfast.ids import CheckpointId, RunId
+
+# Around those where the form of a number changes.
+NUMBERS = st.one_of(
+    st.integers(0, 2**64 - 1),
+    st.builds(int.__add__, st.sampled_from([127, 255, 1023, 2**16 - 1, 2**32 - 1]), st.integers(-1, 2)),
+)
+HEADERS = st.builds(
+    Header,
+    st.text().map(RunId),
+    st.text(),
+    NUMBERS,
+    NUMBERS,
+    st.sampled_from(Phase),
+    st.sampled_from(Cause),
+    st.binary(min_size=32, max_size=32).map(lambda parent: CheckpointId(parent.hex())),
+    NUMBERS,
+    st.sampled_from(RunStatus),
+    NUMBERS,
+    NUMBERS,
+    NUMBERS,
+    st.binary(max_size=300),
+    st.booleans(),
+)
+
+
+@given(HEADERS)
+def test_a_header_is_unpacked_as_it_was(header: Header) -> None:
+    packed = pack_header(header)
+    assert unpack_header(packed) == header
+    assert packed[-1:] == (b"\xc3" if header.has_start else b"\xc2")  # by which records are told apart
+
+
+@given(HEADERS)
+def test_what_is_told_of_bytes_is_what_is_told_of_the_header(header: Header) -> None:
+    checkpoint_id = CheckpointId("ba" * 32)
+    told = CheckpointInfo(checkpoint_id, pack_header(header), 7)
+    known = CheckpointInfo(checkpoint_id, header, 7)
+    for name in vars(CheckpointInfo):
+        if isinstance(getattr(CheckpointInfo, name), property):
+            assert getattr(told, name) == getattr(known, name), name
+    assert repr(told) == repr(known)
+
+
+@given(st.lists(HEADERS, min_size=1, max_size=4))
+def test_a_template_packs_the_same_bytes_one_after_the_other(headers: list[Header]) -> None:
+    template = HeaderTemplate(headers[0].run_id, headers[0].workflow_name)
+    for other in headers:
+        header = other._replace(
+            run_id=headers[0].run_id,
+            workflow_name=headers[0].workflow_name,
+            phase=Phase.END,
+            cause=Cause.SUPERSTEP,
+            status=RunStatus.RUNNING,
+            has_start=True,
+        )
+        assert header.parent_id is not None
+        standing = header.message_count, header.request_count, header.replay_from
+        parent = bytes.fromhex(header.parent_id)
+
+        packed = template.pack(header.seq, header.superstep, parent, header.time, standing, header.salt)
+
+        assert packed == pack_header(header)
