@@ -187,9 +187,6 @@ KNOWN: dict[Callable[[], Breaches], frozenset[str]] = {
     gerunds: frozenset(
         {
             "checkpoint.read.listing",
-            "checkpoint.read.loading",
-            "checkpoint.read.paging",
-            "checkpoint.read.restoring",
             "stores.file.copying",
             "stores.file.emptying",
             "stores.file.inspecting",

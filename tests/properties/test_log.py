@@ -13,7 +13,7 @@ from holdfast.checkpoint.format import slices
 from holdfast.checkpoint.format.changes import Asked, DropRef, Happened, PutRef
 from holdfast.checkpoint.format.document import unpack_changes
 from holdfast.checkpoint.format.record import id_of
-from holdfast.checkpoint.read.loading import changes_of
+from holdfast.checkpoint.read.loader import changes_of
 from holdfast.checkpoint.values import BlobSource
 from holdfast.checkpoint.write.records import Outside
 from holdfast.engine import state

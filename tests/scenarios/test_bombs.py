@@ -24,7 +24,7 @@ from holdfast import (
 from holdfast.checkpoint.checkpoint import ReadBlobs
 from holdfast.checkpoint.format import document
 from holdfast.checkpoint.format.record import COMPRESSED, RAW
-from holdfast.checkpoint.read import loading
+from holdfast.checkpoint.read import loader
 from tests.support.parts import Digest, Encoder, Part, Ref, plain_form, restored, stored_form
 from tests.support.small_limits import small_limits
 
@@ -172,7 +172,7 @@ async def test_a_part_of_a_record_is_hashed_before_it_is_held(monkeypatch: pytes
         return dict.fromkeys(await genuine(family, digests), frame(1 << 20))
 
     monkeypatch.setattr(storage.store, "blobs", blobs)
-    monkeypatch.setattr(loading, "_LARGE", 1 << 16)
+    monkeypatch.setattr(loader, "_LARGE", 1 << 16)
     monkeypatch.setattr(zstandard, "ZstdDecompressor", OnlyStreams)
     with pytest.raises(CheckpointCorrupt, match="has other content than its name says"):
         await load(storage)

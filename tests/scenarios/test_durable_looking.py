@@ -743,14 +743,14 @@ async def _keyframe_is_noticed(folder: Path, latest: Checkpoint, right: dict[str
 
 async def test_planted_check_that_trusts_ids(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader that does not compare ids would not notice a changed value."""
-    from holdfast.checkpoint.read import loading
+    from holdfast.checkpoint.read import loader
 
     listed = await filled("sqlite", tmp_path)
     damage = damage_of("sqlite", tmp_path, "hurt")
     assert isinstance(damage, SqliteDamage)
     damage.record(6, "values", damage.size_of(6, "values") - 1)
     ids = {c.seq: c.checkpoint_id for c in listed["hurt"]}
-    monkeypatch.setattr(loading, "id_of", lambda header, changes, values: ids[6])
+    monkeypatch.setattr(loader, "id_of", lambda header, changes, values: ids[6])
     with pytest.raises((AssertionError, BaseExceptionGroup)):
         await check_damage("sqlite", tmp_path, listed, affected=set(range(6, 13)), named={6})
 

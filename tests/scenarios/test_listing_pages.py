@@ -19,7 +19,7 @@ from holdfast import (
     SqliteCheckpointStorage,
     Store,
 )
-from holdfast.checkpoint.read import browser, paging
+from holdfast.checkpoint.read import browser, pages
 from tests.support.durable import Place, Wrapped
 from tests.support.parts import Depth, Record, RunId, read_header, read_records
 from tests.support.retained import counting, listed
@@ -251,7 +251,7 @@ async def test_a_page_of_a_run_with_retention_that_is_taken_back() -> None:
 
 
 def _follows_from_nothing(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(paging, "_replayed_from", lambda record: record.seq)
+    patch.setattr(pages, "_replayed_from", lambda record: record.seq)
 
 
 def _always_good(patch: pytest.MonkeyPatch) -> None:

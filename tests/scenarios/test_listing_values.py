@@ -16,7 +16,7 @@ from holdfast import (
     executor,
 )
 from holdfast.checkpoint.format.renames import fold_record
-from holdfast.checkpoint.read import loading
+from holdfast.checkpoint.read import loader
 from tests.support.durable import Place
 from tests.support.runs import soon
 
@@ -110,7 +110,7 @@ async def test_each_record_and_blob_is_read_once(monkeypatch: pytest.MonkeyPatch
         folds += 1
         fold(*given)
 
-    monkeypatch.setattr(loading, "fold_record", counted)
+    monkeypatch.setattr(loader, "fold_record", counted)
     storage.counters.blobs_read = 0
     made = await storage.list_checkpoints(values=True)
     blobs = storage.counters.blobs_read

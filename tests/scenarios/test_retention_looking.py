@@ -26,8 +26,8 @@ from holdfast.checkpoint import storage as storage_module
 from holdfast.checkpoint.diff import comparison
 from holdfast.checkpoint.maintenance import prune as pruning
 from holdfast.checkpoint.maintenance import verify as verify_module
-from holdfast.checkpoint.read import browser, catalog, paging
-from holdfast.checkpoint.read.paging import Page
+from holdfast.checkpoint.read import browser, catalog, pages
+from holdfast.checkpoint.read.pages import Page
 from holdfast.checkpoint.transfer import run_transfer as transfer
 from holdfast.runtime.durable import stored_runs
 from tests.support.durable import Wrapped
@@ -414,7 +414,7 @@ def _looks_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def _reads_a_page_in_parts(patch: pytest.MonkeyPatch) -> None:
-    straight = paging.page_of
+    straight = pages.page_of
 
     async def page_of(store: Store, head: Head, first: int, limit: int | None, depth: Depth) -> Page:
         page = await straight(store, head, first, limit, depth)

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import ormsgpack
 
 from holdfast.checkpoint.maintenance import repair, verify
-from holdfast.checkpoint.read import loading
+from holdfast.checkpoint.read import loader
 from holdfast.stores.file import document as files
 from holdfast.stores.file import inspecting as file_inspecting
 from holdfast.stores.sqlite import damage, row_reader
@@ -60,7 +60,7 @@ PLANTED: dict[str, tuple[str, str, Patches]] = {
     "skips-the-keyframe-seal": (
         "sqlite",
         "keyframe",
-        [(loading, "unsealed", _unchecked_seal), (verify, "_same", lambda *_: True)],
+        [(loader, "unseal_keyframe", _unchecked_seal), (verify, "_same", lambda *_: True)],
     ),
     "skips-the-index": ("sqlite", "find", [(verify.RunCheck, "_is_lost", _not_lost)]),
     "ignores-heads": (

@@ -23,7 +23,7 @@ from holdfast import (
 )
 from holdfast.checkpoint import inbox
 from holdfast.checkpoint.inbox import read_letter
-from holdfast.checkpoint.read.loading import load
+from holdfast.checkpoint.read.loader import load
 from holdfast.engine.value import NotAtHand
 from holdfast.errors import StorageError
 from holdfast.testing.resumable import Ending, compare_endings

@@ -8,8 +8,8 @@ from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.record import elsewhere, plain_form, read_header, stored_form
 from holdfast.checkpoint.info import Header, pack_header
 from holdfast.checkpoint.ownership import Claim
-from holdfast.checkpoint.read.loading import BlobReader
-from holdfast.checkpoint.read.restoring import snapshot_of
+from holdfast.checkpoint.read.loader import BlobReader
+from holdfast.checkpoint.read.snapshots import snapshot_of
 from holdfast.checkpoint.starts import expand, read_records
 from holdfast.checkpoint.store import (
     Commit,

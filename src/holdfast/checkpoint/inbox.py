@@ -14,8 +14,8 @@ from holdfast.checkpoint.codec.registry import checkpointable
 from holdfast.checkpoint.format.changes import Asked
 from holdfast.checkpoint.format.record import plain_form, stored_form
 from holdfast.checkpoint.ownership import is_driven
-from holdfast.checkpoint.read.loading import BlobReader, LatestManifests
-from holdfast.checkpoint.read.restoring import request_of
+from holdfast.checkpoint.read.loader import BlobReader, LatestManifests
+from holdfast.checkpoint.read.snapshots import request_of
 from holdfast.checkpoint.store import Commit, Expected, Head, Letter, Store
 from holdfast.checkpoint.values import Encoded, Encoder, class_of
 from holdfast.engine.answers import already_answered, check_answer

@@ -20,7 +20,7 @@ from holdfast.checkpoint.format.changes import Part, Ref
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.read.catalog import RunCatalog
-from holdfast.checkpoint.read.loading import load
+from holdfast.checkpoint.read.loader import load
 from holdfast.checkpoint.read.retry import steadily
 from holdfast.checkpoint.store import Depth
 from holdfast.checkpoint.threads import reading_threads

@@ -23,7 +23,7 @@ from holdfast.checkpoint.journal import sizes_in_note
 from holdfast.checkpoint.ownership import is_driven
 from holdfast.checkpoint.progress import Progress
 from holdfast.checkpoint.read.catalog import RunCatalog
-from holdfast.checkpoint.read.loading import BlobReader, changes_of, keyframe_of, load, whole
+from holdfast.checkpoint.read.loader import BlobReader, changes_of, keyframe_of, load, whole
 from holdfast.checkpoint.read.retry import steadily
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.starts import Departure, expand, read_records, seq_of_carrier, tag_checkpoint

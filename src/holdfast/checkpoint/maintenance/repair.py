@@ -17,7 +17,7 @@ from holdfast.checkpoint.maintenance.prune import make_keyframe
 from holdfast.checkpoint.maintenance.verify import LOOKS, heads_of, verify_runs, verify_store
 from holdfast.checkpoint.ownership import is_driven
 from holdfast.checkpoint.progress import Progress, Steps
-from holdfast.checkpoint.read.loading import (
+from holdfast.checkpoint.read.loader import (
     BlobReader,
     changes_of,
     fold_one,
@@ -26,7 +26,7 @@ from holdfast.checkpoint.read.loading import (
     lineage,
     whole,
 )
-from holdfast.checkpoint.read.paging import UnreadableRecord, each_record
+from holdfast.checkpoint.read.pages import UnreadableRecord, each_record
 from holdfast.checkpoint.starts import collapse
 from holdfast.checkpoint.store import (
     Blob,

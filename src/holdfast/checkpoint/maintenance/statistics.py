@@ -16,7 +16,7 @@ from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.record import corrupt, elsewhere, plain_form, read_header, unseal_keyframe
 from holdfast.checkpoint.info import Cause
 from holdfast.checkpoint.progress import Progress
-from holdfast.checkpoint.read.loading import BlobReader, load
+from holdfast.checkpoint.read.loader import BlobReader, load
 from holdfast.checkpoint.read.retry import steadily
 from holdfast.checkpoint.starts import expand
 from holdfast.checkpoint.store import Depth, Head, Record, RunQuery, Store

@@ -15,7 +15,7 @@ from holdfast.checkpoint.info import Header
 from holdfast.checkpoint.journal import done_by, sizes_in_note
 from holdfast.checkpoint.maintenance.problems import LostValue, Problem, VerifyReport
 from holdfast.checkpoint.progress import Progress, Steps
-from holdfast.checkpoint.read.loading import (
+from holdfast.checkpoint.read.loader import (
     WHAT_NOW,
     BlobReader,
     changes_of,
@@ -24,7 +24,7 @@ from holdfast.checkpoint.read.loading import (
     load,
     whole,
 )
-from holdfast.checkpoint.read.paging import UnreadableRecord, each_record
+from holdfast.checkpoint.read.pages import UnreadableRecord, each_record
 from holdfast.checkpoint.starts import find_checkpoint, read_records
 from holdfast.checkpoint.store import Depth, Head, Note, Record, RunQuery, Store
 from holdfast.checkpoint.write.bundles import unbundled

@@ -14,8 +14,8 @@ from holdfast.checkpoint.format.record import corrupt, info_of, read_header
 from holdfast.checkpoint.info import CheckpointInfo, microseconds, moment
 from holdfast.checkpoint.read.catalog import RunCatalog, kept_seqs
 from holdfast.checkpoint.read.listing import Listing, Reading
-from holdfast.checkpoint.read.loading import BlobReader, changes_of, is_whole, keyframe_of, load, whole
-from holdfast.checkpoint.read.paging import page_of
+from holdfast.checkpoint.read.loader import BlobReader, changes_of, is_whole, keyframe_of, load, whole
+from holdfast.checkpoint.read.pages import page_of
 from holdfast.checkpoint.read.retry import steadily
 from holdfast.checkpoint.starts import find_checkpoint, read_records
 from holdfast.checkpoint.store import Depth, Head, Record, RunQuery

@@ -12,7 +12,7 @@ from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.format.changes import Renames
 from holdfast.checkpoint.format.record import corrupt, info_of
 from holdfast.checkpoint.info import CheckpointInfo
-from holdfast.checkpoint.read.loading import BlobReader, changes_of, whole
+from holdfast.checkpoint.read.loader import BlobReader, changes_of, whole
 from holdfast.checkpoint.read.retry import steadily
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.starts import find_checkpoint, read_records, tag_checkpoint

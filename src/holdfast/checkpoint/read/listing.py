@@ -8,7 +8,7 @@ from typing import NamedTuple
 from holdfast.checkpoint.checkpoint import Checkpoint, ReadBlobs
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.record import read_header
-from holdfast.checkpoint.read.loading import fold_one, folded, lineage
+from holdfast.checkpoint.read.loader import fold_one, folded, lineage
 from holdfast.checkpoint.store import Depth, Record
 from holdfast.checkpoint.values import BlobSource, Encoder
 from holdfast.ids import CheckpointId

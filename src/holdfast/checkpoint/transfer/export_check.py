@@ -15,7 +15,7 @@ from holdfast.checkpoint.format.record import corrupt, elsewhere, plain_form, re
 from holdfast.checkpoint.journal import sizes_in_note
 from holdfast.checkpoint.maintenance.verify import verify_runs
 from holdfast.checkpoint.progress import Steps, run_in_thread
-from holdfast.checkpoint.read.loading import BlobReader, whole
+from holdfast.checkpoint.read.loader import BlobReader, whole
 from holdfast.checkpoint.store import Depth, Head, Letter, Note, Record, Store
 from holdfast.checkpoint.transfer.export_file import ExportReader
 from holdfast.checkpoint.transfer.export_frames import DIGEST

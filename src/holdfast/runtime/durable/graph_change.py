@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.renames import Namer
 from holdfast.checkpoint.journal import Contents
-from holdfast.checkpoint.read.loading import BlobReader, Loaded
+from holdfast.checkpoint.read.loader import BlobReader, Loaded
 from holdfast.checkpoint.values import Encoder, restored
 from holdfast.engine.message import Delivery, Request
 from holdfast.engine.snapshot import BufferKey, Snapshot

@@ -13,7 +13,7 @@ from holdfast.checkpoint.inbox import (
     leave_answers,
     read_letter,
 )
-from holdfast.checkpoint.read.loading import BlobReader
+from holdfast.checkpoint.read.loader import BlobReader
 from holdfast.checkpoint.write.log import RunLog
 from holdfast.engine.answers import already_answered
 from holdfast.engine.value import Value

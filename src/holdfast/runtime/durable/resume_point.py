@@ -10,8 +10,8 @@ from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.renames import rename, renames_of
 from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase
 from holdfast.checkpoint.journal import Contents, read_journal
-from holdfast.checkpoint.read.loading import BlobReader, Loaded
-from holdfast.checkpoint.read.restoring import snapshot_of
+from holdfast.checkpoint.read.loader import BlobReader, Loaded
+from holdfast.checkpoint.read.snapshots import snapshot_of
 from holdfast.checkpoint.starts import find_checkpoint
 from holdfast.checkpoint.storage import CheckpointStorage
 from holdfast.checkpoint.store import Head

@@ -18,7 +18,7 @@ from holdfast.checkpoint.ownership import (
     this_process,
     wait_for_release,
 )
-from holdfast.checkpoint.read.loading import Loaded
+from holdfast.checkpoint.read.loader import Loaded
 from holdfast.checkpoint.read.retry import steadily
 from holdfast.checkpoint.storage import CheckpointStorage
 from holdfast.checkpoint.store import Commit, Expected, Head, Store
