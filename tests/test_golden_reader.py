@@ -137,25 +137,43 @@ def test_a_rename_keeps_what_a_run_holds(store: Path) -> None:
     assert re.sub(fingerprint, "", before) == re.sub(fingerprint, "", after)
 
 
-def test_the_reader_passes_over_files_that_were_emptied_and_no_other(tmp_path: Path) -> None:
+def lines_of(directory: Path, run: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (directory / "runs" / f"{run}.jsonl").read_bytes().splitlines()]
+
+
+def write_lines(directory: Path, run: str, lines: list[dict[str, Any]]) -> None:
+    """Write the file of a run with checksums that are right."""
+    content = b""
+    for line in lines:
+        line["at"] = len(content)
+        rest = {key: value for key, value in line.items() if key != "sum"}
+        summed = json.dumps(rest, ensure_ascii=False, separators=(",", ":")).encode()[1:]
+        checksum = reader.sum_of(lines[0]["file"] if content else "", summed)
+        content += b'{"sum":"%s",%s\n' % (checksum.encode(), summed)
+    (directory / "runs" / f"{run}.jsonl").write_bytes(content)
+
+
+def test_the_reader_passes_over_a_last_line_that_is_not_complete_and_no_other(tmp_path: Path) -> None:
     _, directory = make.copied(tmp_path)
-    emptied = [file for file in directory.rglob("*.json") if not file.stat().st_size]
-    assert emptied
-    assert {file.parent.name for file in emptied} >= {"journaled", "renamed"}
-    for name in ("00000004-0.json", "00000006-0.json"):  # with records, and the last
-        file = directory / "runs" / "failed" / name
-        content = file.read_bytes() if file.exists() else b""
-        file.write_bytes(b"")
-        with pytest.raises(reader.Broken, match="is empty"):
+    file = directory / "runs" / "failed.jsonl"
+    content = file.read_bytes()
+    for torn in (content.splitlines()[-1][:200], bytes(50) + b"\n"):
+        file.write_bytes(content + torn)
+        assert make.expected(directory) == EXPECTED[""]
+    middle = content.index(b"\n") + 300
+    for broken in (content[:middle] + bytes(9) + content[middle + 9 :], content[:-2] + b"]\n"):
+        file.write_bytes(broken)
+        with pytest.raises(reader.Broken, match=r"failed\.jsonl: "):
             reader.read(directory)
-        file.write_bytes(content) if content else file.unlink()
-    assert make.expected(directory) == EXPECTED[""]
 
 
 def test_the_reader_notices_a_changed_record(tmp_path: Path) -> None:
     _, directory = make.copied(tmp_path)
-    commit = directory / "runs" / "fan-in" / "00000001-0.json"
-    commit.write_text(commit.read_text().replace('"$pack": 21', '"$pack": 22'))
+    file = directory / "runs" / "fan-in.jsonl"
+    file.write_text(file.read_text().replace('"$pack":21', '"$pack":22'))
+    with pytest.raises(reader.Broken, match="has a checksum that is not right"):
+        reader.read(directory)
+    write_lines(directory, "fan-in", lines_of(directory, "fan-in"))
     with pytest.raises(reader.Broken, match="is not what its id says"):
         reader.read(directory)
 
@@ -238,7 +256,7 @@ async def test_the_reader_finds_the_notes_and_letters_that_a_store_has(kind: str
     await store.commit(Commit(head(2), here, (record(2),), notes=notes[:1], taken=(everything[5][0],)))
     await compare(notes=1, letters=count - 3)
 
-    await store.commit(Commit(head(3), Expected(head(2).checkpoint_id, 1), (record(3),)))  # empties files
+    await store.commit(Commit(head(3), Expected(head(2).checkpoint_id, 1), (record(3),)))
     await compare(notes=0, letters=count - 3)
     assert [found.seq for found in reader.open_store(path).records(RUN)] == [1, 2, 3]
     await store.close()
@@ -272,16 +290,18 @@ async def test_bundles(tmp_path: Path, size: int) -> None:
 
 
 def test_all_that_removing_writes_is_there() -> None:
-    runs = make.STORES.directory / "runs"
-    newest = {
-        run: json.loads(max((runs / run).glob("*.json")).read_text())
-        for run in ("retained", "edited", "gone")
-    }
-    assert newest["retained"]["head"]["retention"] == "keep_last:2"
-    assert "base" in newest["retained"]
-    assert len(newest["edited"]["unsettled"]) == 4
-    assert newest["gone"]["gone"]
-    assert [len(file.name) for file in (runs / "again").glob("*.json")].count(len("1000000000001-0.json")) > 0
+    directory = make.STORES.directory
+    kept = lines_of(directory, "retained")
+    assert {line["kind"] for line in kept} == {"file", "kept", "state"}
+    assert any("tags" in line for line in kept)
+    assert kept[-1]["head"]["retention"] == "keep_last:2"
+    assert [line["kind"] for line in lines_of(directory, "edited")][-4:] == [
+        "tags",
+        "removal",
+        "tags",
+        "tags",
+    ]
+    assert lines_of(directory, "gone")[-1]["kind"] == "gone"
     found = EXPECTED[""]
     assert "gone" not in found
     tagged = {run for run, kept in found.items() if any(made["tags"] for made in kept["checkpoints"])}
@@ -289,14 +309,15 @@ def test_all_that_removing_writes_is_there() -> None:
     assert any(made["cut"] for made in found["retained"]["checkpoints"])
 
 
-@pytest.mark.parametrize("what", ["edits", "unsettled"])
-def test_the_reader_would_notice_what_it_does_not_apply(what: str, tmp_path: Path) -> None:
-    """Without what a removal says in the newest file the same records are not found."""
+@pytest.mark.parametrize(("what", "within"), [("removed", ""), ("tags", ""), ("keyframes", "body")])
+def test_the_reader_would_notice_what_it_does_not_apply(what: str, within: str, tmp_path: Path) -> None:
+    """Without what a line says of earlier ones the same records are not found."""
     _, directory = make.copied(tmp_path)
-    for file in (directory / "runs" / "edited").glob("*.json"):
-        content = file.read_text()
-        if content and what in (document := json.loads(content)):
-            file.write_text(json.dumps({key: value for key, value in document.items() if key != what}))
+    lines = lines_of(directory, "edited")
+    assert any(what in (line[within] if within else line) for line in lines)
+    for line in lines:
+        (line[within] if within else line).pop(what, None)
+    write_lines(directory, "edited", lines)
     try:
         found = make.expected(directory)
     except (reader.Broken, KeyError):

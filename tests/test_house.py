@@ -156,45 +156,12 @@ KNOWN: dict[Callable[[], Breaches], frozenset[str]] = {
     closets: frozenset(
         {
             "checkpoint.read.listing",
-            "stores.file.copying",
-            "stores.file.emptying",
         }
     ),
-    riddles: frozenset(
-        {
-            "stores.file.arrival",
-            "stores.file.blobs",
-            "stores.file.document",
-            "stores.file.edits",
-            "stores.file.folders",
-            "stores.file.hints",
-            "stores.file.inspecting",
-            "stores.file.items",
-            "stores.file.mending",
-            "stores.file.parts",
-            "stores.file.place",
-            "stores.file.publishing",
-            "stores.file.readable",
-            "stores.file.row",
-            "stores.file.run_folder",
-            "stores.file.standing",
-            "stores.file.store",
-            "stores.file.tidying",
-            "stores.file.tools",
-            "stores.file.waking",
-        }
-    ),
+    riddles: frozenset({}),
     gerunds: frozenset(
         {
             "checkpoint.read.listing",
-            "stores.file.copying",
-            "stores.file.emptying",
-            "stores.file.inspecting",
-            "stores.file.mending",
-            "stores.file.publishing",
-            "stores.file.standing",
-            "stores.file.tidying",
-            "stores.file.waking",
         }
     ),
 }

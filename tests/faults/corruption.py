@@ -11,13 +11,11 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from unittest.mock import patch
 
-from tests.support.corruption import DAMAGES, foreign, tried
+from tests.support.corruption import DAMAGES, foreign, syncing_nothing, tried
 from tests.support.corruption_bugs import PLANTED, planted
 from tests.support.corruption_world import fill, look, opened
 from tests.support.durable import ON_DISK
-from tests.support.parts import Disk
 
 
 async def campaign(
@@ -33,7 +31,7 @@ async def campaign(
     original = folder / "original"
     original.mkdir()
     async with opened(kind, original) as storage:
-        with patch.object(Disk, "_sync", lambda *_: None):
+        with syncing_nothing():
             await fill(storage)
         baseline = await look(storage)
         assert (await storage.verify()).problems == []

@@ -5,6 +5,7 @@ A child plants one in itself before it does anything; it is gone with the child.
 
 import asyncio
 import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,9 @@ from holdfast import CheckpointStorage, Host, Run, Store, Workflow
 from holdfast.errors import HeadMoved
 from holdfast.runtime.durable import stored_runs
 from holdfast.runtime.step.context import TurnContext
+from holdfast.stores.file import run_lock
+from holdfast.stores.file.line import LineDraft
+from holdfast.stores.file.line_file import LineFile
 from tests.support.durable import Wrapped, storage_at
 from tests.support.parts import Commit, Expected, Head, Left, Letter, Note, Recorder, RunId
 
@@ -184,6 +188,18 @@ def _hold_runs() -> None:
     Run.driven = driven  # type: ignore[method-assign]
 
 
+def _no_lock() -> None:
+    """Let several write to the file of a run at a time; each takes its time."""
+    genuine = LineFile.append
+
+    def append(self: LineFile, held: run_lock.HeldLock, draft: LineDraft) -> None:
+        time.sleep(0.02)
+        genuine(self, held, draft)
+
+    run_lock.try_lock = lambda handle: True
+    LineFile.append = append  # type: ignore[method-assign]
+
+
 _AROUND_STORE = {
     "hasty": Hasty,
     "no-journal": NoJournal,
@@ -202,6 +218,7 @@ _IN_PROCESS = {
     "forgets-runs": _forget_runs,
     "wakes-twice": _wake_twice,
     "holds-runs": _hold_runs,
+    "no-lock": _no_lock,
 }
 PLANTED = list(dict.fromkeys([*_AROUND_STORE, *_IN_PROCESS]))
 

@@ -37,7 +37,7 @@ from tests.support.repair_bugs import PLANTED, planted
 from tests.support.stepping import count_steps
 
 # Damages that leave something to be repaired; a damaged page does not.
-_KINDS = {"sqlite": ("row", "keyframe", "find", "row"), "file": ("commit", "head", "commit", "blob")}
+_KINDS = {"sqlite": ("row", "keyframe", "find", "row"), "file": ("lines", "head", "json", "blob")}
 _KILLS_EACH = 10
 
 
@@ -237,8 +237,8 @@ def killed(trial: Trial, ids: list[str], step: int | None, seconds: float) -> bo
         return not any(line.startswith("answer") for line in child.told)
 
 
-def campaign(kind: str, folder: Path, kills: int, seed: int, bug: str = "") -> int:
-    """How many repairs were killed; raises ``Wrong``."""
+def campaign(kind: str, folder: Path, kills: int, seed: int, bug: str = "", each_step: bool = False) -> int:
+    """How many repairs were killed; raises ``Wrong``. With ``each_step`` one is killed at each step that there is."""
     trial = Trial(kind, folder, bug)
     ids = trial.ask(fill)
     original = folder / "original"
@@ -249,9 +249,12 @@ def campaign(kind: str, folder: Path, kills: int, seed: int, bug: str = "") -> i
         trial.begin()
         whole, steps = trial.ask(repair, ids, None)
         many = min(_KILLS_EACH, kills - tried)
+        if each_step:
+            many = kills = steps
         for number in range(many):
-            timed = number % 3 == 2
+            timed = number % 3 == 2 and not each_step
             step = None if timed else 1 + (number * steps + chance.randrange(steps)) // many % steps
+            step = steps - number if each_step else step
             try:
                 done += killed(trial, ids, step, chance.uniform(0, 0.03) if timed else 0)
                 trial.ask(check, ids, before, whole)
@@ -269,6 +272,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0, help="the first one")
     parser.add_argument("--planted", choices=["", *PLANTED], default="")
+    parser.add_argument("--each-step", action="store_true", help="instead: one kill at each step of a repair")
     parser.add_argument("--driven", action="store_true", help="instead: beside a process that drives a run")
     given = parser.parse_args(arguments)
     warm_up()
@@ -277,7 +281,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if given.driven:
                 beside(given.store, Path(folder))
                 return 0
-            done = campaign(given.store, Path(folder), given.kills, given.seed, given.planted)
+            done = campaign(
+                given.store, Path(folder), given.kills, given.seed, given.planted, given.each_step
+            )
         except Wrong as wrong:
             print(f"WRONG: {wrong}")
             return 1

@@ -27,7 +27,12 @@ def test_any_system_call_may_be_the_last(store: str, quick_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("store", "planted", "act"),
-    [("sqlite", "no-transactions", "restore, "), ("file", "writes-in-place", "tag, ")],
+    [
+        ("sqlite", "no-transactions", "restore, "),
+        ("file", "writes-in-place", "run, "),
+        ("file", "rewrites-in-place", "retain, "),
+        ("file", "mark-first", "tag, "),
+    ],
 )
 def test_a_planted_bug_is_found(store: str, planted: str, act: str, quick_path: Path) -> None:
     code, said = play(quick_path, "call_kills", "--store", store, "--planted", planted, "--only", act)

@@ -37,6 +37,13 @@ def test_planted_store_that_ignores_the_token(store: str, tmp_path: Path) -> Non
     ), said
 
 
+def test_planted_file_store_without_locks(tmp_path: Path) -> None:
+    arguments = ["--store", "file", "--rounds", ROUNDS, "--processes", 1, "--planted", "no-lock"]
+    code, said = play(tmp_path, "hammer", *arguments)
+    assert code == 1, said
+    assert "WRONG: " in said
+
+
 def test_planted_store_that_takes_the_living_for_dead(tmp_path: Path) -> None:
     """Two drive the run at the same time then, but only one of them can commit."""
     code, said = play(tmp_path, "hammer", "--rounds", ROUNDS, "--processes", 1, "--planted", "nobody-lives")

@@ -22,6 +22,6 @@ def test_a_repair_can_be_killed(store: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("store", "planted"), [("sqlite", "two-transactions"), ("file", "puts-aside-first")])
 def test_a_planted_bug_is_found(store: str, planted: str, tmp_path: Path) -> None:
-    code, said = play(tmp_path, "repairs", "--store", store, "--planted", planted, "--kills", 10)
+    code, said = play(tmp_path, "repairs", "--store", store, "--planted", planted, "--each-step")
     assert code == 1, said
     assert "could be read before" in said

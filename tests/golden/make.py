@@ -10,7 +10,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,8 +25,9 @@ from holdfast.checkpoint.store import Depth
 from holdfast.checkpoint.write import log
 from holdfast.checkpoint.write import records as making
 from holdfast.ids import RunId
-from holdfast.stores.file import FileStore
-from holdfast.stores.file.tidying import Tidying
+from holdfast.stores.file import FileStore, run_file
+from holdfast.stores.file.line_file import LineFile
+from holdfast.stores.file.run_state import RunState
 from holdfast.stores.sqlite import SqliteStore
 from tests.golden import journals, reader, renames, workflows
 from tests.golden.kinds import KINDS
@@ -109,29 +110,29 @@ async def _retained(storage: CheckpointStorage) -> None:
     await tag_checkpoint(storage.store, run_id, made[3].seq, ("gold", "half a character \ud83d"))
     await tag_checkpoint(storage.store, run_id, made[6].seq, ("gold",))
     await tag_checkpoint(storage.store, run_id, made[-2].seq, ("gold",))
-    await storage.prune(run_id="retained")
+    with patch.object(run_file, "_WASTE", 0), patch.object(RunState, "live_bytes", lambda self: 0):
+        await storage.prune(run_id="retained")  # its file is written anew
 
 
 async def _edited(storage: CheckpointStorage) -> None:
-    """A run that was tagged and lost checkpoints, by processes that died before they carried that out."""
+    """A run that was tagged and lost checkpoints: its file still has them, and lines that say so."""
     result = await workflows.approval().run(KINDS["dataclass"], run_id="edited", storage=storage)
     await result.respond({"Approve.1.1": {"approved": True}, "number": None})
     made = await storage.list_checkpoints(run_id="edited")
-    with patch.object(Tidying, "settle", lambda self: None):
-        await storage.tag(made[0], "first")
-        await storage.delete(made[1])
-        await storage.tag(made[2], "first")
-        await storage.untag(made[0])
+    await storage.tag(made[0], "first")
+    await storage.delete(made[1])
+    await storage.tag(made[2], "first")
+    await storage.untag(made[0])
 
 
 async def _removed(storage: CheckpointStorage) -> None:
-    """Runs that were removed by a process that died over it: one that is gone, and one that began again."""
-    with patch.object(Tidying, "clear", lambda self: self._row.forget()):
-        for run_id in ("gone", "again"):
-            await workflows.joining().run(1, run_id=run_id, storage=storage)
-            await storage.tag((await storage.list_checkpoints(run_id=run_id))[0], "old")
+    """Runs that were removed: one by a process that died over it, and one that began again."""
+    for run_id in ("gone", "again"):
+        await workflows.joining().run(1, run_id=run_id, storage=storage)
+        await storage.tag((await storage.list_checkpoints(run_id=run_id))[0], "old")
+        with patch.object(LineFile, "remove", lambda *_: None) if run_id == "gone" else nullcontext():
             await storage.delete_run(run_id)
-        await workflows.joining().run(2, run_id="again", storage=storage)
+    await workflows.joining().run(2, run_id="again", storage=storage)
 
 
 async def _nested(storage: CheckpointStorage) -> None:
@@ -307,8 +308,10 @@ async def _make(stores: Stores) -> None:
         with named_owners():
             await fill(CheckpointStorage(first))
             await fill_namespace(CheckpointStorage(second))
-    for unneeded in (*directory.rglob("ids"), directory / "temp", directory / "locks"):
-        shutil.rmtree(unneeded)  # links that are only hints, an empty folder, and what nobody holds any more
+    for unneeded in (*directory.rglob("waking"), directory / "temp", directory / "locks"):
+        shutil.rmtree(unneeded)  # hints, an empty folder, and what nobody holds any more
+    for index in directory.rglob("index.db*"):
+        index.unlink()
 
 
 def copy(stores: Stores, to: Stores) -> Stores:

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -149,134 +148,120 @@ def _check_seal(seal: int, sealed: bytes, what: str) -> None:
         raise Broken(f"{what} has a seal that is not right")
 
 
-def _check_file(commit: dict[str, Any], path: Path) -> None:
-    """A file whose seals are right."""
-    sealed = {
-        key: [item["seal"] for item in part] if key in ("records", "notes", "letters") else part
-        for key, part in commit.items()
-        if key != "seal"
-    }
-    _check_seal(commit["seal"], json.dumps(sealed, sort_keys=True, separators=(",", ":")).encode(), str(path))
-    for record in commit["records"]:
-        cut = record["keyframe"]["cut"] if "keyframe" in record else None
-        tags = [_shown_text(tag).encode("utf-8", "surrogatepass") for tag in record.get("tags", [])]
-        parts = [record["checkpoint_id"].encode(), record["seq"], record["new_bytes"], tags, cut]
-        _check_seal(record["seal"], ormsgpack.packb(parts), f"checkpoint {record['checkpoint_id']}")
-    run_id = commit["head"]["run_id"].encode()
-    for kind in ("note", "letter"):
-        for item in commit.get(f"{kind}s", []):
-            key, data = _shown_keyed(item)
-            parts = [run_id, kind, key.encode("utf-8", "surrogatepass"), data, 0]
-            _check_seal(item["seal"], ormsgpack.packb(parts), f"{kind} {key}")
-
-
 def _directory(path: Path, namespace: str) -> Store:
     said = json.loads((path / "store.json").read_bytes())
     _check_version(said["major"], said["features"])
     base = path / "namespaces" / file_name(namespace) if namespace else path
-    commits: dict[str, list[dict[str, Any]]] = {}
-    shown: dict[str, dict[int, dict[str, Any]]] = {}
-    for folder in (base / "runs").iterdir():
-        row, kept = _commits(folder)
-        if not row:  # a run that was removed
+    runs = {}
+    for file in (base / "runs").glob("*.jsonl"):
+        lines = RunLines(namespace)
+        lines.read(file)
+        if lines.head is None:  # a run that was removed, or one that never began
             continue
-        run = row[-1]["head"]["run_id"]
-        if folder.name != file_name(run):
-            raise Broken(f"{folder} holds run {run}")
-        commits[run] = row
-        shown[run] = _edited(row, kept)
-    heads = {run: {"retention": "", "waiting_for": "", **read[-1]["head"]} for run, read in commits.items()}
+        run = lines.head["run_id"]
+        if file.stem != file_name(run):
+            raise Broken(f"{file} holds run {run}")
+        runs[run] = lines
+    heads = {run: lines.head for run, lines in runs.items() if lines.head is not None}
 
     def records(run: str) -> list[Record]:
-        return [_shown_record(record) for _, record in sorted(shown[run].items())]
+        return [record for _, record in sorted(runs[run].records.items())]
 
     def blob(family: str, digest: bytes) -> bytes:
         return (base / "blobs" / file_name(family) / digest.hex()).read_bytes()
 
-    def letters(run: str) -> list[Keyed]:
-        return [_shown_keyed(letter) for letter in commits[run][-1].get("letters", [])]
-
     ordered = sorted(heads.items(), key=lambda item: (item[1]["created"], item[0]))
-    return Store(dict(ordered), records, blob, lambda run: _notes(commits[run]), letters)
-
-
-_LIFE = 10**12
-
-
-def _commits(folder: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """What stands in the commits of a run, without those that were emptied; and in those that are only kept."""
-    names: dict[tuple[int, int], str] = {}
-    kept: dict[tuple[int, int], str] = {}
-    for file in folder.iterdir():
-        if match := re.fullmatch(r"(\d{8,})-(\d+)(\.kept)?\.json", file.name):
-            (kept if match[3] else names)[int(match[1]), int(match[2])] = file.name
-    newest = max(names)
-    life = newest[0] // _LIFE
-    last = json.loads((folder / names[newest]).read_bytes() or b"{}")
-    if last.get("gone"):
-        return [], []
-    base = tuple(map(int, last["base"].split("-"))) if "base" in last else (0, 0)
-    commits = []
-    for (seq, number), name in sorted(names.items()):
-        content = (folder / name).read_bytes()
-        if seq // _LIFE < life:  # of a run that was removed
-            continue
-        if content:
-            commit = json.loads(content)
-            _check_file(commit, folder / name)
-            commits.append({**commit, "place": f"{seq:08}-{number}"})
-        elif (seq, number + 1) not in names and (seq, number) >= base:
-            raise Broken(f"{folder / name} is empty")
-    alive = [name for (seq, _), name in sorted(kept.items()) if seq // _LIFE == life]
-    return commits, [json.loads((folder / name).read_bytes()) for name in alive]
-
-
-def _edited(row: list[dict[str, Any]], kept: list[dict[str, Any]]) -> dict[int, dict[str, Any]]:
-    """The records of a run by seq, after the edits that may not be carried out yet."""
-    records = {record["seq"]: record for commit in (*kept, *row) for record in commit["records"]}
-    unsettled = row[-1].get("unsettled", [])
-    for commit in row:
-        if commit["place"] not in unsettled:
-            continue
-        edits = commit["edits"]  # one that is not in the row was carried out
-        for first, last in edits.get("removed", []):
-            for seq in range(first, last + 1):
-                records.pop(seq, None)
-        for name, value in (("keyframes", "keyframe"), ("tags", "tags")):
-            for edit in edits.get(name, []):
-                if edit["seq"] in records:
-                    records[edit["seq"]] = {**records[edit["seq"]], value: edit[value]}
-    return records
-
-
-def _notes(commits: list[dict[str, Any]]) -> list[Keyed]:
-    """The notes since the head came to its checkpoint."""
-    later = list(takewhile(lambda commit: not _moved(commit), reversed(commits)))
-    found: dict[str, Keyed] = {}
-    for commit in commits[-len(later) - 1 :]:
-        for shown in commit.get("notes", []):
-            note = _shown_keyed(shown)
-            found[note.key] = note
-    return list(found.values())
-
-
-def _moved(commit: dict[str, Any]) -> bool:
-    before = commit["expected"]
-    return before is None or before["checkpoint_id"] != commit["head"]["checkpoint_id"]
-
-
-def _shown_text(shown: Any) -> str:
-    return (
-        shown
-        if isinstance(shown, str)
-        else base64.b64decode(shown["base64"]).decode("utf-8", "surrogatepass")
+    return Store(
+        dict(ordered),
+        records,
+        blob,
+        lambda run: list(runs[run].notes.values()),
+        lambda run: list(runs[run].letters.values()),
     )
 
 
+_LINE = re.compile(rb'\{"sum":"([0-9a-f]{16})",("at":(\d+),.*\})\n', re.DOTALL)
+
+
+def sum_of(file_id: str, summed: bytes) -> str:
+    """The checksum of a line: of the id of its file, and of all that stands behind the checksum."""
+    return blake3(file_id.encode() + summed).hexdigest()[:16]
+
+
+class RunLines:
+    """A run as the lines of its file say, one after the other."""
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+        self._clear()
+
+    def _clear(self) -> None:
+        self.head: dict[str, Any] | None = None
+        self.records: dict[int, Record] = {}
+        self.notes: dict[str, Keyed] = {}
+        self.letters: dict[str, Keyed] = {}
+
+    def read(self, file: Path) -> None:
+        """Take in all lines; a last one that was never complete is passed over."""
+        file_id, offset = "", 0
+        for line in file.read_bytes().splitlines(keepends=True):
+            found = _LINE.fullmatch(line)
+            if not found or int(found[3]) != offset or sum_of(file_id, found[2]) != found[1].decode():
+                if line[-1:] != b"\n" or b"\0" in line:
+                    break
+                raise Broken(f"{file}: the line at {offset} has a checksum that is not right")
+            said = json.loads(line)
+            if not offset:
+                if (said["kind"], said["namespace"]) != ("file", self._namespace):
+                    raise Broken(f"{file} does not say what it is")
+                file_id = said["file"]
+            self._take(said)
+            offset += len(line)
+        if offset != file.stat().st_size and b"\n" in file.read_bytes()[offset:-1]:
+            raise Broken(f"{file}: lines follow one that is not complete")
+
+    def _take(self, said: dict[str, Any]) -> None:
+        body = said["body"]
+        if "head" in said:
+            head = {key: _meant(value) for key, value in said["head"].items() if key[:1] != "#"}
+            if self.head is None or self.head["checkpoint_id"] != head["checkpoint_id"]:
+                self.notes = {}
+            self.head = head
+        for shown in body.get("records", []):
+            self.records[shown["seq"]] = _shown_record(shown)
+        if {str(record["seq"]): record["checkpoint_id"] for record in body.get("records", [])} != said.get(
+            "ids", {}
+        ):
+            raise Broken("the ids of a line are not those of its records")
+        for shown in body.get("notes", []):
+            note = _shown_keyed(shown)
+            self.notes[note.key] = note
+        for shown in body.get("letters", []):
+            letter = _shown_keyed(shown)
+            self.letters[letter.key] = letter
+        for key in said.get("taken", []):
+            self.letters.pop(_meant(key), None)
+        for seq, tags in said.get("tags", {}).items():
+            self._replace(int(seq), tags=tuple(map(_meant, tags)))
+        for seq, frame in body.get("keyframes", {}).items():
+            self._replace(int(seq), keyframe=_shown_keyframe(frame))
+        for seq in said.get("removed", []):
+            self.records.pop(seq, None)
+        if said["kind"] == "gone":
+            self._clear()
+        elif "head" in said and len(self.letters) != said.get("inbox", 0):
+            raise Broken("a line says that another number of letters waits")
+
+    def _replace(self, seq: int, **parts: Any) -> None:
+        if seq in self.records:
+            self.records[seq] = self.records[seq]._replace(**parts)
+
+
 def _shown_keyed(shown: dict[str, Any]) -> Keyed:
-    packed = "data_packed" in shown
-    key = _shown_text(shown["key"])
-    return Keyed(key, packed_from(shown["data_packed"]) if packed else _shown_part(shown, "data"))
+    key = _meant(shown["key"])
+    if "packed" in shown or "packed_base64" in shown:
+        return Keyed(key, _shown_packed(shown, "packed"))
+    return Keyed(key, _shown_part(shown, "data"))
 
 
 def _shown_record(shown: dict[str, Any]) -> Record:
@@ -284,14 +269,19 @@ def _shown_record(shown: dict[str, Any]) -> Record:
     return Record(
         shown["checkpoint_id"],
         shown["seq"],
-        packed_from(shown["header"]) if "header" in shown else base64.b64decode(shown["header_base64"]),
+        _shown_packed(shown, "header"),
         _shown_part(shown, "changes"),
         _shown_part(shown, "values"),
-        None
-        if frame is None
-        else (frame["cut"], _shown_part(frame, "changes"), _shown_part(frame, "values")),
-        tuple(map(_shown_text, shown.get("tags", []))),
+        None if frame is None else _shown_keyframe(frame),
     )
+
+
+def _shown_keyframe(shown: dict[str, Any]) -> tuple[bool, bytes, bytes]:
+    return shown["cut"], _shown_part(shown, "changes"), _shown_part(shown, "values")
+
+
+def _shown_packed(shown: dict[str, Any], name: str) -> bytes:
+    return packed_from(shown[name]) if name in shown else base64.b64decode(shown[f"{name}_base64"])
 
 
 def _shown_part(shown: dict[str, Any], name: str) -> bytes:
@@ -323,8 +313,8 @@ def _meant(shown: Any) -> Any:
             return base64.b64decode(text)
         case [("$ext", [code, inner])]:
             return ormsgpack.Ext(code, _meant(inner))
-        case [("$int", digits)]:
-            return int(digits)
+        case [("$text", text)]:
+            return base64.b64decode(text).decode("utf-8", "surrogatepass")
         case [("$float", text)]:
             return struct.unpack(">d", bytes.fromhex(text))[0] if len(text) == 16 else float(text)
         case [("$map", pairs)]:

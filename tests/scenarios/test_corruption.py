@@ -67,9 +67,11 @@ async def test_calls_on_odd_storages_raise_errors_of_ours(tmp_path: Path) -> Non
         execute(folder / "runs.db", *statements)
         assert (what, await judge("sqlite", folder)) == (what, [])
 
-    for file in (tmp_path / "file" / "runs" / "runs" / "grown").glob("*.json"):
-        said = json.loads(file.read_bytes() or b"{}")
-        for record in said.get("records", ()):
+    file = tmp_path / "file" / "runs" / "runs" / "grown.jsonl"
+    lines = [json.loads(line) for line in file.read_bytes().splitlines()]
+    for line in lines:
+        for record in line["body"].get("records", ()):
             record["checkpoint_id"] = "x" + record["checkpoint_id"][1:]
-        file.write_text(json.dumps(said))
+    texts = [json.dumps(line, ensure_ascii=False, separators=(",", ":")) for line in lines]
+    file.write_text("\n".join(texts) + "\n")
     assert await judge("file", tmp_path / "file") == []

@@ -125,7 +125,7 @@ def syncs_of_each(
     return (more - less) / (many - few)
 
 
-SYNCS_OF_A_COMMIT = {"sqlite": 1, "file": 2}
+SYNCS_OF_A_COMMIT = {"sqlite": 1, "file": 1}
 
 
 @pytest.mark.parametrize("kind", ON_DISK)

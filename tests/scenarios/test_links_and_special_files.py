@@ -59,7 +59,7 @@ def victim(tmp_path: Path) -> Path:
     """Folders and files of somebody else, all of them old."""
     victim = tmp_path / "elsewhere"
     (victim / "photos.tmp" / "2020").mkdir(parents=True)
-    for name in ("thesis.tex", "thesis.tmp", "photos.tmp/2020/a.jpg", "00000001-0.json", "c" * 64):
+    for name in ("thesis.tex", "thesis.tmp", "photos.tmp/2020/a.jpg", "a.jsonl", "c" * 64):
         (victim / name).write_text("precious")
     for path in [*victim.rglob("*"), victim]:
         os.utime(path, (OLD, OLD))
@@ -75,16 +75,8 @@ def everything(folder: Path) -> dict[str, object]:
 
 FOLDERS = {
     "file": [
-        *(
-            "runs/temp",
-            "runs/runs",
-            "runs/runs/a",
-            "runs/blobs",
-            "runs/blobs/a",
-            "runs/ids",
-            "runs/ids/newest",
-        ),
-        *("runs/waking", "runs/locks", "runs/owners", "runs/removing", "runs/mending", "runs/damaged"),
+        *("runs/temp", "runs/runs", "runs/blobs", "runs/blobs/a"),
+        *("runs/waking", "runs/locks", "runs/owners", "runs/damaged"),
     ],
     "sqlite": [
         *("runs.db-blobs", "runs.db-blobs/.temp", "runs.db-blobs/namespace-*", "runs.db-blobs/namespace-*/a"),
@@ -122,11 +114,12 @@ async def test_a_link_in_place_of_a_folder(tmp_path: Path, victim: Path, kind: s
 FILES = {
     "file": {
         "runs/store.json": ["pipe", "device"],
-        "runs/runs/a/0*.json": ["pipe", "folder", "socket", "device", "huge"],
+        "runs/runs/a.jsonl": ["pipe", "folder", "socket", "device", "huge", "elsewhere"],
         "runs/runs/odd": ["huge"],
+        "runs/runs/odd.jsonl": ["pipe", "huge", "elsewhere"],
         "runs/blobs/a/*": ["pipe", "device", "huge"],
-        "runs/ids/[0-9a-f]/*": ["device", "elsewhere"],
-        "runs/ids/newest/a": ["elsewhere"],
+        "runs/index.db": ["pipe", "device", "folder", "elsewhere"],
+        "runs/waking/00000000000000000000-a": ["pipe", "elsewhere"],
         "runs/locks/a.run": ["pipe", "elsewhere"],
         "runs/locks/a.blobs": ["elsewhere"],
         "runs/temp/odd.tmp": ["pipe"],

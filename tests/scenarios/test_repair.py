@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast import (
+    CheckpointCorrupt,
     CheckpointStorage,
     Executor,
     FileCheckpointStorage,
@@ -25,7 +26,7 @@ from holdfast import (
     WrongType,
     handler,
 )
-from tests.support.corruption_world import failing, limits
+from tests.support.corruption_world import asking, failing, limits
 from tests.support.durable import ON_DISK, storage_at
 from tests.support.durable_damage import FileDamage, SqliteDamage, damage_of
 from tests.support.fault_processes import play
@@ -303,9 +304,40 @@ async def test_a_torn_file_gives_no_stale_advice(tmp_path: Path) -> None:
     damage.tear(8)
     async with storage_at("file", tmp_path) as storage:
         text = str(await storage.repair())
-        assert "00000007-0.json was put aside: " in text
+        assert "the head in a.jsonl was made anew: " in text
         assert "storage.repair" not in text
         assert "backup" not in text
+
+
+async def test_a_damaged_line_with_letters_or_notes_is_not_passed_over(tmp_path: Path) -> None:
+    """Without them effects would be repeated, or an answer lost: nobody goes on before a repair says so."""
+    async with limits(), storage_at("file", tmp_path) as storage:
+        with suppress(HoldfastError):
+            await failing().run("x", run_id="failed", storage=storage)
+        await asking().run("go", run_id="asks", storage=storage)
+        for request_id in ("one", "two"):
+            await storage.respond("asks", {request_id: "yes"})
+    for run_id, member in (("failed", b'"noted"'), ("asks", b'"left"')):
+        damage = damage_of("file", tmp_path, run_id)
+        assert isinstance(damage, FileDamage)
+        content = damage.path.read_bytes()
+        place = content.index(member)
+        assert b"\n" in content[place:-1]
+        damage.path.write_bytes(content[:place] + b"?" + content[place + 1 :])
+    async with storage_at("file", tmp_path) as storage:
+        for resumed in (
+            failing().resume(run_id="failed", storage=storage),
+            storage.respond("asks", {"one": "no"}),
+        ):
+            with pytest.raises(CheckpointCorrupt, match=r"is damaged: line \d+ is not what was written"):
+                await resumed
+        assert {problem.run_id for problem in (await storage.verify()).problems} == {"failed", "asks"}
+        report = await storage.repair()
+        assert {repair.run_id for repair in report.losses} == {"failed", "asks"}
+        assert (await storage.verify()).ok
+        await storage.respond("asks", {"one": "yes", "two": "no"})
+        run = await asking().resume(run_id="asks", storage=storage)
+        assert len((await run.wait_for_completion()).outputs) == 2
 
 
 # -- what is given ---------------------------------------------------------------------------------

@@ -175,7 +175,7 @@ async def test_what_a_killed_import_left_is_swept_up(tmp_path: Path) -> None:
     """A run of many checkpoints is a folder before it is renamed; nobody has locked that of a process that died."""
     temp = tmp_path / "file.store" / "temp"
     (temp / "dead.tmp").mkdir(parents=True)
-    (temp / "dead.tmp" / "00000001-0.json").write_text("{}")
+    (temp / "dead.tmp" / "r.jsonl").write_text("{}")
     living = Disk(temp)
     folder = living.new_folder()
     storage = storage_of("file", tmp_path)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.stores.file import FileStore
 from holdfast.stores.sqlite import SqliteStore
 
 
@@ -18,5 +19,27 @@ def database(tmp_path: Path) -> Path:
 async def store(database: Path) -> AsyncIterator[SqliteStore]:
     """A SQLite store, closed after the test."""
     store = SqliteStore(database)
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """A directory for a file store, which is not there yet."""
+    return tmp_path / "store"
+
+
+@pytest.fixture
+async def files(directory: Path) -> AsyncIterator[FileStore]:
+    """A file store."""
+    store = FileStore(directory)
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def others(directory: Path) -> AsyncIterator[FileStore]:
+    """Another one on the same directory, as other processes have, which knows nothing yet."""
+    store = FileStore(directory)
     yield store
     await store.close()

@@ -1,25 +1,27 @@
-"""Small commits for the tests of the file store, and what they need to look at."""
+"""Small commits for the tests of the file store, and looks at its files."""
 
+import asyncio
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import ormsgpack
-import pytest
 
-from holdfast.checkpoint.store import Commit, Depth, Expected, Head, Letter, Note, Record
+from holdfast.checkpoint.store import Commit, Depth, Expected, Head, Keyframe, Letter, Note, Record, Removal
 from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId, RunId
-from holdfast.stores.file import FileStore, document
+from holdfast.stores.file import FileStore
+from holdfast.stores.file.directory import Directory
 
 ROOT = Path(__file__).parents[2]
 NOON = 1_750_075_200_000_000
 RUN = RunId("r1")
 EVERYTHING = 10**9
+CUT = Keyframe(b"\x00\x90", b"", cut=True)
 
 
 def checkpoint_id(run: str, seq: int) -> CheckpointId:
@@ -37,13 +39,13 @@ def head(run: RunId, seq: int, **fields: Any) -> Head:
     return plain._replace(**fields)
 
 
-def at(run: RunId, seq: int) -> Expected | None:
-    return Expected(checkpoint_id(run, seq), 1) if seq else None
-
-
 def standing(run: RunId, seq: int) -> Expected:
     """Where a run stands that has come so far."""
     return Expected(checkpoint_id(run, seq), 1)
+
+
+def at(run: RunId, seq: int) -> Expected | None:
+    return standing(run, seq) if seq else None
 
 
 def step(run: RunId, seq: int, **fields: Any) -> Commit:
@@ -61,11 +63,17 @@ def note(key: str) -> Note:
 
 
 def letters(*keys: str) -> list[Letter]:
-    return [Letter(key, b"letter " + key.encode()) for key in keys]
+    return [Letter(key, b"letter " + key.encode("utf-8", "surrogatepass")) for key in keys]
 
 
 def keys_of(found: Iterable[Note | Letter]) -> list[str]:
     return [one.key for one in found]
+
+
+def all_but(*kept: int, of: int, run: RunId = RUN) -> Removal:
+    """Remove all records before the one on which the run stands, but for some."""
+    gone = tuple(seq for seq in range(1, of) if seq not in kept)
+    return Removal(run, standing(run, of), gone, ((of, CUT),))
 
 
 async def write(store: FileStore, run: RunId, steps: int) -> None:
@@ -73,79 +81,58 @@ async def write(store: FileStore, run: RunId, steps: int) -> None:
         await store.commit(step(run, seq))
 
 
-async def fill(store: FileStore, steps: int) -> None:
-    """A run with two commits without records at each checkpoint but the last."""
-    for seq in range(1, steps + 1):
-        await store.commit(step(RUN, seq))
-        if seq < steps:
-            await store.commit(stay(RUN, seq, f"{seq}a"))
-            await store.commit(stay(RUN, seq, f"{seq}b", status=RunStatus.WAITING))
-
-
-async def seqs(store: FileStore, run: RunId, first: int = 1, last: int = EVERYTHING) -> list[int]:
+async def seqs(store: FileStore, run: RunId = RUN, first: int = 1, last: int = EVERYTHING) -> list[int]:
     return [found.seq for found in await store.records(run, first, last, Depth.HEADERS)]
 
 
-def failing(number: int) -> Callable[..., None]:
-    def fail(*args, **kwargs):
+async def everything(store: FileStore, run: RunId = RUN) -> tuple[Any, ...]:
+    """All that a store tells of a run."""
+    records = await store.records(run, 0, EVERYTHING, Depth.ALL)
+    return await store.head(run), records, await store.notes(run), await store.inbox(run)
+
+
+def failing(number: int) -> Callable[..., Any]:
+    def fail(*args: Any, **kwargs: Any) -> Any:
         raise OSError(number, os.strerror(number))
 
     return fail
-
-
-def recorded_reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of the files that are read from now on."""
-    names: list[str] = []
-    original = document.content_of
-
-    def content_of(path: Path) -> bytes:
-        names.append(f"{path.parent.name}/{path.name}")
-        return original(path)
-
-    monkeypatch.setattr(document, "content_of", content_of)
-    return names
-
-
-def before_publishing(store: FileStore, *actions: Callable[[], object]) -> None:
-    """Let something happen when this store has written a file and is about to give it its name, each time another."""
-    disk = store._folders.disk
-    publish, rest = disk.publish, list(actions)
-
-    def slow_publish(temp: Path, place: Path) -> None:
-        if rest:
-            rest.pop(0)()
-        publish(temp, place)
-
-    disk.publish = slow_publish  # type: ignore[method-assign]
 
 
 def tree(path: Path) -> list[str]:
     return sorted(str(file.relative_to(path)) for file in path.rglob("*") if not file.is_dir())
 
 
-def sizes(path: Path, run: str = "r1") -> dict[str, bool]:
-    """The commit files of a run, and whether anything is in them."""
-    return {
-        file.name.removesuffix(".json"): file.stat().st_size > 0
-        for file in sorted((path / "runs" / run).iterdir())
-    }
+def run_path(directory: Path, run: str = "r1") -> Path:
+    return directory / "runs" / f"{run}.jsonl"
 
 
-def content(path: Path, name: str, run: str = "r1") -> Any:
-    """What stands in a commit file, without seals."""
-    return _unsealed(json.loads((path / "runs" / run / f"{name}.json").read_text()))
+def lock_path(directory: Path, run: str = "r1") -> Path:
+    return directory / "locks" / f"{run}.run"
 
 
-def _unsealed(shown: Any) -> Any:
-    if isinstance(shown, list):
-        return [_unsealed(item) for item in shown]
-    if not isinstance(shown, dict):
-        return shown
-    return {
-        name: _unsealed(part)
-        for name, part in shown.items()
-        if name not in ("seal", "content", "journal", "place")
-    }
+def lines_of(directory: Path, run: str = "r1") -> list[Any]:
+    """What stands in the file of a run, as any reader of JSON sees it."""
+    return [json.loads(line) for line in run_path(directory, run).read_bytes().splitlines()]
+
+
+def opened(directory: Path) -> Directory:
+    """What another process has, without an event loop."""
+    other = Directory(directory, "")
+    other.open()
+    return other
+
+
+def doing(directory: str | Path, work: Callable[[FileStore], Awaitable[Any]]) -> Any:
+    """Do something with a store of its own, from a thread or a process that has no event loop."""
+
+    async def main() -> Any:
+        store = FileStore(directory)
+        try:
+            return await work(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(main())
 
 
 def child(module: str, function: str, *args: object) -> "subprocess.Popen[str]":

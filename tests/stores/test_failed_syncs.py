@@ -1,10 +1,7 @@
 """After a sync that failed nothing is told, or built on, that a power cut may take away; FileStore, and large blobs."""
 
-import asyncio
-import errno
-import os
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -12,26 +9,25 @@ from typing import Any
 import pytest
 
 from holdfast import FileCheckpointStorage, RunStatus
-from holdfast.checkpoint.store import Blob, Commit, Depth, Expected, Keyframe, Removal, RunQuery
+from holdfast.checkpoint.store import Blob, Commit, Depth, Removal, RunQuery
 from holdfast.errors import HeadMoved, StorageError
 from holdfast.ids import Digest, RunId
 from holdfast.stores.common.blob_files import BlobFiles
 from holdfast.stores.common.disk import Disk
-from holdfast.stores.common.locks import Locks
-from holdfast.stores.file import FileStore, arrival, publishing
-from holdfast.stores.file.publishing import Publishing
-from tests.stores.file_commits import RUN, checkpoint_id, failing, head, letters, record, stay, step
+from holdfast.stores.file import FileStore, run_file
+from holdfast.stores.file.line_file import LineFile
+from holdfast.stores.file.run_lock import HeldLock
+from tests.stores.file_commits import CUT, RUN, head, letters, record, standing, stay, step
 from tests.support.retained import assert_sound, counted, counting
 from tests.support.synced_only import SyncedOnly
 
 OTHER, WHOLE = RunId("r2"), RunId("whole")
-CUT = Keyframe(b"\x00\x90", b"", cut=True)
 BLOBS = (Blob(Digest(b"1" * 32), b"one"), Blob(Digest(b"2" * 32), b"two"))
 RUNS = (RUN, OTHER, WHOLE)
 
 
 def _removal() -> Removal:
-    return Removal(RUN, Expected(checkpoint_id(RUN, 4), 1), (1, 2), ((4, CUT),))
+    return Removal(RUN, standing(RUN, 4), (1, 2), ((4, CUT),))
 
 
 def _whole() -> Commit:
@@ -50,7 +46,7 @@ WORK: list[Callable[[FileStore], Awaitable[Any]]] = [
     lambda store: store.remove(_removal()),
     lambda store: store.commit(step(RUN, 5)),
     lambda store: store.commit(_whole()),
-    lambda store: store.remove_run(OTHER, Expected(checkpoint_id(OTHER, 1), 1)),
+    lambda store: store.remove_run(OTHER, standing(OTHER, 1)),
     lambda store: store.commit(step(RUN, 6)),
     lambda store: store.commit(step(RUN, 7)),
 ]
@@ -88,8 +84,12 @@ async def play(disk: SyncedOnly, place: Path, anew: bool) -> None:
                     await store.close()
                     store = FileStore(disk.folder / "store")
                 await check(store, disk, place / "at once")
-                await again(store, work)
+                for _ in range(2):
+                    with suppress(StorageError):
+                        await again(store, work)
+                        break
         await check(store, disk, place / "in the end")
+        assert (await store.head(RUN), await store.head(OTHER)) == (head(RUN, 7), None)
     finally:
         await store.close()
         disk.close()
@@ -97,7 +97,10 @@ async def play(disk: SyncedOnly, place: Path, anew: bool) -> None:
 
 async def check(store: FileStore, disk: SyncedOnly, place: Path) -> None:
     """See that a power cut now would leave all that the store tells."""
-    expected = await told(store)
+    try:
+        expected = await told(store)
+    except StorageError:  # the second sync fails in turn
+        expected = await told(store)
     after = FileStore(disk.after_power_cut(place) / "store")
     try:
         assert await told(after) == expected
@@ -110,21 +113,25 @@ async def check(store: FileStore, disk: SyncedOnly, place: Path) -> None:
 
 
 async def play_all(folder: Path, patch: pytest.MonkeyPatch, first: int = 1) -> int:
-    """Let each sync from the ``first`` on fail once, all that is lost by it but for some; how many there are."""
-    patch.setattr(arrival, "MANY", 2)
+    """Let each sync from the ``first`` on fail, all that is lost by it but for some; how many there are.
+
+    Every third time the one behind it fails as well, by which a line that failed was to be taken back.
+    """
+    patch.setattr(run_file, "_MANY", 2)
+    patch.setattr(run_file, "_WASTE", 0)
     number = first - 1
     while True:
         number += 1
         (place := folder / str(number) / "disk").mkdir(parents=True)
         with patch.context() as patched:
-            disk = SyncedOnly(place, patched, number, keeps=number % 5 == 0)
+            disk = SyncedOnly(place, patched, number, keeps=number % 7 == 0, times=1 + (number % 3 == 0))
             await play(disk, place.parent, anew=number % 2 == 1)
         if not disk.failed:
             return number - 1
 
 
 async def test_every_sync_fails_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert await play_all(tmp_path, monkeypatch) > 40
+    assert await play_all(tmp_path, monkeypatch) > 25
 
 
 def sure_of(part: str) -> Callable[[Disk, Path], bool]:
@@ -133,11 +140,15 @@ def sure_of(part: str) -> Callable[[Disk, Path], bool]:
     return lambda disk, folder: part not in (folder.name, folder.parent.name) and genuine(disk, folder)
 
 
+def forget_to_take_back(lines: LineFile, held: HeldLock, *_: object) -> None:
+    """Leave the line where it is, for the next one to find."""
+
+
 PLANTED = {
-    "a commit stays": (Publishing, "_taken_back", lambda *_: True),
+    "a line stays": (LineFile, "_take_back", forget_to_take_back),
+    "a doubt is not told": (HeldLock, "write_doubt", HeldLock.write_mark),
     "a marker is believed": (Disk, "has_unsynced_names", sure_of("store")),
     "a blob is believed": (Disk, "has_unsynced_names", sure_of("blobs")),
-    "edits are believed": (Disk, "has_unsynced_names", sure_of("runs")),
 }
 
 
@@ -147,84 +158,7 @@ async def test_what_is_believed_after_a_failure_is_noticed(
 ) -> None:
     monkeypatch.setattr(*PLANTED[bug])
     with pytest.raises((AssertionError, StorageError)):
-        await play_all(tmp_path, monkeypatch, first=30 if bug == "edits are believed" else 1)
-
-
-@pytest.mark.parametrize("refused", ["unlink", "stat", "others"])
-async def test_what_cannot_be_taken_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
-) -> None:
-    """Whoever asks the same store is told nothing; one that is opened anew sees what lies there."""
-    store = FileStore(tmp_path)
-    await store.commit(step(RUN, 1))
-    with monkeypatch.context() as patch, ExitStack() as writing:
-        patch.setattr(Disk, "sync_folder", failing(errno.EIO))
-        if refused == "unlink":
-            patch.setattr(os, "unlink", failing(errno.EROFS))
-        elif refused == "stat":
-            patch.setattr(publishing, "_inode_of", lambda path: None)  # as it says where a disk tells nothing
-        else:
-            patch.setattr(publishing, "_PATIENCE", 0.0)
-            writing.enter_context(Locks(tmp_path / "locks").hold_shared("r1.run"))
-        with pytest.raises(
-            StorageError, match="a power cut may undo it: check the disk, then open the storage anew"
-        ):
-            await store.commit(step(RUN, 2))
-    asking_all = (
-        store.head(RUN),
-        store.notes(RUN),
-        store.inbox(RUN),
-        store.records(RUN, 1, 9, Depth.ALL),
-        store.commit(step(RUN, 3)),
-    )
-    for asking in asking_all:
-        with pytest.raises(StorageError, match="check the disk, then open the storage anew"):
-            await asking
-    await store.close()
-    anew = FileStore(tmp_path)
-    assert await anew.head(RUN) == head(RUN, 2)
-    await anew.close()
-
-
-async def test_what_others_went_on_from_is_not_taken_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, other = FileStore(tmp_path), FileStore(tmp_path)
-    await store.commit(step(RUN, 1))
-    genuine = Disk.sync_folder
-
-    def others_first(disk: Disk, folder: Path) -> None:
-        if disk is not store._folders.disk:
-            genuine(disk, folder)
-            return
-        asyncio.run(other.commit(step(RUN, 3)))
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Disk, "sync_folder", others_first)
-        with pytest.raises(StorageError, match="Another process went on from it"):
-            await store.commit(step(RUN, 2))
-    assert await store.head(RUN) == head(RUN, 3)
-    await store.close()
-    await other.close()
-
-
-async def test_a_link_that_is_made_though_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = FileStore(tmp_path)
-    await store.commit(step(RUN, 1))
-    genuine = os.link
-
-    def link(source: Path, target: Path) -> None:
-        genuine(source, target)
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "link", link)
-        with pytest.raises(StorageError, match="It was taken back"):
-            await store.commit(step(RUN, 2))
-    assert await store.head(RUN) == head(RUN, 1)
-    await store.commit(step(RUN, 2))
-    await store.close()
+        await play_all(tmp_path, monkeypatch)
 
 
 async def test_large_blobs_beside_a_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,11 @@
 """FileStore: a directory that a person can read."""
 
 import asyncio
-import errno
-import json
 import os
+import sqlite3
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import ormsgpack
 import pytest
@@ -12,104 +13,109 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.store import Blob, Commit, Depth, Expected, Keyframe, RunQuery
+from holdfast import FileCheckpointStorage
+from holdfast.checkpoint.store import Blob, Commit, Depth, Expected, Keyframe, Left, Letter, Note, RunQuery
 from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.common.file_names import make_file_name
-from holdfast.stores.file import FileStore, document
-from holdfast.stores.file.waking import DRIVEN
+from holdfast.stores.file import FileStore, run_index
+from holdfast.stores.file.line import LineDraft, decode_body, decode_keyed, decode_line, decode_record
+from holdfast.stores.file.line_file import LineFile
+from holdfast.stores.file.run_file import RunFile
+from holdfast.stores.file.wake_signs import DRIVEN
 from holdfast.testing.conformance import DurableStoreConformance
 from tests.stores.file_commits import (
-    EVERYTHING,
+    CUT,
     NOON,
     RUN,
     at,
     checkpoint_id,
-    content,
-    failing,
+    everything,
     head,
+    keys_of,
+    letters,
+    lines_of,
+    note,
     record,
-    recorded_reads,
+    run_path,
     seqs,
+    stay,
     step,
     tree,
     write,
 )
 from tests.stores.test_readable import documents
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "store"
-
-
-@pytest.fixture
-async def store(path):
-    store = FileStore(path)
-    yield store
-    await store.close()
+from tests.support.retained import counting
 
 
 class TestConformance(DurableStoreConformance):
     @pytest.fixture
-    async def reopen(self, path):
+    async def reopen(self, directory: Path) -> AsyncIterator[Any]:
         made = []
 
-        async def reopen(namespace=""):
-            made.append(FileStore(path, namespace))
+        async def reopen(namespace: str = "") -> FileStore:
+            made.append(FileStore(directory, namespace))
             return made[-1]
 
         yield reopen
         for store in made:
             await store.close()
 
-
-class TestConformanceWithoutHardLinks(TestConformance):
-    @pytest.fixture(autouse=True)
-    def _no_hard_links(self, monkeypatch):
-        monkeypatch.setattr(os, "link", failing(errno.EOPNOTSUPP))
+    @pytest.fixture
+    def store(self, files: FileStore) -> FileStore:
+        return files
 
 
-# ---------------------------------------------------------------- what a person reads
+# -- what a person reads ---------------------------------------------------------------------------
 
 
-async def test_layout(store, path) -> None:
+async def test_layout(files, directory) -> None:
     digest = Digest(b"\xab" * 32)
-    first = record(
-        RUN,
-        1,
-        changes=b"\x00" + ormsgpack.packb({"writes": [["Totals", "sum", 3]], "digest": digest}),
-        values=b"\x02" + digest,
-        keyframe=Keyframe(b"\x00\x90", b"", cut=True),
-    )
-    await store.commit(Commit(head(RUN, 1), None, (first,), (Blob(digest, b"content"),)))
-    await store.commit(Commit(head(RUN, 3), at(RUN, 1), (record(RUN, 2), record(RUN, 3))))
-    await store.commit(Commit(head(RUN, 3, status=RunStatus.WAITING), at(RUN, 3)))
-    await store.commit(step(RUN, 4))
-    await store.commit(step(RunId("Über/../"), 1))
-    assert tree(path) == sorted(
+    await files.commit(step(RUN, 1)._replace(blobs=(Blob(digest, b"content"),)))
+    await files.commit(step(RUN, 2, status=RunStatus.WAITING, wake_at=NOON))
+    odd = make_file_name("Über/../")
+    await files.commit(step(RunId("Über/../"), 1))
+    assert tree(directory) == sorted(
         [
             "store.json",
             f"blobs/r1/{digest.hex()}",
-            *(f"ids/{name[0]}/{name}" for name in (checkpoint_id(RUN, seq) for seq in (1, 2, 3, 4))),
-            f"ids/{checkpoint_id('Über/../', 1)[0]}/{checkpoint_id('Über/../', 1)}",
-            f"waking/{DRIVEN}-r1",
-            f"waking/{DRIVEN}-{make_file_name('Über/../')}",
-            "ids/newest/r1",
-            f"ids/newest/{make_file_name('Über/../')}",
-            "runs/r1/00000001-0.json",
-            "runs/r1/00000002-0.json",
-            "runs/r1/00000004-0.json",
-            "runs/r1/00000004-1.json",
-            f"runs/{make_file_name('Über/../')}/00000001-0.json",
+            "runs/r1.jsonl",
+            f"runs/{odd}.jsonl",
+            f"waking/{NOON:020d}-r1",
+            f"waking/{DRIVEN}-{odd}",
             "locks/r1.blobs",
             "locks/r1.gate",
             "locks/r1.run",
-            f"locks/{make_file_name('Über/../')}.run",
+            f"locks/{odd}.run",
         ]
     )
-    assert (path / "blobs/r1" / digest.hex()).read_bytes() == b"content"
-    assert content(path, "00000001-0") == {
+    assert (directory / "blobs/r1" / digest.hex()).read_bytes() == b"content"
+
+
+async def test_lines(files, directory) -> None:
+    digest = Digest(b"\xab" * 32)
+    written = {"writes": [["Totals", "sum", 3]], "digest": digest}
+    first = record(
+        RUN,
+        1,
+        changes=b"\x00" + ormsgpack.packb(written),
+        values=b"\x02" + digest,
+        keyframe=CUT,
+        tags=("gold",),
+    )
+    await files.commit(Commit(head(RUN, 1, reason="Zürich 🌧"), None, (first,)))
+    answer = ormsgpack.packb({"request": "q1", "answer": 42})
+    await files.leave(RUN, 1, [Letter("a", b"\x00" + answer), Letter("b", answer), *letters("c")])
+    await files.commit(stay(RUN, 1, taken=["b"])._replace(notes=(Note("half \ud83d", b"\xa1x"),)))
+    await files.tag(RUN, 1, ["silver"], ())
+    naming, commit, left, noted, tagged = lines_of(directory)
+    assert (naming["kind"], naming["run_id"], naming["namespace"]) == ("file", "r1", "")
+    assert commit.pop("at") == len(run_path(directory).read_bytes().splitlines(keepends=True)[0])
+    commit.pop("sum")
+    assert commit == {
+        "kind": "commit",
+        "ids": {"1": checkpoint_id(RUN, 1)},
+        "tags": {"1": ["gold"]},
         "head": {
             "run_id": "r1",
             "workflow_name": "W",
@@ -123,95 +129,186 @@ async def test_layout(store, path) -> None:
             "owner": "",
             "wake_at": None,
             "takeovers": 0,
-            "reason": "",
+            "reason": "Zürich 🌧",
             "retention": "",
             "waiting_for": "",
             "#updated": "2025-06-16T12:00:00.000001+00:00",
         },
-        "expected": None,
-        "records": [
-            {
-                "checkpoint_id": checkpoint_id(RUN, 1),
-                "seq": 1,
-                "header": {"run": "r1", "seq": 1},
-                "changes": {"writes": [["Totals", "sum", 3]], "digest": {"$hex": "ab" * 32}},
-                "values_blob": "ab" * 32,
-                "new_bytes": 7,
-                "keyframe": {"cut": True, "changes": []},
-            }
-        ],
+        "body": {
+            "records": [
+                {
+                    "checkpoint_id": checkpoint_id(RUN, 1),
+                    "seq": 1,
+                    "new_bytes": 7,
+                    "header": {"run": "r1", "seq": 1},
+                    "changes": {"writes": [["Totals", "sum", 3]], "digest": {"$hex": "ab" * 32}},
+                    "values_blob": "ab" * 32,
+                    "keyframe": {"cut": True, "changes": []},
+                }
+            ]
+        },
     }
-    second = json.loads((path / "runs/r1/00000002-0.json").read_text())
-    assert second["expected"] == {"checkpoint_id": checkpoint_id(RUN, 1), "token": 1}
-    assert [item["seq"] for item in second["records"]] == [2, 3]
+    assert (left["kind"], left["left"], left["inbox"]) == ("letters", ["a", "b", "c"], 3)
+    assert left["body"]["letters"] == [
+        {"key": "a", "data": {"request": "q1", "answer": 42}},
+        {"key": "b", "packed": {"request": "q1", "answer": 42}},
+        {"key": "c", "packed_base64": "bGV0dGVyIGM="},
+    ]
+    assert (noted["taken"], noted["inbox"], noted["noted"]) == (["b"], 2, 1)
+    assert noted["body"]["notes"] == [{"key": {"$text": "aGFsZiDtoL0="}, "packed": "x"}]
+    assert (tagged["kind"], tagged["tags"]) == ("tags", {"1": ["gold", "silver"]})
+    assert "Zürich 🌧" in run_path(directory).read_text()
 
 
-async def test_short_things_stand_on_one_line(store, path) -> None:
-    await store.commit(step(RUN, 1, reason="Zürich 🌧"))
-    text = (path / "runs/r1/00000001-0.json").read_text()
-    assert '\n  "reason": "Zürich 🌧",\n' in text
-    assert '"header": {"run": "r1", "seq": 1},' in text
-    assert max(map(len, text.splitlines())) < 125
+async def test_the_file_of_a_run_tells_its_story(directory) -> None:
+    """Which superstep, which status, which values: without any tool but one that reads JSON."""
+    async with FileCheckpointStorage(directory) as storage:
+        await counting(size=10).run(3, run_id="r", storage=storage)
+    _, *told = lines_of(directory, "r")
+    statuses = [line["head"]["status"] for line in told]
+    assert statuses[0] == "running"
+    assert statuses[-1] == "completed"
+    records = [one for line in told for one in line["body"].get("records", ())]
+    # The input, then the end of each superstep, from which the start of the next is derived.
+    assert [one["seq"] for one in records] == [1, *range(2, 2 * len(records), 2)]
+    assert {"count", "S"} <= {word for one in records for word in _words(one)}
+    assert [one["header"]["superstep"] for one in records] == sorted(
+        one["header"]["superstep"] for one in records
+    )
 
 
-async def test_a_compressed_part_is_shown_beside_its_bytes(store, path) -> None:
+def _words(value: Any) -> set[str]:
+    if isinstance(value, dict):
+        return {word for pair in value.items() for part in pair for word in _words(part)}
+    if isinstance(value, list):
+        return {word for part in value for word in _words(part)}
+    return {value} if isinstance(value, str) else set()
+
+
+async def test_a_compressed_part_is_shown_beside_its_bytes(files, directory) -> None:
     plain = ormsgpack.packb(["again and again"] * 100)
     packed = record(RUN, 1, changes=b"\x01" + zstandard.compress(plain), values=b"\x01 no frame")
-    await store.commit(Commit(head(RUN, 1), None, (packed,)))
-    (shown_record,) = json.loads((path / "runs/r1/00000001-0.json").read_text())["records"]
-    assert shown_record["#changes"] == ["again and again"] * 100
-    assert set(shown_record) >= {"changes_base64", "values_base64"}
-    assert "#values" not in shown_record
-    assert await store.records(RUN, 1, 1, Depth.ALL) == [packed]
+    await files.commit(Commit(head(RUN, 1), None, (packed,)))
+    (shown,) = lines_of(directory)[1]["body"]["records"]
+    assert shown["#changes"] == ["again and again"] * 100
+    assert set(shown) >= {"changes_base64", "values_base64"}
+    assert "#values" not in shown
+    assert await files.records(RUN, 1, 1, Depth.ALL) == [packed]
 
 
-async def test_namespaces_are_apart(path) -> None:
-    stores = [FileStore(path), FileStore(path, "Tenant 1"), FileStore(path, "tenant 1")]
+async def test_namespaces_are_apart(directory) -> None:
+    stores = [FileStore(directory), FileStore(directory, "Tenant 1"), FileStore(directory, "tenant 1")]
     for number, store in enumerate(stores):
         await write(store, RUN, number + 1)
-    assert [await seqs(store, RUN) for store in stores] == [[1], [1, 2], [1, 2, 3]]
+    assert [await seqs(store) for store in stores] == [[1], [1, 2], [1, 2, 3]]
     assert [await store.find(checkpoint_id(RUN, 3)) for store in stores] == [None, None, (RUN, 3)]
     assert len({(await store.open()).store_id for store in stores}) == 1
-    assert sorted(os.listdir(path / "namespaces")) == sorted(map(make_file_name, ("Tenant 1", "tenant 1")))
+    assert sorted(os.listdir(directory / "namespaces")) == sorted(
+        map(make_file_name, ("Tenant 1", "tenant 1"))
+    )
     for store in stores:
+        assert await store.inspect() == []
         await store.close()
 
 
-async def test_only_the_owner_may_read(store, path) -> None:
+async def test_only_the_owner_may_read(files, directory, monkeypatch) -> None:
+    monkeypatch.setattr(run_index, "_WORTH_WRITING", 1)
     old = os.umask(0)
     try:
-        await store.commit(step(RUN, 1)._replace(blobs=(Blob(Digest(b"d" * 32), b"x"),)))
+        await files.commit(step(RUN, 1)._replace(blobs=(Blob(Digest(b"d" * 32), b"x"),)))
+        await files.join()
+        await files.runs(RunQuery())
     finally:
         os.umask(old)
-    modes = {oct(os.lstat(file).st_mode) for file in [path, *path.rglob("*")] if not file.is_symlink()}
+    assert (directory / "index.db").exists()
+    modes = {oct(os.lstat(file).st_mode) for file in [directory, *directory.rglob("*")]}
     assert modes == {"0o100600", "0o40700"}
 
 
-# ---------------------------------------------------------------- the same bytes, always
+# -- the same bytes, always ------------------------------------------------------------------------
 
 forms = st.sampled_from([b"", b"\x00", b"\x01", b"\x02", b"\x03"])
 parts = st.binary() | st.builds(lambda form, rest: form + rest, forms, st.binary() | documents)
+any_text = st.text(st.characters(exclude_categories=()))
+
+
+def encoded(draft: LineDraft) -> bytes:
+    line, _ = draft.encode("id", 7)
+    assert line.endswith(b"\n")
+    assert b"\n" not in line[:-1]
+    return line[:-1]
 
 
 @given(st.binary() | documents, parts, parts, st.none() | st.builds(Keyframe, parts, parts, st.booleans()))
 def test_records_come_back_as_they_were(header, changes, values, keyframe) -> None:
     stored = record(RUN, 1, header=header, changes=changes, values=values, keyframe=keyframe)
-    file = document.parsed(Path("c.json"), document.written(Commit(head(RUN, 1), None, (stored,))))
-    (item,) = file.records
-    assert file.record(item, Depth.ALL) == stored
+    (item,) = decode_body(encoded(LineDraft("commit", head(RUN, 1), [stored])))["records"]
+    assert decode_record(item, RUN, Depth.ALL, True) == stored
     short = keyframe and keyframe._replace(values=b"")
-    assert file.record(item, Depth.CHANGES) == stored._replace(values=b"", keyframe=short)
-    assert file.record(item, Depth.HEADERS) == stored._replace(changes=b"", values=b"", keyframe=None)
+    assert decode_record(item, RUN, Depth.CHANGES, True) == stored._replace(values=b"", keyframe=short)
+    plain = stored._replace(changes=b"", values=b"", keyframe=None)
+    assert decode_record(item, RUN, Depth.HEADERS, True) == plain
 
 
-@given(st.text(), st.text(), st.integers(-(2**70), 2**70), st.sampled_from(RunStatus))
+@given(any_text, any_text, st.integers(0, 2**70), st.sampled_from(RunStatus))
 def test_heads_come_back_as_they_were(owner, reason, time, status) -> None:
-    stored = head(RUN, 1, owner=owner, reason=reason, updated=time, wake_at=time, status=status)
-    assert document.parsed(Path("c.json"), document.written(Commit(stored, None))).head == stored
+    stored = head(RUN, 1, owner=owner, reason=reason, updated=time, wake_at=-time, status=status)
+    assert decode_line("id", 7, encoded(LineDraft("commit", stored))).head == stored
 
 
-# ---------------------------------------------------------------- ids from outside
+@given(
+    st.lists(st.builds(Note, any_text, parts)),
+    st.lists(st.builds(Letter, any_text, parts)),
+    st.lists(any_text),
+)
+def test_notes_and_letters_come_back_as_they_were(notes, waiting, taken) -> None:
+    draft = LineDraft("commit", head(RUN, 1), notes=notes, letters=waiting, taken=taken, tags={3: taken})
+    text = encoded(draft)
+    line, body = decode_line("id", 7, text), decode_body(text)
+    assert line.place.is_sound
+    assert [Note(*decode_keyed(one)) for one in body.get("notes", ())] == notes
+    assert [Letter(*decode_keyed(one)) for one in body.get("letters", ())] == waiting
+    assert line.meta.get("left", []) == keys_of(waiting)
+    assert (line.meta.get("taken", []), line.meta["tags"]["3"]) == (taken, taken)
+    _, known = draft.encode("id", 7)
+    assert (known.place, known.ids) == (line.place, line.ids)
+    assert {name: line.meta[name] for name in known.meta} == known.meta
 
+
+async def test_a_run_with_all_kinds_of_lines_comes_back(files, others) -> None:
+    await files.commit(step(RUN, 1)._replace(notes=(note("a"),)))
+    await files.leave(RUN, 1, letters("x", "y", "\udc80"))
+    await files.commit(stay(RUN, 1, "b", taken=["x"]))
+    await files.tag(RUN, 1, ["\udc80 half"])
+    await files.commit(Commit(head(RUN, 1), at(RUN, 1), (record(RUN, 2),), notes=(note("a"), note("c"))))
+    for store in (files, others):
+        there, records, notes, inbox = await everything(store)
+        assert there == head(RUN, 1)
+        assert records == [record(RUN, 1, tags=("\udc80 half",)), record(RUN, 2)]
+        assert (notes, inbox) == ([note("a"), note("b"), note("c")], letters("y", "\udc80"))
+        assert (await store.leave(RUN, 0, letters("x", "z", "\udc80"))).refused == ("x", "\udc80")
+    await others.commit(Commit(head(RUN, 3), at(RUN, 1), (record(RUN, 3),)))
+    assert await files.notes(RUN) == []
+
+
+async def test_taking_what_is_not_there_says_nothing(files, directory) -> None:
+    await files.commit(step(RUN, 1)._replace(taken=("a",)))
+    assert "taken" not in lines_of(directory)[1]
+    assert await files.leave(RUN, 0, letters("a")) == Left(head(RUN, 1))
+
+
+async def test_what_changes_nothing_writes_nothing(files, directory) -> None:
+    assert await files.leave(RUN, 0, letters("a")) == Left(None)
+    assert not run_path(directory).exists()
+    await write(files, RUN, 1)
+    await files.tag(RUN, 1, ["gold"])
+    before = run_path(directory).read_bytes()
+    assert await files.leave(RUN, 0, []) == Left(head(RUN, 1))
+    assert await files.tag(RUN, 1, ["gold"])
+    assert run_path(directory).read_bytes() == before
+
+
+# -- ids from outside ------------------------------------------------------------------------------
 
 ODD = [
     "..",
@@ -228,136 +325,166 @@ ODD = [
     "e\u0301",
     "-rf",
     "x" * 200,
-    "r1.json",
+    "r.jsonl",
 ]
 
 
-async def test_odd_ids(store, path) -> None:
+async def test_odd_ids(files, directory) -> None:
     for number, odd in enumerate(ODD):
         run, digest = RunId(odd), Digest(bytes([number]) * 32)
-        await store.commit(step(run, 1)._replace(blobs=(Blob(digest, odd.encode()),)))
+        await files.commit(step(run, 1)._replace(blobs=(Blob(digest, odd.encode()),)))
     for number, odd in enumerate(ODD):
         run, digest = RunId(odd), Digest(bytes([number]) * 32)
-        assert (await store.head(run)) == head(run, 1)
-        assert await store.blobs(run, [digest, Digest(b"x" * 32)]) == {digest: odd.encode()}
-    assert {found.run_id for found in await store.runs(RunQuery())} == set(ODD)
-    assert len(os.listdir(path / "runs")) == len(ODD)
-    assert os.listdir(path.parent) == ["store"]
+        assert await files.head(run) == head(run, 1)
+        assert await files.blobs(run, [digest, Digest(b"x" * 32)]) == {digest: odd.encode()}
+    assert {found.run_id for found in await files.runs(RunQuery())} == set(ODD)
+    assert len(os.listdir(directory / "runs")) == len(ODD)
+    assert os.listdir(directory.parent) == ["store"]
+    assert await files.inspect() == []
 
 
-async def test_a_checkpoint_id_is_no_way_out(store, path) -> None:
-    await write(store, RUN, 1)
-    assert await store.find(CheckpointId("../../store.json")) is None
-    assert await store.find(CheckpointId("/etc/passwd")) is None
+@pytest.mark.parametrize("odd", ["../../store.json", "/etc/passwd", "", "\udc80"])
+async def test_a_checkpoint_id_is_no_way_out(files, odd) -> None:
+    await write(files, RUN, 1)
+    assert await files.find(CheckpointId(odd)) is None
 
 
-# ---------------------------------------------------------------- reading little
+async def test_a_run_may_begin_with_seq_0(files) -> None:
+    await files.commit(Commit(head(RUN, 0), None, (record(RUN, 0),)))
+    await files.commit(Commit(head(RUN, 1), Expected(checkpoint_id(RUN, 0), 1), (record(RUN, 1),)))
+    found = [await seqs(files, RUN, first, last) for first, last in ((0, 9), (0, 0), (1, 1))]
+    assert found == [[0, 1], [0], [1]]
 
 
-@pytest.fixture
-def reads(monkeypatch):
-    return recorded_reads(monkeypatch)
+# -- reading, also while others write --------------------------------------------------------------
 
 
-async def test_a_listing_reads_the_newest_file_of_each_run(store, path, reads) -> None:
-    for run in ("r1", "r2", "r3"):
-        await write(store, RunId(run), 5)
-    other = FileStore(path)
-    assert len(await other.runs(RunQuery())) == 3
-    assert sorted(reads[-3:]) == [f"r{number}/00000005-0.json" for number in (1, 2, 3)]
-    reads.clear()
-    await store.commit(step(RunId("r2"), 6))
-    assert [found.seq for found in await other.runs(RunQuery())] == [5, 6, 5]
-    assert reads == ["r2/00000006-0.json"]
-    await other.close()
-
-
-async def test_records_are_read_from_the_files_that_hold_them(store, path, reads) -> None:
-    await store.commit(step(RUN, 1))
-    await store.commit(Commit(head(RUN, 4), at(RUN, 1), tuple(record(RUN, seq) for seq in (2, 3, 4))))
-    for _ in range(3):
-        await store.commit(Commit(head(RUN, 4), at(RUN, 4)))
-    await store.commit(step(RUN, 5))
-    for reader in (store, FileStore(path)):
-        await reader.head(RUN)
-        for first, last, files in [
-            (3, 3, ["00000002-0"]),
-            (4, 5, ["00000002-0", "00000005-3"]),
-            (1, 1, ["00000001-0"]),
-            (5, EVERYTHING, ["00000005-3"]),
-            (6, EVERYTHING, ["00000005-3"]),
-            (0, 0, ["00000001-0"]),
-        ]:
-            reads.clear()
-            assert await seqs(reader, RUN, first, last) == [n for n in range(1, 6) if first <= n <= last]
-            assert reads == [f"r1/{file}.json" for file in files]
-        await reader.close()
-
-
-async def test_a_run_may_begin_with_seq_0(store) -> None:
-    await store.commit(Commit(head(RUN, 0), None, (record(RUN, 0),)))
-    await store.commit(Commit(head(RUN, 1), Expected(checkpoint_id(RUN, 0), 1), (record(RUN, 1),)))
-    assert await seqs(store, RUN, 0) == [0, 1]
-    assert await seqs(store, RUN, 0, 0) == [0]
-    assert await seqs(store, RUN, 1, 1) == [1]
-
-
-async def test_what_others_wrote_is_seen(store, path) -> None:
-    other = FileStore(path)
-    assert await seqs(other, RUN) == []
+async def test_what_others_wrote_is_seen(files, others) -> None:
+    assert await seqs(others) == []
     for seq in range(1, 20):
-        await (store, other)[seq % 2].commit(step(RUN, seq))
-        for reader in (store, other):
+        await (files, others)[seq % 2].commit(step(RUN, seq))
+        for key in ("a", "b"):
+            await (others, files)[seq % 2].commit(stay(RUN, seq, key))
+        for reader in (files, others):
             assert await reader.head(RUN) == head(RUN, seq)
-            assert await seqs(reader, RUN) == list(range(1, seq + 1))
-    await other.close()
+            assert await seqs(reader) == list(range(1, seq + 1))
+            assert keys_of(await reader.notes(RUN)) == ["a", "b"]
+            assert await reader.find(checkpoint_id(RUN, seq)) == (RUN, seq)
+            assert await reader.find(checkpoint_id(RUN, seq + 1)) is None
 
 
-async def test_reading_while_others_write(store, path) -> None:
-    writing = asyncio.create_task(write(store, RUN, 100))
-    reader = FileStore(path)
+async def test_reading_while_others_write(files, directory) -> None:
+    writing = asyncio.create_task(write(files, RUN, 100))
+    reader = FileStore(directory)
     while not writing.done():
         await reader.close()
-        reader = FileStore(path)
+        reader = FileStore(directory)
         for _ in range(3):
-            found = await seqs(reader, RUN)
+            found = await seqs(reader)
             assert found == list(range(1, len(found) + 1))
     await writing
-    assert await seqs(reader, RUN) == list(range(1, 101))
+    assert await seqs(reader) == list(range(1, 101))
     await reader.close()
 
 
-# ---------------------------------------------------------------- finding
+@pytest.fixture
+def peeks(monkeypatch) -> list[str]:
+    """The names of the runs whose last line is read from now on."""
+    names: list[str] = []
+    genuine = RunFile.peek
+
+    def peek(file: RunFile) -> Any:
+        names.append(file.name)
+        return genuine(file)
+
+    monkeypatch.setattr(RunFile, "peek", peek)
+    return names
 
 
-async def test_lost_hints_are_made_again(store, path) -> None:
-    await write(store, RUN, 3)
-    hint = path / "ids" / checkpoint_id(RUN, 2)[0] / checkpoint_id(RUN, 2)
-    for target in (None, "../../runs/r1/00000009-0.json", "../../runs/r1/00000003-0.json", "/etc/passwd"):
-        hint.unlink()
-        if target is not None:
-            hint.symlink_to(target)
-        assert await store.find(checkpoint_id(RUN, 2)) == (RUN, 2)
-        assert os.readlink(hint) == "../../runs/r1/00000002-0.json"
-    assert await store.find(checkpoint_id(RUN, 4)) is None
+async def test_a_listing_reads_the_last_line_of_runs_that_changed(files, others, peeks, monkeypatch) -> None:
+    for run in ("r1", "r2", "r3"):
+        await write(files, RunId(run), 5)
+    monkeypatch.setattr(LineFile, "look", None)  # would read all of it
+    assert [found.seq for found in await others.runs(RunQuery())] == [5, 5, 5]
+    await files.commit(step(RunId("r2"), 6))
+    peeks.clear()
+    assert [found.seq for found in await others.runs(RunQuery())] == [5, 6, 5]
+    assert peeks == ["r2"]
 
 
-async def test_hints_of_a_run_with_a_long_name_are_short(store, path) -> None:
-    run, plain = RunId("The order of Mr. Long " * 5), RunId("a" * 100)
-    for one in (run, plain):
-        await write(store, one, 3)
-        hint = path / "ids" / checkpoint_id(one, 2)[0] / checkpoint_id(one, 2)
-        assert len(os.readlink(hint)) < 60  # a longer one takes a block on ext4
-        assert hint.samefile(path / "runs" / make_file_name(one) / "00000002-0.json")
-        assert await store.find(checkpoint_id(one, 2)) == (one, 2)
-    await store.remove_run(run, at(run, 3))
-    assert [os.readlink(link) for link in (path / "ids" / "runs").iterdir()] == [f"../../runs/{plain}"]
+@pytest.mark.parametrize("length", [10, 20_000, 300_000])
+async def test_a_long_last_line_is_found(files, others, length) -> None:
+    await write(files, RUN, 2)
+    await files.commit(stay(RUN, 2)._replace(notes=(Note("long", b"\x00" + ormsgpack.packb("x" * length)),)))
+    assert await others.runs(RunQuery()) == [head(RUN, 2)]
 
 
-async def test_finding_without_symbolic_links(store, path, monkeypatch) -> None:
-    def symlink(*args):
-        raise OSError(errno.EPERM, "no links here")
+# -- the index, which is never the truth -----------------------------------------------------------
 
-    monkeypatch.setattr(os, "symlink", symlink)
-    await write(store, RUN, 3)
-    assert await store.find(checkpoint_id(RUN, 2)) == (RUN, 2)
+
+@pytest.fixture
+async def indexed(files, directory, monkeypatch) -> FileStore:
+    """A store with an index of three runs."""
+    monkeypatch.setattr(run_index, "_WORTH_WRITING", 2)
+    for run in ("r1", "r2", "r3"):
+        await write(files, RunId(run), 3)
+    fresh = FileStore(directory)
+    await fresh.runs(RunQuery())
+    assert await fresh.find(checkpoint_id("none", 1)) is None
+    await fresh.close()
+    return files
+
+
+async def check_index(directory: Path) -> None:
+    store = FileStore(directory)
+    assert [(found.run_id, found.seq) for found in await store.runs(RunQuery())] == [
+        ("r1", 3),
+        ("r2", 4),
+        ("r3", 3),
+    ]
+    assert [await store.find(checkpoint_id(run, 2)) for run in ("r1", "r2", "r3", "none")] == [
+        ("r1", 2),
+        ("r2", 2),
+        ("r3", 2),
+        None,
+    ]
+    assert await store.find(checkpoint_id("r2", 4)) == ("r2", 4)
+    await store.close()
+
+
+def _lose(index: Path) -> None:
+    for file in index.parent.glob("index.db*"):
+        file.unlink()
+
+
+def _lie(index: Path) -> None:
+    with sqlite3.connect(index) as database:
+        database.execute("UPDATE ids SET name = 'r9'")
+        database.execute("UPDATE runs SET stamp = '0-0-0', head = 'null'")
+        database.execute("UPDATE indexed SET stamp = '0-0-0'")
+    database.close()
+
+
+def _garble(index: Path) -> None:
+    _lose(index)
+    index.write_bytes(b"this is no database " * 100)
+
+
+def _lock(index: Path) -> None:
+    _lose(index)
+    index.mkdir()
+
+
+@pytest.mark.parametrize("harm", [lambda index: None, _lose, _lie, _garble, _lock])
+async def test_an_index_that_is_lost_or_wrong_does_no_harm(indexed, directory, harm) -> None:
+    await indexed.commit(step(RunId("r2"), 4))
+    harm(directory / "index.db")
+    for _ in range(2):
+        await check_index(directory)
+
+
+async def test_an_index_saves_reading(indexed, directory, peeks, monkeypatch) -> None:
+    await indexed.commit(step(RunId("r2"), 4))
+    await check_index(directory)
+    assert peeks.count("r1") == 0
+    assert "r2" in peeks

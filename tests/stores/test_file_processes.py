@@ -1,4 +1,4 @@
-"""FileStore: several processes on one directory, and the death of some."""
+"""FileStore: several processes on one directory, the death of some, and which of them live."""
 
 import asyncio
 import os
@@ -11,31 +11,35 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.store import Blob, Depth
-from holdfast.errors import HeadMoved
+from holdfast.checkpoint.ownership import this_process
+from holdfast.checkpoint.store import Blob, Depth, RunQuery
+from holdfast.errors import HeadMoved, StorageError
 from holdfast.ids import Digest, RunId
 from holdfast.stores.common.disk import Disk
 from holdfast.stores.file import FileStore
-from tests.stores.file_commits import EVERYTHING, RUN, checkpoint_id, child, record, seqs, step
+from tests.stores.file_commits import (
+    EVERYTHING,
+    RUN,
+    child,
+    doing,
+    head,
+    keys_of,
+    letters,
+    record,
+    run_path,
+    seqs,
+    stay,
+    step,
+    write,
+)
+
+# -- one winner ------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "store"
-
-
-@pytest.fixture
-async def store(path):
-    store = FileStore(path)
-    yield store
-    await store.close()
-
-
-def contend(path: str, owner: str, run: str, goal: int) -> None:
+def contend(directory: str, owner: str, run: str, goal: int) -> None:
     """Try to be the one who takes each next step until the run reached its goal; print the steps won."""
 
-    async def main() -> None:
-        store = FileStore(path)
+    async def main(store: FileStore) -> None:
         while True:
             there = await store.head(RunId(run))
             seq = there.seq if there is not None else 0
@@ -46,33 +50,227 @@ def contend(path: str, owner: str, run: str, goal: int) -> None:
                 print(seq + 1)
             except HeadMoved:
                 pass
-        await store.close()
 
-    asyncio.run(main())
+    doing(directory, main)
 
 
-async def test_processes_on_one_run_and_on_one_directory(path) -> None:
-    processes = [child("test_file_processes", "contend", str(path), f"p{n}", "shared", 60) for n in range(3)]
-    processes.append(child("test_file_processes", "contend", str(path), "p3", "own", 60))
+async def test_processes_on_one_run_and_on_one_directory(files, directory) -> None:
+    tasks = [("shared", n) for n in range(3)] + [("own", 3)]
+    processes = [
+        child("test_file_processes", "contend", str(directory), f"p{n}", run, 60) for run, n in tasks
+    ]
     outputs = [process.communicate(timeout=150)[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * 4
     wins = [[int(line) for line in output.split()] for output in outputs]
     assert wins[3] == list(range(1, 61))
     assert sorted(wins[0] + wins[1] + wins[2]) == list(range(1, 61))
-    store = FileStore(path)
     for run in ("shared", "own"):
-        assert await seqs(store, RunId(run)) == list(range(1, 61))
-    assert set(os.listdir(path)) == {"store.json", "runs", "ids", "temp", "locks", "waking"}
+        assert await seqs(files, RunId(run)) == list(range(1, 61))
+    assert set(os.listdir(directory)) == {"store.json", "runs", "temp", "locks", "waking"}
+    assert await files.inspect() == []
+
+
+# -- letters ---------------------------------------------------------------------------------------
+
+
+async def drive(store: FileStore, total: int) -> list[str]:
+    """Go on from checkpoint 1, and take at each commit what the one before returned; all that was taken, in order."""
+    taken: list[str] = []
+    waiting: list[str] = []
+    seq = 1
+    while len(taken) < total:
+        moves = len(taken) % 2 == 0
+        commit = step(RUN, seq + 1) if moves else stay(RUN, seq, f"note {seq}")
+        found = keys_of(await store.commit(commit._replace(taken=tuple(waiting))))
+        taken += waiting
+        waiting, seq = found, seq + moves
+        await asyncio.sleep(0)
+    return taken
+
+
+async def check_each_once(directory: Path, taken: list[str], senders: int, each: int) -> None:
+    """Every letter was taken once, those of one sender in their order, and none can be left again."""
+    assert len(taken) == len(set(taken)) == senders * each
+    for sender in range(senders):
+        own = [key for key in taken if key.startswith(f"{sender}/")]
+        assert own == [f"{sender}/{number}" for number in range(each)]
+    fresh = FileStore(directory)
+    assert await fresh.inbox(RUN) == []
+    assert (await fresh.leave(RUN, 0, letters(*taken))).refused == tuple(taken)
+    there = await fresh.head(RUN)
+    assert there is not None
+    assert await seqs(fresh) == list(range(1, there.seq + 1))
+    await fresh.close()
+
+
+async def send(store: FileStore, sender: int, each: int, says: bool = False) -> None:
+    for number in range(each):
+        assert (await store.leave(RUN, 1, letters(f"{sender}/{number}"))).refused == ()
+        if says:
+            print(f"{sender}/{number}", flush=True)
+
+
+async def test_letters_and_commits_of_many_threads(files, others, directory) -> None:
+    await files.commit(step(RUN, 1))
+    sending = [send((files, others)[n % 2], n, 9) for n in range(5)]
+    taken, _ = await asyncio.gather(drive(files, 45), asyncio.gather(*sending))
+    await check_each_once(directory, taken, 5, 9)
+
+
+def send_letters(directory: str, sender: int, each: int) -> None:
+    """Wait for the word, then leave letters; print each key once it is there."""
+    print("ready", flush=True)
+    sys.stdin.readline()
+    doing(directory, lambda store: send(store, sender, each, says=True))
+
+
+async def begin_sending(directory: Path, sender: int, each: int) -> Any:
+    process = child("test_file_processes", "send_letters", str(directory), sender, each)
+    assert process.stdout is not None
+    assert process.stdin is not None
+    assert await asyncio.to_thread(process.stdout.readline) == "ready\n"
+    print(file=process.stdin, flush=True)
+    return process
+
+
+async def test_letters_and_commits_of_many_processes(files, directory) -> None:
+    await files.commit(step(RUN, 1))
+    processes = [await begin_sending(directory, sender, 20) for sender in range(3)]
+    try:
+        taken = await asyncio.wait_for(drive(files, 60), 150)
+        for process in processes:
+            process.communicate(timeout=150)
+        assert [process.returncode for process in processes] == [0] * 3
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    await check_each_once(directory, taken, 3, 20)
+
+
+async def test_senders_that_are_killed(files, directory) -> None:
+    """What they were told to be there is there, once and in order; what they were not told is there or not."""
+    await files.commit(step(RUN, 1))
+    for sender in range(5):
+        process = await begin_sending(directory, sender, 10**6)
+        told = [await asyncio.to_thread(process.stdout.readline) for _ in range(3 * sender + 1)]
+        process.kill()
+        told += process.stdout.readlines()  # not by communicate, which does not see what was read ahead
+        process.communicate()
+        told = [line.strip() for line in told]
+        found = keys_of(await files.inbox(RUN))
+        assert found[: len(told)] == told == [f"{sender}/{number}" for number in range(len(told))]
+        assert len(found) - len(told) <= 1
+        assert keys_of(await files.commit(stay(RUN, 1, taken=found))) == []
+
+
+# -- death -----------------------------------------------------------------------------------------
+
+
+def acknowledge(directory: str) -> None:
+    """Go on with the run for ever, with a blob at each step; print each seq once it is committed."""
+
+    async def main(store: FileStore) -> None:
+        there = await store.head(RUN)
+        seq = there.seq if there is not None else 0
+        while True:
+            seq += 1
+            blob = Blob(Digest(seq.to_bytes(32, "big")), b"%d" % seq)
+            await store.commit(step(RUN, seq)._replace(blobs=(blob,) if seq % 2 else ()))
+            print(seq, flush=True)
+
+    doing(directory, main)
+
+
+async def test_killed_at_any_moment(directory) -> None:
+    chance = random.Random()
+    last = 0
+    for _ in range(8):
+        process = child("test_file_processes", "acknowledge", str(directory))
+        assert process.stdout is not None
+        for _ in range(chance.randint(1, 30)):
+            last = int(process.stdout.readline())
+        await asyncio.sleep(chance.random() / 100)
+        process.kill()
+        rest = process.stdout.read().split()
+        process.communicate()
+        last = int(rest[-1]) if rest else last
+        await check_all_there(directory, last)
+
+
+async def check_all_there(directory: Path, last: int) -> None:
+    store = FileStore(directory)
+    there = await store.head(RUN)
+    assert there is not None
+    assert there.seq in (last, last + 1)
+    records = await store.records(RUN, 1, EVERYTHING, Depth.ALL)
+    assert records == [record(RUN, n) for n in range(1, there.seq + 1)]
+    digests = [Digest(seq.to_bytes(32, "big")) for seq in range(1, there.seq + 1, 2)]
+    assert set(await store.blobs(RUN, digests)) == set(digests)
+    assert await store.inspect() == []
     await store.close()
 
 
-def fork_amid_a_sync(path: str) -> None:
+def stop_over_a_line(directory: str, what: str) -> None:
+    """Stop this whole process while it holds the lock of the run: before its line is written, or before the sync."""
+    genuine = getattr(os, what)
+
+    def stop(handle: int, *args: Any) -> Any:
+        if os.readlink(f"/proc/self/fd/{handle}").endswith(".jsonl"):
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return genuine(handle, *args)
+
+    setattr(os, what, stop)
+    doing(directory, lambda store: store.commit(step(RUN, 2, owner="stopped")))
+
+
+@pytest.mark.parametrize("what", ["lseek", "fdatasync"])
+async def test_the_lock_of_a_stopped_process_ends_with_it(files, directory, monkeypatch, what) -> None:
+    monkeypatch.setattr("holdfast.stores.file.run_lock._PATIENCE_SECONDS", 0.1)
+    await write(files, RUN, 1)
+    process = child("test_file_processes", "stop_over_a_line", str(directory), what)
+    try:
+        _, status = await asyncio.to_thread(os.waitpid, process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        with pytest.raises(StorageError, match=r"another process holds this lock .* seems to stand still"):
+            await files.commit(step(RUN, 2))
+    finally:
+        process.kill()
+        process.communicate()
+    if what == "lseek":
+        await files.commit(step(RUN, 2))
+    assert await files.head(RUN) == head(RUN, 2, owner="" if what == "lseek" else "stopped")
+    await files.commit(step(RUN, 3))
+    assert await seqs(files) == [1, 2, 3]
+
+
+async def test_a_process_that_goes_on_after_a_stop_finishes_its_commit(files, directory) -> None:
+    await write(files, RUN, 1)
+    process = child("test_file_processes", "stop_over_a_line", str(directory), "lseek")
+    try:
+        await asyncio.to_thread(os.waitpid, process.pid, os.WUNTRACED)
+        process.send_signal(signal.SIGCONT)
+        with pytest.raises(HeadMoved):
+            await files.commit(step(RUN, 2))
+        process.communicate(timeout=150)
+    finally:
+        process.kill()
+        process.communicate()
+    assert process.returncode == 0
+    assert await files.head(RUN) == head(RUN, 2, owner="stopped")
+    assert run_path(directory).read_bytes().count(b"\n") == 3
+
+
+# -- forks -----------------------------------------------------------------------------------------
+
+
+def fork_amid_a_sync(directory: str) -> None:
     """Fork at each line of a sync; each child writes a file. Prints how many of them ended well, and all syncs."""
-    disk = Disk(Path(path))
+    disk = Disk(Path(directory))
     endings: list[int] = []
 
     def fork(frame: FrameType, event: str, arg: object) -> Any:
-        if frame.f_code is not Disk._sync.__code__:
+        if frame.f_code is not Disk.sync.__code__:
             return None
         if event == "line":
             if (process := os.fork()) == 0:
@@ -89,15 +287,10 @@ def fork_amid_a_sync(path: str) -> None:
     print(len(endings) > 2, set(endings), disk.fsyncs)
 
 
-def test_a_fork_amid_a_sync_can_use_the_disk(tmp_path: Path) -> None:
-    process = child("test_file_processes", "fork_amid_a_sync", str(tmp_path))
-    assert process.communicate(timeout=150)[0] == "True {0} 1\n"
-
-
-def use_after_fork(path: str) -> None:
+def use_after_fork(directory: str) -> None:
     """Commit, fork while the store has threads, and commit in the child."""
-    store = FileStore(path)
-    asyncio.run(store.commit(step(RUN, 1)))
+    store = FileStore(directory)
+    asyncio.run(store.commit(step(RUN, 1)._replace(blobs=(Blob(Digest(b"1" * 32), b"x"),))))
     if os.fork():
         print(os.waitstatus_to_exitcode(os.wait()[1]))
     else:
@@ -105,54 +298,59 @@ def use_after_fork(path: str) -> None:
     asyncio.run(store.close())
 
 
-async def test_a_fork_can_use_the_store(store, path) -> None:
-    process = child("test_file_processes", "use_after_fork", str(path))
-    assert process.communicate(timeout=150)[0] == "0\n"
-    assert await seqs(store, RUN) == [1, 2]
+def join_and_fork(directory: str) -> None:
+    """Join, fork, and tell in both processes who lives."""
+    store = FileStore(directory)
+    asyncio.run(store.join())
+    parent = this_process()
+    if pid := os.fork():
+        os.waitpid(pid, 0)
+        print("parent", asyncio.run(store.lives(parent)))
+        asyncio.run(store.close())
+    else:
+        print("child", asyncio.run(store.lives(parent)), asyncio.run(store.lives(this_process())))
+        asyncio.run(store.join())
+        print("joined", asyncio.run(store.lives(this_process())))
+        asyncio.run(store.close())
+        print("closed", asyncio.run(FileStore(directory).lives(parent)), flush=True)
+        os._exit(0)
 
 
-def acknowledge(path: str) -> None:
-    """Go on with the run for ever, with a blob at each step; print each seq once it is committed."""
-
-    async def main() -> None:
-        store = FileStore(path)
-        there = await store.head(RUN)
-        seq = there.seq if there is not None else 0
-        while True:
-            seq += 1
-            digest = Digest(seq.to_bytes(32, "big"))
-            await store.commit(step(RUN, seq)._replace(blobs=(Blob(digest, b"%d" % seq),)))
-            print(seq, flush=True)
-
-    asyncio.run(main())
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("fork_amid_a_sync", ["True {0} 1"]),
+        ("use_after_fork", ["0"]),
+        ("join_and_fork", ["child True False", "joined True", "closed True", "parent True"]),
+    ],
+)
+def test_forks(tmp_path, program, said) -> None:
+    process = child("test_file_processes", program, str(tmp_path))
+    assert process.communicate(timeout=150)[0].splitlines() == said
+    assert process.returncode == 0
 
 
-async def test_killed_at_any_moment(path) -> None:
-    chance = random.Random()
-    last = 0
-    for _ in range(10):
-        process = child("test_file_processes", "acknowledge", str(path))
-        assert process.stdout is not None
-        for _ in range(chance.randint(1, 30)):
-            last = int(process.stdout.readline())
-        await asyncio.sleep(chance.random() / 100)
-        process.kill()
-        rest = process.stdout.read().split()  # not by communicate, which does not see what was read ahead
-        process.communicate()
-        last = int(rest[-1]) if rest else last
-        await check_all_there(path, last)
+# -- who lives -------------------------------------------------------------------------------------
 
 
-async def check_all_there(path: Path, last: int) -> None:
-    store = FileStore(path)
-    there = await store.head(RUN)
-    assert there is not None
-    assert there.seq in (last, last + 1)
-    assert await store.records(RUN, 1, EVERYTHING, Depth.ALL) == [
-        record(RUN, n) for n in range(1, there.seq + 1)
-    ]
-    digests = [Digest(seq.to_bytes(32, "big")) for seq in range(1, there.seq + 1)]
-    assert set(await store.blobs(RUN, digests)) == set(digests)
-    hints = {file.name for file in (path / "ids").rglob("*") if file.is_file()}
-    assert hints >= {checkpoint_id(RUN, seq) for seq in range(1, there.seq + 1)}
-    await store.close()
+async def test_owners_lie_beside_the_runs_for_all_namespaces(files, directory) -> None:
+    tenant = FileStore(directory, "Tenant 1")
+    assert not await tenant.lives(this_process())
+    assert "owners" not in os.listdir(directory)
+    await files.join()
+    assert await tenant.lives(this_process())
+    assert len(os.listdir(directory / "owners")) == 1
+    assert await files.runs(RunQuery()) == []
+    await write(files, RUN, 1)
+    assert await files.runs(RunQuery()) == [head(RUN, 1)]
+    await tenant.close()
+    assert await files.lives(this_process())
+    await files.close()
+    assert not (directory / "owners").exists()
+
+
+async def test_an_owners_folder_that_cannot_be_made(files, directory) -> None:
+    await files.open()
+    (directory / "owners").write_text("mine")
+    with pytest.raises(StorageError, match=r"cannot let others see this process: .*owners"):
+        await files.join()

@@ -7,6 +7,7 @@ import random
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,14 +15,15 @@ import pytest
 from holdfast.checkpoint.store import Blob, Depth, Expected, Removal, RunQuery
 from holdfast.errors import StorageError
 from holdfast.ids import Digest, RunId
+from holdfast.stores.common.disk import Disk
 from holdfast.stores.common.locks import Locks
 from holdfast.stores.file import FileStore, blobs
 from tests.stores.file_commits import (
     EVERYTHING,
     RUN,
-    before_publishing,
     checkpoint_id,
     child,
+    head,
     record,
     standing,
     step,
@@ -30,28 +32,43 @@ from tests.stores.file_commits import (
 
 
 @pytest.fixture
-def path(on_disk):
+def directory(on_disk):
     return on_disk / "store"
 
 
 @pytest.fixture
-async def store(path):
-    store = FileStore(path)
-    yield store
-    await store.close()
+def path(directory):
+    return directory
 
 
 @pytest.fixture
-async def other(path):
-    other = FileStore(path)
-    yield other
-    await other.close()
+def store(files):
+    return files
+
+
+@pytest.fixture
+def other(others):
+    return others
 
 
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch):
     """No test waits for a process that it stopped itself."""
     monkeypatch.setattr(blobs, "_PATIENCE", 0.05)
+
+
+def before_syncing(*actions: Callable[[], object]) -> None:
+    """Let something happen when a file or a line is written and is about to be synced, each time another."""
+    rest = list(actions)
+    for name in ("sync", "sync_data"):
+        genuine = getattr(Disk, name)
+
+        def slow_sync(disk: Disk, handle: int, genuine: Callable[[Disk, int], None] = genuine) -> None:
+            if rest and os.path.isfile(f"/proc/self/fd/{handle}"):
+                rest.pop(0)()
+            genuine(disk, handle)
+
+        setattr(Disk, name, slow_sync)
 
 
 def blob(number: int) -> Blob:
@@ -68,8 +85,8 @@ def naming(run: RunId, seq: int, *numbers: int, **fields: object):
 
 async def named(store: FileStore, family: RunId) -> set[Digest]:
     found = set()
-    for head in await store.runs(RunQuery(family=family)):
-        for one in await store.records(head.run_id, 1, EVERYTHING, Depth.ALL):
+    for found_head in await store.runs(RunQuery(family=family)):
+        for one in await store.records(found_head.run_id, 1, EVERYTHING, Depth.ALL):
             found |= {Digest(one.values[i : i + 32]) for i in range(1, len(one.values), 32)}
     return found
 
@@ -146,7 +163,9 @@ async def test_a_commit_under_way_is_waited_for(store, path, other, monkeypatch)
         begun.set()
         go_on.wait(60)
 
-    before_publishing(store, lambda: None, wait)  # the blob, then the commit
+    monkeypatch.setattr(Disk, "sync", Disk.sync)  # to be put back
+    monkeypatch.setattr(Disk, "sync_data", Disk.sync_data)
+    before_syncing(lambda: None, wait)  # the blob, then the line
     writing = asyncio.create_task(store.commit(naming(RUN, 2, 2)))
     await asyncio.to_thread(begun.wait, 60)
     sweeping = asyncio.create_task(sweep(other))
@@ -164,12 +183,12 @@ def stand_still() -> None:
 
 
 def bring_and_sleep(path: str, when: int) -> None:
-    """Stop this whole process over a commit: before its blob gets a name, or before the commit does."""
+    """Stop this whole process over a commit: before its blob is synced, or before its line is."""
 
     async def main() -> None:
         store = FileStore(path)
         await store.head(RUN)
-        before_publishing(store, *([stand_still] if not when else [lambda: None, stand_still]))
+        before_syncing(*([stand_still] if not when else [lambda: None, stand_still]))
         await store.commit(naming(RUN, 2, 2))
         print("done")
         await store.close()
@@ -198,17 +217,20 @@ async def test_a_process_that_stands_still_over_its_commit(store, path, when) ->
     assert there(path) == [2]
 
 
-async def test_a_process_that_dies_over_its_commit(store, path) -> None:
+@pytest.mark.parametrize("when", [0, 1])
+async def test_a_process_that_dies_over_its_commit(store, path, when) -> None:
+    """Its commit happened or not, and its blob stays or goes with it; what was only brought is freed."""
     await store.commit(naming(RUN, 1, 1))
-    process = child("test_file_sweep", "bring_and_sleep", str(path), 1)
+    await store.add_blobs(RUN, [blob(3)])
+    process = child("test_file_sweep", "bring_and_sleep", str(path), when)
     try:
         await asyncio.to_thread(os.waitpid, process.pid, os.WUNTRACED)
-        assert there(path) == [1, 2]
     finally:
         process.kill()
         process.communicate()
-    assert await sweep(store) == len(blob(2).data)
-    assert there(path) == [1]
+    assert await store.head(RUN) == head(RUN, 1 + when)
+    assert await sweep(store) == len(blob(3).data)
+    assert there(path) == ([1, 2] if when else [1])
 
 
 @pytest.mark.parametrize("planted", ["", "no lock", "no touch"])
@@ -314,23 +336,7 @@ async def test_writers_that_overlap_do_not_keep_a_sweep_waiting(path, store, oth
     assert marks[0]
 
 
-# ---------------------------------------------------------------- without locks
-
-
-async def test_where_there_are_no_locks_nothing_is_swept(store, path, monkeypatch) -> None:
-    monkeypatch.setattr("holdfast.stores.common.locks._try", lambda handle, alone: None)
-    for seq in range(1, 6):
-        await store.commit(naming(RUN, seq, seq))
-    await store.remove(Removal(RUN, standing(RUN, 5), (1, 2, 3, 4)))
-    assert await sweep(store) == 0
-    assert there(path) == [1, 2, 3, 4, 5]
-    names = {file.name: file.stat().st_size > 0 for file in (path / "runs/r1").iterdir()}
-    assert sorted(names) == [*(f"0000000{seq}-0.json" for seq in range(1, 7))]
-    assert [name for name, full in sorted(names.items()) if full] == ["00000005-0.json", "00000006-0.json"]
-    await store.remove_run(RUN, standing(RUN, 5))
-    assert await store.head(RUN) is None
-    await store.commit(naming(RUN, 1, 9))
-    assert (await store.records(RUN, 1, 9, Depth.HEADERS))[0].seq == 1
+# ---------------------------------------------------------------- locks
 
 
 async def test_a_lock_that_is_never_free_is_an_error(store, path, monkeypatch) -> None:

@@ -2,19 +2,20 @@
 
 import os
 import shutil
-from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from holdfast.checkpoint.store import Head, RunQuery
 from holdfast.engine.status import RunStatus
+from holdfast.errors import StorageError
 from holdfast.ids import RunId
-from holdfast.stores.common.disk import Disk
 from holdfast.stores.file import FileStore
-from holdfast.stores.file.folders import Folders
-from holdfast.stores.file.run_folder import RunFolder
-from holdfast.stores.file.waking import DRIVEN, Sign, Waking
+from holdfast.stores.file.line_file import LineFile, RunGlance
+from holdfast.stores.file.run_file import RunFile
+from holdfast.stores.file.wake_signs import DRIVEN, WakeSign, WakeSigns
 from holdfast.testing.store_suite.actions import begin_waiting, leave_letters, list_due, move_on
 from holdfast.testing.store_suite.samples import (
     GREATEST,
@@ -24,23 +25,21 @@ from holdfast.testing.store_suite.samples import (
     next_commit,
     staying_commit,
 )
+from tests.stores.file_commits import opened
 
 
 @pytest.fixture
-async def store(tmp_path: Path) -> AsyncIterator[FileStore]:
-    store = FileStore(tmp_path)
-    yield store
-    await store.close()
+def directory(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+@pytest.fixture
+def store(files: FileStore) -> FileStore:
+    return files
 
 
 def signs(path: Path) -> list[str]:
     return sorted(os.listdir(path / "waking"))
-
-
-def age(path: Path) -> None:
-    """Let all signs be old."""
-    for name in signs(path):
-        os.utime(path / "waking" / name, (1, 1))
 
 
 async def test_there_is_one_sign_for_a_run_as_long_as_it_waits_for_something(
@@ -84,15 +83,10 @@ async def test_signs_that_were_taken_away_are_made_again(
     await other.close()
 
 
-async def test_a_sign_that_is_wrong_is_not_believed_and_removed_when_it_is_old(
-    store: FileStore, tmp_path: Path
-) -> None:
+async def test_a_sign_that_is_wrong_is_not_believed_and_removed(store: FileStore, tmp_path: Path) -> None:
     await begin_waiting(store, "r", NOON + HOUR)
     for name in (f"{0:020d}-r", f"{NOON:020d}-r", f"{NOON:020d}-gone"):
         (tmp_path / "waking" / name).touch()
-    assert await list_due(store) == []
-    assert len(signs(tmp_path)) == 4  # their commits may be on their way
-    age(tmp_path)
     assert await list_due(store) == []
     assert signs(tmp_path) == [f"{NOON + HOUR:020d}-r"]
     assert await list_due(store, NOON + HOUR) == ["r"]
@@ -102,7 +96,6 @@ async def test_what_is_no_sign_is_passed_over(store: FileStore, tmp_path: Path) 
     await begin_waiting(store, "r", NOON)
     for name in ("README", "-", "1-r", f"{0:020d}", f"{0:020d}-", "\u0663" * 20 + "-r"):
         (tmp_path / "waking" / name).touch()
-    age(tmp_path)
     assert await list_due(store) == ["r"]
     assert len(signs(tmp_path)) == 7
 
@@ -119,7 +112,7 @@ async def test_a_process_that_dies_before_its_commit_leaves_a_sign_that_wakes_no
         raise Died
 
     with monkeypatch.context() as patch:
-        patch.setattr("holdfast.stores.common.disk.Disk.publish", die)
+        patch.setattr(LineFile, "append", die)
         with pytest.raises(Died):
             await move_on(store, head, wake_at=NOON)
     assert f"{NOON:020d}-r" in signs(tmp_path)
@@ -134,7 +127,6 @@ async def test_a_process_that_dies_after_its_commit_leaves_a_sign(
     """Also where a sign of that name lay there already, old and wrong until that commit."""
     head = await begin_waiting(store, "r", NOON + HOUR)
     (tmp_path / "waking" / f"{NOON:020d}-r").touch()
-    age(tmp_path)
     other = FileStore(tmp_path)
 
     class Died(BaseException):
@@ -144,32 +136,11 @@ async def test_a_process_that_dies_after_its_commit_leaves_a_sign(
         raise Died
 
     with monkeypatch.context() as patch:
-        patch.setattr(Disk, "sync_folder", die)
+        patch.setattr(WakeSigns, "remove", die)
         with pytest.raises(Died):
             await move_on(store, head, wake_at=NOON)
     assert await list_due(other) == ["r"]
     await other.close()
-
-
-async def test_a_sign_that_a_commit_needs_is_young(
-    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever looks between sign and commit leaves it alone, however long it lay there."""
-    head = await begin_waiting(store, "r", NOON + HOUR)
-    (tmp_path / "waking" / f"{NOON:020d}-r").touch()
-    age(tmp_path)
-    genuine = Disk.publish
-    seen: list[list[str]] = []
-
-    def look_first(disk: object, temp: Path, to: Path) -> None:
-        looking = Folders(tmp_path, "")
-        assert looking.due("Flow", NOON, 9) == []
-        seen.append(signs(tmp_path))
-        genuine(disk, temp, to)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("holdfast.stores.common.disk.Disk.publish", look_first)
-    await move_on(store, head, wake_at=NOON)
-    assert [f"{NOON:020d}-r" in each for each in seen] == [True]
 
 
 async def test_only_as_many_runs_are_read_as_are_told(
@@ -179,13 +150,13 @@ async def test_only_as_many_runs_are_read_as_are_told(
         await begin_waiting(store, f"r{number}", NOON + number)
     assert await list_due(store, GREATEST, limit=3) == ["r0", "r1", "r2"]
     read: list[str] = []
-    genuine = RunFolder.inbox
+    genuine = RunFile.peek
 
-    def inbox(folder: RunFolder) -> object:
-        read.append(folder.path.name)
-        return genuine(folder)
+    def peek(file: RunFile) -> RunGlance:
+        read.append(file.name)
+        return genuine(file)
 
-    monkeypatch.setattr(RunFolder, "inbox", inbox)
+    monkeypatch.setattr(RunFile, "peek", peek)
     assert [head.run_id for head in await store.due("Flow", GREATEST, 3)] == ["r0", "r1", "r2"]
     assert read == ["r0", "r1", "r2"]
 
@@ -207,13 +178,13 @@ async def test_only_driven_runs_are_read_where_only_they_are_asked_for(
     heads = [await drives(store, f"r{number}") for number in range(3)]
     assert await driven(store) == ["r0", "r1", "r2"]
     read: list[str] = []
-    genuine = RunFolder.head
+    genuine = RunFile.peek
 
-    def head(folder: RunFolder) -> Head | None:
-        read.append(folder.path.name)
-        return genuine(folder)
+    def peek(file: RunFile) -> RunGlance:
+        read.append(file.name)
+        return genuine(file)
 
-    monkeypatch.setattr(RunFolder, "head", head)
+    monkeypatch.setattr(RunFile, "peek", peek)
     assert await driven(store) == ["r0", "r1", "r2"]
     assert sorted(read) == ["r0", "r1", "r2"]
     await move_on(store, heads[1], status=RunStatus.WAITING)
@@ -240,52 +211,45 @@ async def test_a_driven_run_is_found_where_nothing_may_be_written(
     def refuse(*_: object) -> None:
         raise PermissionError
 
-    monkeypatch.setattr(Waking, "add", refuse)
+    monkeypatch.setattr(WakeSigns, "add", refuse)
     other = FileStore(tmp_path)
     assert await driven(other) == ["r"]
     await other.close()
 
 
-async def test_a_wrong_sign_that_a_run_is_driven_goes_when_it_is_old(
-    store: FileStore, tmp_path: Path
-) -> None:
+async def test_a_wrong_sign_that_a_run_is_driven_goes(store: FileStore, tmp_path: Path) -> None:
     await begin_waiting(store, "r", NOON)
     for run in ("r", "gone"):
         (tmp_path / "waking" / f"{DRIVEN}-{run}").touch()
     assert await driven(store) == []
-    assert len(signs(tmp_path)) == 3
-    age(tmp_path)
-    assert await driven(store) == []
     assert signs(tmp_path) == [f"{NOON:020d}-r"]
 
 
-@pytest.mark.parametrize("looks", [True, False])
+@pytest.mark.parametrize("is_locked", [True, False])
 async def test_a_sign_that_is_needed_again_is_not_taken_away(
-    store: FileStore, tmp_path: Path, looks: bool, monkeypatch: pytest.MonkeyPatch
+    store: FileStore, tmp_path: Path, is_locked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process brings the run back to where it needs its sign, while it is about to be removed."""
+    """Whoever takes a wrong sign away keeps others from needing it meanwhile. Without the lock it would be lost."""
     head = await begin_waiting(store, "r", NOON)
-    other = Folders(tmp_path, "")
-    genuine = Waking.remove
-    moved: list[int] = []
+    head = await move_on(store, head, status=RunStatus.RUNNING, wake_at=None)
+    (tmp_path / "waking" / f"{NOON:020d}-r").touch()
+    genuine = WakeSigns.remove
+    moving: list[Any] = []
+    monkeypatch.setattr("holdfast.stores.file.run_lock._PATIENCE_SECONDS", 0.1)
+    if not is_locked:
+        monkeypatch.setattr("holdfast.stores.file.run_lock.try_lock", lambda _: True)
+        monkeypatch.setattr("holdfast.stores.file.marker.check_locks", lambda _: None)
 
-    def remove(waking: Waking, sign: Sign) -> None:
-        if not moved:
-            moved.append(1)
-            known = other.run(RunId("r")).head()
-            assert known is not None
-            other.commit(next_commit(known, status=RunStatus.WAITING, wake_at=NOON))
-        genuine(waking, sign)
+    def remove(wake_signs: WakeSigns, sign: WakeSign) -> None:
+        if not moving:
+            moving.append(1)
+            with suppress(StorageError):
+                opened(tmp_path).commit(next_commit(head, status=RunStatus.WAITING, wake_at=NOON))
+        genuine(wake_signs, sign)
 
-    if looks:
-        await move_on(store, head, status=RunStatus.RUNNING, wake_at=None)
-        (tmp_path / "waking" / f"{NOON:020d}-r").touch()
-        age(tmp_path)
-        monkeypatch.setattr(Waking, "remove", remove)
-        await list_due(store)
-    else:
-        monkeypatch.setattr(Waking, "remove", remove)
-        await move_on(store, head, status=RunStatus.RUNNING, wake_at=None)
-    assert moved
-    assert f"{NOON:020d}-r" in signs(tmp_path)
-    assert await list_due(store) == ["r"]
+    monkeypatch.setattr(WakeSigns, "remove", remove)
+    assert await list_due(store) == []
+    assert moving
+    if is_locked:
+        await move_on(store, head, status=RunStatus.WAITING, wake_at=NOON)
+    assert (f"{NOON:020d}-r" in signs(tmp_path)) is is_locked

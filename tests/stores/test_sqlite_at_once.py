@@ -17,8 +17,8 @@ from holdfast import SqliteCheckpointStorage, WorkflowBuilder, executor
 from holdfast.checkpoint.store import Head
 from holdfast.errors import HeadMoved, StorageError
 from holdfast.ids import RunId
+from holdfast.stores.common.worker_thread import LoopIdle, check_idle
 from holdfast.stores.sqlite import SqliteStore, connection, transaction
-from holdfast.stores.sqlite.worker_thread import LoopIdle, check_idle
 from holdfast.testing.store_suite.actions import begin, move_on
 from holdfast.testing.store_suite.samples import first_commit, next_commit, sample_blob
 from tests.support.seeded_loop import SeededLoop

@@ -12,8 +12,8 @@ import pytest
 from holdfast.checkpoint.ownership import this_process
 from holdfast.errors import StorageError
 from holdfast.stores.common.presence import Presence
+from holdfast.stores.common.worker_thread import WorkerThread
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.stores.sqlite.worker_thread import WorkerThread
 from holdfast.testing.store_suite.actions import begin
 from tests.stores.sqlite_programs import finish, start
 

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from holdfast.errors import StorageError
-from holdfast.stores.sqlite.worker_thread import _BUSY_TURNS, PendingCall, WorkerThread, settle_calls
+from holdfast.stores.common.worker_thread import _BUSY_TURNS, PendingCall, WorkerThread, settle_calls
 
 
 class Work:

@@ -1,12 +1,11 @@
 """Random damage to a storage, and what must be true of it then."""
 
 import json
-import os
 import random
 import shutil
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,7 @@ from tests.support.parts import Disk, RunQuery, SqliteStore
 
 TABLES = ("runs", "checkpoints", "keyframes", "families", "blobs", "notes", "letters", "tags")
 # Nothing in these is part of the store: who uses it now, and hints for those who remove blobs.
-_BESIDE = ("locks", "owners", "removing", ".sweep", ".temp", "temp")
+_BESIDE = ("locks", "owners", "waking", "damaged", "index.db", ".sweep", ".temp", "temp")
 
 
 def changed(chance: random.Random, data: bytes) -> bytes:
@@ -163,9 +162,46 @@ def damage_blob(chance: random.Random, folder: Path) -> str:
     return damage_file(chance, folder, [path for path in _files(folder) if len(path.name) == 64])
 
 
-def damage_commit(chance: random.Random, folder: Path) -> str:
-    """Damage a commit file."""
-    return damage_file(chance, folder, [path for path in _files(folder) if path.suffix == ".json"])
+def _run_files(folder: Path) -> list[Path]:
+    return [path for path in _files(folder) if path.suffix == ".jsonl"]
+
+
+def damage_lines(chance: random.Random, folder: Path) -> str:
+    """Damage the file of a run anywhere."""
+    return damage_file(chance, folder, _run_files(folder))
+
+
+def damage_order(chance: random.Random, folder: Path) -> str:
+    """Let lines of a run's file change places, be there twice, or be missing."""
+    path = chance.choice(_run_files(folder))
+    lines = path.read_bytes().splitlines(keepends=True)
+    first, second = sorted(chance.sample(range(len(lines)), 2))
+    match chance.randrange(4):
+        case 0:
+            lines[first], lines[second] = lines[second], lines[first]
+        case 1:
+            lines.insert(second, lines[first])
+        case 2:
+            del lines[first]
+        case _:
+            del lines[first:second]
+    path.write_bytes(b"".join(lines))
+    return f"{path.name}: lines {first + 1} and {second + 1} of {len(lines)}"
+
+
+def damage_name(chance: random.Random, folder: Path) -> str:
+    """Let the file of a run have another name, or be there twice."""
+    path = chance.choice(_run_files(folder))
+    other = path.with_name(
+        chance.choice(["copy", "other", *(file.stem for file in _run_files(folder))]) + ".jsonl"
+    )
+    if other == path:
+        other = path.with_name("copy.jsonl")
+    if chance.random() < 0.5:
+        other.write_bytes(path.read_bytes())
+        return f"{path.name} copied to {other.name}"
+    path.rename(other)
+    return f"{path.name} renamed to {other.name}"
 
 
 def damage_page(chance: random.Random, folder: Path) -> str:
@@ -191,46 +227,64 @@ def damage_find(chance: random.Random, folder: Path) -> str:
     return f"find of row {row} of checkpoints"
 
 
+def _changed_line(chance: random.Random, path: Path, number: int, change: Callable[[Any], str]) -> str:
+    """Let a line of a run's file say something else, in JSON of the same form; its checksum stays as it was."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    said = json.loads(lines[number])
+    how = change(said)
+    lines[number] = json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+    path.write_bytes(b"".join(lines))
+    return f"{how} in line {number + 1} of {len(lines)} of {path.name}"
+
+
 def damage_json(chance: random.Random, folder: Path) -> str:
-    """Let something in a commit file, at any depth, be of another type or another text; it stays JSON."""
-    path = chance.choice([path for path in _files(folder) if path.suffix == ".json"])
-    said = json.loads(path.read_bytes() or b"{}")
-    places = [(said, key) for key in said]
-    for within, key in places:  # grows while it is walked through
-        inner = within[key]
-        keys = inner if isinstance(inner, dict) else range(len(inner)) if isinstance(inner, list) else ()
-        places += [(inner, one) for one in keys]
-    if not places:
-        return f"nothing stands in {path.relative_to(folder)}"
-    within, key = chance.choice(places)
-    odd: list[Any] = [None, -1, 2**70, 1.5, "x", "zz" * 32, "\udc80", [], {}, [within[key]]]
-    within[key] = chance.choice(odd)
-    path.write_text(json.dumps(said))
-    return f"{key!r} in {path.relative_to(folder)} became {within[key]!r:.50}"
+    """Let something in a line, at any depth, be of another type or another text; it stays JSON."""
+
+    def change(said: Any) -> str:
+        places = [(said, key) for key in said]
+        for within, key in places:  # grows while it is walked through
+            inner = within[key]
+            keys = inner if isinstance(inner, dict) else range(len(inner)) if isinstance(inner, list) else ()
+            places += [(inner, one) for one in keys]
+        within, key = chance.choice(places)
+        odd: list[Any] = [None, -1, 2**70, 1.5, "x", "zz" * 32, "\N{SNOWMAN}", [], {}, [within[key]]]
+        within[key] = chance.choice(odd)
+        return f"{key!r} became {within[key]!r:.50}"
+
+    path = chance.choice(_run_files(folder))
+    return _changed_line(chance, path, chance.randrange(len(path.read_bytes().splitlines())), change)
 
 
 def damage_head(chance: random.Random, folder: Path) -> str:
-    """Let the newest file of a run say something else of where it stands, in JSON that can be read."""
-    run = chance.choice(sorted(path for path in (folder / "runs" / "runs").iterdir()))
-    path = max(
-        run.glob("*-*.json"), key=lambda path: [int(part) for part in path.name.split(".")[0].split("-")]
-    )
-    said = json.loads(path.read_bytes())
-    name = chance.choice(["token", "updated", "takeovers", "created"])
-    said["head"][name] += 1
-    path.write_text(json.dumps(said))
-    return f"{name} in {path.relative_to(folder)}"
+    """Let the last line of a run say something else of where it stands, in JSON that can be read."""
+
+    def change(said: Any) -> str:
+        name = chance.choice(["token", "updated", "takeovers", "created"])
+        said["head"][name] = max(said["head"][name] ^ 1, 1)  # mostly as long as before
+        return name
+
+    return _changed_line(chance, chance.choice(_run_files(folder)), -1, change)
 
 
-def damage_link(chance: random.Random, folder: Path) -> str:
-    """Let a hint be missing or wrong: nothing may come of it."""
-    links = sorted(path for path in folder.rglob("*") if path.is_symlink() and path.parent.name != "newest")
-    link, other = chance.sample(links, 2)
-    target = os.readlink(other)
-    link.unlink()
-    if chance.random() < 0.5:
-        link.symlink_to(target)
-    return f"{link.relative_to(folder)} leads elsewhere"
+def damage_hints(chance: random.Random, folder: Path) -> str:
+    """Let hints be missing or wrong: nothing may come of it."""
+    root = folder / "runs"
+    signs = sorted((root / "waking").iterdir())
+    match chance.randrange(4):
+        case 0 if signs:
+            sign = chance.choice(signs)
+            sign.unlink()
+            return f"{sign.name} deleted"
+        case 1:
+            (root / "waking" / f"{chance.randrange(10**15):020d}-lean").touch()
+            return "a sign for a run that needs none"
+        case 2:
+            (root / "index.db").write_bytes(chance.randbytes(3_000))
+            return "index.db overwritten"
+        case _:
+            mark = chance.choice(sorted((root / "locks").glob("*.run")))
+            mark.write_bytes(chance.choice([b"", b"x 1\n", mark.read_bytes()[:40]]))
+            return f"{mark.name} lost its mark"
 
 
 Damaging = Callable[[random.Random, Path], str]
@@ -248,11 +302,13 @@ DAMAGES: dict[str, dict[str, tuple[int, Damaging]]] = {
         "tag": (1, partial(damage_row, tables=("tags",))),
     },
     "file": {
-        "commit": (7, damage_commit),
+        "lines": (7, damage_lines),
+        "order": (3, damage_order),
+        "name": (1, damage_name),
         "blob": (3, damage_blob),
         "head": (1, damage_head),
         "json": (4, damage_json),
-        "link": (1, damage_link),
+        "hints": (1, damage_hints),
     },
 }
 """By kind of store, with how often each is chosen."""
@@ -413,6 +469,13 @@ async def foreign(
             yield f"{name} of {of} raises {error!r}"
 
 
+@contextmanager
+def syncing_nothing() -> Iterator[None]:
+    """Nothing here is about power cuts."""
+    with patch.multiple(Disk, sync=lambda *_: None, sync_data=lambda *_: None):
+        yield
+
+
 async def tried(
     kind: str,
     original: Path,
@@ -432,7 +495,7 @@ async def tried(
     how = damage(kind, work, seed, only)
     storage = opened(kind, work)
     try:
-        with patch.object(Disk, "_sync", lambda *_: None):  # nothing here is about power cuts
+        with syncing_nothing():
             told = Told(await storage.verify())
             wrong = await complaints(storage, baseline, told)
             if reads:

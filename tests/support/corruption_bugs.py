@@ -9,8 +9,9 @@ import ormsgpack
 
 from holdfast.checkpoint.maintenance import repair, verify
 from holdfast.checkpoint.read import loader
-from holdfast.stores.file import document as files
-from holdfast.stores.file import inspecting as file_inspecting
+from holdfast.stores.file import line, line_file, run_state
+from holdfast.stores.file.line_file import LineFile
+from holdfast.stores.file.run_repair import RunRepair
 from holdfast.stores.sqlite import damage, row_reader
 from tests.support.parts import Record
 
@@ -43,6 +44,12 @@ def _nothing_to_do(self: repair.RepairReport, _: Any) -> repair.RepairReport:
     return repair.RepairReport(self.runs, dry_run=True)
 
 
+def _believed_line(file_id: str, offset: int, content: bytes) -> line.Line:
+    """Believes what can be read."""
+    found = line.decode_line(file_id, offset, content)
+    return found._replace(place=found.place._replace(is_sound=True))
+
+
 _KEEP = repair.Salvage._keep
 
 Patches = list[tuple[Any, str, Any]]
@@ -69,14 +76,21 @@ PLANTED: dict[str, tuple[str, str, Patches]] = {
         [(module, "check_head_row", _unchecked_head) for module in (row_reader, damage)],
     ),
     "ignores-seals-of-records": ("sqlite", "tag", [(row_reader, "_is_sealed", lambda *_: True)]),
-    "ignores-seals-of-files": ("file", "head", [(files, "_unsound", lambda *_: "")]),
+    "ignores-checksums-of-lines": (
+        "file",
+        "head",
+        [(module, "decode_line", _believed_line) for module in (run_state, line_file)],
+    ),
+    "takes-damage-for-a-torn-line": ("file", "head", [(LineFile, "_is_torn", lambda *_: True)]),
+    "ignores-marks": ("file", "lines", [(LineFile, "missing", lambda _: "")]),
+    "ignores-names-of-files": ("file", "name", [(LineFile, "_check_name", lambda _: None)]),
     "ignores-letters": ("sqlite", "mail", [(damage, "_is_sealed_entry", lambda *_: True)]),
     "counts-nothing": (
         "sqlite",
         "mail",
         [(damage, "_check_seals", lambda *_: [])],
     ),
-    "does-not-inspect-files": ("file", "commit", [(file_inspecting, "_sum_of", lambda *_: 0)]),
+    "does-not-inspect-files": ("file", "lines", [(RunRepair, "inspect", lambda _: [])]),
     "promises-nothing": ("sqlite", "row", [(repair.RepairReport, "as_dry_run", _nothing_to_do)]),
     "trusts-the-types-of-columns": (
         "sqlite",

@@ -1,8 +1,9 @@
 """Damage done to a storage behind its back, as disks and people do it."""
 
+import json
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -107,47 +108,100 @@ class SqliteDamage:
 
 
 class FileDamage:
-    """Damages the files of one run in a file storage that is closed."""
+    """Damages the lines of one run in a file storage that is closed."""
 
     def __init__(self, folder: Path, run_id: str) -> None:
-        self._runs = folder / "runs" / "runs" / run_id
+        self.path = folder / "runs" / "runs" / f"{run_id}.jsonl"
         self._blobs = folder / "runs" / "blobs" / run_id
+        self._places: dict[int, tuple[int, int]] = {}
+        """Where lines are in which a bit was flipped: they may not be found any more."""
 
-    def _file_of(self, seq: int) -> Path:
-        return max(path for path in self._runs.iterdir() if int(path.name.split("-")[0]) <= seq)
+    def _place_of(self, seq: int) -> tuple[int, int]:
+        """Where the line with a record begins and ends, its newline included."""
+        begin = 0
+        for line in self.path.read_bytes().splitlines(keepends=True):
+            if f'"checkpoint_id":"{self._id_of(seq)}","seq":{seq},"new_bytes"'.encode() in line:
+                return begin, begin + len(line)
+            begin += len(line)
+        raise AssertionError(f"checkpoint {seq} is not there")
+
+    def _id_of(self, seq: int) -> str:
+        for line in self.path.read_bytes().splitlines():
+            with suppress(ValueError):
+                if str(seq) in (ids := json.loads(line).get("ids", {})):
+                    return str(ids[str(seq)])
+        raise AssertionError(f"checkpoint {seq} is not there")
+
+    def _change(self, seq: int, change: Callable[[bytes], bytes]) -> None:
+        content = self.path.read_bytes()
+        begin, end = self._place_of(seq)
+        self.path.write_bytes(content[:begin] + change(content[begin:end]) + content[end:])
 
     def record(self, seq: int, part: str = "changes", place: int = 5) -> None:
-        """Change a number that stands in a part of a record: the file stays readable JSON."""
-        path = self._file_of(seq)
-        text = path.read_text()
-        record = text.index(f'"seq": {seq},\n   "header"')
-        if part == "header":
-            time = text.index('"time": ', record) + len('"time": 17')
-            text = text[:time] + str((int(text[time]) + 1) % 10) + text[time + 1 :]
-        else:
-            name = text.index('"changes"', record)
-            label = text.index('"bytes"', name)
-            text = text[:label] + '"bytez"' + text[label + len('"bytes"') :]
-        path.write_text(text)
+        """Change something that stands in a part of a record: the line stays readable JSON of the same length."""
+
+        def change(line: bytes) -> bytes:
+            record = line.index(b'"seq":%d,"new_bytes"' % seq)
+            if part == "header":
+                time = line.index(b'"time":', record) + len('"time":17')
+                return line[:time] + b"%d" % ((int(line[time : time + 1]) + 1) % 10) + line[time + 1 :]
+            label = line.index(b'"bytes"', line.index(b'"changes"', record))
+            return line[:label] + b'"bytez"' + line[label + len('"bytes"') :]
+
+        self._change(seq, change)
 
     def flip(self, seq: int, place: int) -> None:
-        """Flip a bit anywhere in the file with a record."""
-        path = self._file_of(seq)
-        path.write_bytes(flipped(path.read_bytes(), place))
+        """Flip a bit anywhere in the line with a record."""
+        begin, end = self._places.get(seq) or self._places.setdefault(seq, self._place_of(seq))
+        content = self.path.read_bytes()
+        self.path.write_bytes(content[:begin] + flipped(content[begin:end], place) + content[end:])
 
     def size_of(self, seq: int) -> int:
-        """How long the file with a record is."""
-        return self._file_of(seq).stat().st_size
+        """How long the line with a record is."""
+        begin, end = self._place_of(seq)
+        return end - begin
 
     def tear(self, seq: int) -> None:
-        """Let the file of a record end in its middle."""
-        path = self._file_of(seq)
-        content = path.read_bytes()
-        path.write_bytes(content[: len(content) // 2])
+        """Let the second half of the line with a record be zeros, as after a lost block."""
+        self._change(seq, lambda line: line[: len(line) // 2].ljust(len(line) - 1, b"\0") + b"\n")
+
+    def cut(self, seq: int) -> None:
+        """Let the file end in the middle of the line with a record."""
+        begin, end = self._place_of(seq)
+        self.path.write_bytes(self.path.read_bytes()[: (begin + end) // 2])
 
     def remove_record(self, seq: int) -> None:
-        """Remove the file with a record."""
-        self._file_of(seq).unlink()
+        """Remove the line with a record: lines behind it move."""
+        self._change(seq, lambda line: b"")
+
+    def swap(self, seq: int, other: int) -> None:
+        """Let two lines with records change places."""
+        content = self.path.read_bytes()
+        (begin, end), (other_begin, other_end) = sorted([self._place_of(seq), self._place_of(other)])
+        self.path.write_bytes(
+            content[:begin]
+            + content[other_begin:other_end]
+            + content[end:other_begin]
+            + content[begin:end]
+            + content[other_end:]
+        )
+
+    def remove(self) -> None:
+        """Remove the file of the run."""
+        self.path.unlink()
+
+    def zero(self, begin: int, end: int) -> None:
+        """Let a part of the file be zeros."""
+        content = self.path.read_bytes()
+        self.path.write_bytes(content[:begin] + bytes(end - begin) + content[end:])
+
+    def clear(self) -> None:
+        """Let the file of the run be empty."""
+        self.path.write_bytes(b"")
+
+    def mistake_for(self, run_id: str) -> None:
+        """Let the file of another run be in the place of this one."""
+        self.path.write_bytes(self.path.with_name(f"{run_id}.jsonl").read_bytes())
 
     def blob(self, digest: bytes, place: int = 100) -> None:
         """Flip a bit in a blob."""

@@ -7,11 +7,8 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from holdfast.stores.file.arrival import written_whole
-from holdfast.stores.file.mending import put_aside
-from holdfast.stores.file.run_folder import RunFolder
+from holdfast.stores.file import run_file
 from holdfast.stores.sqlite import row_writer, store
-from tests.support.parts import Commit
 
 
 def _in_two_transactions(connection: sqlite3.Connection, *rest: Any) -> None:
@@ -30,23 +27,15 @@ def _in_two_transactions(connection: sqlite3.Connection, *rest: Any) -> None:
 _REPLACE_RUN = row_writer.replace_run
 
 
-def _puts_aside_first(self: RunFolder, commit: Commit, damaged: Path, mending: Path) -> None:
-    """Takes the folder of a run away, before there is another one."""
-    with self._lock, self._forgetting(), self._alone():
-        tools = self._tools
-        with tools.blobs.bringing(commit.head.family, commit.blobs):
-            put_aside(self.path, damaged, tools.disk)
-            written_whole(commit, self.path, tools.disk, tools.hints).rename(self.path)
-        self._row.forget()
-        self._row.catch_up()
-        assert self._row.known.newest is not None
-        tools.hints.forget(self.path)
-        tools.hints.reached(self.path, self._row.known.newest)
+def _puts_aside_first(path: Path, aside: Path) -> None:
+    """Takes the file of a run away, before there is another one."""
+    aside.parent.mkdir(0o700, exist_ok=True)
+    path.rename(aside)
 
 
 PLANTED: dict[str, tuple[Any, str, Any]] = {
     "two-transactions": (store, "replace_run", _in_two_transactions),
-    "puts-aside-first": (RunFolder, "replace", _puts_aside_first),
+    "puts-aside-first": (run_file, "copy_aside", _puts_aside_first),
 }
 """By name: what it puts in place of what."""
 

@@ -16,6 +16,7 @@ from bench.scripts import Params
 from holdfast import CheckpointStorage
 from holdfast.checkpoint.store import Commit, Letter
 from holdfast.stores.common.seals import MODULUS
+from holdfast.stores.common.worker_thread import PendingCall, WorkerThread, settle_calls
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite.connection import DatabaseConnection
 from holdfast.stores.sqlite.database_file import LONGEST_LOG, WAL_PAGES, DatabaseLocation, WalRoom
@@ -33,7 +34,6 @@ from holdfast.stores.sqlite.row_writer import (
     make_checkpoint_row,
 )
 from holdfast.stores.sqlite.schema import PAGE_SIZE
-from holdfast.stores.sqlite.worker_thread import PendingCall, WorkerThread, settle_calls
 
 Statement: TypeAlias = tuple[str, Sequence[tuple[Any, ...]]]
 """What is executed, for each of some rows."""

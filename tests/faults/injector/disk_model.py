@@ -16,6 +16,9 @@ from tests.faults.injector.interposer import CallKind, SystemCall
 _SECTOR = 512
 """What a disk writes whole or not at all."""
 
+_LATEST = 0.6
+"""How often a sector that was written several times is as it was last."""
+
 
 class Luck:
     """Which of the things that are not sure survive a power cut; the names of a file that was renamed go together."""
@@ -30,10 +33,10 @@ class Luck:
         return self._kept.setdefault(change, self._chance.random() < self._share)
 
     def choose(self, sectors: dict[int, list[bytes]]) -> dict[int, bytes]:
-        """Some of the sectors that were written, each as it was at some time."""
+        """Some of the sectors that were written, each as it was at some time; mostly as it was last."""
         share = self._chance.random()
         return {
-            number: self._chance.choice(contents)
+            number: contents[-1] if self._chance.random() < _LATEST else self._chance.choice(contents)
             for number, contents in sectors.items()
             if self._chance.random() < share
         }

@@ -27,6 +27,7 @@ from holdfast import (
     executor,
     handler,
 )
+from holdfast.stores.file import run_file
 from holdfast.stores.sqlite import database_file
 from tests.faults.injector.interposer import mark
 from tests.support.durable import storage_at
@@ -47,8 +48,13 @@ class DiskWorld(NamedTuple):
     """A run that comes from elsewhere."""
 
     def storage(self) -> CheckpointStorage:
-        """The storage; the log of a SQLite database is copied into it often, as if much were written."""
+        """The storage; the log of a SQLite database is copied into it often, as if much were written.
+
+        So are the files of runs written anew often.
+        """
         database_file.WAL_PAGES = 60
+        run_file._WASTE = 2_000
+        run_file._MANY = 4
         return storage_at(self.kind, self.root)
 
     @property

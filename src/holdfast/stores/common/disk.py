@@ -116,7 +116,7 @@ class Disk:
                 rest = memoryview(piece)
                 while rest:
                     rest = rest[os.write(handle, rest) :]
-            self._sync(handle)
+            self.sync(handle)
             if sys.platform == "win32":  # an open file can be neither renamed nor removed there
                 self._release(path)
         except OSError as error:
@@ -263,7 +263,7 @@ class Disk:
             return
         handle = os.open(folder, os.O_RDONLY)
         try:
-            self._sync(handle)
+            self.sync(handle)
         except OSError as error:
             error.filename = str(folder)
             raise
@@ -290,7 +290,7 @@ class Disk:
         """Make the content of a file durable that other code wrote; nobody may use it meanwhile."""
         handle = os.open(path, os.O_RDWR)
         try:
-            self._sync(handle)
+            self.sync(handle)
         finally:
             os.close(handle)
 
@@ -307,7 +307,7 @@ class Disk:
                 while data:
                     written = os.write(handle, data)
                     data, position = data[written:], position + written
-            self._sync(handle)
+            self.sync(handle)
         except OSError as error:
             error.filename = str(path)
             raise
@@ -331,7 +331,16 @@ class Disk:
                 except OSError:  # another process sweeps too
                     pass
 
-    def _sync(self, handle: int) -> None:
+    def sync_data(self, handle: int) -> None:
+        """Make durable what was written to an open file, and its length; times need not be."""
+        if sys.platform == "linux":
+            os.fdatasync(handle)
+            self._count_sync()
+        else:
+            self.sync(handle)
+
+    def sync(self, handle: int) -> None:
+        """Make durable what was written to an open file or folder."""
         if sys.platform == "darwin":
             import fcntl
 
@@ -339,6 +348,9 @@ class Disk:
             fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
         else:
             os.fsync(handle)
+        self._count_sync()
+
+    def _count_sync(self) -> None:
         thread = threading.get_ident()
         self._syncs[thread] = self._syncs.get(thread, 0) + 1
 

@@ -1,4 +1,4 @@
-"""A store in a directory that a person can read."""
+"""A store in a directory that a person can read: one file of JSON lines for each run."""
 
 from holdfast.stores.file.store import FileStore
 

@@ -30,7 +30,7 @@ _STEP = 2
 _PATIENCE = 1.0
 
 
-class Blobs:
+class BlobFolder:
     """A folder with a folder for each family, and in it a file for each blob."""
 
     def __init__(self, folder: Path, disk: Disk, locks: Locks) -> None:
@@ -39,10 +39,10 @@ class Blobs:
         self._locks = locks
 
     @contextmanager
-    def bringing(
+    def bring(
         self, family: RunId, blobs: Sequence[Blob], needs: Sequence[Digest] = ()
     ) -> Iterator[set[Digest]]:
-        """Make blobs durable; gives those of ``needs`` that are there. None is removed before this ends."""
+        """Make blobs durable; yield those of ``needs`` that are there. None is removed before this ends."""
         if not blobs and not needs:
             yield set()
             return
@@ -56,7 +56,7 @@ class Blobs:
             yield needed
 
     def _bring_again(self, family: RunId, digest: Digest, mark: int) -> bool:
-        """Let a blob be seen to be brought; false if it is not there."""
+        """Let a blob be seen to be brought; return False if it is not there."""
         place = self._family(family) / digest.hex()
         if not is_regular(place):
             return False
@@ -79,7 +79,7 @@ class Blobs:
             yield handle
 
     def _family(self, family: RunId) -> Path:
-        """The folder of a family; raises ``OSError`` if it is a link."""
+        """Return the folder of a family; raise ``OSError`` if it is a link."""
         folder = self._folder / make_file_name(family)
         reject_link(folder)
         return folder
@@ -97,7 +97,7 @@ class Blobs:
         self._disk.sync_names(folder)
 
     def read(self, family: RunId, digests: Sequence[Digest]) -> dict[Digest, bytes]:
-        """Those of the blobs that are there."""
+        """Return those of the blobs that are there."""
         folder = self._family(family)
         found = {}
         for digest in digests:
@@ -108,7 +108,7 @@ class Blobs:
         return found
 
     def mark(self, family: RunId) -> Marked:
-        """What is there, when all commits that brought something are published; nothing if that cannot be known."""
+        """Return the blobs once all commits that brought some are made; none if that cannot be known."""
         with self._alone(family) as handle:
             if handle is None:
                 return Marked(0, {})
@@ -132,7 +132,7 @@ class Blobs:
             return {}
 
     def discard(self, family: RunId, mark: int, digests: Sequence[Digest]) -> int:
-        """Remove blobs that nobody brought since the mark; the bytes that were freed."""
+        """Remove blobs that nobody brought since the mark; return the bytes that were freed."""
         freed = 0
         with self._alone(family) as handle:
             for digest in digests if handle is not None else ():

@@ -10,39 +10,39 @@ from typing import Any
 
 from holdfast.checkpoint.store import FEATURES, FORMAT_MAJOR, FORMAT_MINOR, StoreInfo
 from holdfast.errors import StorageError
-from holdfast.stores.common.disk import UNSYNCED_MARK, Disk, IrregularFile, read_regular, reject_link
-from holdfast.stores.file.layout import laid_out
+from holdfast.stores.common.disk import (
+    UNSYNCED_MARK,
+    Disk,
+    IrregularFile,
+    explain_os_error,
+    open_regular,
+    read_regular,
+    reject_link,
+)
+from holdfast.stores.file.run_lock import try_lock
 
 NAME = "store.json"
 TEMP = "temp"
 OWNERS = "owners"
 LOCKS = "locks"
-REMOVING = "removing"
-MENDING = "mending"
 DAMAGED = "damaged"
-_FOLDERS = (TEMP, OWNERS, LOCKS, REMOVING, MENDING, DAMAGED, "namespaces")
-_OF_NAMESPACE = ("runs", "blobs", "ids", "waking")
+_FOLDERS = (TEMP, OWNERS, LOCKS, DAMAGED, "namespaces")
+_OF_NAMESPACE = ("runs", "blobs", "waking")
 _LARGEST = 1 << 20
-# What may lie in a directory that becomes a store: what another process is making there, or a fresh volume has.
+# May lie in a directory that becomes a store: what another process is making there, or a fresh volume has.
 _HARMLESS = {NAME, TEMP, UNSYNCED_MARK, ".lock", "lost+found"}
 
 _ABOUT = [
     "This directory is a Holdfast file store; change nothing in it while a process uses it.",
-    "runs/<run>/<seq>-<n>.json: one file for each commit; the last one says where the run stands (head).",
-    "<seq> is the least seq of the records in it; <n> counts commits without records before it.",
-    "notes in a commit: what the superstep that is under way did already; they count until a later commit has another",
-    "checkpoint_id in its head. letters: what others left for the run and it did not take yet, in every commit again.",
-    "An empty file, but never the last one, is a commit that nobody needs any more.",
-    "<seq>-<n>.kept.json: checkpoints that were kept while those around them were removed.",
-    "edits in a commit: earlier checkpoints that it removed, and what it added to others; unsettled: commits with",
-    "edits that may not be carried out yet. gone: the run was removed; what lies before it is no part of another one.",
+    "runs/<run>.jsonl: one line for each commit; the head in the last line says where the run stands.",
+    "A line that was never complete, at the end of a file, is cut off by the next process that writes.",
     "blobs/<run>/<digest>: large values, shared by the run and its forks.",
-    "ids/: links from checkpoint ids to commits; made again where they are missing.",
+    "index.db: what lists and searches read first; made again where it is missing.",
     "waking/: an empty file for each run that is to be woken, or is driven (all 9); made again by the next process.",
     "temp/: files that are being written. owners/: a locked file for each process that drives runs now.",
-    "locks/, removing/: what processes need to remove things beside each other; empty of meaning while none does.",
-    "damaged/: what a repair put aside; nothing reads it. mending/: what it is about to put into place.",
-    "namespaces/<name>/: runs, blobs, ids and waking again for each namespace.",
+    "locks/: a file for each run, locked while it is written; it says how much of the run's file is durable.",
+    "damaged/: what a repair put aside; nothing reads it.",
+    "namespaces/<name>/: runs, blobs, index and waking again for each namespace.",
 ]
 
 
@@ -62,12 +62,29 @@ def refuse_links(root: Path, base: Path) -> None:
     for folder in [*(root / name for name in _FOLDERS), base, *(base / name for name in _OF_NAMESPACE)]:
         if folder != root:
             reject_link(folder)
+
+
+def check_locks(disk: Disk) -> None:
+    """Raise ``StorageError`` if files cannot be locked where the store lies: two writers could not be kept apart."""
+    path = disk.temp / f"{secrets.token_hex(8)}.lock"  # not .tmp: others sweep that up
+    first = second = -1
     try:
-        with os.scandir(base / "ids") as entries:
-            for entry in entries:
-                reject_link(Path(entry.path))
-    except FileNotFoundError:
-        pass
+        first, second = open_regular(path, os.O_RDWR | os.O_CREAT), open_regular(path, os.O_RDWR)
+        works = try_lock(first) and not try_lock(second)
+        problem = "two writers got the same lock"
+    except OSError as error:
+        works, problem = False, explain_os_error(error)
+    finally:
+        for handle in (first, second):
+            if handle >= 0:
+                os.close(handle)
+        disk.remove(path)
+    if not works:
+        raise StorageError(
+            f"file store {disk.temp.parent}: files cannot be locked there ({problem}), as on some network file "
+            f"systems and on Windows, so writers could not be kept apart; use a local directory, or "
+            f"SqliteCheckpointStorage on a local disk. Nothing was written"
+        )
 
 
 def _refuse_foreign(root: Path) -> None:
@@ -91,7 +108,7 @@ def _make(marker: Path, disk: Disk) -> None:
         "minor": FORMAT_MINOR,
         "features": sorted(FEATURES),
     }
-    temp = disk.write(laid_out(document))
+    temp = disk.write(json.dumps(document, indent=1).encode() + b"\n")
     try:
         disk.publish(temp, marker)
     except FileExistsError:  # another process was faster

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from holdfast.errors import StorageError
 from holdfast.stores.common.blob_files import BlobFiles
 from holdfast.stores.common.presence import Presence
+from holdfast.stores.common.worker_thread import PendingCall, WorkerThread, settle_calls
 from holdfast.stores.sqlite import connection
 from holdfast.stores.sqlite.connection import DatabaseConnection
 from holdfast.stores.sqlite.database_file import DatabaseLocation
@@ -21,7 +22,6 @@ from holdfast.stores.sqlite.sqlite_errors import (
     retry_while_busy,
 )
 from holdfast.stores.sqlite.transaction import TransactionWriter, WriteTask
-from holdfast.stores.sqlite.worker_thread import PendingCall, WorkerThread, settle_calls
 
 Query = Callable[[sqlite3.Connection], Any]
 

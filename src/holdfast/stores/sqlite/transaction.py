@@ -10,13 +10,13 @@ from typing import Any, NamedTuple, TypeAlias
 from holdfast.checkpoint.store import Commit, Left, Letter
 from holdfast.errors import CheckpointCorrupt, CheckpointNotFound, HeadMoved, StorageError
 from holdfast.ids import RunId
+from holdfast.stores.common.worker_thread import PendingCall, settle_calls
 from holdfast.stores.sqlite import notes_and_letters
 from holdfast.stores.sqlite.connection import DatabaseConnection
 from holdfast.stores.sqlite.database_file import LONGEST_LOG, DatabaseLocation, WalRoom, set_log_size
 from holdfast.stores.sqlite.row_reader import read_head
 from holdfast.stores.sqlite.row_writer import MOST_TOGETHER, RunCache, change_content, write_commits
 from holdfast.stores.sqlite.sqlite_errors import make_storage_error, retry_while_busy
-from holdfast.stores.sqlite.worker_thread import PendingCall, settle_calls
 
 # Only commits of about the size of a superstep are written in the thread of an event loop.
 _FEW_RECORDS = 2

@@ -1,0 +1,331 @@
+"""The directory of a file store, for one namespace: all that is done in it; it blocks."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from holdfast.checkpoint.store import (
+    Blob,
+    Commit,
+    Damage,
+    Expected,
+    Head,
+    Left,
+    Letter,
+    Mended,
+    Removal,
+    RunQuery,
+    StoreInfo,
+)
+from holdfast.engine.status import RunStatus
+from holdfast.errors import CheckpointCorrupt
+from holdfast.ids import CheckpointId, RunId
+from holdfast.stores.common.disk import Disk, IrregularFile, read_regular
+from holdfast.stores.common.file_names import make_file_name
+from holdfast.stores.common.locks import Locks
+from holdfast.stores.common.presence import Presence
+from holdfast.stores.common.run_query import select_due_runs, select_runs
+from holdfast.stores.file import marker
+from holdfast.stores.file.blobs import BlobFolder
+from holdfast.stores.file.line_file import SUFFIX, LineFile
+from holdfast.stores.file.run_file import RunFile
+from holdfast.stores.file.run_index import RunIndex, list_files
+from holdfast.stores.file.run_lock import RunLock
+from holdfast.stores.file.run_repair import RunRepair
+from holdfast.stores.file.wake_signs import AT_ONCE, DRIVEN, WakeSign, WakeSigns, sign_of
+
+# The state of so many runs is remembered; the others are read again.
+_REMEMBERED = 500
+
+
+class Directory:
+    """Does what a file store does, without an event loop."""
+
+    def __init__(self, root: Path, namespace: str) -> None:
+        self.root = root
+        self._namespace = namespace
+        base = root / "namespaces" / make_file_name(namespace) if namespace else root
+        self.disk = Disk(root / marker.TEMP)
+        self.presence = Presence(root / marker.OWNERS)
+        self._prefix = f"{make_file_name(namespace)}@" if namespace else ""
+        self.blobs = BlobFolder(base / "blobs", self.disk, Locks(root / marker.LOCKS, self._prefix))
+        self._runs = base / "runs"
+        self._signs = WakeSigns(base / "waking")
+        self._index = RunIndex(base / "index.db")
+        self._lock = threading.Lock()
+        self._indexing = threading.Lock()
+        self._remembered: OrderedDict[str, RunFile] = OrderedDict()
+        self._info: StoreInfo | None = None
+        self._ready = False
+        self._signs_set = False
+
+    def open(self) -> StoreInfo:
+        """Make sure that the store is there, of a known format, and that locks work where it lies."""
+        if self._info is not None:
+            return self._info
+        with self._lock:
+            info = marker.open_store(self.root, self.disk)
+            marker.refuse_links(self.root, self._runs.parent)
+            self._info = info
+        return self._info
+
+    def _get_ready(self) -> None:
+        """Do what the first writer does besides: check locks, sweep up what others left behind."""
+        if self._ready:
+            return
+        with self._lock:
+            self.disk.make_temp()
+            marker.check_locks(self.disk)
+            self.disk.sweep()
+            self._ready = True
+
+    def run(self, run_id: RunId) -> RunFile:
+        """Return the file of a run, whether it is there or not."""
+        return self._file(make_file_name(run_id))
+
+    def _file(self, name: str) -> RunFile:
+        with self._lock:
+            file = self._remembered.get(name)
+            if file is None:
+                file = self._remembered[name] = self._new_file(name)
+                if len(self._remembered) > _REMEMBERED:
+                    self._remembered.popitem(last=False)
+            else:
+                self._remembered.move_to_end(name)
+            return file
+
+    def _lines(self, name: str) -> LineFile:
+        lock = RunLock(self.root / marker.LOCKS / f"{self._prefix}{name}.run")
+        return LineFile(self._runs / f"{name}{SUFFIX}", lock, self.disk, self._namespace)
+
+    def _new_file(self, name: str) -> RunFile:
+        return RunFile(self._lines(name), self.blobs, self._signs)
+
+    # What is written.
+
+    def commit(self, commit: Commit, is_patient: bool = True, is_doubtful: bool = False) -> list[Letter]:
+        """Make a commit durable, its blobs first, as ``RunFile.commit`` does."""
+        self._get_ready()
+        letters = self.run(commit.head.run_id).commit(commit, is_patient, is_doubtful)
+        if commit.head.status is not RunStatus.RUNNING:  # there may be many that wait, and for long
+            with self._lock:
+                self._remembered.pop(make_file_name(commit.head.run_id), None)
+        return letters
+
+    def add_blobs(self, family: RunId, blobs: Sequence[Blob]) -> None:
+        """Make blobs durable."""
+        self._get_ready()
+        with self.blobs.bring(family, blobs):
+            pass
+
+    def leave(self, run_id: RunId, letters: Sequence[Letter]) -> Left:
+        """Leave letters for a run, durably."""
+        self._get_ready()
+        return self.run(run_id).leave(letters)
+
+    def tag(self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None) -> bool:
+        """Take tags from a record and add others."""
+        self._get_ready()
+        return self.run(run_id).tag(seq, tags, drop)
+
+    def remove(self, removal: Removal) -> bool:
+        """Remove records of a run; return False if one of them has tags."""
+        self._get_ready()
+        return self.run(removal.run_id).remove(removal)
+
+    def remove_run(self, run_id: RunId, expected: Expected) -> None:
+        """Remove a run."""
+        self._get_ready()
+        self.run(run_id).remove_run(run_id, expected)
+
+    def replace(self, commit: Commit) -> None:
+        """Let a run be what a commit says."""
+        self._get_ready()
+        self.run(commit.head.run_id).replace(commit, self._aside(make_file_name(commit.head.run_id)))
+
+    def _aside(self, name: str) -> Path:
+        return self.root / marker.DAMAGED / f"{self._prefix}{name}-{secrets.token_hex(4)}{SUFFIX}"
+
+    # What is read.
+
+    def _names(self) -> list[str]:
+        return list(list_files(self._runs, SUFFIX))
+
+    def runs(self, query: RunQuery) -> list[Head]:
+        """Return the runs that are asked for; reads the last line of each run that changed."""
+        driven = self._driven(query)
+        if driven is not None:
+            return select_runs(driven, query)
+        with self._indexing:
+            files = list_files(self._runs, SUFFIX)
+            return select_runs([head for _, head in self._index.heads(files, self._peek)], query)
+
+    def _peek(self, name: str) -> tuple[Head | None, bool]:
+        """Return the head of a run, None if it cannot be read, which ``damaged`` tells; and whether it is current."""
+        try:
+            glance = self._new_file(name).peek()
+        except CheckpointCorrupt:
+            return None, True
+        return glance.head, glance.is_current
+
+    def _driven(self, query: RunQuery) -> list[Head] | None:
+        """Return the runs that a sign says are driven, if only such are asked for, as hosts do again and again."""
+        if query.statuses != frozenset([RunStatus.RUNNING]):
+            return None
+        try:
+            self._set_signs()
+        except OSError:  # nothing may be written
+            return None
+        names = set(self._signs.driven())
+        if query.after is not None:
+            names.add(make_file_name(query.after))
+        heads = []
+        for name in names:
+            head, _ = self._peek(name)
+            if head is not None:
+                heads.append(head)
+            if head is None or head.status is not RunStatus.RUNNING:
+                self._correct(WakeSign(DRIVEN, name))
+        return heads
+
+    def due(self, workflow_name: str, time: int, limit: int) -> list[Head]:
+        """Return the runs that have something to do; reads only those of which a sign says so."""
+        self._set_signs()
+        heads: dict[RunId, Head] = {}
+        with_letters: set[RunId] = set()
+        found, last = 0, AT_ONCE
+        for sign in self._signs.until(time):
+            if found >= limit and sign.time > last:
+                break  # the others come later in the order
+            last = sign.time
+            try:
+                head, letters, _ = self._new_file(sign.run).peek()
+            except CheckpointCorrupt:
+                continue
+            is_right = head is not None and sign_of(head, letters, sign.run) == sign
+            if not is_right:
+                self._correct(sign)
+            if head is not None:  # also one that got another sign a moment ago
+                heads[head.run_id] = head
+                found += is_right and head.workflow_name == workflow_name
+                if letters:
+                    with_letters.add(head.run_id)
+        return select_due_runs(heads.values(), workflow_name, time, limit, with_letters.__contains__)
+
+    def _set_signs(self) -> None:
+        """Look at all runs once: a sign may be missing after a power cut, or where files were copied by hand."""
+        if self._signs_set:
+            return
+        for name in self._names():
+            try:
+                head, letters, _ = self._new_file(name).peek()
+            except CheckpointCorrupt:
+                continue
+            sign = None if head is None else sign_of(head, letters, name)
+            if sign is not None:
+                self._signs.add(sign)
+        self._signs_set = True
+
+    def _correct(self, wrong: WakeSign) -> None:
+        """Let a run have the sign that it needs in place of a wrong one."""
+        with suppress(CheckpointCorrupt):
+            self._file(wrong.run).set_sign(wrong)
+
+    def find(self, checkpoint_id: CheckpointId) -> tuple[RunId, int] | None:
+        """Return the run and the seq of a checkpoint."""
+        with self._lock:
+            remembered = list(self._remembered.values())
+        for file in reversed(remembered):
+            found = file.find(checkpoint_id) if file.knows(checkpoint_id) else None
+            if found is not None:
+                return found
+        with self._indexing:
+            files = list_files(self._runs, SUFFIX)
+            name = self._index.find(checkpoint_id, files, lambda name: self._new_file(name).ids())
+        return None if name is None else self._file(name).find(checkpoint_id)
+
+    # What is damaged.
+
+    def damaged(self) -> list[Damage]:
+        """Return the runs whose head cannot be read."""
+        found = []
+        for name in self._names():
+            try:
+                self._new_file(name).peek()
+            except CheckpointCorrupt as error:
+                found.append(Damage(self._repair(name).run_id(), str(error)))
+        return found
+
+    def inspect(self, run_id: RunId | None) -> list[Damage]:
+        """Find damage in the file of a run, or of all runs, also of those whose file is missing."""
+        if run_id is not None:
+            return self._repair(make_file_name(run_id)).inspect()
+        return [damage for name in self._all_names() for damage in self._repair(name).inspect()]
+
+    def mend(self, run_id: RunId | None) -> list[Mended]:
+        """Let a run, or each of them, have a head that can be read; make the index anew."""
+        self._get_ready()
+        with self._indexing:
+            self._index.forget()
+        names = self._all_names() if run_id is None else [make_file_name(run_id)]
+        done = [mended for name in names for mended in self._repair(name).mend(self._aside(name))]
+        with self._lock:
+            self._remembered.clear()
+        return done
+
+    def _repair(self, name: str) -> RunRepair:
+        lines = self._lines(name)
+        return RunRepair(lines, RunFile(lines, self.blobs, self._signs))
+
+    def _all_names(self) -> list[str]:
+        """Return the names of all runs that have a file, or had one and were not removed."""
+        names = self._names()
+        known = set(names)
+        try:
+            locks = os.listdir(self.root / marker.LOCKS)
+        except FileNotFoundError:
+            locks = []
+        for lock in locks:
+            name = lock.removeprefix(self._prefix).removesuffix(".run")
+            if (
+                lock.endswith(".run")
+                and lock.rpartition("@")[0] == self._prefix.rstrip("@")
+                and name not in known
+            ):
+                names.append(name)
+        return names
+
+    def copy(self) -> Path:
+        """Copy the runs, but no blobs, to a folder in ``temp``, to be removed by the caller."""
+        self._get_ready()
+        folder = self.disk.new_folder()
+        try:
+            base = self._runs.parent.relative_to(self.root)
+            _copy(self.root / marker.NAME, folder / marker.NAME)
+            for part in (
+                Path(marker.LOCKS),
+                base / "runs",
+            ):  # marks first: they may say less than the files hold
+                (folder / part).mkdir(parents=True, exist_ok=True)
+                with suppress(FileNotFoundError):
+                    for name in os.listdir(self.root / part):
+                        if name.endswith((".run", SUFFIX)):
+                            _copy(self.root / part / name, folder / part / name)
+            for lock in os.listdir(folder / marker.LOCKS):
+                if not os.path.lexists(self.root / marker.LOCKS / lock):  # the run was removed meanwhile
+                    os.unlink(folder / marker.LOCKS / lock)
+        except BaseException:
+            self.disk.remove(folder)
+            raise
+        return folder
+
+
+def _copy(source: Path, target: Path) -> None:
+    with suppress(FileNotFoundError, IrregularFile):
+        target.write_bytes(read_regular(source))

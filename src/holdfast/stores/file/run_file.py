@@ -1,0 +1,437 @@
+"""One run in its file: commits, letters, tags and removals, each a line."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from holdfast.checkpoint.store import (
+    Commit,
+    Depth,
+    Expected,
+    Head,
+    Left,
+    Letter,
+    Note,
+    Record,
+    Removal,
+)
+from holdfast.errors import CheckpointCorrupt, StorageError
+from holdfast.ids import CheckpointId, Digest, RunId
+from holdfast.stores.common.head_check import (
+    change_tags,
+    check_expected,
+    check_head,
+    check_needs,
+    check_removal,
+    tags_allow,
+)
+from holdfast.stores.file.blobs import BlobFolder
+from holdfast.stores.file.line import (
+    LineDraft,
+    LinePlace,
+    decode_keyed,
+    decode_keyframe,
+    decode_record,
+    explain_problem,
+)
+from holdfast.stores.file.line_file import LineFile, RunGlance, damaged
+from holdfast.stores.file.run_lock import HeldLock
+from holdfast.stores.file.run_state import BadLine, RunState
+from holdfast.stores.file.wake_signs import WakeSign, WakeSigns, sign_of
+
+_T = TypeVar("_T")
+# A commit with more records than this, of a run that comes whole, is many lines.
+_MANY = 16
+# The file is written anew when more than this is of no use, and more than what is of use.
+_WASTE = 64 * 1024
+
+
+class RunFile:
+    """The file of one run. Used by several threads: each method takes the lock."""
+
+    def __init__(self, lines: LineFile, blobs: BlobFolder, signs: WakeSigns) -> None:
+        self.path = lines.path
+        self.name = lines.path.stem
+        self._lines = lines
+        self._blobs = blobs
+        self._signs = signs
+        self._lock = threading.RLock()
+
+    # Reading.
+
+    def head(self) -> Head | None:
+        """Return where the run stands, also if others moved it; None if nothing was committed."""
+        return self._look().head
+
+    def peek(self) -> RunGlance:
+        """Return where the run stands, without reading the whole file or waiting for a writer."""
+        with self._lock:
+            return self._lines.peek()
+
+    def stamp(self) -> tuple[int, int, int] | None:
+        """Return what changes whenever the file does; None without a file."""
+        try:
+            status = os.lstat(self.path)
+        except FileNotFoundError:
+            return None
+        return status.st_ino, status.st_size, status.st_mtime_ns
+
+    def inbox(self) -> list[Letter]:
+        """Return the letters that wait, oldest first; raise ``CheckpointCorrupt`` if some are missing."""
+        return self._read(lambda _: self._letters())
+
+    def notes(self) -> list[Note]:
+        """Return the journal of the checkpoint on which the run stands, in order.
+
+        Raises ``CheckpointCorrupt`` if some of it may be missing: what it noted would be done again.
+        """
+        return self._read(lambda _: self._notes())
+
+    def records(self, first: int, last: int, depth: Depth) -> list[Record]:
+        """Return the records with these seqs; raise ``CheckpointCorrupt`` if some of them cannot be read."""
+        with self._lock:
+            while True:
+                state = self._lines.look()
+                self._check_lost(state.lost_between(first, last) if state.bad else None)
+                found = self._read_records(state.seqs_between(first, last), depth)
+                if found is not None:
+                    return found
+
+    def ids(self) -> list[CheckpointId]:
+        """Return the ids of all records."""
+        with self._lock:
+            return list(self._lines.look().by_id)
+
+    def find(self, checkpoint_id: CheckpointId) -> tuple[RunId, int] | None:
+        """Return the run and the seq of a checkpoint of this run."""
+        with self._lock:
+            state = self._lines.look()
+            seq = state.by_id.get(checkpoint_id)
+            return None if seq is None or state.run_id is None else (state.run_id, seq)
+
+    def knows(self, checkpoint_id: CheckpointId) -> bool:
+        """Return True if the run had a checkpoint when it was looked at last."""
+        return checkpoint_id in self._lines.state.by_id
+
+    def _look(self) -> RunState:
+        with self._lock:
+            state = self._lines.look()
+            self._lines.check_readable()
+            return state
+
+    def _read(self, read: Callable[[RunState], _T | None]) -> _T:
+        """Read something of a run, once more whenever the file is written anew meanwhile."""
+        with self._lock:
+            while True:
+                found = read(self._look())
+                if found is not None:
+                    return found
+
+    def _letters(self) -> list[Letter] | None:
+        self._check_lost(self._lines.state.lost_letters())
+        letters = self._lines.state.letters
+        bodies = self._bodies(dict.fromkeys(letters.values()))
+        if bodies is None:
+            return None
+        found = {place: dict(map(decode_keyed, body["letters"])) for place, body in bodies.items()}
+        return [Letter(key, found[place][key]) for key, place in letters.items()]
+
+    def _notes(self) -> list[Note] | None:
+        self._check_lost(self._lines.state.lost_notes())
+        bodies = self._bodies(dict.fromkeys(self._lines.state.note_lines))
+        if bodies is None:
+            return None
+        notes = [Note(*decode_keyed(note)) for body in bodies.values() for note in body["notes"]]
+        return list({note.key: note for note in notes}.values())
+
+    def _check_lost(self, bad: BadLine | None) -> None:
+        """Raise ``CheckpointCorrupt`` if what is asked for may have stood in a line that cannot be read."""
+        if bad is not None:
+            raise self._lines.damage(bad)
+
+    def _read_records(self, seqs: Sequence[int], depth: Depth) -> list[Record] | None:
+        state = self._lines.state
+        lines = dict.fromkeys(state.records[seq].line for seq in seqs)
+        with_frames = depth >= Depth.CHANGES
+        frames = {seq: state.keyframes[seq] for seq in seqs if with_frames and seq in state.keyframes}
+        bodies = self._bodies(lines | dict.fromkeys(frames.values()))
+        if bodies is None or state.run_id is None:
+            return None if state.run_id is not None else []
+        found = {
+            (place, document["seq"]): document
+            for place in lines
+            for document in bodies[place].get("records", ())
+        }
+        records = []
+        for seq in seqs:
+            line = state.records[seq].line
+            try:
+                record = decode_record(found[line, seq], state.run_id, depth, line.is_sound)
+                if seq in frames:
+                    given = bodies[frames[seq]]["keyframes"][str(seq)]
+                    record = record._replace(keyframe=decode_keyframe(given, depth))
+            except MemoryError:
+                raise
+            except Exception as error:
+                raise damaged(self.path, None, explain_problem(error), line.offset) from error
+            records.append(record._replace(tags=state.tags.get(seq, ())))
+        return records
+
+    def _bodies(self, places: dict[LinePlace, None]) -> dict[LinePlace, dict[str, Any]] | None:
+        if not places:
+            return {}
+        bodies = self._lines.read_bodies(list(places))
+        return None if bodies is None else dict(zip(places, bodies, strict=True))
+
+    # Writing.
+
+    @contextmanager
+    def _hold(self, is_patient: bool = True) -> Iterator[HeldLock]:
+        """Keep other threads and processes from writing; the state is current."""
+        with self._lock, self._lines.hold(is_patient) as held:
+            self._lines.check_readable()
+            yield held
+
+    def commit(self, commit: Commit, is_patient: bool = True, is_doubtful: bool = False) -> list[Letter]:
+        """Make a commit durable, its blobs first; return the letters that wait.
+
+        Raises ``LockBusy`` where it would have to wait and is not ``is_patient``. If it ``is_doubtful``, it may have
+        been made already, and then is not made again.
+        """
+        if not commit.blobs and not commit.needs:
+            with self._hold(is_patient) as held:
+                return self._commit(held, commit, set(), is_doubtful)
+        check_head(commit, self._look().expected)
+        family = commit.head.family
+        with (
+            self._blobs.bring(family, commit.blobs, commit.needs) as needed,
+            self._hold(is_patient) as held,
+        ):
+            return self._commit(held, commit, needed, is_doubtful)
+
+    def _commit(self, held: HeldLock, commit: Commit, needed: set[Digest], is_doubtful: bool) -> list[Letter]:
+        state = self._lines.state
+        if not is_doubtful or state.head != commit.head:
+            check_head(commit, state.expected)
+            check_needs(commit, needed)
+            _check_records(commit, state.head)
+            if commit.expected is None and len(commit.records) > _MANY:
+                self._rewrite(held, commit.head, commit.letters, _drafts_of(commit))
+            else:
+                self._append(held, _commit_draft(commit, state))
+        return self._letters_now()
+
+    def leave(self, letters: Sequence[Letter]) -> Left:
+        """Leave letters, unless one of their keys was used before."""
+        if self._look().head is None:
+            return Left(None)
+        with self._hold() as held:
+            state = self._lines.state
+            if state.head is None:
+                return Left(None)
+            refused = tuple(letter.key for letter in letters if letter.key in state.used)
+            if letters and not refused:
+                self._append(held, LineDraft("letters", state.head, letters=letters))
+            return Left(state.head, refused)
+
+    def tag(self, seq: int, tags: Sequence[str], drop: Sequence[str] | None) -> bool:
+        """Take tags from a record and add others; return False if it is not there."""
+        if seq not in self._look().records:
+            return False
+        with self._hold() as held:
+            state = self._lines.state
+            if state.head is None or seq not in state.records:
+                return False
+            changed = change_tags(state.tags.get(seq, ()), tags, drop)
+            if changed != state.tags.get(seq, ()):
+                self._append(held, LineDraft("tags", state.head, tags={seq: changed}))
+            return True
+
+    def remove(self, removal: Removal) -> bool:
+        """Remove records and give others keyframes, all at once; return False if one of them has tags."""
+        with self._lock:
+            head = self._expect(self._look(), removal.run_id, removal.expected)
+        with self._blobs.bring(head.family, removal.blobs), self._hold() as held:
+            state = self._lines.state
+            head = self._expect(state, removal.run_id, removal.expected)
+            check_removal(head, removal)
+            if not tags_allow(removal, {seq: state.tags.get(seq, ()) for seq in state.records}):
+                return False
+            keyframes = [(seq, frame) for seq, frame in removal.keyframes if seq in state.records]
+            removed = [seq for seq in removal.seqs if seq in state.records]
+            tags = {seq: after for seq, _, after in removal.tags}
+            if keyframes or removed or tags:
+                draft = LineDraft(
+                    "removal", head, keyframes=keyframes, tags=tags, further={"removed": removed}
+                )
+                self._append(held, draft)
+            self._make_room(held)
+            return True
+
+    def _make_room(self, held: HeldLock) -> None:
+        """Write the file anew without what nobody needs, if that is much."""
+        state = self._lines.state
+        live = state.live_bytes()
+        if state.bad or state.end - live <= max(live, _WASTE):
+            return
+        drafts = self._drafts_of_all()
+        assert state.head is not None
+        if drafts is not None:
+            self._rewrite(held, state.head, self._letters_now(), drafts)
+
+    def _drafts_of_all(self) -> list[LineDraft] | None:
+        state = self._lines.state
+        notes, letters = self._notes(), self._letters()
+        records = self._read_records(state.seqs, Depth.ALL)
+        if records is None or notes is None or letters is None or state.head is None:
+            return None
+        used = sorted(state.used - state.letters.keys())
+        return [*_kept_drafts(records), _state_draft(state.head, notes, letters, used)]
+
+    def remove_run(self, run_id: RunId, expected: Expected) -> None:
+        """Remove the run: a last line says so, and then the file goes."""
+        with self._hold() as held:
+            head = self._expect(self._lines.state, run_id, expected)
+            before = self._sign()
+            self._lines.append(held, LineDraft("gone", head))
+            if before is not None:
+                self._signs.remove(before)
+            with suppress(OSError):  # whoever comes next tries again
+                self._lines.remove(held)
+                self._lines.remove_lock()
+
+    def replace(self, commit: Commit, aside: Path) -> None:
+        """Let the run be what a commit says; the file as it is goes to ``aside``."""
+        with self._hold() as held:
+            check_head(commit, self._lines.state.expected)
+        with self._blobs.bring(commit.head.family, commit.blobs), self._hold() as held:
+            check_head(commit, self._lines.state.expected)
+            copy_aside(self.path, aside)
+            self._rewrite(held, commit.head, commit.letters, _drafts_of(commit))
+
+    def read_record(self, seq: int, depth: Depth) -> list[Record]:
+        """Return one record of the state as it is known, damaged or not; raise ``CheckpointCorrupt``."""
+        return self._read_records([seq], depth) or []
+
+    def rewrite_salvaged(self, held: HeldLock, head: Head) -> None:
+        """Write the file anew with another head, and with all that can be read."""
+        state = self._lines.state
+        records = []
+        for seq in state.seqs:
+            with suppress(CheckpointCorrupt):
+                records += self.read_record(seq, Depth.ALL)
+        notes: list[Note] = []
+        letters: list[Letter] = []
+        if state.head is not None and state.head.checkpoint_id == head.checkpoint_id:
+            with suppress(CheckpointCorrupt):
+                notes = self._notes() or []
+        with suppress(CheckpointCorrupt):
+            letters = self._letters() or []
+        used = sorted(state.used - state.letters.keys())
+        drafts = [*_kept_drafts(records), _state_draft(head, notes, letters, used)]
+        self._rewrite(held, head, letters, drafts)
+
+    def _expect(self, state: RunState, run_id: RunId, expected: Expected) -> Head:
+        check_expected(run_id, expected, state.head)
+        assert state.head is not None
+        return state.head
+
+    # Lines, with the signs that belong to them.
+
+    def _append(self, held: HeldLock, draft: LineDraft) -> None:
+        self._check_lost(self._lines.state.lost_letters())
+        inbox = len(self._lines.state.letters) - len(draft.taken) + len(draft.letters)
+        with self._signed(draft.head, inbox > 0):
+            self._lines.append(held, draft._replace(inbox=inbox) if inbox else draft)
+
+    def _rewrite(
+        self, held: HeldLock, head: Head, letters: Sequence[Letter], drafts: Sequence[LineDraft]
+    ) -> None:
+        with self._signed(head, bool(letters)):
+            self._lines.rewrite(held, head.run_id, drafts)
+
+    @contextmanager
+    def _signed(self, head: Head | None, has_letters: bool) -> Iterator[None]:
+        """Let the run have the sign that it needs before the line that says so, and afterwards no other."""
+        before = self._sign()
+        after = None if head is None else sign_of(head, has_letters, self.name)
+        if after is not None and after != before:
+            self._signs.add(after)
+        yield
+        if before is not None and after != before:
+            self._signs.remove(before)
+
+    def _sign(self) -> WakeSign | None:
+        state = self._lines.state
+        return None if state.head is None else sign_of(state.head, bool(state.letters), self.name)
+
+    def set_sign(self, wrong: WakeSign | None = None) -> None:
+        """Make sure that the run has the sign that it needs, and not the ``wrong`` one."""
+        with self._hold():
+            sign = self._sign()
+            if sign is not None:
+                self._signs.add(sign)
+            if wrong is not None and wrong != sign:
+                self._signs.remove(wrong)
+
+    def _letters_now(self) -> list[Letter]:
+        letters = self._letters() if self._lines.state.letters else []
+        assert letters is not None, "nobody else writes"
+        return letters
+
+
+def _commit_draft(commit: Commit, state: RunState) -> LineDraft:
+    taken: list[str] = []
+    if commit.taken:
+        there = state.letters.keys() | {letter.key for letter in commit.letters}
+        taken = [key for key in dict.fromkeys(commit.taken) if key in there]
+    return LineDraft("commit", commit.head, commit.records, commit.notes, commit.letters, taken)
+
+
+def _check_records(commit: Commit, head: Head | None) -> None:
+    for record in commit.records:
+        if record.run_id != commit.head.run_id:
+            raise StorageError(
+                f"a commit of run {commit.head.run_id!r} has a record of run {record.run_id!r}"
+            )
+        if head is not None and record.seq <= head.seq:
+            raise StorageError(
+                f"run {record.run_id!r}: a new checkpoint has seq {record.seq}, but the next one is {head.seq + 1}; "
+                f"seqs only grow"
+            )
+
+
+def _drafts_of(commit: Commit) -> list[LineDraft]:
+    """Return the lines of a run that is what a commit says, and nothing else."""
+    letters = [letter for letter in commit.letters if letter.key not in commit.taken]
+    return [*_kept_drafts(commit.records), _state_draft(commit.head, commit.notes, letters, ())]
+
+
+def _kept_drafts(records: Sequence[Record]) -> Iterator[LineDraft]:
+    for record in records:
+        yield LineDraft("kept", records=[record])
+
+
+def _state_draft(
+    head: Head, notes: Sequence[Note], letters: Sequence[Letter], used: Sequence[str]
+) -> LineDraft:
+    further = {"used": list(used)} if used else {}
+    return LineDraft("state", head, notes=notes, letters=letters, inbox=len(letters), further=further)
+
+
+def copy_aside(path: Path, aside: Path) -> None:
+    """Keep a damaged file where nobody reads it, under a name that no other has."""
+    aside.parent.mkdir(0o700, exist_ok=True)
+    try:
+        os.link(path, aside)
+    except FileNotFoundError:
+        pass
+    except OSError:
+        import shutil  # takes long to import, and is seldom needed
+
+        shutil.copyfile(path, aside)

@@ -1,0 +1,183 @@
+"""The lock of a run: one writer at a time, and a mark that tells readers how much of the file is durable.
+
+The lock is one of the system on a file that is never replaced, so that it ends with its process, however that ends. The
+file holds the mark: the id of the run's data file and up to where it was synced. The mark is written behind each sync
+and need not be durable itself: after a power cut it is at most too small, and the next one who looks syncs anew.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from holdfast.errors import StorageError
+from holdfast.stores.common.disk import Disk, open_regular
+
+_PATIENCE_SECONDS = 60.0
+_FIRST_PAUSE_SECONDS = 0.0002
+_LONGEST_PAUSE_SECONDS = 0.01
+_BUSY = {errno.EWOULDBLOCK, errno.EACCES}
+_OFFSET_DIGITS = 20
+_DOUBT = "doubt"
+_MARK_BYTES = 64
+
+
+class LockBusy(Exception):
+    """Raised where another process holds a lock, and the caller has no time to wait."""
+
+
+class SyncMark(NamedTuple):
+    """A file and the position up to which it is durable."""
+
+    file_id: str = ""
+    offset: int = 0
+    in_doubt: bool = False
+    """True if a sync failed and the file could not be put right: nothing in it may be believed before it is."""
+
+    def covers(self, file_id: str, end: int) -> bool:
+        """Return True if all of the file up to ``end`` is durable."""
+        return not self.in_doubt and self.file_id == file_id and end <= self.offset
+
+
+class HeldLock:
+    """The lock while it is held."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def read_mark(self) -> SyncMark:
+        """Read the mark."""
+        return _parse(os.pread(self._handle, _MARK_BYTES, 0))
+
+    def write_mark(self, file_id: str, offset: int) -> None:
+        """Say that the file is durable up to ``offset``."""
+        self._write(f"{file_id} {offset:0{_OFFSET_DIGITS}d}")
+
+    def write_doubt(self, file_id: str, offset: int) -> None:
+        """Say that nobody may believe the file beyond ``offset`` before it was written anew."""
+        self._write(f"{file_id} {offset:0{_OFFSET_DIGITS}d} {_DOUBT}")
+
+    def clear_mark(self) -> None:
+        """Say that there is no file."""
+        self._write("")
+
+    def sync_mark(self, disk: Disk) -> None:
+        """Make the mark durable."""
+        disk.sync(self._handle)
+
+    def _write(self, text: str) -> None:
+        # Padded, so that it is as long as any before it.
+        os.pwrite(self._handle, f"{text:<{_MARK_BYTES}}\n".encode(), 0)
+
+
+class RunLock:
+    """The file of the lock of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @contextmanager
+    def hold(self, is_patient: bool = True) -> Iterator[HeldLock]:
+        """Hold the lock; raise ``StorageError`` if another process keeps it for long, ``LockBusy`` without patience."""
+        handle = self._lock(_PATIENCE_SECONDS if is_patient else 0.0)
+        try:
+            yield HeldLock(handle)
+        finally:
+            _unlock(handle)
+
+    def read_mark(self) -> SyncMark:
+        """Read the mark without the lock."""
+        try:
+            handle = open_regular(self.path)
+        except FileNotFoundError:
+            return SyncMark()
+        try:
+            return _parse(os.pread(handle, _MARK_BYTES, 0))
+        finally:
+            os.close(handle)
+
+    def remove(self) -> None:
+        """Remove the file while the lock is held; whoever waits for it makes another one."""
+        try:
+            os.unlink(self.path)
+        except FileNotFoundError:
+            pass
+
+    def _lock(self, patience: float) -> int:
+        until, pause = time.monotonic() + patience, _FIRST_PAUSE_SECONDS
+        while True:
+            handle = self._open()
+            try:
+                if try_lock(handle) and _leads_to(self.path, handle):
+                    return handle
+            except BaseException:
+                os.close(handle)
+                raise
+            os.close(handle)
+            if not patience:
+                raise LockBusy(self.path)
+            if time.monotonic() >= until:
+                raise StorageError(
+                    f"{self.path}: another process holds this lock for {patience:g} s, and seems to stand still. "
+                    f"If it is stopped, let it go on or end it; the lock ends with it. Nothing was written"
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    def _open(self) -> int:
+        while True:
+            try:
+                return open_regular(self.path, os.O_RDWR | os.O_CREAT)
+            except FileNotFoundError:
+                try:
+                    os.mkdir(self.path.parent, 0o700)
+                except FileExistsError:
+                    pass
+
+
+def try_lock(handle: int) -> bool:
+    """Lock an open file if nobody else has; raise ``OSError`` where the file system has no locks."""
+    if sys.platform == "win32":
+        raise OSError(errno.ENOTSUP, "there are no locks of this kind on Windows")
+    import fcntl
+
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _BUSY:
+            return False
+        raise
+    return True
+
+
+def _unlock(handle: int) -> None:
+    if sys.platform != "win32":
+        import fcntl
+
+        try:
+            # Closing it alone would leave it locked where a fork has a copy.
+            fcntl.flock(handle, fcntl.LOCK_UN)
+        except OSError:
+            pass
+    os.close(handle)
+
+
+def _leads_to(path: Path, handle: int) -> bool:
+    """Return True if the path still leads to the open file, which is what others lock."""
+    try:
+        return os.path.samestat(os.lstat(path), os.fstat(handle))
+    except FileNotFoundError:
+        return False
+
+
+def _parse(content: bytes) -> SyncMark:
+    words = content.decode("ascii", "replace").split()
+    if len(words) < 2 or not words[1].isdigit():
+        return SyncMark()
+    return SyncMark(words[0], int(words[1]), words[2:] == [_DOUBT])

@@ -1,0 +1,110 @@
+"""Damage in the file of a run: what is wrong with it, and a head that can be read again."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast.checkpoint.format.record import read_header
+from holdfast.checkpoint.info import Header
+from holdfast.checkpoint.maintenance.problems import briefly
+from holdfast.checkpoint.starts import expand
+from holdfast.checkpoint.store import Damage, Depth, Head, Mended
+from holdfast.errors import CheckpointCorrupt
+from holdfast.ids import CheckpointId, RunId
+from holdfast.stores.common.file_names import make_file_name
+from holdfast.stores.common.lost_head import WHAT_IS_LOST, rebuild_head
+from holdfast.stores.file.line_file import LineFile
+from holdfast.stores.file.run_file import RunFile, copy_aside
+from holdfast.stores.file.run_lock import HeldLock
+
+
+class RunRepair:
+    """Looks at the file of one run, and puts it right."""
+
+    def __init__(self, lines: LineFile, file: RunFile) -> None:
+        self._lines = lines
+        self._file = file
+
+    def run_id(self) -> RunId | None:
+        """Return the run whose place the file has, as far as that can be told: another may lie there."""
+        name, run_id = self._lines.path.stem, self._lines.state.run_id
+        if make_file_name(name) == name:
+            return RunId(name)
+        return run_id if run_id is not None and make_file_name(run_id) == name else None
+
+    def inspect(self) -> list[Damage]:
+        """Read the whole file, and return what is wrong with it."""
+        try:
+            missing = self._lines.missing()
+            state = self._lines.look()
+            found = [self._damage(str(self._lines.damage(bad))) for bad in state.bad]
+            if missing:
+                found.append(self._damage(missing))
+            self._lines.check_readable()
+        except CheckpointCorrupt as error:
+            return [self._damage(str(error))]
+        return found
+
+    def _damage(self, what: str) -> Damage:
+        return Damage(self.run_id(), what)
+
+    def mend(self, aside: Path) -> Iterator[Mended]:
+        """Let the run have a head that can be read; a file that has none goes to ``aside``."""
+        with self._lines.hold() as held:
+            missing = self._lines.missing()
+            try:
+                self._lines.check_readable()
+            except CheckpointCorrupt as error:
+                yield self._rebuild(held, aside, error)
+                return
+            if missing:
+                yield self._accept(held, missing)
+
+    def _accept(self, held: HeldLock, missing: str) -> Mended:
+        state = self._lines.state
+        if state.end:
+            held.write_mark(state.file_id, state.end)
+            return Mended(self.run_id(), missing, "all that it did since")
+        held.clear_mark()
+        return Mended(self.run_id(), missing, "the whole run")
+
+    def _rebuild(self, held: HeldLock, aside: Path, error: CheckpointCorrupt) -> Mended:
+        name, run_id = self._lines.path.name, self.run_id()
+        head = self._new_head() if self._lines.read_all() else None
+        copy_aside(self._lines.path, aside)
+        if head is None:
+            os.unlink(self._lines.path)
+            held.clear_mark()
+            return Mended(run_id, f"{name} was put aside: {briefly(error)}", "the whole run")
+        self._file.rewrite_salvaged(held, head)
+        return Mended(run_id, f"the head in {name} was made anew: {briefly(error)}", WHAT_IS_LOST)
+
+    def _new_head(self) -> Head | None:
+        """Return a head on the newest checkpoint that can be read."""
+        state = self._lines.state
+        for seq in reversed(state.seqs):
+            found = self._newest_in(seq)
+            if found is not None:
+                checkpoint_id, header = found
+                before = state.head
+                return rebuild_head(
+                    checkpoint_id,
+                    header,
+                    header.run_id if before is None else before.family,
+                    header.time if before is None else before.created,
+                    0 if before is None else before.token,
+                )
+        return None
+
+    def _newest_in(self, seq: int) -> tuple[CheckpointId, Header] | None:
+        """Return the last checkpoint of a record, which may be a derived start; None if it cannot be read."""
+        try:
+            (record,) = self._file.read_record(seq, Depth.HEADERS)
+            newest = expand([record._replace(tags=())])[-1]
+            header = read_header(newest)
+        except (CheckpointCorrupt, ValueError):
+            return None
+        is_ours = make_file_name(header.run_id) == self._lines.path.stem
+        return (newest.checkpoint_id, header) if header.seq == newest.seq and is_ours else None
