@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.store import Blob, Commit, Left, RunQuery
+from holdfast.checkpoint.store import Blob, Commit, Depth, Left, RunQuery
 from holdfast.errors import HeadMoved, StorageError
 from holdfast.ids import Digest, RunId
 from holdfast.stores.common.disk import Disk
 from holdfast.stores.file import FileStore
-from holdfast.stores.file.commit_threads import CommitThreads
+from holdfast.stores.file.commit_threads import CommitThreads, _Batch
 from holdfast.stores.file.line_file import LineFile
 from holdfast.stores.file.run_lock import HeldLock, RunLock
 from tests.stores.file_commits import (
@@ -461,8 +461,9 @@ async def test_a_cancelled_commit_happens_wholly(files, others, monkeypatch) -> 
     await write(files, RUN, 1)
     await write(files, OTHER, 1)
     gate = Gate(monkeypatch)
-    beside = asyncio.create_task(files.commit(step(OTHER, 2)))  # so that neither is made in this thread
-    commit = asyncio.create_task(files.commit(step(RUN, 2)))
+    beside = asyncio.create_task(files.commit(step(OTHER, 2)))
+    # With a blob they are not made in the thread of this loop.
+    commit = asyncio.create_task(files.commit(step(RUN, 2)._replace(blobs=BLOBS[:1])))
     await gate.reached()
     commit.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -471,6 +472,57 @@ async def test_a_cancelled_commit_happens_wholly(files, others, monkeypatch) -> 
     await beside
     assert await others.head(RUN) in (head(RUN, 1), head(RUN, 2))
     assert await everything(files) == await everything(others)
+
+
+async def test_commits_that_are_made_together_fail_alone(files, others, directory, monkeypatch) -> None:
+    """One cannot be synced, one lost its run, one begins a run, one waits for another process, one brings a blob."""
+    runs = [RunId(f"r{number}") for number in range(6)]
+    for run in runs[:5]:
+        await write(files, run, 1)
+    genuine, broken = Disk.sync_data, run_path(directory, runs[0]).stat().st_ino
+
+    def sync_data(disk: Disk, handle: int) -> None:
+        if os.fstat(handle).st_ino == broken:
+            raise OSError(errno.EIO, "no")
+        genuine(disk, handle)
+
+    monkeypatch.setattr(Disk, "sync_data", sync_data)
+    commits = [step(run, 2) for run in runs[:5]]
+    commits[1] = step(runs[1], 3)
+    commits[4] = commits[4]._replace(blobs=BLOBS[:1])
+    with RunLock(lock_path(directory, runs[2])).hold():
+        together = [asyncio.create_task(files.commit(one)) for one in (*commits, step(runs[5], 1))]
+        await asyncio.wait([together[3]], timeout=20)
+        assert not together[2].done()
+    outcomes = await asyncio.gather(*together, return_exceptions=True)
+    assert [type(one) for one in outcomes] == [StorageError, HeadMoved, list, list, list, list]
+    assert [(await others.head(run)).seq for run in runs] == [1, 1, 2, 2, 2, 1]
+
+
+@pytest.mark.parametrize("where", ["sync", "finish"])
+async def test_a_signal_amid_commits_that_are_made_together(files, others, monkeypatch, where) -> None:
+    """They are made by the thread, each once; nobody is left waiting for a lock."""
+    runs = [RunId(f"r{number}") for number in range(4)]
+    for run in runs:
+        await write(files, run, 1)
+    loop, genuine = asyncio.get_running_loop(), getattr(_Batch, where)
+    told: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _, context: told.append(context))
+
+    def interrupted(batch: _Batch, *args: Any) -> None:
+        monkeypatch.setattr(_Batch, where, genuine)
+        raise Interrupted
+
+    monkeypatch.setattr(_Batch, where, interrupted)
+    await asyncio.gather(*(files.commit(step(run, 2)) for run in runs))
+    assert [type(context["exception"]) for context in told] == [Interrupted]
+    for run in runs:
+        assert await others.head(run) == head(run, 2)
+        assert [one.seq for one in await others.records(run, 0, 9, Depth.ALL)] == [1, 2]
+
+
+class Interrupted(Exception):
+    """Raised by the handler of a signal."""
 
 
 def test_one_event_loop_after_another(directory) -> None:

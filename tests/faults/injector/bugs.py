@@ -71,9 +71,9 @@ def _mark_first() -> None:
     """Say that a line is durable before it is."""
     genuine = LineFile._write
 
-    def write(self: LineFile, held: HeldLock, handle: int, lines: bytes, is_new: bool = False) -> None:
+    def write(self: LineFile, held: HeldLock, handle: int, lines: bytes) -> None:
         held.write_mark(self.state.file_id, self.state.end + len(lines))
-        genuine(self, held, handle, lines, is_new)
+        genuine(self, held, handle, lines)
 
     LineFile._write = write  # type: ignore[method-assign]
 

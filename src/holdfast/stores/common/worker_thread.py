@@ -62,7 +62,7 @@ Task = TypeVar("Task")
 class PendingCall(Generic[Task]):
     """A task with the coroutine that waits for it, and its result or error when it is done."""
 
-    __slots__ = ("doubtful", "error", "future", "loop", "result", "task")
+    __slots__ = ("doubtful", "error", "future", "loop", "postponed", "result", "task")
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -72,6 +72,8 @@ class PendingCall(Generic[Task]):
         self.error: BaseException | None = None
         self.doubtful = False
         """True if the task may have been done already, by work that a signal interrupted."""
+        self.postponed = False
+        """True if it could not be done at once with others, and is left to the thread."""
 
     def get_result(self) -> Any:
         """Return the result of a call that is done, or raise its error."""
@@ -125,7 +127,8 @@ class WorkerThread(Generic[Task]):
     ``work_at_once`` does calls in the thread of the event loop, if they take less time than waking a thread and being
     woken by it; else it returns False, and nothing happened. It is used only while nobody else needs the event loop:
     all tasks there wait for these calls, after those that are ready had their turn. If a signal interrupts it,
-    ``work`` gets the calls; they are ``doubtful`` then.
+    ``work`` gets the calls; they are ``doubtful`` then. Of several calls it may leave some to the thread, as
+    ``postponed``.
     """
 
     def __init__(
@@ -192,7 +195,10 @@ class WorkerThread(Generic[Task]):
             self._gathered.pop(loop, None)
             if when is LoopIdle.NOW and self._work_at_once is not None and self._work_at_once(calls):
                 self._several = len(calls) > 1
-                _set_results(calls)
+                postponed = [call for call in calls if call.postponed]
+                _set_results([call for call in calls if not call.postponed] if postponed else calls)
+                if postponed:
+                    self._put(postponed)
                 return
             if when is LoopIdle.SOON:
                 self._busy_turns = _BUSY_TURNS

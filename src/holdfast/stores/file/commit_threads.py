@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, Protocol
 
 from holdfast.checkpoint.store import Commit, Letter
 from holdfast.stores.common.worker_thread import PendingCall, WorkerThread, settle_calls
+from holdfast.stores.file.run_file import PendingCommit
 from holdfast.stores.file.run_lock import LockBusy
 
 # They wait for the disk nearly all the time.
@@ -16,20 +18,37 @@ _THREADS = 8
 _Call = PendingCall[Commit]
 
 
-class CommitThreads:
-    """Makes commits for coroutines. What many runs ask for at once is spread over several threads.
+class CommitMaker(Protocol):
+    """Makes commits, alone or together with others; waits for other processes only if it is told to be patient."""
 
-    ``make`` makes a commit and returns the letters that wait; with ``patient`` false it raises ``LockBusy`` where it
-    would have to wait for another process, and nothing happened. ``doubtful`` tells it that the commit may have been
-    made already, by a thread that was interrupted.
+    def make(self, commit: Commit, is_patient: bool, is_doubtful: bool) -> list[Letter]:
+        """Make a commit and return the letters that wait; raise ``LockBusy``, having done nothing, if not patient.
+
+        One that is doubtful may have been made already, by a thread that was interrupted.
+        """
+        ...
+
+    def begin(self, commit: Commit) -> PendingCommit | None:
+        """Write a commit without syncing it; None if it has to be made alone. Raises ``LockBusy``."""
+        ...
+
+    def finish(self, commit: Commit, pending: PendingCommit) -> list[Letter]:
+        """Make a commit count that was synced, in the thread that began it; return the letters that wait."""
+        ...
+
+
+class CommitThreads:
+    """Makes commits for coroutines. Of those that are asked for at once, one thread writes and several sync.
+
+    So the system shares their syncs, and threads get in each other's way only where they wait for the disk anyway.
     """
 
-    def __init__(self, make: Callable[[Commit, bool, bool], list[Letter]]) -> None:
-        self._make = make
+    def __init__(self, maker: CommitMaker) -> None:
+        self._maker = maker
         self._gathering: WorkerThread[Commit] = WorkerThread(
-            "holdfast-file", self._spread, work_at_once=self._make_at_once
+            "holdfast-file", self._make_in_thread, work_at_once=self._make_at_once
         )
-        self._queue: SimpleQueue[list[_Call] | None] = SimpleQueue()
+        self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
 
     async def commit(self, commit: Commit) -> Any:
@@ -48,46 +67,71 @@ class CommitThreads:
 
     def _stop_others(self) -> None:
         for _ in self._threads:
-            self._queue.put(None)
+            self._jobs.put(None)
 
     def _make_at_once(self, calls: list[_Call]) -> bool:
-        """Make a commit in the thread of the event loop, if it is the only one there is."""
-        if len(calls) > 1 or calls[0].task.blobs:
+        """Make commits in the thread of the event loop, while nobody else needs it; leave large ones to threads."""
+        if any(call.task.blobs for call in calls):
             return False
+        if len(calls) > 1:
+            for call in self._make_together(calls):
+                call.postponed = True
+            return True
         (call,) = calls
         try:
-            call.result = self._make(call.task, False, False)
+            call.result = self._maker.make(call.task, False, False)
         except LockBusy:
             return False
         except Exception as error:
             call.error = error
         return True
 
-    def _spread(self, calls: list[_Call]) -> None:
-        """Give each thread its share; this one is the first."""
-        share = -(-len(calls) // _THREADS)
-        for begin in range(share, len(calls), share):
-            self._put(calls[begin : begin + share])
-        self._make_all(calls[:share])
+    def _make_in_thread(self, calls: list[_Call]) -> None:
+        """Make commits together as far as that is possible, and the others each alone, in several threads."""
+        alone = self._make_together(calls) if len(calls) > 1 else calls
+        left = set(alone)
+        done = [call for call in calls if call not in left]
+        if done:
+            settle_calls(done)
+        share = -(-len(alone) // _THREADS)
+        for begin in range(share, len(alone), share or 1):
+            self._put(partial(self._make_each, alone[begin : begin + share]))
+        if alone:
+            self._make_each(alone[:share])
 
-    def _put(self, calls: list[_Call]) -> None:
-        self._queue.put(calls)
-        if len(self._threads) < _THREADS - 1:
+    def _make_together(self, calls: list[_Call]) -> list[_Call]:
+        """Write lines one after the other, sync them side by side, then mark them as durable.
+
+        Returns the calls that have to be made alone: those that begin a run, or have to wait for another process.
+        """
+        batch = _Batch(self._maker)
+        try:
+            alone = [call for call in calls if not batch.begin(call)]
+            batch.sync(self._put)
+            batch.finish()
+        except BaseException:  # a signal
+            batch.abandon()
+            raise
+        return alone
+
+    def _put(self, job: Callable[[], None]) -> None:
+        self._jobs.put(job)
+        if len(self._threads) < _THREADS:
             thread = threading.Thread(target=self._work, name="holdfast-file", daemon=True)
             self._threads.append(thread)
             thread.start()
 
     def _work(self) -> None:
-        while (calls := self._queue.get()) is not None:
-            self._make_all(calls)
-            del calls  # who waits for the next ones must not keep the last ones alive
+        while (job := self._jobs.get()) is not None:
+            job()
+            del job  # who waits for the next one must not keep the last one alive
 
-    def _make_all(self, calls: list[_Call]) -> None:
+    def _make_each(self, calls: list[_Call]) -> None:
         """Make commits one after the other; those that have to wait for other processes come last."""
         later, done = [], []
         for call in calls:
             try:
-                call.result = self._make(call.task, False, call.doubtful)
+                call.result = self._maker.make(call.task, False, call.doubtful)
                 done.append(call)
             except LockBusy:
                 later.append(call)
@@ -98,7 +142,69 @@ class CommitThreads:
             settle_calls(done)
         for call in later:
             try:
-                call.result = self._make(call.task, True, call.doubtful)
+                call.result = self._maker.make(call.task, True, call.doubtful)
             except BaseException as error:
                 call.error = error
             settle_calls([call])
+
+
+class _Batch:
+    """Commits that are written one after the other, synced side by side, and then finished."""
+
+    def __init__(self, maker: CommitMaker) -> None:
+        self._maker = maker
+        self._begun: list[tuple[_Call, PendingCommit]] = []
+
+    def begin(self, call: _Call) -> bool:
+        """Write a commit; return False if it has to be made alone."""
+        if call.doubtful or call.postponed:
+            return False
+        try:
+            pending = self._maker.begin(call.task)
+        except LockBusy:
+            return False
+        except Exception as error:
+            call.error = error
+            return True
+        if pending is None:
+            return False
+        self._begun.append((call, pending))
+        return True
+
+    def sync(self, put: Callable[[Callable[[], None]], None]) -> None:
+        """Sync all lines, in this thread and in those to which ``put`` gives jobs.
+
+        Not while lines are written: threads that come back from the disk would take turns with the one that writes.
+        """
+        pending = [one for _, one in self._begun]
+        share = -(-len(pending) // _THREADS)
+        synced: SimpleQueue[None] = SimpleQueue()
+        others = range(share, len(pending), share or 1)
+        for begin in others:
+            put(partial(_sync_all, pending[begin : begin + share], synced))
+        for one in pending[:share]:
+            one.sync()
+        for _ in others:
+            synced.get()
+
+    def finish(self) -> None:
+        """Make the commits count that were synced."""
+        while self._begun:
+            call, pending = self._begun.pop()
+            try:
+                call.result = self._maker.finish(call.task, pending)
+            except Exception as error:
+                call.error = error
+
+    def abandon(self) -> None:
+        """Let go of the locks; the next one who looks finds out what became of the lines."""
+        for _, pending in self._begun:
+            pending.abandon()
+
+
+def _sync_all(pending: list[PendingCommit], synced: SimpleQueue[None]) -> None:
+    try:
+        for one in pending:
+            one.sync()
+    finally:
+        synced.put(None)

@@ -34,7 +34,7 @@ from holdfast.stores.common.run_query import select_due_runs, select_runs
 from holdfast.stores.file import marker
 from holdfast.stores.file.blobs import BlobFolder
 from holdfast.stores.file.line_file import SUFFIX, LineFile
-from holdfast.stores.file.run_file import RunFile
+from holdfast.stores.file.run_file import PendingCommit, RunFile
 from holdfast.stores.file.run_index import RunIndex, list_files
 from holdfast.stores.file.run_lock import RunLock
 from holdfast.stores.file.run_repair import RunRepair
@@ -113,10 +113,24 @@ class Directory:
         """Make a commit durable, its blobs first, as ``RunFile.commit`` does."""
         self._get_ready()
         letters = self.run(commit.head.run_id).commit(commit, is_patient, is_doubtful)
-        if commit.head.status is not RunStatus.RUNNING:  # there may be many that wait, and for long
-            with self._lock:
-                self._remembered.pop(make_file_name(commit.head.run_id), None)
+        self._forget_resting(commit.head)
         return letters
+
+    def begin_commit(self, commit: Commit) -> PendingCommit | None:
+        """Write a commit without syncing it, as ``RunFile.begin_commit`` does."""
+        self._get_ready()
+        return self.run(commit.head.run_id).begin_commit(commit)
+
+    def finish_commit(self, commit: Commit, pending: PendingCommit) -> list[Letter]:
+        """Make a commit count that was synced."""
+        letters = pending.finish()
+        self._forget_resting(commit.head)
+        return letters
+
+    def _forget_resting(self, head: Head) -> None:
+        if head.status is not RunStatus.RUNNING:  # there may be many that wait, and for long
+            with self._lock:
+                self._remembered.pop(make_file_name(head.run_id), None)
 
     def add_blobs(self, family: RunId, blobs: Sequence[Blob]) -> None:
         """Make blobs durable."""

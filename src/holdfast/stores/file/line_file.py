@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,6 +43,24 @@ class RunGlance(NamedTuple):
     has_letters: bool
     is_current: bool = True
     """False if somebody was writing: then this is what was durable before."""
+
+
+class PendingLine:
+    """A line that is written, and not durable before it is synced."""
+
+    def __init__(self, disk: Disk, handle: int, line: Line, head: Head | None) -> None:
+        self._disk = disk
+        self._handle = handle
+        self.line = line
+        self.head = head
+        self.error: OSError | None = None
+
+    def sync(self) -> None:
+        """Sync the line, in any thread; keeps the error for the one who holds the lock."""
+        try:
+            self._disk.sync_data(self._handle)
+        except OSError as error:
+            self.error = error
 
 
 class LineFile:
@@ -218,10 +236,26 @@ class LineFile:
         if not self.state.end:
             self._create(held, draft)
             return
+        pending = self.begin_append(held, draft)
+        pending.sync()
+        self.finish_append(held, pending)
+
+    def begin_append(self, held: HeldLock, draft: LineDraft) -> PendingLine:
+        """Write a line without syncing it, so that others can be synced at the same time; the file is there."""
+        self.check_readable()
         content, line = draft.encode(self.state.file_id, self.state.end)
         assert self._handle is not None, "it is open while the lock is held"
         self._write(held, self._handle, content)
-        self.state.take(line, draft.head)
+        return PendingLine(self._disk, self._handle, line, draft.head)
+
+    def finish_append(self, held: HeldLock, pending: PendingLine) -> None:
+        """Mark a line as durable, or take it back if it could not be synced, and raise."""
+        assert self._handle is not None
+        if pending.error is not None:
+            self._take_back(held, self._handle, self.state.end, pending.error)
+            raise pending.error
+        held.write_mark(self.state.file_id, self.state.end + pending.line.place.length)
+        self.state.take(pending.line, pending.head)
 
     def _create(self, held: HeldLock, draft: LineDraft) -> None:
         assert draft.head is not None
@@ -234,34 +268,32 @@ class LineFile:
         self._close()
         self._handle = open_regular(self.path, os.O_RDWR | os.O_CREAT)
         os.ftruncate(self._handle, 0)
+        self._write(held, self._handle, first + content)
         try:
-            self._write(held, self._handle, first + content, is_new=True)
-        except OSError:
-            with suppress(OSError):
-                os.unlink(self.path)  # its name may not be durable: the next one makes it anew
+            self._disk.sync_data(self._handle)
+            self._disk.sync_folder(self.path.parent)
+        except OSError as error:
+            self._take_back(held, self._handle, 0, error)
             raise
+        held.write_mark(file_id, len(first) + len(content))
         self.state.take(naming, None)
         self.state.take(line, draft.head)
         self._beginning = (first + content)[:_BEGINNING]
 
-    def _write(self, held: HeldLock, handle: int, lines: bytes, is_new: bool = False) -> None:
+    def _write(self, held: HeldLock, handle: int, lines: bytes) -> None:
         start = self.state.end
         try:
             os.lseek(handle, start, os.SEEK_SET)
             rest = memoryview(lines)
             while rest:
                 rest = rest[os.write(handle, rest) :]
-            self._disk.sync_data(handle)
-            if is_new:
-                self._disk.sync_folder(self.path.parent)
         except OSError as error:
-            error.filename = error.filename or str(self.path)
             self._take_back(held, handle, start, error)
             raise
-        held.write_mark(self.state.file_id, start + len(lines))
 
     def _take_back(self, held: HeldLock, handle: int, start: int, error: OSError) -> None:
         """Cut off a line that may not be durable; if that fails, nobody may believe the file any more."""
+        error.filename = error.filename or str(self.path)
         try:
             os.ftruncate(handle, start)
             self._disk.sync(handle)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -39,7 +40,7 @@ from holdfast.stores.file.line import (
     decode_record,
     explain_problem,
 )
-from holdfast.stores.file.line_file import LineFile, RunGlance, damaged
+from holdfast.stores.file.line_file import LineFile, PendingLine, RunGlance, damaged
 from holdfast.stores.file.run_lock import HeldLock
 from holdfast.stores.file.run_state import BadLine, RunState
 from holdfast.stores.file.wake_signs import WakeSign, WakeSigns, sign_of
@@ -214,6 +215,31 @@ class RunFile:
         ):
             return self._commit(held, commit, needed, is_doubtful)
 
+    def begin_commit(self, commit: Commit) -> PendingCommit | None:
+        """Write a commit without syncing it; None if it cannot be made together with others. Raises ``LockBusy``.
+
+        The locks of the run are held until it is finished, in the same thread.
+        """
+        if commit.blobs or commit.needs or commit.expected is None:
+            return None
+        stack = ExitStack()
+        try:
+            held = stack.enter_context(self._hold(is_patient=False))
+            state = self._lines.state
+            check_head(commit, state.expected)
+            _check_records(commit, state.head)
+            draft = self._counted(_commit_draft(commit, state))
+            stack.enter_context(self._signed(commit.head, draft.inbox > 0))
+            return PendingCommit(self, stack, held, self._lines.begin_append(held, draft))
+        except BaseException:
+            stack.__exit__(*sys.exc_info())
+            raise
+
+    def finish_append(self, held: HeldLock, pending: PendingLine) -> list[Letter]:
+        """Make a commit count that was synced; return the letters that wait."""
+        self._lines.finish_append(held, pending)
+        return self._letters_now()
+
     def _commit(self, held: HeldLock, commit: Commit, needed: set[Digest], is_doubtful: bool) -> list[Letter]:
         state = self._lines.state
         if not is_doubtful or state.head != commit.head:
@@ -344,10 +370,15 @@ class RunFile:
     # Lines, with the signs that belong to them.
 
     def _append(self, held: HeldLock, draft: LineDraft) -> None:
+        counted = self._counted(draft)
+        with self._signed(draft.head, counted.inbox > 0):
+            self._lines.append(held, counted)
+
+    def _counted(self, draft: LineDraft) -> LineDraft:
+        """Return a draft that says how many letters wait; raise ``CheckpointCorrupt`` if that cannot be known."""
         self._check_lost(self._lines.state.lost_letters())
         inbox = len(self._lines.state.letters) - len(draft.taken) + len(draft.letters)
-        with self._signed(draft.head, inbox > 0):
-            self._lines.append(held, draft._replace(inbox=inbox) if inbox else draft)
+        return draft._replace(inbox=inbox) if inbox else draft
 
     def _rewrite(
         self, held: HeldLock, head: Head, letters: Sequence[Letter], drafts: Sequence[LineDraft]
@@ -383,6 +414,29 @@ class RunFile:
         letters = self._letters() if self._lines.state.letters else []
         assert letters is not None, "nobody else writes"
         return letters
+
+
+class PendingCommit:
+    """A commit that is written, and not durable before it is synced."""
+
+    def __init__(self, file: RunFile, stack: ExitStack, held: HeldLock, line: PendingLine) -> None:
+        self._file = file
+        self._stack = stack
+        self._held = held
+        self._line = line
+
+    def sync(self) -> None:
+        """Sync it, in any thread."""
+        self._line.sync()
+
+    def finish(self) -> list[Letter]:
+        """Make it count, or take it back if it could not be synced, and raise; return the letters that wait."""
+        with self._stack:
+            return self._file.finish_append(self._held, self._line)
+
+    def abandon(self) -> None:
+        """Let go of the locks while an exception is handled; whoever looks next settles the line."""
+        self._stack.__exit__(*sys.exc_info())
 
 
 def _commit_draft(commit: Commit, state: RunState) -> LineDraft:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -37,6 +37,7 @@ from holdfast.stores.common.presence import Presence
 from holdfast.stores.common.rehearsal import make_rehearsal
 from holdfast.stores.file.commit_threads import CommitThreads
 from holdfast.stores.file.directory import Directory
+from holdfast.stores.file.run_file import PendingCommit
 
 _T = TypeVar("_T")
 _threads = Threads("holdfast-file-upkeep", 16)
@@ -82,7 +83,7 @@ class FileStore:
         self._check_open()
         if self._commits is None:
             # Without this object: the threads must not keep a store that was dropped.
-            self._commits = CommitThreads(partial(_make_commit, self._directory))
+            self._commits = CommitThreads(DirectoryCommits(self._directory))
             weakref.finalize(self, self._commits.stop).atexit = False
         letters: Sequence[Letter] = await self._commits.commit(commit)
         return letters
@@ -224,12 +225,35 @@ class FileStore:
             raise _failure(self.path, doing, error) from error
 
 
-def _make_commit(directory: Directory, commit: Commit, is_patient: bool, is_doubtful: bool) -> list[Letter]:
-    try:
-        directory.open()
-        return directory.commit(commit, is_patient, is_doubtful)
-    except OSError as error:
-        raise _failure(directory.root, f"commit to run {commit.head.run_id!r}", error) from error
+class DirectoryCommits:
+    """Makes commits in a directory; raises ``StorageError`` where that fails."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+
+    def make(self, commit: Commit, is_patient: bool, is_doubtful: bool) -> list[Letter]:
+        """Make a commit, as ``RunFile.commit`` does."""
+        with self._telling(commit):
+            self._directory.open()
+            return self._directory.commit(commit, is_patient, is_doubtful)
+
+    def begin(self, commit: Commit) -> PendingCommit | None:
+        """Write a commit without syncing it, as ``RunFile.begin_commit`` does."""
+        with self._telling(commit):
+            self._directory.open()
+            return self._directory.begin_commit(commit)
+
+    def finish(self, commit: Commit, pending: PendingCommit) -> list[Letter]:
+        """Make a commit count that was synced."""
+        with self._telling(commit):
+            return self._directory.finish_commit(commit, pending)
+
+    @contextmanager
+    def _telling(self, commit: Commit) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise _failure(self._directory.root, f"commit to run {commit.head.run_id!r}", error) from error
 
 
 def _failure(path: Path, doing: str, error: OSError) -> StorageError:
