@@ -7,9 +7,9 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from examples.incident_triage.left import is_interrupted, print_checkpoints, print_tree
 from examples.incident_triage.options import parsed, place_of
 from examples.incident_triage.place import Place
+from examples.incident_triage.storage_report import is_interrupted, print_checkpoints, print_tree
 from examples.incident_triage.worker import KILL
 
 _SHOW_CURSOR = "\x1b[?25h"  # the live view hid it, and was killed before it could show it again

@@ -4,7 +4,7 @@ import os
 from types import TracebackType
 from typing import Protocol
 
-from examples.incident_triage.otherwise import Outcome, Outcomes
+from examples.incident_triage.other_decision import Outcome, Outcomes
 from examples.incident_triage.progress import Progress
 from examples.incident_triage.workflow import Note, Report
 from holdfast import (

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from examples.incident_triage.options import parsed, place_of
-from examples.incident_triage.otherwise import both_decisions
+from examples.incident_triage.other_decision import both_decisions
 from examples.incident_triage.person import approval
-from examples.incident_triage.plain import PlainView
+from examples.incident_triage.plain_view import PlainView
 from examples.incident_triage.progress import Progress
 from examples.incident_triage.view import View
 from examples.incident_triage.workflow import INCIDENT, Note, build
@@ -119,7 +119,7 @@ def _live_view(progress: Progress) -> View | None:
     if not sys.stdout.isatty():
         return None
     try:
-        from examples.incident_triage.live import LiveView, can_show
+        from examples.incident_triage.live_view import LiveView, can_show
     except ModuleNotFoundError:
         print("For a live view: pip install 'holdfast[demo]'\n")
         return None

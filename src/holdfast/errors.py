@@ -1,5 +1,7 @@
 """Every error and warning of Holdfast, under one root each.
 
+The text of an error stands where it is raised: search for the name of its class.
+
 ::
 
     HoldfastError

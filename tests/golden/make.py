@@ -18,9 +18,9 @@ from unittest.mock import AsyncMock, patch
 
 from holdfast import CheckpointStorage, HoldfastError, Retention, Run, RunStatus, SuperStepStartedEvent
 from holdfast.checkpoint import ownership
+from holdfast.checkpoint.derived_starts import read_records, tag_checkpoint
 from holdfast.checkpoint.format import replay
 from holdfast.checkpoint.inbox import cancel_letter
-from holdfast.checkpoint.starts import read_records, tag_checkpoint
 from holdfast.checkpoint.store import Depth
 from holdfast.checkpoint.write import log
 from holdfast.checkpoint.write import records as making

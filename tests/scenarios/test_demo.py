@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.incident_triage.otherwise import both_decisions
+from examples.incident_triage.other_decision import both_decisions
 from examples.incident_triage.workflow import INCIDENT, OTHERWISE, build
 from holdfast import CheckpointStorage, Run, SqliteCheckpointStorage, Workflow
 from tests.programs import ROOT

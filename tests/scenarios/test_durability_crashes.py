@@ -29,8 +29,8 @@ from holdfast import (
     WorkflowOutputEvent,
     executor,
 )
+from holdfast.checkpoint.derived_starts import find_checkpoint
 from holdfast.checkpoint.journal import result_draft
-from holdfast.checkpoint.starts import find_checkpoint
 from holdfast.checkpoint.write.log import NoteDraft
 from holdfast.runtime.durable.checkpoint_trail import CheckpointTrail
 from holdfast.runtime.durable.commit_queue import CommitQueue

@@ -2,6 +2,7 @@
 
 from holdfast.checkpoint.codec.reader import measure_nesting
 from holdfast.checkpoint.codec.registry import TypeRegistry
+from holdfast.checkpoint.derived_starts import expand, read_records
 from holdfast.checkpoint.format.changes import Changes, Delivered, Grow, Part, Ref
 from holdfast.checkpoint.format.document import pack_changes
 from holdfast.checkpoint.format.manifest import Manifest
@@ -10,7 +11,6 @@ from holdfast.checkpoint.info import Header, pack_header
 from holdfast.checkpoint.ownership import Claim
 from holdfast.checkpoint.read.loader import BlobReader
 from holdfast.checkpoint.read.snapshots import snapshot_of
-from holdfast.checkpoint.starts import expand, read_records
 from holdfast.checkpoint.store import (
     Commit,
     Depth,

@@ -94,7 +94,8 @@ def is_start_id(checkpoint_id: str) -> bool:
 class Header(NamedTuple):
     """The fields of a header, in the order in which they are stored; ``_KEYS`` has the keys.
 
-    Whoever adds a field adds its key, and a property of ``CheckpointInfo`` if people should see it.
+    Whoever adds a field adds its key, and a property of ``CheckpointInfo`` if people should see it. The template in
+    ``write/_fast.py`` packs the same fields for plain supersteps; ``tests/unit/test_header.py`` compares the two.
     """
 
     run_id: RunId

@@ -39,7 +39,7 @@ from holdfast.checkpoint.progress import Progress
 from holdfast.checkpoint.read.browser import CheckpointBrowser
 from holdfast.checkpoint.read.catalog import RunCatalog
 from holdfast.checkpoint.read.loader import BlobReader, LatestManifests, Loaded, load
-from holdfast.checkpoint.read.retry import steadily
+from holdfast.checkpoint.read.reread import steadily
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.run_info import RunInfo, list_runs, run_info
 from holdfast.checkpoint.store import Depth, Head, RunQuery, Store

@@ -21,7 +21,7 @@ from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.read.catalog import RunCatalog
 from holdfast.checkpoint.read.loader import load
-from holdfast.checkpoint.read.retry import steadily
+from holdfast.checkpoint.read.reread import steadily
 from holdfast.checkpoint.store import Depth
 from holdfast.checkpoint.threads import reading_threads
 from holdfast.checkpoint.values import BlobSource

@@ -118,7 +118,7 @@ def blob_of(plain: bytes) -> tuple[bytes, Blob]:
 
 
 def stored_form(data: bytes) -> bytes:
-    """Return Return ``data`` as it is stored: compressed where that saves a tenth; nothing stays nothing.
+    """Return ``data`` as it is stored: compressed where that saves a tenth; nothing stays nothing.
 
     Raise ``LimitExceeded`` for more than can be read again.
     """

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
+from holdfast.checkpoint.derived_starts import Departure, expand, read_records, seq_of_carrier, tag_checkpoint
 from holdfast.checkpoint.format.changes import Changes, digests_of
 from holdfast.checkpoint.format.document import pack_changes
 from holdfast.checkpoint.format.manifest import Manifest
@@ -24,9 +25,8 @@ from holdfast.checkpoint.ownership import is_driven
 from holdfast.checkpoint.progress import Progress
 from holdfast.checkpoint.read.catalog import RunCatalog
 from holdfast.checkpoint.read.loader import BlobReader, changes_of, keyframe_of, load, whole
-from holdfast.checkpoint.read.retry import steadily
+from holdfast.checkpoint.read.reread import steadily
 from holdfast.checkpoint.retention import Retention
-from holdfast.checkpoint.starts import Departure, expand, read_records, seq_of_carrier, tag_checkpoint
 from holdfast.checkpoint.store import (
     Blob,
     Depth,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, cast
 
 from holdfast.checkpoint.counters import Counters
+from holdfast.checkpoint.derived_starts import collapse
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.record import plain_form, read_header
 from holdfast.checkpoint.info import Header, is_start_id, waiting_at
@@ -27,7 +28,6 @@ from holdfast.checkpoint.read.loader import (
     whole,
 )
 from holdfast.checkpoint.read.pages import UnreadableRecord, each_record
-from holdfast.checkpoint.starts import collapse
 from holdfast.checkpoint.store import (
     Blob,
     Commit,

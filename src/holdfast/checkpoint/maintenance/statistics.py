@@ -10,6 +10,7 @@ from typing import Any
 
 import ormsgpack
 
+from holdfast.checkpoint.derived_starts import expand
 from holdfast.checkpoint.format.changes import Ref
 from holdfast.checkpoint.format.document import refs_of
 from holdfast.checkpoint.format.manifest import Manifest
@@ -17,8 +18,7 @@ from holdfast.checkpoint.format.record import corrupt, elsewhere, plain_form, re
 from holdfast.checkpoint.info import Cause
 from holdfast.checkpoint.progress import Progress
 from holdfast.checkpoint.read.loader import BlobReader, load
-from holdfast.checkpoint.read.retry import steadily
-from holdfast.checkpoint.starts import expand
+from holdfast.checkpoint.read.reread import steadily
 from holdfast.checkpoint.store import Depth, Head, Record, RunQuery, Store
 from holdfast.checkpoint.views import size_text
 from holdfast.errors import CheckpointCorrupt

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from holdfast.checkpoint.derived_starts import find_checkpoint, read_records
 from holdfast.checkpoint.format import slices
 from holdfast.checkpoint.format.changes import Changes, Part, Ref, sizes_in
 from holdfast.checkpoint.format.manifest import Manifest
@@ -25,7 +26,6 @@ from holdfast.checkpoint.read.loader import (
     whole,
 )
 from holdfast.checkpoint.read.pages import UnreadableRecord, each_record
-from holdfast.checkpoint.starts import find_checkpoint, read_records
 from holdfast.checkpoint.store import Depth, Head, Note, Record, RunQuery, Store
 from holdfast.checkpoint.write.bundles import unbundled
 from holdfast.errors import CheckpointCorrupt, HoldfastError, RunNotFound

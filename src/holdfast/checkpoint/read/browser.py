@@ -8,6 +8,7 @@ from heapq import merge
 from typing import NamedTuple
 
 from holdfast.checkpoint.checkpoint import Checkpoint, WithValues, read_shown_blobs
+from holdfast.checkpoint.derived_starts import find_checkpoint, read_records
 from holdfast.checkpoint.format.changes import Changes
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.record import corrupt, info_of, read_header
@@ -16,8 +17,7 @@ from holdfast.checkpoint.read.catalog import RunCatalog, kept_seqs
 from holdfast.checkpoint.read.listing import Listing, Reading
 from holdfast.checkpoint.read.loader import BlobReader, changes_of, is_whole, keyframe_of, load, whole
 from holdfast.checkpoint.read.pages import page_of
-from holdfast.checkpoint.read.retry import steadily
-from holdfast.checkpoint.starts import find_checkpoint, read_records
+from holdfast.checkpoint.read.reread import steadily
 from holdfast.checkpoint.store import Depth, Head, Record, RunQuery
 from holdfast.checkpoint.tree import draw_checkpoints
 from holdfast.checkpoint.values import Wanted

@@ -7,6 +7,7 @@ from io import BytesIO
 from typing import NamedTuple, TypeAlias
 
 from holdfast.checkpoint.counters import Counters
+from holdfast.checkpoint.derived_starts import find_checkpoint, read_records
 from holdfast.checkpoint.format.blob_stream import FileSlice, PlainStream
 from holdfast.checkpoint.format.changes import NOTHING, Changes
 from holdfast.checkpoint.format.document import unpack_changes
@@ -27,7 +28,6 @@ from holdfast.checkpoint.format.record import (
 from holdfast.checkpoint.format.renames import fold_record
 from holdfast.checkpoint.format.replay import Replay
 from holdfast.checkpoint.info import CheckpointInfo, Header, end_id, is_start_id
-from holdfast.checkpoint.starts import find_checkpoint, read_records
 from holdfast.checkpoint.store import Depth, Head, Record, Store
 from holdfast.checkpoint.threads import reading_threads
 from holdfast.checkpoint.values import Wanted

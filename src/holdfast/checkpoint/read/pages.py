@@ -6,9 +6,9 @@ from bisect import bisect_left
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple
 
+from holdfast.checkpoint.derived_starts import expand, read_records
 from holdfast.checkpoint.format.record import read_header
 from holdfast.checkpoint.progress import Steps
-from holdfast.checkpoint.starts import expand, read_records
 from holdfast.checkpoint.store import Depth, Head, Record, Store
 from holdfast.errors import HoldfastError
 from holdfast.ids import RunId

@@ -14,8 +14,8 @@ from typing import Any, BinaryIO, TypeVar
 import ormsgpack
 from blake3 import blake3
 
+from holdfast.checkpoint.derived_starts import carrier_of
 from holdfast.checkpoint.format.blob_stream import FileSlice, PlainStream
-from holdfast.checkpoint.starts import carrier_of
 from holdfast.checkpoint.store import FEATURES, FORMAT_MAJOR, FORMAT_MINOR, Head, Letter, Note, Record
 from holdfast.checkpoint.transfer.export_frames import (
     DIGEST,

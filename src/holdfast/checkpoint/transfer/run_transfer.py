@@ -15,7 +15,7 @@ from holdfast.checkpoint.arguments import run_not_found
 from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.progress import Progress, Steps, run_in_thread
 from holdfast.checkpoint.read.loader import BlobReader
-from holdfast.checkpoint.read.retry import steadily
+from holdfast.checkpoint.read.reread import steadily
 from holdfast.checkpoint.store import Blob, Commit, Depth, Head, Letter, Note, Record, Store
 from holdfast.checkpoint.transfer.export_check import check_export, find_blobs_of_notes, find_blobs_of_record
 from holdfast.checkpoint.transfer.export_file import ExportReader, ExportWriter, ImportFile, NewExportFile

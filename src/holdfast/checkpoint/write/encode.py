@@ -369,7 +369,7 @@ def _by(packer: Packer, entries: Sequence[Entry]) -> Packed:
 
 
 def _at_once(entries: Sequence[Entry], packer: Packer) -> Packed | None:
-    """Return Return None if that takes a while, or something is not at hand."""
+    """Return None if that takes a while, or something is not at hand."""
     for entry in entries:
         for value in entry.values():
             if _is_heavy(value) and not packer.grew_by_little(entry, value, _HEAVY):

@@ -19,7 +19,7 @@ from holdfast.checkpoint.ownership import (
     wait_for_release,
 )
 from holdfast.checkpoint.read.loader import Loaded
-from holdfast.checkpoint.read.retry import steadily
+from holdfast.checkpoint.read.reread import steadily
 from holdfast.checkpoint.storage import CheckpointStorage
 from holdfast.checkpoint.store import Commit, Expected, Head, Store
 from holdfast.checkpoint.values import restored

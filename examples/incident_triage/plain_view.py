@@ -4,7 +4,7 @@ import textwrap
 from itertools import zip_longest
 from types import TracebackType
 
-from examples.incident_triage.otherwise import Outcomes
+from examples.incident_triage.other_decision import Outcomes
 from examples.incident_triage.progress import Progress
 from examples.incident_triage.view import COMPARED, compared, line, parting, size, summary, told
 from examples.incident_triage.workflow import Report

@@ -11,7 +11,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from examples.incident_triage.otherwise import Outcomes
+from examples.incident_triage.other_decision import Outcomes
 from examples.incident_triage.progress import Progress, Stage, Station
 from examples.incident_triage.view import COMPARED, compared, line, parting, size, summary, told
 from examples.incident_triage.workflow import Note, Report

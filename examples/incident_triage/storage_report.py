@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from examples.incident_triage.otherwise import state_size
+from examples.incident_triage.other_decision import state_size
 from examples.incident_triage.view import size
 from examples.incident_triage.workflow import INCIDENT
 from holdfast import SqliteCheckpointStorage
