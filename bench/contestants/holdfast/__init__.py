@@ -45,7 +45,7 @@ STORES = {
     "sqlite": '`SqliteCheckpointStorage("x.db")` (WAL, synchronous=FULL), durability `sync`, its default',
     "busy": '`SqliteCheckpointStorage("x.db")` as above, in an event loop that has a pipe to watch: commits are made '
     "by a thread then, and by the event loop's own where that has nothing else to do",
-    "file": '`FileCheckpointStorage("folder")` (a file and its folder synced), durability `sync`, its default',
+    "file": '`FileCheckpointStorage("folder")` (one fdatasync for each commit), durability `sync`, its default',
     "async": '`SqliteCheckpointStorage("x.db")`, `with_durability("async")`',
     "exit": '`SqliteCheckpointStorage("x.db")`, `with_durability("exit")`',
 }
