@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -526,6 +527,27 @@ async def test_a_signal_amid_commits_that_are_made_together(files, others, monke
 
 class Interrupted(Exception):
     """Raised by the handler of a signal."""
+
+
+async def test_closing_waits_for_commits_that_were_begun(files, directory, monkeypatch) -> None:
+    """Also for those that other threads make: nothing is written behind it."""
+    genuine, late = CommitThreads._put, threading.Event()
+
+    def put(threads: CommitThreads, job: Callable[[], None]) -> None:
+        def do_later() -> None:
+            late.wait(0.2)
+            job()
+
+        genuine(threads, do_later)
+
+    monkeypatch.setattr(CommitThreads, "_put", put)
+    begun = [asyncio.create_task(files.commit(step(RunId(f"r{number}"), 1))) for number in range(9)]
+    await begun[0]
+    await files.close()
+    after = tree(directory)
+    await asyncio.gather(*begun)
+    assert tree(directory) == after
+    assert len(opened(directory).runs(RunQuery())) == 9
 
 
 def test_one_event_loop_after_another(directory) -> None:

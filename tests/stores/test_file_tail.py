@@ -399,3 +399,25 @@ async def test_a_storage_that_lost_a_line_with_letters_is_repaired(directory) ->
         assert report.ok
         assert (await storage.verify()).ok
         assert await storage.store.inbox(RUN) == []
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda path: os.symlink("elsewhere", path)])
+async def test_a_thing_in_place_of_a_file_keeps_no_other_run_from_being_repaired(
+    files, directory, make: Callable[[Path], None]
+) -> None:
+    await fill(files)
+    run_path(directory).unlink()
+    make(run_path(directory))
+    damage(directory, OTHER)
+    async with FileCheckpointStorage(directory) as storage:
+        told = [repair.what for repair in (await storage.repair()).repairs]
+        assert f"{run_path(directory).name} is no regular file and was put aside" in told
+        assert any("r2.jsonl" in what for what in told)
+        assert await files.damaged() == []
+
+
+def damage(directory: Path, run: RunId) -> None:
+    """Change a byte in the last line of a run's file."""
+    content = bytearray(run_path(directory, run).read_bytes())
+    content[content.rindex(b'"status"') + 12] ^= 1
+    run_path(directory, run).write_bytes(content)

@@ -96,8 +96,6 @@ class Disk:
         """Counts syncs by thread: a lock around one counter would stay locked in the child of a fork."""
         self._locked: dict[Path, int] = {}
         """The temporary files that are being written, each with the descriptor that holds its lock."""
-        self.doubted: set[Path] = set()
-        """The folders of runs that show a file which may not be durable, and could not be removed."""
 
     @property
     def fsyncs(self) -> int:
@@ -191,12 +189,6 @@ class Disk:
             self._release(temp)
         else:
             self.remove(temp)
-
-    def move_away(self, place: Path) -> Path:
-        """Rename a folder to a temporary name, which the caller removes."""
-        temp = self.temp / f"{secrets.token_hex(8)}{_TEMPORARY_ENDING}"
-        os.rename(place, temp)
-        return temp
 
     def remove(self, temp: Path) -> None:
         """Remove a temporary file or folder if possible; a later ``sweep`` removes what stays."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from hashlib import blake2b
 
 _PLAIN = re.compile(r"[a-z0-9_-](?:[a-z0-9._-]{0,98}[a-z0-9_-])?")
@@ -11,6 +12,7 @@ _DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?")
 _READABLE_CHARACTERS = 60
 
 
+@lru_cache(4096)
 def make_file_name(text: str) -> str:
     """Return a file name for ``text``: valid on every file system, unique for each text, never a way out of a folder.
 

@@ -43,7 +43,7 @@ class Locks:
         try:
             yield handle
         finally:
-            _unlock(handle)
+            _release(handle)
 
     @contextmanager
     def try_alone(self, name: str, patience: float = 0.0) -> Iterator[int | None]:
@@ -52,7 +52,7 @@ class Locks:
         try:
             yield None if handle == _HELD else handle
         finally:
-            _unlock(handle)
+            _release(handle)
 
     @contextmanager
     def try_turn(self, name: str) -> Iterator[bool]:
@@ -61,12 +61,7 @@ class Locks:
         try:
             yield handle != _HELD
         finally:
-            _unlock(handle)
-
-    def is_unused(self, name: str) -> bool:
-        """Return True if nobody holds a lock at this moment; False if the system has no locks."""
-        with self.try_alone(name) as handle:
-            return handle is not None
+            _release(handle)
 
     def remove(self, name: str) -> None:
         """Remove the file of a lock that is held alone; processes that wait for it make another one."""
@@ -86,7 +81,7 @@ class Locks:
         while True:
             handle = self._open_file(name)
             outcome = _try(handle, alone)
-            if outcome is True and _is_at(self._path(name), handle):
+            if outcome is True and is_at(self._path(name), handle):
                 return handle
             os.close(handle)
             if outcome is None:
@@ -123,9 +118,13 @@ def _try(handle: int, alone: bool) -> bool | None:
     return True
 
 
-def _unlock(handle: int | None) -> None:
-    if handle is None or handle == _HELD:
-        return
+def _release(handle: int | None) -> None:
+    if handle is not None and handle != _HELD:
+        unlock(handle)
+
+
+def unlock(handle: int) -> None:
+    """Release the lock on an open file, and close it."""
     if sys.platform != "win32":
         import fcntl
 
@@ -137,7 +136,7 @@ def _unlock(handle: int | None) -> None:
     os.close(handle)
 
 
-def _is_at(path: str, handle: int) -> bool:
+def is_at(path: str | Path, handle: int) -> bool:
     """Return True if the open file is still the one with this name, which others lock."""
     try:
         return os.path.samestat(os.lstat(path), os.fstat(handle))

@@ -6,9 +6,7 @@ sizes, notes and letters. A seal guards against bad disks and mistakes, not agai
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from typing import Any
 
 import ormsgpack
 
@@ -103,16 +101,3 @@ def seal_head(namespace: str, head: Head, content: int) -> int:
         fields = [_encode(part) if isinstance(part, str) else part for part in head]
         packed = ormsgpack.packb([_encode(namespace), *fields, content])
     return _from_bytes(hash_bytes(packed, _BYTES), "big")
-
-
-def seal_document(document: dict[str, Any]) -> int:
-    """Seal a JSON document; items that have seals of their own are covered by those."""
-    whole = {
-        name: [item.get("seal") for item in part] if name in _SEALED else part
-        for name, part in document.items()
-        if name != "seal"
-    }
-    return _seal(json.dumps(whole, sort_keys=True, separators=(",", ":")).encode())
-
-
-_SEALED = frozenset(["records", "notes", "letters"])

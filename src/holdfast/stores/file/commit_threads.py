@@ -9,6 +9,7 @@ from queue import SimpleQueue
 from typing import Any, Protocol
 
 from holdfast.checkpoint.store import Commit, Letter
+from holdfast.checkpoint.threads import upkeep_threads
 from holdfast.stores.common.worker_thread import PendingCall, WorkerThread, settle_calls
 from holdfast.stores.file.run_file import PendingCommit
 from holdfast.stores.file.run_lock import LockBusy
@@ -56,9 +57,14 @@ class CommitThreads:
         return await self._gathering.call(commit)
 
     async def close(self) -> None:
-        """Let the threads end when they have done what they were given so far, and wait for the first."""
+        """Let the threads end when they have done what they were given so far, and wait for them."""
         await self._gathering.close()
         self._stop_others()
+        await upkeep_threads.call(self._join_others)
+
+    def _join_others(self) -> None:
+        for thread in self._threads:
+            thread.join()
 
     def stop(self) -> None:
         """Let the threads end, without waiting."""
@@ -189,15 +195,14 @@ class _Batch:
 
     def finish(self) -> None:
         """Make the commits count that were synced."""
-        while self._begun:
-            call, pending = self._begun.pop()
+        for call, pending in self._begun:
             try:
                 call.result = self._maker.finish(call.task, pending)
             except Exception as error:
                 call.error = error
 
     def abandon(self) -> None:
-        """Let go of the locks; the next one who looks finds out what became of the lines."""
+        """Let go of the locks that are still held; the next one who looks finds out what became of the lines."""
         for _, pending in self._begun:
             pending.abandon()
 

@@ -231,8 +231,7 @@ class LineFile:
                 self._close()
 
     def append(self, held: HeldLock, draft: LineDraft) -> None:
-        """Append a line and sync it; one that cannot be synced is taken back."""
-        self.check_readable()
+        """Append a line to a file that is readable, and sync it; one that cannot be synced is taken back."""
         if not self.state.end:
             self._create(held, draft)
             return
@@ -242,7 +241,6 @@ class LineFile:
 
     def begin_append(self, held: HeldLock, draft: LineDraft) -> PendingLine:
         """Write a line without syncing it, so that others can be synced at the same time; the file is there."""
-        self.check_readable()
         content, line = draft.encode(self.state.file_id, self.state.end)
         assert self._handle is not None, "it is open while the lock is held"
         self._write(held, self._handle, content)

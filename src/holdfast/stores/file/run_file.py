@@ -74,14 +74,6 @@ class RunFile:
         with self._lock:
             return self._lines.peek()
 
-    def stamp(self) -> tuple[int, int, int] | None:
-        """Return what changes whenever the file does; None without a file."""
-        try:
-            status = os.lstat(self.path)
-        except FileNotFoundError:
-            return None
-        return status.st_ino, status.st_size, status.st_mtime_ns
-
     def inbox(self) -> list[Letter]:
         """Return the letters that wait, oldest first; raise ``CheckpointCorrupt`` if some are missing."""
         return self._read(lambda _: self._letters())
@@ -286,7 +278,8 @@ class RunFile:
             state = self._lines.state
             head = self._expect(state, removal.run_id, removal.expected)
             check_removal(head, removal)
-            if not tags_allow(removal, {seq: state.tags.get(seq, ()) for seq in state.records}):
+            named = {*removal.seqs, *(seq for seq, _, _ in removal.tags)} & state.records.keys()
+            if not tags_allow(removal, {seq: state.tags.get(seq, ()) for seq in named}):
                 return False
             keyframes = [(seq, frame) for seq, frame in removal.keyframes if seq in state.records]
             removed = [seq for seq in removal.seqs if seq in state.records]
@@ -489,3 +482,9 @@ def copy_aside(path: Path, aside: Path) -> None:
         import shutil  # takes long to import, and is seldom needed
 
         shutil.copyfile(path, aside)
+
+
+def move_aside(path: Path, aside: Path) -> None:
+    """Put a thing that cannot be used where nobody reads it."""
+    aside.parent.mkdir(0o700, exist_ok=True)
+    os.rename(path, aside)

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from holdfast.errors import StorageError
 from holdfast.stores.common.disk import Disk, open_regular
+from holdfast.stores.common.locks import is_at, unlock
 
 _PATIENCE_SECONDS = 60.0
 _FIRST_PAUSE_SECONDS = 0.0002
@@ -89,7 +90,7 @@ class RunLock:
         try:
             yield HeldLock(handle)
         finally:
-            _unlock(handle)
+            unlock(handle)
 
     def read_mark(self) -> SyncMark:
         """Read the mark without the lock."""
@@ -114,7 +115,7 @@ class RunLock:
         while True:
             handle = self._open()
             try:
-                if try_lock(handle) and _leads_to(self.path, handle):
+                if try_lock(handle) and is_at(self.path, handle):
                     return handle
             except BaseException:
                 os.close(handle)
@@ -154,26 +155,6 @@ def try_lock(handle: int) -> bool:
             return False
         raise
     return True
-
-
-def _unlock(handle: int) -> None:
-    if sys.platform != "win32":
-        import fcntl
-
-        try:
-            # Closing it alone would leave it locked where a fork has a copy.
-            fcntl.flock(handle, fcntl.LOCK_UN)
-        except OSError:
-            pass
-    os.close(handle)
-
-
-def _leads_to(path: Path, handle: int) -> bool:
-    """Return True if the path still leads to the open file, which is what others lock."""
-    try:
-        return os.path.samestat(os.lstat(path), os.fstat(handle))
-    except FileNotFoundError:
-        return False
 
 
 def _parse(content: bytes) -> SyncMark:

@@ -13,10 +13,11 @@ from holdfast.checkpoint.maintenance.problems import briefly
 from holdfast.checkpoint.store import Damage, Depth, Head, Mended
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import CheckpointId, RunId
+from holdfast.stores.common.disk import is_regular
 from holdfast.stores.common.file_names import make_file_name
 from holdfast.stores.common.lost_head import WHAT_IS_LOST, rebuild_head
 from holdfast.stores.file.line_file import LineFile
-from holdfast.stores.file.run_file import RunFile, copy_aside
+from holdfast.stores.file.run_file import RunFile, copy_aside, move_aside
 from holdfast.stores.file.run_lock import HeldLock
 
 
@@ -52,6 +53,13 @@ class RunRepair:
 
     def mend(self, aside: Path) -> Iterator[Mended]:
         """Let the run have a head that can be read; a file that has none goes to ``aside``."""
+        path = self._lines.path
+        if os.path.lexists(path) and not is_regular(path):
+            move_aside(path, aside)
+            with self._lines.hold() as held:
+                held.clear_mark()
+            yield Mended(self.run_id(), f"{path.name} is no regular file and was put aside", "the whole run")
+            return
         with self._lines.hold() as held:
             missing = self._lines.missing()
             try:
@@ -73,11 +81,11 @@ class RunRepair:
     def _rebuild(self, held: HeldLock, aside: Path, error: CheckpointCorrupt) -> Mended:
         name, run_id = self._lines.path.name, self.run_id()
         head = self._new_head() if self._lines.read_all() else None
-        copy_aside(self._lines.path, aside)
         if head is None:
-            os.unlink(self._lines.path)
+            move_aside(self._lines.path, aside)
             held.clear_mark()
             return Mended(run_id, f"{name} was put aside: {briefly(error)}", "the whole run")
+        copy_aside(self._lines.path, aside)
         self._file.rewrite_salvaged(held, head)
         return Mended(run_id, f"the head in {name} was made anew: {briefly(error)}", WHAT_IS_LOST)
 

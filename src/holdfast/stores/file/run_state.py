@@ -166,10 +166,10 @@ class RunState:
         for seq in seqs:
             place = self.records.pop(seq, None)
             if place is not None:
-                self.seqs.remove(seq)
                 self.by_id.pop(place.checkpoint_id, None)
                 self.tags.pop(seq, None)
                 self.keyframes.pop(seq, None)
+        self.seqs = sorted(self.records)
 
     def take_bad(self, bad: BadLine, content: bytes) -> None:
         """Note a bad line, and take from it the records that can be read; whoever reads them is told."""
