@@ -23,7 +23,7 @@ from holdfast import (
 )
 from holdfast.checkpoint.checkpoint import ReadBlobs
 from holdfast.checkpoint.format import document
-from holdfast.checkpoint.format.record import COMPRESSED, RAW
+from holdfast.checkpoint.format.stored_form import COMPRESSED, RAW
 from holdfast.checkpoint.read import loader
 from tests.support.parts import Digest, Encoder, Part, Ref, plain_form, restored, stored_form
 from tests.support.small_limits import small_limits

@@ -32,7 +32,7 @@ from holdfast import (
     response_handler,
 )
 from holdfast.checkpoint import values
-from holdfast.checkpoint.format import record
+from holdfast.checkpoint.format import stored_form
 from holdfast.checkpoint.write import encode
 from tests.support.durable import Place, info_of_run, outputs_of, watched
 from tests.support.runs import soon
@@ -398,7 +398,7 @@ AROUND_THE_LARGEST: dict[str, Any] = {
 async def test_what_is_acknowledged_can_be_read(
     make: Callable[[int], Any], storage: CheckpointStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (record, values):
+    for module in (stored_form, values):
         monkeypatch.setattr(module, "LARGEST", LARGEST, raising=False)
     for module in (encode, values):  # so that all of them are blobs
         monkeypatch.setattr(module, "INLINE", 100)
@@ -426,7 +426,7 @@ async def test_too_much_in_one_checkpoint_fails_the_run(
     storage: CheckpointStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each value is small, but the part of the record that holds all of them is not."""
-    monkeypatch.setattr(record, "LARGEST", LARGEST)
+    monkeypatch.setattr(stored_form, "LARGEST", LARGEST)
 
     @executor
     async def many(count: int, ctx: WorkflowContext[None, int]) -> None:

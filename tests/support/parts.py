@@ -6,7 +6,8 @@ from holdfast.checkpoint.derived_starts import expand, read_records
 from holdfast.checkpoint.format.changes import Changes, Delivered, Grow, Part, Ref
 from holdfast.checkpoint.format.document import pack_changes
 from holdfast.checkpoint.format.manifest import Manifest
-from holdfast.checkpoint.format.record import elsewhere, plain_form, read_header, stored_form
+from holdfast.checkpoint.format.record import read_header
+from holdfast.checkpoint.format.stored_form import elsewhere, plain_form, stored_form
 from holdfast.checkpoint.info import Header, pack_header
 from holdfast.checkpoint.ownership import Claim
 from holdfast.checkpoint.read.loader import BlobReader

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from holdfast.checkpoint import values
-from holdfast.checkpoint.format import record, replay
+from holdfast.checkpoint.format import replay, stored_form
 from holdfast.checkpoint.maintenance import prune as pruning
 from holdfast.checkpoint.write import encode, prune_schedule
 from holdfast.checkpoint.write import records as making
@@ -26,5 +26,5 @@ def small_limits(
         patch.setattr(prune_schedule, "_PER_RECORD", 0)
         for module in (making, pruning):
             patch.setattr(module, "LARGEST_PART", largest_part)
-        patch.setattr(record, "WORTH_COMPRESSING", compress)
+        patch.setattr(stored_form, "WORTH_COMPRESSING", compress)
         yield

@@ -12,7 +12,7 @@ import ormsgpack
 
 from holdfast.checkpoint.codec.registry import checkpointable
 from holdfast.checkpoint.format.changes import Asked
-from holdfast.checkpoint.format.record import plain_form, stored_form
+from holdfast.checkpoint.format.stored_form import plain_form, stored_form
 from holdfast.checkpoint.ownership import is_driven
 from holdfast.checkpoint.read.loader import BlobReader, LatestManifests
 from holdfast.checkpoint.read.snapshots import request_of

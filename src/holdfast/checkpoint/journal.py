@@ -10,7 +10,7 @@ import ormsgpack
 
 from holdfast.checkpoint.format.changes import Ref, sizes_in
 from holdfast.checkpoint.format.document import Table, refs_of
-from holdfast.checkpoint.format.record import plain_form, stored_form
+from holdfast.checkpoint.format.stored_form import plain_form, stored_form
 from holdfast.checkpoint.store import Note
 from holdfast.checkpoint.values import BlobSource, Encoder, restored
 from holdfast.checkpoint.write.encode import ValueNamer

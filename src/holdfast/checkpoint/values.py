@@ -10,8 +10,8 @@ from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.codec.shapes import ModelShape, ObjectShape, PlainShape, kind_of
 from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.format.changes import Ref
-from holdfast.checkpoint.format.record import LARGEST
 from holdfast.checkpoint.format.slices import SEQUENCES
+from holdfast.checkpoint.format.stored_form import LARGEST
 from holdfast.engine.copies import ListMaker, Maker, differs, is_immutable, maker_of, size_in_bytes
 from holdfast.engine.value import Fetchable, NotAtHand, Value, missing_of, read_all
 from holdfast.errors import CheckpointCorrupt, LimitExceeded

@@ -8,7 +8,7 @@ from typing import BinaryIO, cast
 import zstandard
 from blake3 import blake3
 
-from holdfast.checkpoint.format.record import COMPRESSED, RAW, claimed_size
+from holdfast.checkpoint.format.stored_form import COMPRESSED, RAW, claimed_size
 from holdfast.ids import Digest
 
 CHUNK = 1 << 20

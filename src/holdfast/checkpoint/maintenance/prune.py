@@ -11,15 +11,9 @@ from holdfast.checkpoint.derived_starts import Departure, expand, read_records, 
 from holdfast.checkpoint.format.changes import Changes, digests_of
 from holdfast.checkpoint.format.document import pack_changes
 from holdfast.checkpoint.format.manifest import Manifest
-from holdfast.checkpoint.format.record import (
-    LARGEST_PART,
-    blob_of,
-    elsewhere,
-    info_of,
-    seal_keyframe,
-    stored_form,
-)
+from holdfast.checkpoint.format.record import info_of, seal_keyframe
 from holdfast.checkpoint.format.refs import refs_in
+from holdfast.checkpoint.format.stored_form import LARGEST_PART, blob_of, elsewhere, stored_form
 from holdfast.checkpoint.journal import sizes_in_note
 from holdfast.checkpoint.ownership import is_driven
 from holdfast.checkpoint.progress import Progress

@@ -12,21 +12,10 @@ from holdfast.checkpoint.format.blob_stream import FileSlice, PlainStream
 from holdfast.checkpoint.format.changes import NOTHING, Changes
 from holdfast.checkpoint.format.document import unpack_changes
 from holdfast.checkpoint.format.manifest import Manifest
-from holdfast.checkpoint.format.record import (
-    COMPRESSED,
-    ELSEWHERE,
-    corrupt,
-    digest_of,
-    elsewhere,
-    id_of,
-    info_of,
-    plain_form,
-    plain_size,
-    read_header,
-    unseal_keyframe,
-)
+from holdfast.checkpoint.format.record import corrupt, digest_of, id_of, info_of, read_header, unseal_keyframe
 from holdfast.checkpoint.format.renames import fold_record
 from holdfast.checkpoint.format.replay import Replay
+from holdfast.checkpoint.format.stored_form import COMPRESSED, ELSEWHERE, elsewhere, plain_form, plain_size
 from holdfast.checkpoint.info import CheckpointInfo, Header, end_id, is_start_id
 from holdfast.checkpoint.store import Depth, Head, Record, Store
 from holdfast.checkpoint.threads import reading_threads

@@ -11,7 +11,8 @@ from typing import cast
 
 import ormsgpack
 
-from holdfast.checkpoint.format.record import corrupt, elsewhere, plain_form, read_header, unseal_keyframe
+from holdfast.checkpoint.format.record import corrupt, read_header, unseal_keyframe
+from holdfast.checkpoint.format.stored_form import elsewhere, plain_form
 from holdfast.checkpoint.journal import sizes_in_note
 from holdfast.checkpoint.maintenance.verify import verify_runs
 from holdfast.checkpoint.progress import Steps, run_in_thread

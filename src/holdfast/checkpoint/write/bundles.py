@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 import ormsgpack
 
-from holdfast.checkpoint.format.record import ELSEWHERE, RAW, digest_of, elsewhere, plain_form, stored_form
+from holdfast.checkpoint.format.record import digest_of
+from holdfast.checkpoint.format.stored_form import ELSEWHERE, RAW, elsewhere, plain_form, stored_form
 from holdfast.checkpoint.store import Note
 from holdfast.checkpoint.values import BlobSource
 from holdfast.checkpoint.write.encode import ValueNamer

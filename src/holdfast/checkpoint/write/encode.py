@@ -21,7 +21,8 @@ from holdfast.checkpoint.format.changes import (
     Written,
 )
 from holdfast.checkpoint.format.manifest import Manifest
-from holdfast.checkpoint.format.record import digest_of, stored_form
+from holdfast.checkpoint.format.record import digest_of
+from holdfast.checkpoint.format.stored_form import stored_form
 from holdfast.checkpoint.threads import packing_threads
 from holdfast.checkpoint.values import INLINE, Encoded, Encoder, PiecedValue
 from holdfast.checkpoint.write.entry import Entry

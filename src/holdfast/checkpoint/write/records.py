@@ -8,15 +8,10 @@ from typing import NamedTuple, TypeAlias
 from holdfast.checkpoint.format.changes import NOTHING, Changes
 from holdfast.checkpoint.format.document import pack_changes
 from holdfast.checkpoint.format.manifest import Manifest
-from holdfast.checkpoint.format.record import (
-    ELSEWHERE,
-    LARGEST_PART,
-    id_of,
-    seal_keyframe,
-    stored_form,
-)
+from holdfast.checkpoint.format.record import id_of, seal_keyframe
 from holdfast.checkpoint.format.renames import fold_record
 from holdfast.checkpoint.format.replay import Replay
+from holdfast.checkpoint.format.stored_form import ELSEWHERE, LARGEST_PART, stored_form
 from holdfast.checkpoint.info import CheckpointInfo, Header, pack_header, start_id
 from holdfast.checkpoint.store import Head, Keyframe, Record
 from holdfast.checkpoint.write._fast import HeaderTemplate, PlainChanges

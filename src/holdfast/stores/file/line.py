@@ -15,7 +15,8 @@ from typing import Any, Final, NamedTuple
 
 import zstandard
 
-from holdfast.checkpoint.format.record import COMPRESSED, ELSEWHERE, RAW, hash_bytes, plain_form
+from holdfast.checkpoint.format.record import hash_bytes
+from holdfast.checkpoint.format.stored_form import COMPRESSED, ELSEWHERE, RAW, plain_form
 from holdfast.checkpoint.info import moment
 from holdfast.checkpoint.store import Depth, Head, Keyframe, Letter, Note, Record
 from holdfast.engine.status import RunStatus
