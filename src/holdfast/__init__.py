@@ -51,11 +51,11 @@ from holdfast.workflow import Workflow
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.checkpoint import Checkpoint
+    from holdfast.checkpoint.checkpoint_info import Cause, CheckpointInfo, Phase
     from holdfast.checkpoint.codec import Codec
     from holdfast.checkpoint.codec.registry import checkpointable
     from holdfast.checkpoint.counters import Counters
     from holdfast.checkpoint.diff.difference import CheckpointDiff, Difference, DiffValue
-    from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase
     from holdfast.checkpoint.maintenance.problems import LostValue, Problem, VerifyReport
     from holdfast.checkpoint.maintenance.prune import PruneReport
     from holdfast.checkpoint.maintenance.repair import Repair, RepairReport
@@ -198,10 +198,10 @@ __all__ = [
 # Imported with the first run or storage, or when named: asyncio alone takes nearly as long to import as all the
 # rest, and the events a tenth of it.
 _LATER = {
-    "Cause": "checkpoint.info",
+    "Cause": "checkpoint.checkpoint_info",
     "Checkpoint": "checkpoint.checkpoint",
     "CheckpointDiff": "checkpoint.diff.difference",
-    "CheckpointInfo": "checkpoint.info",
+    "CheckpointInfo": "checkpoint.checkpoint_info",
     "CheckpointSavedEvent": "runtime.events.events",
     "CheckpointStorage": "checkpoint.storage",
     "CheckpointSummary": "checkpoint.views",
@@ -217,7 +217,7 @@ _LATER = {
     "InMemoryCheckpointStorage": "stores.storages",
     "LostValue": "checkpoint.maintenance.problems",
     "PendingRequest": "runtime.events.events",
-    "Phase": "checkpoint.info",
+    "Phase": "checkpoint.checkpoint_info",
     "Problem": "checkpoint.maintenance.problems",
     "PruneReport": "checkpoint.maintenance.prune",
     "Repair": "checkpoint.maintenance.repair",

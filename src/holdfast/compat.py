@@ -39,8 +39,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeAlias
 
 from holdfast.checkpoint.arguments import checked_path
 from holdfast.checkpoint.checkpoint import Checkpoint
+from holdfast.checkpoint.checkpoint_info import CheckpointInfo
 from holdfast.checkpoint.codec.registry import checkpointable, mark_of
-from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.storage import CheckpointStorage
 from holdfast.checkpoint.store import Store

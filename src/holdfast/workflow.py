@@ -11,8 +11,8 @@ from holdfast.ids import RunId, complaint_about_id
 
 # Drawing and running are imported on first use: asyncio alone takes nearly as long to import as all the rest.
 if TYPE_CHECKING:
+    from holdfast.checkpoint.checkpoint_info import CheckpointInfo
     from holdfast.checkpoint.codec import Codec
-    from holdfast.checkpoint.info import CheckpointInfo
     from holdfast.checkpoint.storage import CheckpointStorage
     from holdfast.runtime.config import RunConfig
     from holdfast.runtime.durable.stored_runs import Edits, StoredRuns

@@ -5,8 +5,16 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.checkpoint.checkpoint_info import (
+    Cause,
+    Header,
+    Phase,
+    end_id,
+    is_start_id,
+    pack_header,
+    start_id,
+)
 from holdfast.checkpoint.derived_starts import collapse, expand
-from holdfast.checkpoint.info import Cause, Header, Phase, end_id, is_start_id, pack_header, start_id
 from holdfast.checkpoint.store import Keyframe, Record
 from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId, RunId

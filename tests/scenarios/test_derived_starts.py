@@ -21,7 +21,7 @@ from holdfast import (
     WorkflowContext,
     executor,
 )
-from holdfast.checkpoint.info import end_id, is_start_id, start_id
+from holdfast.checkpoint.checkpoint_info import end_id, is_start_id, start_id
 from holdfast.checkpoint.store import Depth, Record
 from holdfast.ids import RunId
 from tests.support.durable import Place, head_of, outputs_of

@@ -1,5 +1,6 @@
 """Private classes and functions of holdfast that several tests need, in one place: a move changes this file alone."""
 
+from holdfast.checkpoint.checkpoint_info import Header, pack_header
 from holdfast.checkpoint.codec.reader import measure_nesting
 from holdfast.checkpoint.codec.registry import TypeRegistry
 from holdfast.checkpoint.derived_starts import expand, read_records
@@ -8,7 +9,6 @@ from holdfast.checkpoint.format.document import pack_changes
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.record import read_header
 from holdfast.checkpoint.format.stored_form import elsewhere, plain_form, stored_form
-from holdfast.checkpoint.info import Header, pack_header
 from holdfast.checkpoint.ownership import Claim
 from holdfast.checkpoint.read.loader import BlobReader
 from holdfast.checkpoint.read.snapshots import snapshot_of

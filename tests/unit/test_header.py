@@ -3,7 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.info import Cause, CheckpointInfo, Header, Phase, pack_header, unpack_header
+from holdfast.checkpoint.checkpoint_info import (
+    Cause,
+    CheckpointInfo,
+    Header,
+    Phase,
+    pack_header,
+    unpack_header,
+)
 from holdfast.checkpoint.write._fast import HeaderTemplate
 from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId, RunId

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from holdfast.checkpoint.info import CheckpointInfo
+from holdfast.checkpoint.checkpoint_info import CheckpointInfo
 from holdfast.checkpoint.retention import Retention
 from holdfast.engine.status import RunStatus
 from holdfast.errors import InvalidArgument, RunNotFound, WrongType

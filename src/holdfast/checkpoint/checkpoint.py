@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
+from holdfast.checkpoint.checkpoint_info import CheckpointInfo, Header
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.format.changes import Changes, Ref, sizes_in
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.refs import OfRun, placed_in
-from holdfast.checkpoint.info import CheckpointInfo, Header
 from holdfast.checkpoint.values import BlobSource, Encoder, Wanted, restored
 from holdfast.checkpoint.views import (
     CheckpointSummary,

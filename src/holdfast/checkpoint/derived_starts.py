@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from typing import NamedTuple
 
+from holdfast.checkpoint.checkpoint_info import end_id, is_start_id, start_id
 from holdfast.checkpoint.format.record import has_start
-from holdfast.checkpoint.info import end_id, is_start_id, start_id
 from holdfast.checkpoint.store import Depth, Record, Retag, Store
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import CheckpointId, RunId

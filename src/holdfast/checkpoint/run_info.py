@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.checkpoint.info import moment
+from holdfast.checkpoint.checkpoint_info import moment
 from holdfast.checkpoint.ownership import is_driven
 from holdfast.checkpoint.store import Head, RunQuery, Store
 from holdfast.engine.status import RunStatus

@@ -23,11 +23,11 @@ from holdfast.checkpoint.arguments import (
     status_of,
 )
 from holdfast.checkpoint.checkpoint import Checkpoint
+from holdfast.checkpoint.checkpoint_info import CheckpointInfo, moment
 from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.replay import Replay
 from holdfast.checkpoint.inbox import cancel_run, leave_answers
-from holdfast.checkpoint.info import CheckpointInfo, moment
 from holdfast.checkpoint.maintenance.prune import (
     PruneReport,
     delete_checkpoint,

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from holdfast.checkpoint.info import Cause, CheckpointInfo
+from holdfast.checkpoint.checkpoint_info import Cause, CheckpointInfo
 from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId, RunId
 

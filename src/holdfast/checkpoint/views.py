@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from holdfast.checkpoint.checkpoint_info import CheckpointInfo, moment
 from holdfast.checkpoint.format.changes import Asked, Delivered, Ref
-from holdfast.checkpoint.info import CheckpointInfo, moment
 from holdfast.errors import NotLoaded
 from holdfast.graph.typing.types import TypeForm
 from holdfast.ids import ExecutorId, RequestId

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
+from holdfast.checkpoint.checkpoint_info import CheckpointInfo
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.diff.difference import CheckpointDiff, Difference, DiffValue
 from holdfast.checkpoint.diff.node_text import short, short_pair
@@ -18,7 +19,6 @@ from holdfast.checkpoint.diff.value_pairs import Pair, pairs_of
 from holdfast.checkpoint.diff.value_tree import Node, NotATree, tree_of
 from holdfast.checkpoint.format.changes import Part, Ref
 from holdfast.checkpoint.format.manifest import Manifest
-from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.read.catalog import RunCatalog
 from holdfast.checkpoint.read.loader import load
 from holdfast.checkpoint.read.reread import steadily

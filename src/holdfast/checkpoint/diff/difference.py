@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from holdfast.checkpoint.info import CheckpointInfo
+from holdfast.checkpoint.checkpoint_info import CheckpointInfo
 from holdfast.checkpoint.views import Unread
 
 Kind: TypeAlias = Literal["added", "removed", "changed", "appended", "cut", "reordered"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from holdfast.checkpoint.checkpoint_info import CheckpointInfo
 from holdfast.checkpoint.diff.difference import CheckpointDiff, Difference
 from holdfast.checkpoint.diff.node_text import in_line
-from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.views import size_text
 from holdfast.engine.status import RunStatus
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ormsgpack
 from blake3 import blake3
 
-from holdfast.checkpoint.info import CheckpointInfo, Header, end_id, header_at
+from holdfast.checkpoint.checkpoint_info import CheckpointInfo, Header, end_id, header_at
 from holdfast.checkpoint.store import Record
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import CheckpointId, Digest

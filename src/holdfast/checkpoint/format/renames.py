@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
+from holdfast.checkpoint.checkpoint_info import Cause, Phase
 from holdfast.checkpoint.format.changes import Asked, Changes, Delivered, Renames
 from holdfast.checkpoint.format.manifest import Manifest
-from holdfast.checkpoint.info import Cause, Phase
 from holdfast.engine.snapshot import BufferKey
 from holdfast.engine.state import Scope
 from holdfast.errors import GraphChanged

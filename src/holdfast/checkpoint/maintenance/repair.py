@@ -7,12 +7,12 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, cast
 
+from holdfast.checkpoint.checkpoint_info import Header, is_start_id, waiting_at
 from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.derived_starts import collapse
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.record import read_header
 from holdfast.checkpoint.format.stored_form import plain_form
-from holdfast.checkpoint.info import Header, is_start_id, waiting_at
 from holdfast.checkpoint.journal import sizes_in_note
 from holdfast.checkpoint.maintenance.problems import Problem, briefly
 from holdfast.checkpoint.maintenance.prune import make_keyframe

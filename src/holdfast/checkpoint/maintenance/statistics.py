@@ -10,13 +10,13 @@ from typing import Any
 
 import ormsgpack
 
+from holdfast.checkpoint.checkpoint_info import Cause
 from holdfast.checkpoint.derived_starts import expand
 from holdfast.checkpoint.format.changes import Ref
 from holdfast.checkpoint.format.document import refs_of
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.record import corrupt, read_header, unseal_keyframe
 from holdfast.checkpoint.format.stored_form import elsewhere, plain_form
-from holdfast.checkpoint.info import Cause
 from holdfast.checkpoint.progress import Progress
 from holdfast.checkpoint.read.loader import BlobReader, load
 from holdfast.checkpoint.read.reread import steadily

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
+from holdfast.checkpoint.checkpoint_info import Header
 from holdfast.checkpoint.derived_starts import find_checkpoint, read_records
 from holdfast.checkpoint.format import slices
 from holdfast.checkpoint.format.changes import Changes, Part, Ref, sizes_in
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.record import read_header
 from holdfast.checkpoint.format.refs import OfRun, Place, placed_in
-from holdfast.checkpoint.info import Header
 from holdfast.checkpoint.journal import done_by, sizes_in_note
 from holdfast.checkpoint.maintenance.problems import LostValue, Problem, VerifyReport
 from holdfast.checkpoint.progress import Progress, Steps

@@ -8,11 +8,11 @@ from heapq import merge
 from typing import NamedTuple
 
 from holdfast.checkpoint.checkpoint import Checkpoint, WithValues, read_shown_blobs
+from holdfast.checkpoint.checkpoint_info import CheckpointInfo, microseconds, moment
 from holdfast.checkpoint.derived_starts import find_checkpoint, read_records
 from holdfast.checkpoint.format.changes import Changes
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.record import corrupt, info_of, read_header
-from holdfast.checkpoint.info import CheckpointInfo, microseconds, moment
 from holdfast.checkpoint.read.catalog import RunCatalog, kept_seqs
 from holdfast.checkpoint.read.listing import Listing, Reading
 from holdfast.checkpoint.read.loader import BlobReader, changes_of, is_whole, keyframe_of, load, whole

@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from holdfast.checkpoint.arguments import checkpoint_id_of, run_id_of, run_not_found
+from holdfast.checkpoint.checkpoint_info import CheckpointInfo
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.derived_starts import find_checkpoint, read_records, tag_checkpoint
 from holdfast.checkpoint.format.changes import Renames
 from holdfast.checkpoint.format.record import corrupt, info_of
-from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.read.loader import BlobReader, changes_of, whole
 from holdfast.checkpoint.read.reread import steadily
 from holdfast.checkpoint.retention import Retention

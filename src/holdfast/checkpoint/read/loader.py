@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from io import BytesIO
 from typing import NamedTuple, TypeAlias
 
+from holdfast.checkpoint.checkpoint_info import CheckpointInfo, Header, end_id, is_start_id
 from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.derived_starts import find_checkpoint, read_records
 from holdfast.checkpoint.format.blob_stream import FileSlice, PlainStream
@@ -16,7 +17,6 @@ from holdfast.checkpoint.format.record import corrupt, digest_of, id_of, info_of
 from holdfast.checkpoint.format.renames import fold_record
 from holdfast.checkpoint.format.replay import Replay
 from holdfast.checkpoint.format.stored_form import COMPRESSED, ELSEWHERE, elsewhere, plain_form, plain_size
-from holdfast.checkpoint.info import CheckpointInfo, Header, end_id, is_start_id
 from holdfast.checkpoint.store import Depth, Head, Record, Store
 from holdfast.checkpoint.threads import reading_threads
 from holdfast.checkpoint.values import Wanted

@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 
 import ormsgpack
 
+from holdfast.checkpoint.checkpoint_info import Cause, Header, Phase
 from holdfast.checkpoint.format.changes import Delivered, PutRef
 from holdfast.checkpoint.format.document import PUT, pack_scope
-from holdfast.checkpoint.info import Cause, Header, Phase
 from holdfast.checkpoint.store import FORMAT_MAJOR
 from holdfast.checkpoint.values import Encoded
 from holdfast.engine import state

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from holdfast.checkpoint.checkpoint_info import Cause, Phase
 from holdfast.checkpoint.format.changes import Renames
-from holdfast.checkpoint.info import Cause, Phase
 from holdfast.engine import state
 from holdfast.engine.snapshot import BufferKey, Delta, Snapshot
 from holdfast.engine.status import RunStatus

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence, Set
 from typing import NamedTuple
 
+from holdfast.checkpoint.checkpoint_info import CheckpointInfo
 from holdfast.checkpoint.format.changes import Changes, digests_of
-from holdfast.checkpoint.info import CheckpointInfo
 from holdfast.checkpoint.ownership import Claim
 from holdfast.checkpoint.store import (
     Blob,

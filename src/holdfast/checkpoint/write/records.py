@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
+from holdfast.checkpoint.checkpoint_info import CheckpointInfo, Header, pack_header, start_id
 from holdfast.checkpoint.format.changes import NOTHING, Changes
 from holdfast.checkpoint.format.document import pack_changes
 from holdfast.checkpoint.format.manifest import Manifest
@@ -12,7 +13,6 @@ from holdfast.checkpoint.format.record import id_of, seal_keyframe
 from holdfast.checkpoint.format.renames import fold_record
 from holdfast.checkpoint.format.replay import Replay
 from holdfast.checkpoint.format.stored_form import ELSEWHERE, LARGEST_PART, stored_form
-from holdfast.checkpoint.info import CheckpointInfo, Header, pack_header, start_id
 from holdfast.checkpoint.store import Head, Keyframe, Record
 from holdfast.checkpoint.write._fast import HeaderTemplate, PlainChanges
 from holdfast.checkpoint.write.encode import ValueNamer

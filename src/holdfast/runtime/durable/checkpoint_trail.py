@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from holdfast.checkpoint.info import CheckpointInfo, Phase
+from holdfast.checkpoint.checkpoint_info import CheckpointInfo, Phase
 from holdfast.checkpoint.journal import Told
 from holdfast.checkpoint.retention import Retention
 from holdfast.engine.snapshot import Snapshot

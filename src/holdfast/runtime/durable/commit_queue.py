@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar
 
-from holdfast.checkpoint.info import CheckpointInfo
+from holdfast.checkpoint.checkpoint_info import CheckpointInfo
 from holdfast.checkpoint.write.entry import Entry
 from holdfast.checkpoint.write.log import RunLog
 from holdfast.errors import HeadMoved, RunTaken

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase
+from holdfast.checkpoint.checkpoint_info import Cause, CheckpointInfo, Phase
 from holdfast.checkpoint.journal import Contents, Journaled, MergeFor, Told, result_draft, turn_draft
 from holdfast.checkpoint.ownership import Claim
 from holdfast.checkpoint.store import Head, Store

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from holdfast.checkpoint.checkpoint_info import Cause, CheckpointInfo, Phase
 from holdfast.checkpoint.derived_starts import find_checkpoint
 from holdfast.checkpoint.format.changes import Renames
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.renames import rename, renames_of
-from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase
 from holdfast.checkpoint.journal import Contents, read_journal
 from holdfast.checkpoint.read.loader import BlobReader, Loaded
 from holdfast.checkpoint.read.snapshots import snapshot_of

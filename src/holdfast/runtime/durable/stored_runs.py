@@ -7,8 +7,8 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, TypeAlias
 
 from holdfast.checkpoint.arguments import id_of_checkpoint
+from holdfast.checkpoint.checkpoint_info import Cause, CheckpointInfo, Phase
 from holdfast.checkpoint.codec import Codec
-from holdfast.checkpoint.info import Cause, CheckpointInfo, Phase
 from holdfast.checkpoint.ownership import (
     Claim,
     holder_of,

@@ -12,7 +12,7 @@ from holdfast.graph.typing.types import TypeForm
 from holdfast.ids import ExecutorId, RequestId, RunId
 
 if TYPE_CHECKING:
-    from holdfast.checkpoint.info import CheckpointInfo
+    from holdfast.checkpoint.checkpoint_info import CheckpointInfo
 
 _NEVER = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 

@@ -21,7 +21,7 @@ from holdfast.runtime.step.turn import FinishedTurn
 from holdfast.runtime.times import as_time
 
 if TYPE_CHECKING:
-    from holdfast.checkpoint.info import CheckpointInfo
+    from holdfast.checkpoint.checkpoint_info import CheckpointInfo
     from holdfast.checkpoint.journal import Journaled
 
 

@@ -24,7 +24,7 @@ from holdfast.runtime.step.runner import ResumePoint, Runner
 from holdfast.runtime.times import as_time
 
 if TYPE_CHECKING:
-    from holdfast.checkpoint.info import CheckpointInfo
+    from holdfast.checkpoint.checkpoint_info import CheckpointInfo
     from holdfast.runtime.config import WorkflowDefinition
     from holdfast.runtime.durable.stored_runs import StoredRuns
 

@@ -27,7 +27,7 @@ from holdfast.runtime.step.questions import Questions
 from holdfast.runtime.step.turn import FinishedTurn, TurnRunner
 
 if TYPE_CHECKING:
-    from holdfast.checkpoint.info import CheckpointInfo
+    from holdfast.checkpoint.checkpoint_info import CheckpointInfo
     from holdfast.runtime.durable.recorder import Recorder
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from holdfast.checkpoint.info import Header, waiting_at
+from holdfast.checkpoint.checkpoint_info import Header, waiting_at
 from holdfast.checkpoint.store import Head
 from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId, RunId

@@ -15,9 +15,9 @@ from typing import Any, Final, NamedTuple
 
 import zstandard
 
+from holdfast.checkpoint.checkpoint_info import moment
 from holdfast.checkpoint.format.record import hash_bytes
 from holdfast.checkpoint.format.stored_form import COMPRESSED, ELSEWHERE, RAW, plain_form
-from holdfast.checkpoint.info import moment
 from holdfast.checkpoint.store import Depth, Head, Keyframe, Letter, Note, Record
 from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId, RunId

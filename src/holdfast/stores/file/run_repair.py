@@ -6,9 +6,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from holdfast.checkpoint.checkpoint_info import Header
 from holdfast.checkpoint.derived_starts import expand
 from holdfast.checkpoint.format.record import read_header
-from holdfast.checkpoint.info import Header
 from holdfast.checkpoint.maintenance.problems import briefly
 from holdfast.checkpoint.store import Damage, Depth, Head, Mended
 from holdfast.errors import CheckpointCorrupt

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
+from holdfast.checkpoint.checkpoint_info import Header, end_id
 from holdfast.checkpoint.derived_starts import expand
 from holdfast.checkpoint.format.record import read_header
-from holdfast.checkpoint.info import Header, end_id
 from holdfast.checkpoint.store import Damage, Head, Mended, Record
 from holdfast.errors import CheckpointCorrupt, HoldfastError
 from holdfast.ids import CheckpointId, RunId
