@@ -88,8 +88,9 @@ if TYPE_CHECKING:
     from holdfast.runtime.run.run import Run
     from holdfast.runtime.run.stream import RunStream
     from holdfast.stores.file.storage import FileCheckpointStorage
+    from holdfast.stores.memory import InMemoryCheckpointStorage
     from holdfast.stores.sqlite.storage import SqliteCheckpointStorage
-    from holdfast.stores.storages import InMemoryCheckpointStorage, open_storage
+    from holdfast.stores.storage_url import open_storage
 
 __all__ = [
     "Case",
@@ -214,7 +215,7 @@ _LATER = {
     "ExecutorInvokedEvent": "runtime.events.events",
     "FileCheckpointStorage": "stores.file.storage",
     "Host": "host",
-    "InMemoryCheckpointStorage": "stores.storages",
+    "InMemoryCheckpointStorage": "stores.memory",
     "LostValue": "checkpoint.maintenance.problems",
     "PendingRequest": "runtime.events.events",
     "Phase": "checkpoint.checkpoint_info",
@@ -244,7 +245,7 @@ _LATER = {
     "WorkflowStatusEvent": "runtime.events.events",
     "WorkflowWarningEvent": "runtime.events.events",
     "checkpointable": "checkpoint.codec.registry",
-    "open_storage": "stores.storages",
+    "open_storage": "stores.storage_url",
 }
 
 

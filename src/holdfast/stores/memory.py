@@ -1,4 +1,4 @@
-"""A store in memory: for tests, and for runs that need not survive their process."""
+"""The store in memory, and the storage on it: for tests, and for runs that need not survive their process."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from contextlib import asynccontextmanager
 from copy import deepcopy
 
 from holdfast.checkpoint.ownership import this_process
+from holdfast.checkpoint.retention import Retention
+from holdfast.checkpoint.storage import CheckpointStorage
 from holdfast.checkpoint.store import (
     FEATURES,
     FORMAT_MAJOR,
@@ -273,6 +275,17 @@ class MemoryStore:
     def _check_open(self) -> None:
         if self._closed:
             raise StorageError("this MemoryStore is closed; what it held can no longer be asked for")
+
+
+class InMemoryCheckpointStorage(CheckpointStorage):
+    """Checkpoints in the memory of this process: for tests, and for runs that need not outlive it.
+
+    >>> InMemoryCheckpointStorage().counters.commits
+    0
+    """
+
+    def __init__(self, retention: Retention | None = None) -> None:
+        super().__init__(MemoryStore(), retention)
 
 
 def _cut_record(record: Record, depth: Depth) -> Record:

@@ -198,7 +198,7 @@ class MortalStore:
 
 
 def _make_memory_storage() -> CheckpointStorage:
-    from holdfast.stores.storages import InMemoryCheckpointStorage
+    from holdfast.stores.memory import InMemoryCheckpointStorage
 
     return InMemoryCheckpointStorage()
 

@@ -1,26 +1,12 @@
-"""The storage in memory, and ``open_storage``, which opens the storage of a URL."""
+"""URLs of storages: ``open_storage`` opens the storage that one names."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from urllib.parse import unquote, urlsplit
 
-from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.storage import CheckpointStorage
 from holdfast.errors import InvalidArgument
-
-
-class InMemoryCheckpointStorage(CheckpointStorage):
-    """Checkpoints in the memory of this process: for tests, and for runs that need not outlive it.
-
-    >>> InMemoryCheckpointStorage().counters.commits
-    0
-    """
-
-    def __init__(self, retention: Retention | None = None) -> None:
-        from holdfast.stores.memory import MemoryStore
-
-        super().__init__(MemoryStore(), retention)
 
 
 def _parse_path(url: str) -> str:
@@ -44,6 +30,8 @@ def _parse_path(url: str) -> str:
 def _open_memory(url: str) -> CheckpointStorage:
     if url.partition(":")[2].strip("/"):
         raise InvalidArgument(f"storage URL {url!r}: memory has no path; write memory:")
+    from holdfast.stores.memory import InMemoryCheckpointStorage
+
     return InMemoryCheckpointStorage()
 
 
