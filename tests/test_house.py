@@ -155,17 +155,9 @@ EXCEPTIONS: dict[Callable[[], Breaches], dict[str, str]] = {
 KNOWN: dict[Callable[[], Breaches], frozenset[str]] = {
     doubled_classes: frozenset({}),
     long_constructors: frozenset({}),
-    closets: frozenset(
-        {
-            "checkpoint.read.listing",
-        }
-    ),
+    closets: frozenset({}),
     riddles: frozenset({}),
-    gerunds: frozenset(
-        {
-            "checkpoint.read.listing",
-        }
-    ),
+    gerunds: frozenset({}),
 }
 
 

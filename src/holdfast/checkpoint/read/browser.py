@@ -2,25 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from heapq import merge
 from typing import NamedTuple
 
-from holdfast.checkpoint.checkpoint import Checkpoint, WithValues, read_shown_blobs
+from holdfast.checkpoint.checkpoint import Checkpoint, ReadBlobs, WithValues, read_shown_blobs
 from holdfast.checkpoint.checkpoint_info import CheckpointInfo, microseconds, moment
 from holdfast.checkpoint.derived_starts import find_checkpoint, read_records
 from holdfast.checkpoint.format.changes import Changes
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.record import corrupt, info_of, read_header
 from holdfast.checkpoint.read.catalog import RunCatalog, kept_seqs
-from holdfast.checkpoint.read.listing import Listing, Reading
-from holdfast.checkpoint.read.loader import BlobReader, changes_of, is_whole, keyframe_of, load, whole
+from holdfast.checkpoint.read.loader import (
+    BlobReader,
+    changes_of,
+    fold_one,
+    folded,
+    is_whole,
+    keyframe_of,
+    lineage,
+    load,
+    whole,
+)
 from holdfast.checkpoint.read.pages import page_of
 from holdfast.checkpoint.read.reread import steadily
 from holdfast.checkpoint.store import Depth, Head, Record, RunQuery
 from holdfast.checkpoint.tree import draw_checkpoints
-from holdfast.checkpoint.values import Wanted
+from holdfast.checkpoint.values import BlobSource, Encoder, Wanted
 from holdfast.errors import CheckpointNotFound
 from holdfast.ids import CheckpointId, Digest, RunId
 
@@ -162,10 +171,10 @@ class CheckpointBrowser:
         if head.retention:
             kept = kept_seqs(head, records)
             shown = [record for record in shown if record.seq in kept]
-        reading = self._reading(head, blobs)
+        readers = self._content_readers(head, blobs)
         if values:
-            reading = reading._replace(values=await read_shown_blobs(_changes_in(records), blobs))
-        return Listing(records, reading).checkpoints(shown)
+            readers = readers._replace(values=await read_shown_blobs(_changes_in(records), blobs))
+        return ListedContent(records, readers).checkpoints(shown)
 
     async def _seq_of(self, head: Head, checkpoint_id: CheckpointId) -> int:
         found = await find_checkpoint(self._catalog.store, checkpoint_id)
@@ -173,8 +182,8 @@ class CheckpointBrowser:
             raise _not_listed(checkpoint_id)
         return found[1]
 
-    def _reading(self, head: Head, blobs: BlobReader) -> Reading:
-        return Reading(
+    def _content_readers(self, head: Head, blobs: BlobReader) -> ContentReaders:
+        return ContentReaders(
             self._catalog.encoder(self._catalog.codec_for(head.workflow_name)),
             lambda checkpoint_id: _ListedBlobs(self._catalog, checkpoint_id, blobs),
             lambda record: self._load_manifest(head, record),
@@ -218,8 +227,9 @@ class CheckpointBrowser:
             records = await read_records(store, head.run_id, first, seq, Depth.CHANGES)
             if all(one.checkpoint_id != record.checkpoint_id for one in records):
                 raise corrupt(record.checkpoint_id, "it was removed while it was looked at")
-            listing = Listing([await whole(record, blobs) for record in records], self._reading(head, blobs))
-            return listing.checkpoints([record])[0]
+            complete = [await whole(record, blobs) for record in records]
+            listed = ListedContent(complete, self._content_readers(head, blobs))
+            return listed.checkpoints([record])[0]
         loaded = await load(store, blobs, head, seq, Depth.ALL)
         read = await read_shown_blobs([loaded.manifest.as_changes()], blobs)
         encoder = self._catalog.encoder(self._catalog.codec_for(head.workflow_name))
@@ -231,6 +241,73 @@ class CheckpointBrowser:
         heads = await self._catalog.store.runs(RunQuery(head.workflow_name, family=head.family))
         checkpoints = [made for one in heads for made in await self._list_now(one)]
         return draw_checkpoints(checkpoints, {one.checkpoint_id: one.status for one in heads}, ascii)
+
+
+class ContentReaders(NamedTuple):
+    """Reads more of a listed checkpoint: its encoder, its blobs and its whole manifest.
+
+    ``values`` has the blobs of all checkpoints if they were listed with their values.
+    """
+
+    encoder: Encoder
+    source: Callable[[CheckpointId], BlobSource]
+    full: Callable[[Record], Awaitable[Manifest]]
+    values: ReadBlobs | None = None
+
+
+class ListedContent:
+    """The content of checkpoints of one run that were listed: their manifests are made when someone looks.
+
+    Going through the checkpoints in order folds each record once.
+    """
+
+    def __init__(self, records: Sequence[Record], readers: ContentReaders) -> None:
+        self._readers = readers
+        self._depth = Depth.CHANGES if readers.values is None else Depth.ALL
+        self._records = {record.checkpoint_id: record for record in records}
+        self._last: tuple[CheckpointId, Manifest] | None = None
+
+    def checkpoints(self, records: Iterable[Record]) -> list[Checkpoint]:
+        """Return the checkpoints of these records; most are never asked for more than their header."""
+        return [
+            Checkpoint(record.checkpoint_id, read_header(record), record.new_bytes, record.tags, self)
+            for record in records
+        ]
+
+    @property
+    def values(self) -> ReadBlobs | None:
+        """The blobs that were read, if values were."""
+        return self._readers.values
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder that decodes values."""
+        return self._readers.encoder
+
+    def source(self, checkpoint_id: CheckpointId) -> BlobSource:
+        """Return the source of the blobs of a checkpoint."""
+        return self._readers.values or self._readers.source(checkpoint_id)
+
+    async def full(self, checkpoint_id: CheckpointId) -> Manifest:
+        """The manifest of a checkpoint with the content of small values."""
+        return await self._readers.full(self._records[checkpoint_id])
+
+    def manifest(self, checkpoint_id: CheckpointId) -> Manifest:
+        """The manifest of a checkpoint; it is good until another is asked for."""
+        if self._last is not None and self._last[0] == checkpoint_id:
+            return self._last[1]
+        record = self._records[checkpoint_id]
+        if (
+            self._last is not None
+            and read_header(record).parent_id == self._last[0]
+            and record.keyframe is None
+        ):
+            manifest, self._last = self._last[1], None  # half folded if it fails
+            fold_one(manifest, record, self._depth)
+        else:
+            manifest = folded(lineage(self._records, checkpoint_id), self._depth)
+        self._last = (checkpoint_id, manifest)
+        return manifest
 
 
 class _ListedBlobs:
