@@ -13,9 +13,8 @@ from bench.sides import ENVIRONMENTS, OURS_STORED, SIDES
 from bench.worker import perform
 from bench.workloads import WORKLOADS, Timed
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.stores.sqlite.connection import DatabaseConnection
-from holdfast.stores.sqlite.database_file import DatabaseLocation
 from tests.stores.sqlite_programs import execute
+from tests.support.store_parts import DatabaseConnection, DatabaseLocation
 
 SMALL = {
     "supersteps": 12,

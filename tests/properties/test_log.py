@@ -9,20 +9,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from holdfast import Cause, CheckpointInfo, Codec, InMemoryCheckpointStorage, NotLoaded, Phase, RunStatus
-from holdfast.checkpoint.format import slices
-from holdfast.checkpoint.format.changes import Asked, DropRef, Happened, PutRef
-from holdfast.checkpoint.format.document import unpack_changes
-from holdfast.checkpoint.format.record import id_of
-from holdfast.checkpoint.read.loader import changes_of
-from holdfast.checkpoint.values import BlobSource
-from holdfast.checkpoint.write.records import Outside
-from holdfast.engine import state
-from holdfast.engine.snapshot import compute_delta, deliver_answers
-from holdfast.engine.value import JoinedValue
 from holdfast.errors import CheckpointCorrupt
 from tests.support.exploring import shows_all
 from tests.support.going_on import picture, read
+from tests.support.modules import slices, state
 from tests.support.parts import (
+    Asked,
+    BlobSource,
     BufferKey,
     Chain,
     Changes,
@@ -33,16 +26,21 @@ from tests.support.parts import (
     Delta,
     Depth,
     Digest,
+    DropRef,
     Encoder,
     Entry,
     ExecutorId,
     Expiry,
     Grow,
+    Happened,
     Header,
+    JoinedValue,
     Letter,
     Manifest,
     Output,
+    Outside,
     Part,
+    PutRef,
     Record,
     Ref,
     Request,
@@ -54,14 +52,19 @@ from tests.support.parts import (
     Threads,
     Value,
     advance,
+    changes_of,
+    compute_delta,
+    deliver_answers,
     differs,
     elsewhere,
+    id_of,
     pack_changes,
     pack_header,
     plain_form,
     restored,
     snapshot_of,
     stored_form,
+    unpack_changes,
 )
 from tests.support.small_limits import small_limits
 

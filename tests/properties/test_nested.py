@@ -20,7 +20,6 @@ from holdfast import (
     executor,
     handler,
 )
-from holdfast.graph.graph import ancestors, path_of
 from tests.support.exploring import shows_all
 from tests.support.graphs import (
     _CLASSES,
@@ -32,7 +31,7 @@ from tests.support.graphs import (
     _add,
     descriptions,
 )
-from tests.support.parts import advance, apply, plan
+from tests.support.parts import advance, ancestors, apply, path_of, plan
 from tests.support.pure_run import LIMITS, plain, run_and_take_snapshots, stages, whole
 
 EXAMPLES = settings(max_examples=40)

@@ -22,18 +22,15 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.checkpoint.format import manifest
-from holdfast.engine.durability import check_durability
 from holdfast.errors import HoldfastError
-from holdfast.runtime.durable import recorder
-from holdfast.runtime.step import executors
 from holdfast.testing import assert_resumable
 from tests.support.exploring import shows_all
 from tests.support.going_on import AT_ONCE, ONE_BY_ONE, TOGETHER, assert_goes_on
 from tests.support.graphs import Description, descriptions
 from tests.support.graphs import inputs as any_inputs
 from tests.support.living import Living, Question, answer, inputs, livings
-from tests.support.parts import Changes, Grow, Manifest
+from tests.support.modules import executors, manifest, recorder
+from tests.support.parts import Changes, Grow, Manifest, check_durability
 from tests.support.small_limits import small_limits
 
 MANNERS = st.sampled_from([TOGETHER, ONE_BY_ONE, AT_ONCE])

@@ -19,8 +19,6 @@ from holdfast import (
     SqliteCheckpointStorage,
     Store,
 )
-from holdfast.checkpoint.format import refs as named
-from holdfast.checkpoint.maintenance import prune as pruning
 from holdfast.checkpoint.store import Blob, Keyframe
 from holdfast.errors import HoldfastError
 from tests.properties.test_resume import MANNERS, some
@@ -35,6 +33,8 @@ from tests.support.going_on import (
     matches_the_store,
 )
 from tests.support.living import Living, answer, inputs, livings
+from tests.support.modules import prune as pruning
+from tests.support.modules import refs as named
 from tests.support.parts import (
     BlobReader,
     Changes,

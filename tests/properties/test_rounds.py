@@ -22,7 +22,7 @@ from holdfast import (
     executor,
     handler,
 )
-from holdfast.runtime.durable import resume_point
+from tests.support.modules import resume_point
 
 NAMES = ["a", "b", "c", "d", "e"]
 

@@ -8,8 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import Merge, StateConflict, WrongType
-from holdfast.engine.state import EMPTY_STATE, State, combine, read, write
-from tests.support.parts import Copier, ExecutorId, Scope, StagedState, capture
+from tests.support.parts import (
+    EMPTY_STATE,
+    Copier,
+    ExecutorId,
+    Scope,
+    StagedState,
+    State,
+    capture,
+    combine,
+    read,
+    write,
+)
 
 LIMIT = 1 << 20
 CAPTURE = Copier(LIMIT)

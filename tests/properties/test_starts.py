@@ -5,19 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.checkpoint.checkpoint_info import (
-    Cause,
-    Header,
-    Phase,
-    end_id,
-    is_start_id,
-    pack_header,
-    start_id,
-)
-from holdfast.checkpoint.derived_starts import collapse, expand
+from holdfast import Cause, Phase, RunStatus
 from holdfast.checkpoint.store import Keyframe, Record
-from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId, RunId
+from tests.support.parts import Header, collapse, end_id, expand, is_start_id, pack_header, start_id
 
 IDS = st.binary(min_size=32, max_size=32).map(lambda data: end_id(data.hex()))
 TAGS = st.lists(

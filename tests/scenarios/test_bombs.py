@@ -21,11 +21,19 @@ from holdfast import (
     checkpointable,
     handler,
 )
-from holdfast.checkpoint.checkpoint import ReadBlobs
-from holdfast.checkpoint.format import document
-from holdfast.checkpoint.format.stored_form import COMPRESSED, RAW
-from holdfast.checkpoint.read import loader
-from tests.support.parts import Digest, Encoder, Part, Ref, plain_form, restored, stored_form
+from tests.support.modules import document, loader
+from tests.support.parts import (
+    COMPRESSED,
+    RAW,
+    Digest,
+    Encoder,
+    Part,
+    ReadBlobs,
+    Ref,
+    plain_form,
+    restored,
+    stored_form,
+)
 from tests.support.small_limits import small_limits
 
 

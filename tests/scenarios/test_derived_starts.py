@@ -21,10 +21,10 @@ from holdfast import (
     WorkflowContext,
     executor,
 )
-from holdfast.checkpoint.checkpoint_info import end_id, is_start_id, start_id
 from holdfast.checkpoint.store import Depth, Record
 from holdfast.ids import RunId
 from tests.support.durable import Place, head_of, outputs_of
+from tests.support.parts import end_id, is_start_id, start_id
 from tests.support.retained import assert_sound, counted, counting, listed
 
 STEPS = 4

@@ -30,9 +30,9 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.checkpoint.diff import comparison as planning
-from holdfast.checkpoint.diff import tree_diff as parts
 from tests.support.durable import Place, Wrapped
+from tests.support.modules import comparison as planning
+from tests.support.modules import tree_diff as parts
 from tests.support.parts import Digest, RunId
 from tests.support.runs import soon
 from tests.support.small_limits import small_limits

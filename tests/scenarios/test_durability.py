@@ -34,10 +34,10 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.runtime.durable import recorder
 from tests.support.durable import Failing, Gate, Place, Wrapped, info_of_run, wrapped
 from tests.support.going_on import matches_the_store, picture
 from tests.support.inside import events_in, runner_of
+from tests.support.modules import recorder
 from tests.support.parts import Commit, Durability, EventLog, Letter, RunId, Snapshot
 from tests.support.runs import events_and_error as told
 from tests.support.runs import soon

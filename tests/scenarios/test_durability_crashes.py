@@ -29,22 +29,22 @@ from holdfast import (
     WorkflowOutputEvent,
     executor,
 )
-from holdfast.checkpoint.derived_starts import find_checkpoint
-from holdfast.checkpoint.journal import result_draft
-from holdfast.checkpoint.write.log import NoteDraft
-from holdfast.runtime.durable.checkpoint_trail import CheckpointTrail
-from holdfast.runtime.durable.commit_queue import CommitQueue
 from tests.support.going_on import picture
 from tests.support.journals import RUN
 from tests.support.mortal import Process, Sight, Turn, World, at_once, bury, silent_deaths, try_seeds, worlds
 from tests.support.parts import (
+    CheckpointTrail,
+    CommitQueue,
     Durability,
     EventLog,
     ExecutorId,
+    NoteDraft,
     RunId,
     Snapshot,
     StoredJournal,
     Value,
+    find_checkpoint,
+    result_draft,
     select_durable_events,
 )
 from tests.support.thorough import MORE

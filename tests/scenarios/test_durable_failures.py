@@ -30,7 +30,6 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.runtime.durable import commit_queue
 from tests.support.durable import (
     Failing,
     Gate,
@@ -44,6 +43,7 @@ from tests.support.durable import (
     outputs_of,
     wrapped,
 )
+from tests.support.modules import commit_queue
 from tests.support.parts import Commit, Letter, Recorder
 from tests.support.runs import events_and_error as told
 from tests.support.runs import names, soon

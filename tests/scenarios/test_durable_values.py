@@ -31,10 +31,8 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.checkpoint import values
-from holdfast.checkpoint.format import stored_form
-from holdfast.checkpoint.write import encode
 from tests.support.durable import Place, info_of_run, outputs_of, watched
+from tests.support.modules import encode, stored_form, values
 from tests.support.runs import soon
 
 

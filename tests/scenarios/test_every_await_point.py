@@ -36,9 +36,9 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.runtime.events import event_log
-from holdfast.runtime.run.lifecycle import RunLifecycle
-from holdfast.runtime.step import turn as turns
+from tests.support.modules import event_log
+from tests.support.modules import turn as turns
+from tests.support.parts import RunLifecycle
 from tests.support.runs import names, shape
 from tests.support.seeded_loop import Deadlock, SteppedLoop
 from tests.support.thorough import MORE

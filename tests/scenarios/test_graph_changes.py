@@ -32,7 +32,6 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.graph.describe import description
 from tests.support.durable import (
     ON_DISK,
     Failing,
@@ -44,6 +43,7 @@ from tests.support.durable import (
     watched,
     wrapped,
 )
+from tests.support.modules import description
 from tests.support.parts import Commit, Depth, Expected, RunId, type_name
 from tests.support.runs import soon
 

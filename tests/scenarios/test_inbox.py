@@ -41,7 +41,6 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.runtime.run import lifecycle
 from tests.support.durable import (
     Failing,
     Place,
@@ -55,6 +54,7 @@ from tests.support.durable import (
     watched,
     wrapped,
 )
+from tests.support.modules import lifecycle
 from tests.support.parts import Commit, Depth, Expected, Letter, RunId
 from tests.support.runs import soon
 

@@ -37,10 +37,9 @@ from holdfast import (
     executor,
     handler,
 )
-from holdfast.runtime.events import notices
-from holdfast.runtime.step.executors import RunExecutors
 from tests.support.going_on import picture
 from tests.support.journals import RUN
+from tests.support.modules import notices
 from tests.support.mortal import (
     Go,
     Left,
@@ -62,6 +61,7 @@ from tests.support.parts import (
     Letter,
     MemoryStore,
     Recorder,
+    RunExecutors,
     RunId,
     StoredJournal,
     Value,

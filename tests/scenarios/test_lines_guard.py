@@ -30,7 +30,7 @@ from holdfast import (
     handler,
 )
 from holdfast.builder import spec_of_placeable
-from holdfast.checkpoint.write import log
+from tests.support.modules import log
 from tests.support.parts import StagedState
 
 if TYPE_CHECKING:

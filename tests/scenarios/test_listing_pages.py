@@ -19,8 +19,8 @@ from holdfast import (
     SqliteCheckpointStorage,
     Store,
 )
-from holdfast.checkpoint.read import browser, pages
 from tests.support.durable import Place, Wrapped
+from tests.support.modules import browser, pages
 from tests.support.parts import Depth, Record, RunId, read_header, read_records
 from tests.support.retained import counting, listed
 from tests.support.small_limits import small_limits

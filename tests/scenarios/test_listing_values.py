@@ -15,9 +15,9 @@ from holdfast import (
     WorkflowContext,
     executor,
 )
-from holdfast.checkpoint.format.renames import fold_record
-from holdfast.checkpoint.read import loader
 from tests.support.durable import Place
+from tests.support.modules import loader
+from tests.support.parts import fold_record
 from tests.support.runs import soon
 
 

@@ -17,15 +17,16 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.engine.state import Append, Update
 from tests.support.parts import (
     GONE,
+    Append,
     Delivery,
     Depth,
     Layered,
     Outcome,
     Scope,
     Snapshot,
+    Update,
     apply,
     capture,
     differs,

@@ -37,8 +37,7 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.graph.context import DEFAULT_SHARED_SCOPE
-from tests.support.parts import Scope
+from tests.support.parts import DEFAULT_SHARED_SCOPE, Scope
 from tests.support.runs import events_of, events_until_failure, names, soon, warnings_of
 
 SHARED = "Shared"

@@ -28,8 +28,8 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.stores.sqlite import connection
 from tests.support.durable import Wrapped
+from tests.support.modules import connection
 from tests.support.parts import Depth, Head, Record, RunId, RunQuery
 from tests.support.runs import soon
 from tests.support.steps import steps_of

@@ -37,7 +37,6 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.checkpoint.ownership import is_held, this_process, wait_for_release
 from tests.support.durable import (
     KINDS,
     ON_DISK,
@@ -54,7 +53,19 @@ from tests.support.durable import (
     wrapped,
 )
 from tests.support.inside import log_of, recorder_of
-from tests.support.parts import MOST_TAKEOVERS, Claim, Commit, Durability, Expected, Head, Letter, RunId
+from tests.support.parts import (
+    MOST_TAKEOVERS,
+    Claim,
+    Commit,
+    Durability,
+    Expected,
+    Head,
+    Letter,
+    RunId,
+    is_held,
+    this_process,
+    wait_for_release,
+)
 from tests.support.runs import soon
 
 DEAD = "nowhere:17:4711#1"

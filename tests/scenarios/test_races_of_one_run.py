@@ -18,8 +18,8 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.runtime.run import lifecycle
 from tests.support.inside import recorder_of
+from tests.support.modules import lifecycle
 from tests.support.parts import Commit, Left, Letter, MemoryStore, RunId
 from tests.support.runs import soon
 

@@ -19,11 +19,9 @@ from holdfast import (
     WorkflowContext,
     handler,
 )
-from holdfast.checkpoint.format import slices
-from holdfast.engine.copies import is_immutable
-from holdfast.engine.value import CopiedValue
 from tests.properties.test_codec import CODEC, VALUES
-from tests.support.parts import Encoder
+from tests.support.modules import slices
+from tests.support.parts import CopiedValue, Encoder, is_immutable
 from tests.support.runs import soon
 from tests.unit.test_codec_exact import exact
 

@@ -22,16 +22,13 @@ from holdfast import (
     Store,
     VerifyReport,
 )
-from holdfast.checkpoint import storage as storage_module
-from holdfast.checkpoint.diff import comparison
-from holdfast.checkpoint.maintenance import prune as pruning
-from holdfast.checkpoint.maintenance import verify as verify_module
-from holdfast.checkpoint.read import browser, catalog, pages
-from holdfast.checkpoint.read.pages import Page
-from holdfast.checkpoint.transfer import run_transfer as transfer
-from holdfast.runtime.durable import stored_runs
 from tests.support.durable import Wrapped
-from tests.support.parts import Commit, Depth, Head, Letter, MemoryStore
+from tests.support.modules import browser, catalog, comparison, pages, stored_runs
+from tests.support.modules import prune as pruning
+from tests.support.modules import run_transfer as transfer
+from tests.support.modules import storage as storage_module
+from tests.support.modules import verify as verify_module
+from tests.support.parts import Commit, Depth, Head, Letter, MemoryStore, Page
 from tests.support.retained import assert_sound, counted, counting, listed
 from tests.support.small_limits import small_limits
 

@@ -18,10 +18,9 @@ from holdfast import (
     WorkflowContext,
     executor,
 )
-from holdfast.checkpoint.journal import sizes_in_note
-from holdfast.checkpoint.maintenance import prune as pruning
 from tests.support.durable import Wrapped
-from tests.support.parts import BlobReader, Commit, Depth, Digest, Head, Letter, RunId
+from tests.support.modules import prune as pruning
+from tests.support.parts import BlobReader, Commit, Depth, Digest, Head, Letter, RunId, sizes_in_note
 from tests.support.retained import content
 from tests.support.runs import soon
 from tests.support.small_limits import small_limits

@@ -14,11 +14,9 @@ from holdfast import (
     Retention,
     RunStatus,
 )
-from holdfast.checkpoint.maintenance.prune import prune_run
-from holdfast.checkpoint.write import prune_schedule
-from holdfast.stores.sqlite import database_file
 from tests.support.durable import KINDS, Place
-from tests.support.parts import Head
+from tests.support.modules import database_file, prune_schedule
+from tests.support.parts import Head, prune_run
 from tests.support.retained import stored_seqs
 from tests.support.room import ALLOWED, STATES, last_written, rewriting, room, state_held
 

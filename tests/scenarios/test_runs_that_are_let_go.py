@@ -20,9 +20,9 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.runtime.step import runner
 from tests.support.durable import Place
 from tests.support.inside import recorder_of, runner_of
+from tests.support.modules import runner
 from tests.support.parts import Claim
 from tests.support.runs import soon
 

@@ -25,10 +25,10 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.checkpoint.maintenance import statistics as counting
 from tests.scenarios.test_diff import STEPS, answered, done, forked, puts
 from tests.support.durable import Place, Wrapped
 from tests.support.durable_damage import SqliteDamage
+from tests.support.modules import statistics as counting
 from tests.support.parts import Depth, Digest, Head, MemoryStore, Record, RunId, RunQuery, elsewhere, expand
 from tests.support.runs import soon
 from tests.support.small_limits import small_limits

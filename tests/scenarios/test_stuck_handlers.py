@@ -22,10 +22,9 @@ from holdfast import (
     WorkflowContext,
     executor,
 )
-from holdfast.checkpoint import threads
-from holdfast.runtime._async import handler_threads
 from tests.support.durable import ROOT, Place
-from tests.support.parts import Threads
+from tests.support.modules import threads
+from tests.support.parts import Threads, handler_threads
 from tests.support.runs import soon
 
 BIG = 70_000

@@ -29,19 +29,26 @@ from holdfast import (
     handler,
     response_handler,
 )
-from holdfast.engine.snapshot import with_expiries
 from holdfast.errors import UnknownRequest
-from holdfast.runtime.durable.journal import is_sleep
-from holdfast.runtime.environment import use
-from holdfast.runtime.step import runner as runner_module
-from holdfast.runtime.step.effects import Effects
-from holdfast.runtime.step.questions import Questions
-from holdfast.runtime.step.runner import Runner
-from holdfast.runtime.times import as_time, in_microseconds
 from tests.support.inside import introduce
 from tests.support.journals import RUN
+from tests.support.modules import runner as runner_module
 from tests.support.mortal import Mortal, Process, Turn, World, at_once, silent_deaths, try_seeds, worlds
-from tests.support.parts import Environment, Expiry, Journal, Letter, RunId
+from tests.support.parts import (
+    Effects,
+    Environment,
+    Expiry,
+    Journal,
+    Letter,
+    Questions,
+    RunId,
+    Runner,
+    as_time,
+    in_microseconds,
+    is_sleep,
+    use,
+    with_expiries,
+)
 from tests.support.parts import Left as LeftLetters
 
 HOUR = 3_600.0

@@ -21,11 +21,18 @@ from holdfast import (
     RunNotFound,
     StorageError,
 )
-from holdfast.checkpoint.format.record import digest_of
-from holdfast.checkpoint.inbox import cancel_letter
-from holdfast.checkpoint.transfer.export_file import MARK, ExportReader, ExportWriter
-from holdfast.checkpoint.transfer.export_frames import FrameKind
-from tests.support.parts import Letter, MemoryStore, Note, RunId
+from tests.support.parts import (
+    MARK,
+    ExportReader,
+    ExportWriter,
+    FrameKind,
+    Letter,
+    MemoryStore,
+    Note,
+    RunId,
+    cancel_letter,
+    digest_of,
+)
 from tests.support.runs import soon
 from tests.support.transfer import make_completed, make_failed, make_waiting
 

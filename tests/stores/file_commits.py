@@ -11,11 +11,11 @@ from typing import Any
 
 import ormsgpack
 
+from holdfast import RunStatus
 from holdfast.checkpoint.store import Commit, Depth, Expected, Head, Keyframe, Letter, Note, Record, Removal
-from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId, RunId
 from holdfast.stores.file import FileStore
-from holdfast.stores.file.directory import Directory
+from tests.support.store_parts import Directory
 
 ROOT = Path(__file__).parents[2]
 NOON = 1_750_075_200_000_000

@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Sequence
 
+from holdfast import RunStatus
 from holdfast.checkpoint.store import Commit, Expected, Head, Left, Letter
-from holdfast.engine.status import RunStatus
 from holdfast.ids import RunId
-from holdfast.stores.common.run_query import select_due_runs
 from holdfast.stores.memory import MemoryStore
 from tests.stores.planted_durable import Kept
+from tests.support.store_parts import select_due_runs
 
 
 class DueOf(MemoryStore):

@@ -4,11 +4,11 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.checkpoint.ownership import this_process
 from holdfast.checkpoint.store import Commit, Expected, Head, Left, Letter, Note, StoreInfo
 from holdfast.errors import StorageError
 from holdfast.ids import RunId
 from holdfast.stores.memory import MemoryStore
+from tests.support.parts import this_process
 
 
 class Kept(MemoryStore):

@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Sequence
 
-from holdfast.checkpoint.ownership import this_process
 from holdfast.checkpoint.store import Commit, Head, Left, Letter
 from holdfast.errors import StorageError
 from holdfast.ids import RunId
 from holdfast.stores.memory import MemoryStore
+from tests.support.parts import this_process
 
 
 class LettersOf(MemoryStore):

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from holdfast.checkpoint.store import Blob, Commit, Letter
 from holdfast.errors import CheckpointNotFound, HeadMoved
 from holdfast.ids import RunId
-from holdfast.stores.common.head_check import check_needs
 from holdfast.stores.memory import MemoryStore
 from tests.stores.planted_durable import Kept
+from tests.support.store_parts import check_needs
 
 
 class IgnoresNeeds(MemoryStore):

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from holdfast.checkpoint.ownership import is_gone, this_process
 from holdfast.checkpoint.store import (
     Commit,
     Depth,
@@ -24,6 +23,7 @@ from holdfast.checkpoint.store import (
 )
 from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.memory import MemoryStore
+from tests.support.parts import is_gone, this_process
 
 FIELDS = (
     *("_heads", "_records", "_seqs", "_places", "_blobs", "_marks", "_blob_marks", "_notes", "_letters"),

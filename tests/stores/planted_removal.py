@@ -7,9 +7,9 @@ from typing import Any
 from holdfast.checkpoint.store import Blob, Commit, Depth, Expected, Letter, Marked, Record, Removal
 from holdfast.errors import HeadMoved, StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
-from holdfast.stores.common.head_check import change_tags
 from holdfast.stores.memory import MemoryStore
 from tests.stores.planted_durable import Kept
+from tests.support.store_parts import change_tags
 
 # -- tags ------------------------------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ from holdfast.checkpoint.store import (
 from holdfast.errors import HoldfastError
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.conformance import DurableStoreConformance, StoreConformance
-from holdfast.testing.store_suite.process_rules import OtherProcessRules
 from tests.stores import (
     planted_commits,
     planted_due_runs,
@@ -28,6 +27,7 @@ from tests.stores import (
 )
 from tests.stores.planted_durable import Kept
 from tests.stores.planted_processes import Filed
+from tests.support.store_parts import OtherProcessRules
 
 TESTS = sorted(name for name in dir(StoreConformance) if name.startswith("test_"))
 PROCESS_TESTS = sorted(name for name in dir(OtherProcessRules) if name.startswith("test_"))

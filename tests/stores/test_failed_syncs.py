@@ -12,13 +12,12 @@ from holdfast import FileCheckpointStorage, RunStatus
 from holdfast.checkpoint.store import Blob, Commit, Depth, Removal, RunQuery
 from holdfast.errors import HeadMoved, StorageError
 from holdfast.ids import Digest, RunId
-from holdfast.stores.common.blob_files import BlobFiles
-from holdfast.stores.common.disk import Disk
-from holdfast.stores.file import FileStore, run_file
-from holdfast.stores.file.line_file import LineFile
-from holdfast.stores.file.run_lock import HeldLock
+from holdfast.stores.file import FileStore
 from tests.stores.file_commits import CUT, RUN, head, letters, record, standing, stay, step
+from tests.support.modules import run_file
+from tests.support.parts import Disk
 from tests.support.retained import assert_sound, counted, counting
+from tests.support.store_parts import BlobFiles, HeldLock, LineFile
 from tests.support.synced_only import SyncedOnly
 
 OTHER, WHOLE = RunId("r2"), RunId("whole")

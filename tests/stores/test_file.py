@@ -13,16 +13,10 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import FileCheckpointStorage
+from holdfast import FileCheckpointStorage, RunStatus
 from holdfast.checkpoint.store import Blob, Commit, Depth, Expected, Keyframe, Left, Letter, Note, RunQuery
-from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId, Digest, RunId
-from holdfast.stores.common.file_names import make_file_name
-from holdfast.stores.file import FileStore, run_index
-from holdfast.stores.file.line import LineDraft, decode_body, decode_keyed, decode_line, decode_record
-from holdfast.stores.file.line_file import LineFile
-from holdfast.stores.file.run_file import RunFile
-from holdfast.stores.file.wake_signs import DRIVEN
+from holdfast.stores.file import FileStore
 from holdfast.testing.conformance import DurableStoreConformance
 from tests.stores.file_commits import (
     CUT,
@@ -45,7 +39,19 @@ from tests.stores.file_commits import (
     write,
 )
 from tests.stores.test_readable import documents
+from tests.support.modules import run_index
 from tests.support.retained import counting
+from tests.support.store_parts import (
+    DRIVEN,
+    LineDraft,
+    LineFile,
+    RunFile,
+    decode_body,
+    decode_keyed,
+    decode_line,
+    decode_record,
+    make_file_name,
+)
 
 
 class TestConformance(DurableStoreConformance):

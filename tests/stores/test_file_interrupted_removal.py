@@ -10,7 +10,7 @@ from holdfast import RunStatus
 from holdfast.checkpoint.store import Commit, Expected, Head, Record
 from holdfast.ids import CheckpointId, RunId
 from holdfast.stores.file import FileStore
-from holdfast.stores.file.run_lock import HeldLock
+from tests.support.store_parts import HeldLock
 
 RUN = RunId("r")
 

@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.ownership import this_process
 from holdfast.checkpoint.store import Blob, Depth, RunQuery
 from holdfast.errors import HeadMoved, StorageError
 from holdfast.ids import Digest, RunId
-from holdfast.stores.common.disk import Disk
 from holdfast.stores.file import FileStore
 from tests.stores.file_commits import (
     EVERYTHING,
@@ -32,6 +30,7 @@ from tests.stores.file_commits import (
     step,
     write,
 )
+from tests.support.parts import Disk, this_process
 
 # -- one winner ------------------------------------------------------------------------------------
 

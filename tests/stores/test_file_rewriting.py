@@ -16,11 +16,7 @@ import pytest
 from holdfast.checkpoint.store import Commit, Depth, Letter, RunQuery
 from holdfast.errors import CheckpointCorrupt, HeadMoved, StorageError
 from holdfast.ids import RunId
-from holdfast.stores.common.disk import Disk
-from holdfast.stores.file import FileStore, run_file
-from holdfast.stores.file.directory import Directory
-from holdfast.stores.file.line_file import LineFile
-from holdfast.stores.file.run_lock import HeldLock, RunLock
+from holdfast.stores.file import FileStore
 from tests.stores.file_commits import (
     CUT,
     RUN,
@@ -43,6 +39,9 @@ from tests.stores.file_commits import (
     tree,
     write,
 )
+from tests.support.modules import run_file
+from tests.support.parts import Disk
+from tests.support.store_parts import Directory, HeldLock, LineFile, RunLock
 
 
 @pytest.fixture(autouse=True)

@@ -15,9 +15,7 @@ import pytest
 from holdfast.checkpoint.store import Blob, Depth, Expected, Removal, RunQuery
 from holdfast.errors import StorageError
 from holdfast.ids import Digest, RunId
-from holdfast.stores.common.disk import Disk
-from holdfast.stores.common.locks import Locks
-from holdfast.stores.file import FileStore, blobs
+from holdfast.stores.file import FileStore
 from tests.stores.file_commits import (
     EVERYTHING,
     RUN,
@@ -29,6 +27,9 @@ from tests.stores.file_commits import (
     step,
     tree,
 )
+from tests.support.modules import blobs
+from tests.support.parts import Disk
+from tests.support.store_parts import Locks
 
 
 @pytest.fixture

@@ -14,11 +14,8 @@ import pytest
 from holdfast.checkpoint.store import Blob, Commit, Depth, Left, RunQuery
 from holdfast.errors import HeadMoved, StorageError
 from holdfast.ids import Digest, RunId
-from holdfast.stores.common.disk import Disk
 from holdfast.stores.file import FileStore
-from holdfast.stores.file.commit_threads import CommitThreads, _Batch
-from holdfast.stores.file.line_file import LineFile
-from holdfast.stores.file.run_lock import HeldLock, RunLock
+from holdfast.stores.file.commit_threads import _Batch
 from tests.stores.file_commits import (
     RUN,
     all_but,
@@ -38,6 +35,8 @@ from tests.stores.file_commits import (
     tree,
     write,
 )
+from tests.support.parts import Disk
+from tests.support.store_parts import CommitThreads, HeldLock, LineFile, RunLock
 
 OTHER = RunId("r2")
 BLOBS = (Blob(Digest(b"1" * 32), b"x"), Blob(Digest(b"2" * 32), b"y"))

@@ -12,7 +12,6 @@ from holdfast.checkpoint.store import Commit, Depth, Expected, RunQuery
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import RunId
 from holdfast.stores.file import FileStore
-from holdfast.stores.file.line_file import LineFile
 from tests.stores.file_commits import (
     RUN,
     all_but,
@@ -29,6 +28,7 @@ from tests.stores.file_commits import (
     write,
 )
 from tests.support.retained import counting
+from tests.support.store_parts import LineFile
 
 OTHER = RunId("r2")
 

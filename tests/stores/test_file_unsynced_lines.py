@@ -10,10 +10,8 @@ from unittest.mock import patch
 from holdfast import RunStatus
 from holdfast.checkpoint.store import Head
 from holdfast.ids import CheckpointId, RunId
-from holdfast.stores.common.disk import Disk
-from holdfast.stores.file.line import LineDraft
-from holdfast.stores.file.line_file import LineFile
-from holdfast.stores.file.run_lock import RunLock
+from tests.support.parts import Disk
+from tests.support.store_parts import LineDraft, LineFile, RunLock
 
 RUN = RunId("r")
 

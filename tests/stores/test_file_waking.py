@@ -8,24 +8,30 @@ from typing import Any
 
 import pytest
 
+from holdfast import RunStatus
 from holdfast.checkpoint.store import Head, RunQuery
-from holdfast.engine.status import RunStatus
 from holdfast.errors import StorageError
 from holdfast.ids import RunId
 from holdfast.stores.file import FileStore
-from holdfast.stores.file.line_file import LineFile, RunGlance
-from holdfast.stores.file.run_file import RunFile
-from holdfast.stores.file.wake_signs import DRIVEN, WakeSign, WakeSigns
-from holdfast.testing.store_suite.actions import begin_waiting, leave_letters, list_due, move_on
-from holdfast.testing.store_suite.samples import (
+from tests.stores.file_commits import opened
+from tests.support.store_parts import (
+    DRIVEN,
     GREATEST,
     HOUR,
     NOON,
+    LineFile,
+    RunFile,
+    RunGlance,
+    WakeSign,
+    WakeSigns,
+    begin_waiting,
     expect_head,
+    leave_letters,
+    list_due,
+    move_on,
     next_commit,
     staying_commit,
 )
-from tests.stores.file_commits import opened
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from holdfast.errors import StorageError
 from holdfast.ids import RunId
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.conformance import StoreConformance
-from holdfast.testing.store_suite.actions import begin
+from tests.support.store_parts import begin
 
 
 class TestMemoryStore(StoreConformance):

@@ -7,21 +7,24 @@ from typing import Any
 
 import pytest
 
+from holdfast import RunStatus
 from holdfast.checkpoint.store import Commit, Depth, Letter, RunQuery
-from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointCorrupt, HeadMoved, StorageError
 from holdfast.ids import RunId
-from holdfast.stores.sqlite import SqliteStore, connection, session
-from holdfast.testing.store_suite.actions import begin, move_on, read_run
-from holdfast.testing.store_suite.samples import (
+from holdfast.stores.sqlite import SqliteStore
+from tests.stores.sqlite_programs import execute
+from tests.support.modules import connection, session
+from tests.support.store_parts import (
     ANYTHING,
+    begin,
     first_commit,
+    move_on,
     next_commit,
+    read_run,
     sample_blob,
     sample_head,
     sample_record,
 )
-from tests.stores.sqlite_programs import execute
 
 
 async def test_page_is_full_though_a_run_is_left_out(database: Path, store: SqliteStore) -> None:

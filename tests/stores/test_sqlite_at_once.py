@@ -17,11 +17,18 @@ from holdfast import SqliteCheckpointStorage, WorkflowBuilder, executor
 from holdfast.checkpoint.store import Head
 from holdfast.errors import HeadMoved, StorageError
 from holdfast.ids import RunId
-from holdfast.stores.common.worker_thread import LoopIdle, check_idle
-from holdfast.stores.sqlite import SqliteStore, connection, transaction
-from holdfast.testing.store_suite.actions import begin, move_on
-from holdfast.testing.store_suite.samples import first_commit, next_commit, sample_blob
+from holdfast.stores.sqlite import SqliteStore
+from tests.support.modules import connection, transaction
 from tests.support.seeded_loop import SeededLoop
+from tests.support.store_parts import (
+    LoopIdle,
+    begin,
+    check_idle,
+    first_commit,
+    move_on,
+    next_commit,
+    sample_blob,
+)
 
 
 class Watched(sqlite3.Connection):

@@ -23,14 +23,21 @@ from holdfast import (
 )
 from holdfast.checkpoint.store import RunQuery
 from holdfast.ids import RunId
-from holdfast.stores.sqlite import SqliteStore, backup
-from holdfast.stores.sqlite.backup import back_up
-from holdfast.stores.sqlite.database_file import DatabaseLocation
-from holdfast.testing.store_suite.actions import begin, move_on, read_run
-from holdfast.testing.store_suite.samples import LARGE, sample_blob, sample_letters
+from holdfast.stores.sqlite import SqliteStore
 from tests.stores.sqlite_programs import execute
 from tests.support.durable import die_after_link, die_at_report, killed_by_itself, run_alone
+from tests.support.modules import backup
 from tests.support.runs import soon
+from tests.support.store_parts import (
+    LARGE,
+    DatabaseLocation,
+    back_up,
+    begin,
+    move_on,
+    read_run,
+    sample_blob,
+    sample_letters,
+)
 from tests.support.transfer import noise
 
 RUNS = 10

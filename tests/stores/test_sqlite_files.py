@@ -12,16 +12,18 @@ from holdfast.checkpoint.store import Commit, Depth, RunQuery
 from holdfast.errors import CheckpointCorrupt, StorageError
 from holdfast.ids import RunId
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing.store_suite.actions import begin, move_on, read_run
-from holdfast.testing.store_suite.samples import (
+from tests.stores.sqlite_programs import execute
+from tests.support.store_parts import (
     ANYTHING,
     LARGE,
+    begin,
     first_commit,
+    move_on,
+    read_run,
     sample_blob,
     sample_head,
     sample_record,
 )
-from tests.stores.sqlite_programs import execute
 
 
 def modes_below(folder: Path) -> dict[str, int]:

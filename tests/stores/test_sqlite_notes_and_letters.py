@@ -8,11 +8,11 @@ import pytest
 from holdfast.checkpoint.store import Left, Letter, Note
 from holdfast.errors import CheckpointCorrupt, StorageError
 from holdfast.ids import RunId
-from holdfast.stores.sqlite import SqliteStore, notes_and_letters
-from holdfast.testing.store_suite.actions import begin
-from holdfast.testing.store_suite.samples import next_commit, sample_head
+from holdfast.stores.sqlite import SqliteStore
 from tests.golden import make
 from tests.stores.sqlite_programs import execute
+from tests.support.modules import notes_and_letters
+from tests.support.store_parts import begin, next_commit, sample_head
 
 R = RunId("r")
 

@@ -13,9 +13,8 @@ from holdfast.checkpoint.store import Depth, Letter
 from holdfast.errors import InvalidArgument, StorageError
 from holdfast.ids import RunId
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing.store_suite.actions import begin
-from holdfast.testing.store_suite.samples import ANYTHING, LARGE, first_commit, sample_blob, sample_head
 from tests.stores.sqlite_programs import execute, finish, start
+from tests.support.store_parts import ANYTHING, LARGE, begin, first_commit, sample_blob, sample_head
 
 
 def refusal(path: Path) -> str:

@@ -9,13 +9,11 @@ from unittest.mock import ANY
 
 import pytest
 
-from holdfast.checkpoint.ownership import this_process
 from holdfast.errors import StorageError
-from holdfast.stores.common.presence import Presence
-from holdfast.stores.common.worker_thread import WorkerThread
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing.store_suite.actions import begin
 from tests.stores.sqlite_programs import finish, start
+from tests.support.parts import this_process
+from tests.support.store_parts import Presence, WorkerThread, begin
 
 
 async def test_a_store_that_only_joined_is_closed(database: Path) -> None:

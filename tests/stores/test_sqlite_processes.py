@@ -10,9 +10,16 @@ import pytest
 from holdfast.checkpoint.store import RunQuery
 from holdfast.ids import RunId
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.testing.store_suite.actions import begin, read_run
-from holdfast.testing.store_suite.samples import LARGE, sample_blob, sample_head, sample_id, sample_record
 from tests.stores.sqlite_programs import execute, finish, start
+from tests.support.store_parts import (
+    LARGE,
+    begin,
+    read_run,
+    sample_blob,
+    sample_head,
+    sample_id,
+    sample_record,
+)
 
 
 async def test_several_processes_write_one_file(database: Path) -> None:

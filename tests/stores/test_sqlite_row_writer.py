@@ -8,23 +8,24 @@ from typing import Any
 from holdfast.checkpoint.store import Commit, Head, Letter
 from holdfast.errors import CheckpointCorrupt, CheckpointNotFound, HeadMoved
 from holdfast.ids import RunId
-from holdfast.stores.common.seals import seal_head
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
-from holdfast.stores.sqlite.row_writer import MOST_TOGETHER
-from holdfast.testing.store_suite.actions import begin, read_run
-from holdfast.testing.store_suite.samples import (
+from tests.stores.sqlite_programs import execute
+from tests.support.store_parts import (
+    MOST_TOGETHER,
+    begin,
     first_commit,
     next_commit,
+    read_run,
     sample_blob,
     sample_head,
     sample_keyframe,
     sample_letters,
     sample_notes,
     sample_record,
+    seal_head,
     staying_commit,
 )
-from tests.stores.sqlite_programs import execute
 
 
 async def committed(store: SqliteStore | MemoryStore, commits: Sequence[Commit]) -> list[object]:

@@ -9,12 +9,9 @@ import pytest
 
 from holdfast.errors import StorageError
 from holdfast.ids import RunId
-from holdfast.stores.sqlite import SqliteStore, connection, row_writer
-from holdfast.testing.store_suite.actions import begin, move_on
-from holdfast.testing.store_suite.samples import (
-    first_commit,
-    sample_head,
-)
+from holdfast.stores.sqlite import SqliteStore
+from tests.support.modules import connection, row_writer
+from tests.support.store_parts import begin, first_commit, move_on, sample_head
 
 RUN = RunId("r")
 

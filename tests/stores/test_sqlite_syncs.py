@@ -27,10 +27,9 @@ from holdfast import (
 from holdfast.checkpoint.store import Letter, Note
 from holdfast.errors import StorageError
 from holdfast.ids import RunId
-from holdfast.stores.sqlite import SqliteStore, connection
-from holdfast.stores.sqlite.database_file import DatabaseLocation
-from holdfast.testing.store_suite.actions import begin
-from holdfast.testing.store_suite.samples import first_commit, next_commit
+from holdfast.stores.sqlite import SqliteStore
+from tests.support.modules import connection
+from tests.support.store_parts import DatabaseLocation, begin, first_commit, next_commit
 
 PAGE = 4096
 

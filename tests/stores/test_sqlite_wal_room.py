@@ -8,9 +8,10 @@ import pytest
 
 from holdfast.checkpoint.store import Head
 from holdfast.ids import RunId
-from holdfast.stores.sqlite import SqliteStore, database_file, schema
-from holdfast.testing.store_suite.actions import begin, move_on
+from holdfast.stores.sqlite import SqliteStore
 from tests.stores.sqlite_programs import execute
+from tests.support.modules import database_file, schema
+from tests.support.store_parts import begin, move_on
 
 
 async def moved(store: SqliteStore, head: Head, commits: int) -> tuple[Head, int]:

@@ -1,0 +1,29 @@
+"""Private modules of which tests replace a constant or a function, in one place: a move changes this file alone."""
+
+# mypy: implicit-reexport
+# ruff: noqa: F401
+
+from holdfast.checkpoint import storage, threads, values
+from holdfast.checkpoint.diff import comparison, tree_diff
+from holdfast.checkpoint.format import document, manifest, refs, slices, stored_form
+from holdfast.checkpoint.maintenance import prune, statistics, verify
+from holdfast.checkpoint.read import browser, catalog, loader, pages
+from holdfast.checkpoint.transfer import run_transfer
+from holdfast.checkpoint.write import encode, log, prune_schedule
+from holdfast.engine import state
+from holdfast.graph.describe import description
+from holdfast.runtime.durable import commit_queue, recorder, resume_point, stored_runs
+from holdfast.runtime.events import event_log, notices
+from holdfast.runtime.run import lifecycle
+from holdfast.runtime.step import executors, runner, turn
+from holdfast.stores.file import blobs, run_file, run_index
+from holdfast.stores.sqlite import (
+    backup,
+    connection,
+    database_file,
+    notes_and_letters,
+    row_writer,
+    schema,
+    session,
+    transaction,
+)
