@@ -166,6 +166,9 @@ async def test_status_and_events_of_a_cancelled_run() -> None:
     assert (result.status, result.outputs, result.pending_requests) == (RunStatus.CANCELLED, [], [])
     assert run.snapshot.superstep == 1
     assert result.warnings == []
+    await run.cancel()
+    await run.close()
+    assert run.status is RunStatus.CANCELLED
 
 
 async def test_closed_run_is_stopped() -> None:
@@ -727,7 +730,9 @@ async def test_close_of_a_waiting_run_lets_it_wait() -> None:
     run = await asking().start("Deploy?")
     await run.wait_for_completion()
     await run.close()
+    await run.close()
     assert run.status.value == "waiting"
+    assert len(run.pending_requests) == 1
     await run.send_response("ask.1.1", True)
     assert (await run.wait_for_completion()).outputs == [True]
 
@@ -739,6 +744,7 @@ async def test_cancel_right_after_an_answer() -> None:
     await run.cancel()
     assert run.status is RunStatus.CANCELLED
     assert names(await taken(run)) == ["1 WorkflowStatus cancelled"]
+    assert (await run.wait_for_completion()).outputs == []
     with pytest.raises(RunEnded):
         await result.respond({"ask.1.1": True})
 

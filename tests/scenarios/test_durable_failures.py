@@ -291,41 +291,6 @@ async def test_loser_of_two_writers_fails_and_changes_nothing(place: Place) -> N
     assert (await place.storage.verify()).ok
 
 
-async def test_of_many_who_resume_at_once_one_wins(place: Place) -> None:
-    failing = wrapped(place.storage, lambda store: Failing(store, 3))
-    with pytest.raises(StorageError):
-        await soon(counting().run(6, run_id="mine", storage=failing))
-
-    others = asyncio.Barrier(5)
-
-    class AfterOthers(Slow):
-        """Whoever commits a second time has won; the run is not over before the others have found that out."""
-
-        commits = 0
-
-        async def commit(self, commit: Commit) -> Sequence[Letter]:
-            self.commits += 1
-            if self.commits == 2:
-                await others.wait()
-            return await super().commit(commit)
-
-    async def resume() -> Any:
-        try:
-            run = await counting().resume(run_id="mine", storage=wrapped(place.storage, AfterOthers))
-        except RunTaken:
-            await others.wait()
-            raise
-        return (await run.wait_for_completion()).outputs
-
-    done = await soon(asyncio.gather(*(resume() for _ in range(5)), return_exceptions=True))
-    assert sorted(type(one).__name__ for one in done) == [*["RunTaken"] * 4, "list"]
-    listed = await place.storage.list_checkpoints(run_id="mine")
-    assert [c.parent_id for c in listed] == [None, *(c.checkpoint_id for c in listed[:-1])]
-    assert [c.seq for c in listed] == list(range(1, 15))
-    loaded = await place.storage.load(listed[-1])
-    assert loaded.outputs[0] == (7, [6, 5, 4, 3, 2, 1, 0])
-
-
 async def test_two_who_answer_at_once(place: Place) -> None:
     await soon(asking().run("?", run_id="mine", storage=place.storage))
 

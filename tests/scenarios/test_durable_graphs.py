@@ -58,12 +58,6 @@ async def stop_at_second(storage: CheckpointStorage, workflow: Workflow | None =
     broken.clear()
 
 
-async def test_same_graph_built_anew_goes_on(place: Place) -> None:
-    await stop_at_second(place.storage)
-    storage = await place.reopened()
-    assert await outputs_of(chain(first, second, third).resume(run_id="mine", storage=storage)) == ["x123 x"]
-
-
 async def test_another_graph_is_refused_readably_and_changes_nothing(place: Place) -> None:
     await stop_at_second(place.storage)
     before = await everything(place.storage, "mine")
@@ -99,24 +93,6 @@ async def test_allowed_change_goes_on_with_an_added_executor(place: Place) -> No
         await chain(first, second, third).resume(run_id="mine", storage=storage)
 
 
-async def test_allowed_change_that_goes_on_can_stop_and_go_on_again(place: Place) -> None:
-    await stop_at_second(place.storage)
-    changed = chain(first, second)
-    broken.append(True)
-    with pytest.raises(ExecutorFailed):
-        await outputs_of(changed.resume(run_id="mine", storage=place.storage, allow_graph_change=True))
-    broken.clear()
-    assert await outputs_of(changed.resume(run_id="mine", storage=await place.reopened())) == ["x12"]
-
-
-async def test_allowed_change_without_a_home_for_a_message_is_refused(storage: CheckpointStorage) -> None:
-    await stop_at_second(storage)
-    before = (await everything(storage, "mine"))[1]
-    with pytest.raises(GraphChanged, match="second"):
-        await chain(first, third).resume(run_id="mine", storage=storage, allow_graph_change=True)
-    assert (await everything(storage, "mine"))[1] == before
-
-
 async def test_allowed_change_without_a_home_for_kept_fields_is_refused(storage: CheckpointStorage) -> None:
     class Keeping(Executor):
         checkpointed = ("seen",)
@@ -133,14 +109,6 @@ async def test_allowed_change_without_a_home_for_kept_fields_is_refused(storage:
     await stop_at_second(storage, chain(Keeping, second))
     with pytest.raises(GraphChanged, match="Keeping"):
         await chain(first, second).resume(run_id="mine", storage=storage, allow_graph_change=True)
-
-
-async def test_finished_run_of_another_graph_only_gives_its_outputs(storage: CheckpointStorage) -> None:
-    await soon(chain(first, second, third).run("x", run_id="mine", storage=storage))
-    before = await everything(storage, "mine")
-    run = await chain(first, second).resume(run_id="mine", storage=storage, allow_graph_change=True)
-    assert (await soon(run.wait_for_completion())).outputs == ["x123 x"]
-    assert await everything(storage, "mine") == before
 
 
 async def test_limits_and_names_of_functions_are_not_part_of_the_graph(storage: CheckpointStorage) -> None:

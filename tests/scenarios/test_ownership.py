@@ -218,6 +218,9 @@ async def test_of_many_concurrent_resumes_one_wins(place: Place, scene: Scene) -
     assert ([type(error) for error in lost], len(won)) == ([RunTaken] * 11, 1)
     scene.go_on.set()
     assert (await soon(won[0].wait_for_completion())).outputs == ["x123"]
+    listed = await place.storage.list_checkpoints(run_id="mine")
+    assert [c.parent_id for c in listed] == [None, *(c.checkpoint_id for c in listed[:-1])]
+    assert [c.seq for c in listed] == [1, 2, 3, 4, 5, 6]
 
 
 async def test_of_two_who_go_back_at_once_one_wins(place: Place, scene: Scene) -> None:

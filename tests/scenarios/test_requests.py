@@ -1088,38 +1088,6 @@ async def test_limit_after_an_answer() -> None:
         await soon(result.respond({"Loop.3.1": 3}))
 
 
-async def test_cancel_of_a_waiting_run() -> None:
-    run = await started(alone(Approve), Plan("deploy"))
-    await run.cancel()
-    assert run.status is RunStatus.CANCELLED
-    with pytest.raises(
-        RunEnded, match=rf"^run {run.run_id} is cancelled; it takes no responses: start a new run$"
-    ):
-        await run.send_response("Approve.1.1", Verdict(True))
-    result = await soon(run.wait_for_completion())
-    assert result.status is RunStatus.CANCELLED
-    statuses = [event.status async for event in run.watch_stream() if isinstance(event, WorkflowStatusEvent)]
-    assert statuses == [RunStatus.RUNNING, RunStatus.WAITING, RunStatus.CANCELLED]
-
-
-async def test_close_leaves_a_waiting_run_waiting() -> None:
-    run = await started(alone(Approve), Plan("deploy"))
-    await run.close()
-    await run.close()
-    assert run.status is RunStatus.WAITING
-    assert len(run.pending_requests) == 1
-    await run.send_response("Approve.1.1", Verdict(True))
-    assert (await soon(run.wait_for_completion())).status is RunStatus.COMPLETED
-
-
-async def test_cancel_after_an_answer_and_before_it_is_taken() -> None:
-    run = await started(alone(Approve), Plan("deploy"))
-    await run.send_response("Approve.1.1", Verdict(True))
-    await run.cancel()
-    assert run.status is RunStatus.CANCELLED
-    assert (await soon(run.wait_for_completion())).outputs == []
-
-
 async def test_failure_after_an_answer() -> None:
     class Fails(Approve):
         @response_handler

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -37,13 +36,6 @@ from holdfast import (
 from tests.support.runs import counting, events_of, events_until_failure, names, soon
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left_running")
-
-
-@dataclass
-class Progress(WorkflowEvent):
-    """An event of a user."""
-
-    percent: int = 0
 
 
 @executor
@@ -276,17 +268,6 @@ async def test_break_out_of_a_loop_stops_the_run() -> None:
     await settled(lambda: sorted(ended) == ["a", "b"])
 
 
-async def test_cancelling_run_stops_it() -> None:
-    waiting, ended = asyncio.Event(), list[str]()
-    workflow = fanned(Endless.bind(id="a", waiting=waiting, ended=ended), Work.bind(id="b"))
-    task = asyncio.create_task(workflow.run("x"))
-    await waiting.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert ended == ["a"]
-
-
 async def test_closing_a_stream_twice_or_after_its_end() -> None:
     stream = counting().run_stream(2)
     events = [event async for event in stream]
@@ -359,43 +340,8 @@ def test_no_warning_at_exit(body: str, tmp_path: Path) -> None:
 # -- cancelling ------------------------------------------------------------------------------------
 
 
-async def test_cancel() -> None:
-    waiting, ended = asyncio.Event(), list[str]()
-    workflow = fanned(Endless.bind(id="a", waiting=waiting, ended=ended), Work.bind(id="b"))
-    run = await workflow.start("x")
-    watched = asyncio.create_task(_all(run.watch_stream()))
-    await waiting.wait()
-    await soon(run.cancel())
-    assert run.status is RunStatus.CANCELLED
-    assert ended == ["a"]
-    result = await run.wait_for_completion()
-    assert (result.status, result.outputs) == (RunStatus.CANCELLED, [])
-    events = await soon(watched)
-    assert names(events)[-2:] == ["2 ExecutorInvoked b", "2 WorkflowStatus cancelled"]
-    await run.cancel()
-    await run.close()
-    assert run.status is RunStatus.CANCELLED
-
-
 async def _all(events: AsyncIterator[WorkflowEvent]) -> list[WorkflowEvent]:
     return [event async for event in events]
-
-
-@pytest.mark.parametrize("status", [RunStatus.CANCELLED, RunStatus.STOPPED])
-async def test_leaving_a_run_that_has_only_just_started(status: RunStatus) -> None:
-    run = await counting().start(3)
-    await (run.cancel() if status is RunStatus.CANCELLED else run.close())
-    assert run.status is status
-    assert (await soon(run.wait_for_completion())).status is status
-    events = await soon(_all(run.watch_stream()))
-    assert names(events)[-1:] == [f"0 WorkflowStatus {status}"]
-
-
-async def test_cancel_after_the_end_changes_nothing() -> None:
-    run = await counting().start(3)
-    await run.wait_for_completion()
-    await run.cancel()
-    assert run.status is RunStatus.COMPLETED
 
 
 async def test_what_a_cancelled_superstep_did_is_discarded() -> None:
@@ -537,116 +483,8 @@ async def test_failing_handler_that_named_an_unknown_executor() -> None:
 # -- watching --------------------------------------------------------------------------------------
 
 
-async def test_each_watcher_sees_all_events() -> None:
-    run = await counting().start(20)
-    early = [asyncio.create_task(_all(run.watch_stream())) for _ in range(3)]
-    await run.wait_for_completion()
-    late = await _all(run.watch_stream())
-    assert names(late)[0] == "0 WorkflowStarted"
-    assert names(late)[-1] == "21 WorkflowCompleted"
-    for task in early:
-        assert await task == late
-
-
-async def test_leaving_watcher_does_not_stop_the_run() -> None:
-    run = await counting().start(20)
-    async for event in run.watch_stream():
-        if isinstance(event, SuperStepCompletedEvent):
-            break
-    result = await soon(run.wait_for_completion())
-    assert result.status is RunStatus.COMPLETED
-
-
-async def test_cancelled_watcher_does_not_stop_the_run() -> None:
-    waiting, ended = asyncio.Event(), list[str]()
-    run = await fanned(Endless.bind(id="a", waiting=waiting, ended=ended)).start("x")
-    watcher = asyncio.create_task(_all(run.watch_stream()))
-    await waiting.wait()
-    watcher.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await watcher
-    assert run.status.value == "running"
-    await run.close()
-    assert run.status is RunStatus.STOPPED
-
-
-async def test_run_without_a_watcher_never_stalls() -> None:
-    run = await counting().start(500)
-    assert (await soon(run.wait_for_completion())).status is RunStatus.COMPLETED
-
-
-async def test_slow_watcher_does_not_hold_the_run() -> None:
-    run = await counting().start(50)
-    watcher = run.watch_stream()
-    first = await watcher.__anext__()
-    await soon(run.wait_for_completion())
-    rest = [event async for event in watcher]
-    assert names([first, *rest])[-1] == "51 WorkflowCompleted"
-    assert len(rest) > 150
-
-
 async def test_watcher_beside_a_stream() -> None:
     stream = counting().run_stream(3)
     beside = asyncio.create_task(_all(stream.run.watch_stream()))
     taken = [event async for event in stream]
     assert await beside == taken
-
-
-# -- events of users -------------------------------------------------------------------------------
-
-
-async def test_durable_user_events_come_when_the_turn_is_over() -> None:
-    class Report(Executor):
-        @handler
-        async def report(self, text: str, ctx: WorkflowContext[str]) -> str:
-            await ctx.add_event(Progress(percent=10))
-            await ctx.add_event(Progress(percent=20))
-            return text
-
-    events = await events_of(fanned(Report.bind(id="a"), Report.bind(id="b")), "x")
-    assert names(events)[7:14] == [
-        "2 ExecutorInvoked a",
-        "2 ExecutorInvoked b",
-        "2 Progress",
-        "2 Progress",
-        "2 ExecutorCompleted a",
-        "2 Progress",
-        "2 Progress",
-    ]
-    progress = [event for event in events if isinstance(event, Progress)]
-    assert [event.percent for event in progress] == [10, 20, 10, 20]
-    assert {event.run_id for event in progress} == {events[0].run_id}
-
-
-async def test_provisional_user_events_come_at_once() -> None:
-    go_on = asyncio.Event()
-
-    @executor
-    async def stream_tokens(text: str, ctx: WorkflowContext[str]) -> None:
-        await ctx.add_event(Progress(percent=99))
-        await ctx.add_event(Progress(percent=1, provisional=True))
-        await go_on.wait()
-
-    seen = []
-    async for event in WorkflowBuilder().set_start_executor(stream_tokens).build().run_stream("x"):
-        seen.append(event)
-        if isinstance(event, Progress) and event.provisional:
-            assert (event.superstep, event.run_id) == (1, seen[0].run_id)
-            go_on.set()
-    progress = [event.percent for event in seen if isinstance(event, Progress)]
-    assert progress == [1, 99]
-
-
-async def test_events_of_a_failed_turn_are_shown() -> None:
-    @executor
-    async def work(text: str, ctx: WorkflowContext) -> None:
-        await ctx.add_event(Progress(percent=50))
-        raise ValueError("no")
-
-    events, _ = await events_until_failure(WorkflowBuilder().set_start_executor(work).build(), "x")
-    assert names(events)[-4:] == [
-        "1 Progress",
-        "1 ExecutorFailed work",
-        "1 WorkflowStatus failed",
-        "1 WorkflowError",
-    ]

@@ -46,6 +46,10 @@ def percents(events: list[WorkflowEvent], *, provisional: bool = False) -> list[
     ]
 
 
+def durable(events: list[WorkflowEvent]) -> list[WorkflowEvent]:
+    return [event for event in events if not event.provisional]
+
+
 async def test_durable_events_come_with_their_turn_in_order() -> None:
     @executor
     async def work(text: str, ctx: WorkflowContext[None, str]) -> str:
@@ -110,6 +114,9 @@ def test_order_of_durable_events_does_not_depend_on_who_is_faster() -> None:
     for seed in range(30):
         events = run_seeded(lambda: events_of(workflow, 1), seed)
         assert percents(events) == [50, 51, 10, 11, 30, 31]
+        ends = [f"2 ExecutorCompleted {worker.id}" for worker in workers]
+        told = [name for name in names(durable(events)) if name in (*ends, "2 Progress")]
+        assert told == [name for end in ends for name in ("2 Progress", "2 Progress", end)]
         shown = percents(events, provisional=True)
         assert sorted(shown) == [10, 11, 30, 31, 50, 51]
         orders.add(tuple(shown))
