@@ -18,7 +18,7 @@ from holdfast.stores.file import run_lock
 from holdfast.stores.file.line import LineDraft
 from holdfast.stores.file.line_file import LineFile
 from tests.support.durable import Wrapped, storage_at
-from tests.support.parts import Commit, Expected, Head, Left, Letter, Note, Recorder, RunId
+from tests.support.parts import Commit, Expected, Head, LeaveResult, Letter, Note, Recorder, RunId
 
 
 class Hasty(Wrapped):
@@ -111,17 +111,17 @@ class KeepsLetters(Wrapped):
 class ManyAnswers(Wrapped):
     """Says that letters were left, also where their keys had been used."""
 
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
         left = await self.inner.leave(run_id, since, letters)
-        return Left(left.head)
+        return LeaveResult(left.head)
 
 
 class HastyLetters(Wrapped):
     """Acknowledges letters at once and leaves them 20 ms later."""
 
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
         self._leaving = asyncio.create_task(self._leave(run_id, since, letters))
-        return Left(await self.inner.head(run_id))
+        return LeaveResult(await self.inner.head(run_id))
 
     async def _leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> None:
         await asyncio.sleep(0.02)

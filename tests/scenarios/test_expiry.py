@@ -36,7 +36,7 @@ from holdfast import (
 from holdfast.testing import VirtualTime
 from tests.support.durable import Place, Wrapped, info_of_run
 from tests.support.inside import introduce, never_wake, task_of
-from tests.support.parts import Left, Letter, RunId
+from tests.support.parts import LeaveResult, Letter, RunId
 from tests.support.runs import cause_of_failure, soon
 
 HOUR = 3_600
@@ -222,11 +222,11 @@ class Interposed(Wrapped):
         self.before: Any = None
         self.after: Any = None
 
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
         before, self.before = self.before, None
         if before is not None:
             await before()
-        left: Left = await self.inner.leave(run_id, since, letters)
+        left: LeaveResult = await self.inner.leave(run_id, since, letters)
         after, self.after = self.after, None
         if after is not None:
             await after()
@@ -630,8 +630,8 @@ async def test_a_storage_that_fails_at_the_end_leaves_the_question_open(time: Vi
 class FailsToLeave(Wrapped):
     fails = False
 
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
         if self.fails:
             raise StorageError("the disk is gone")
-        left: Left = await self.inner.leave(run_id, since, letters)
+        left: LeaveResult = await self.inner.leave(run_id, since, letters)
         return left

@@ -20,7 +20,7 @@ from holdfast import (
 )
 from tests.support.inside import recorder_of
 from tests.support.modules import lifecycle
-from tests.support.parts import Commit, Left, Letter, MemoryStore, RunId
+from tests.support.parts import Commit, LeaveResult, Letter, MemoryStore, RunId
 from tests.support.runs import soon
 
 effects: list[bool] = []
@@ -63,7 +63,7 @@ class Gated(MemoryStore):
             self.entered.pop(name).set()
             await self.opened[name].wait()
 
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
         left = await super().leave(run_id, since, letters)
         await self._pass("left")
         return left

@@ -39,6 +39,7 @@ from tests.support.parts import (
     Environment,
     Expiry,
     Journal,
+    LeaveResult,
     Letter,
     Questions,
     RunId,
@@ -49,7 +50,6 @@ from tests.support.parts import (
     use,
     with_expiries,
 )
-from tests.support.parts import Left as LeftLetters
 
 HOUR = 3_600.0
 BEGIN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
@@ -111,11 +111,11 @@ def night() -> Night:
 class Watchful(Mortal):
     """Takes its time with letters too."""
 
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeftLetters:
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
         await self._world.pause()
         if self.dead:
             raise ConnectionError
-        left: LeftLetters = await self.inner.leave(run_id, since, letters)
+        left: LeaveResult = await self.inner.leave(run_id, since, letters)
         await self._world.pause()
         return left
 

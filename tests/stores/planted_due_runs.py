@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from holdfast import RunStatus
-from holdfast.checkpoint.store import Commit, Expected, Head, Left, Letter
+from holdfast.checkpoint.store import Commit, Expected, Head, LeaveResult, Letter
 from holdfast.ids import RunId
 from holdfast.stores.memory import MemoryStore
 from tests.stores.planted_durable import Kept
@@ -118,7 +118,7 @@ class CountsLettersThatWereTaken(MemoryStore):
 class MarksRunsThatWaitWhenALetterComes(MemoryStore):
     """Forgets those for which one came while they were running."""
 
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
         left = await super().leave(run_id, since, letters)
         if left.head is not None and left.head.status is RunStatus.WAITING:
             self.__dict__.setdefault("_marked", set()).add(run_id)

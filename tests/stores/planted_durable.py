@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.checkpoint.store import Commit, Expected, Head, Left, Letter, Note, StoreInfo
+from holdfast.checkpoint.store import Commit, Expected, Head, LeaveResult, Letter, Note, StoreInfo
 from holdfast.errors import StorageError
 from holdfast.ids import RunId
 from holdfast.stores.memory import MemoryStore
@@ -94,7 +94,7 @@ class TakesWithoutTheOthers(Kept):
 
 
 class ReturnsOnlyItsOwnLetters(Kept):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
         left = await super().leave(run_id, since, letters)
         self.__dict__.setdefault("_mine", set()).update(letters)
         return left
@@ -105,7 +105,7 @@ class ReturnsOnlyItsOwnLetters(Kept):
 
 
 class KnowsOnlyKeysThatItSaw(Kept):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
         seen: set[str] = self.__dict__.setdefault("_seen", set())
         for letter in letters:
             if letter.key not in seen:
@@ -115,7 +115,7 @@ class KnowsOnlyKeysThatItSaw(Kept):
 
 
 class LooksBeforeOthersLeave(Kept):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
         left = await super().leave(run_id, since, [])
         known = self._letters.setdefault(run_id, {})
         refused = tuple(letter.key for letter in letters if letter.key in known)

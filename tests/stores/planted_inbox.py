@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Sequence
 
-from holdfast.checkpoint.store import Commit, Head, Left, Letter
+from holdfast.checkpoint.store import Commit, Head, LeaveResult, Letter
 from holdfast.errors import StorageError
 from holdfast.ids import RunId
 from holdfast.stores.memory import MemoryStore
@@ -26,7 +26,7 @@ class LettersOf(MemoryStore):
         taken = tuple(self.key(key) for key in commit.taken)
         return self.shown(list(await super().commit(commit._replace(taken=taken))))
 
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
         kept = [Letter(self.key(letter.key), self.data(letter.data)) for letter in letters]
         return await super().leave(run_id, since, kept)
 
@@ -77,34 +77,34 @@ class ShowsAHundredLetters(LettersOf):
 
 
 class SaysWhereTheRunBegan(MemoryStore):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
         left = await super().leave(run_id, since, letters)
         first: dict[RunId, Head | None] = self.__dict__.setdefault("_first", {})
         return left._replace(head=first.setdefault(run_id, left.head))
 
 
 class SaysNotWhereTheRunStoodWhenItRefuses(MemoryStore):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
         left = await super().leave(run_id, since, letters)
         return left if not left.refused else left._replace(head=None)
 
 
 class LeavesForRunsToCome(MemoryStore):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
         if run_id not in self._heads:
             self._letters.setdefault(run_id, {}).update({letter.key: letter for letter in letters})
         return await super().leave(run_id, since, letters)
 
 
 class RefusesForRunsThatAreMissing(MemoryStore):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
         if run_id not in self._heads:
             raise StorageError("no such run")
         return await super().leave(run_id, since, letters)
 
 
 class LeavingIsAnUpdate(MemoryStore):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
         left = await super().leave(run_id, since, letters)
         if left.head is not None:
             self._heads[run_id] = left.head._replace(updated=left.head.updated + 5)
@@ -112,7 +112,7 @@ class LeavingIsAnUpdate(MemoryStore):
 
 
 class LeavingIsACommit(MemoryStore):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
         left = await super().leave(run_id, since, letters)
         if left.head is not None:
             self._heads[run_id] = left.head._replace(token=left.head.token + 1)
@@ -120,10 +120,10 @@ class LeavingIsACommit(MemoryStore):
 
 
 class LeavesOnlyForRunsThatGoOn(MemoryStore):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
         head = self._heads.get(run_id)
         if head is not None and head.status.ended:
-            return Left(head)
+            return LeaveResult(head)
         return await super().leave(run_id, since, letters)
 
 
@@ -176,7 +176,7 @@ class TakesBeforeItCompares(MemoryStore):
 
 
 class LetsLettersBeReplaced(MemoryStore):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
         left = await super().leave(run_id, since, letters)
         waiting = self._letters.get(run_id, {})
         waiting.update({letter.key: letter for letter in letters if waiting.get(letter.key) is not None})
@@ -186,7 +186,7 @@ class LetsLettersBeReplaced(MemoryStore):
 class LooksOnlySince(MemoryStore):
     """Forgets what waits as soon as the run moves on."""
 
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
         head = self._heads.get(run_id)
         if head is not None and since < head.seq and self._letters.get(run_id):
             known = self._letters[run_id]
@@ -195,7 +195,7 @@ class LooksOnlySince(MemoryStore):
 
 
 class LeavesWhatItCan(MemoryStore):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
         left = await super().leave(run_id, since, letters)
         if left.refused:
             await super().leave(run_id, since, [one for one in letters if one.key not in left.refused])
@@ -203,13 +203,13 @@ class LeavesWhatItCan(MemoryStore):
 
 
 class NamesOneOfTheRefused(MemoryStore):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
         left = await super().leave(run_id, since, letters)
         return left._replace(refused=left.refused[:1])
 
 
 class NamesAllAsRefused(MemoryStore):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
         left = await super().leave(run_id, since, letters)
         return left._replace(refused=tuple(letter.key for letter in letters) if left.refused else ())
 
@@ -234,7 +234,7 @@ class ForgetsWhatWasTakenOnTheWay(MemoryStore):
 class RefusesButLeaves(MemoryStore):
     """Says of what was taken long ago that it is refused, and leaves it all the same."""
 
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
         left = await super().leave(run_id, since, letters)
         if left.refused and since > 2:
             self._letters[run_id].update({letter.key: letter for letter in letters})
@@ -254,10 +254,14 @@ class HasOneInbox(MemoryStore):
 
 
 class KeysAreUsedByAllRuns(MemoryStore):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
         used = {key for known in self._letters.values() for key in known}
         refused = tuple(letter.key for letter in letters if letter.key in used)
-        return Left(self._heads[run_id], refused) if refused else await super().leave(run_id, since, letters)
+        return (
+            LeaveResult(self._heads[run_id], refused)
+            if refused
+            else await super().leave(run_id, since, letters)
+        )
 
 
 class LosesEmptyLetters(LettersOf):
@@ -297,17 +301,17 @@ class TakesByPattern(MemoryStore):
 
 
 class LooksBeforeItLeaves(MemoryStore):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
         known = self._letters.setdefault(run_id, {})
         refused = tuple(letter.key for letter in letters if letter.key in known)
         await asyncio.sleep(0)
         if not refused:
             known.update({letter.key: letter for letter in letters})
-        return Left(self._heads.get(run_id), refused)
+        return LeaveResult(self._heads.get(run_id), refused)
 
 
 class WritesTheWholeInbox(MemoryStore):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
         before = dict(self._letters.get(run_id, {}))
         await asyncio.sleep(0)
         left = await super().leave(run_id, since, letters)
@@ -317,7 +321,7 @@ class WritesTheWholeInbox(MemoryStore):
 
 
 class LeavesOneByOne(MemoryStore):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
         left = await super().leave(run_id, since, [])
         refused = [letter.key for letter in letters if letter.key in self._letters.get(run_id, {})]
         if left.head is None or refused:
@@ -359,7 +363,7 @@ class TakesBehindTheHead(MemoryStore):
 
 
 class LeavesInOneLoop(MemoryStore):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
         loop = self.__dict__.setdefault("_loop", asyncio.get_running_loop())
         if loop is not asyncio.get_running_loop():
             raise RuntimeError("attached to a different loop")

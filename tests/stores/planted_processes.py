@@ -12,9 +12,9 @@ from holdfast.checkpoint.store import (
     Depth,
     Expected,
     Head,
-    Left,
+    LeaveResult,
     Letter,
-    Marked,
+    MarkedBlobs,
     Note,
     Record,
     Removal,
@@ -102,7 +102,7 @@ class Filed(MemoryStore):
         with self._filed():
             return await super().remove_run(run_id, expected)
 
-    async def mark(self, family: RunId) -> Marked:
+    async def mark(self, family: RunId) -> MarkedBlobs:
         with self._filed():
             return await super().mark(family)
 
@@ -114,7 +114,7 @@ class Filed(MemoryStore):
         with self._filed():
             return await super().notes(run_id)
 
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
         with self._filed():
             return await super().leave(run_id, since, letters)
 
@@ -190,7 +190,7 @@ class ForgetsWhatWasTaken(Filed):
 
 
 class KnowsOnlyItsOwnKeys(Filed):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
         mine: set[str] = self.__dict__.setdefault("_mine", set())
         with self._filed():
             for letter in letters:
@@ -224,7 +224,7 @@ class ForgetsWhoBroughtBlobs(Filed):
 class SweepsWhatItSaw(Filed):
     """Looks which blobs were brought when a sweep begins, and not again."""
 
-    async def mark(self, family: RunId) -> Marked:
+    async def mark(self, family: RunId) -> MarkedBlobs:
         marked = await super().mark(family)
         self._unused = set(marked.sizes)
         return marked

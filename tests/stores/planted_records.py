@@ -10,7 +10,7 @@ from holdfast.checkpoint.store import (
     Commit,
     Depth,
     Head,
-    Left,
+    LeaveResult,
     Letter,
     Note,
     Record,
@@ -397,7 +397,7 @@ class Renaming(MemoryStore):
     async def notes(self, run_id: RunId) -> Sequence[Note]:
         return await super().notes(self.name(run_id))
 
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
         return await super().leave(self.name(run_id), since, letters)
 
     async def inbox(self, run_id: RunId) -> Sequence[Letter]:

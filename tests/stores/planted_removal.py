@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.checkpoint.store import Blob, Commit, Depth, Expected, Letter, Marked, Record, Removal
+from holdfast.checkpoint.store import Blob, Commit, Depth, Expected, Letter, MarkedBlobs, Record, Removal
 from holdfast.errors import HeadMoved, StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.memory import MemoryStore
@@ -429,7 +429,7 @@ class HasOneMark(SweepsOf):
 
 
 class ForgetsWhatWasBroughtWithEachMark(SweepsOf):
-    async def mark(self, family: RunId) -> Marked:
+    async def mark(self, family: RunId) -> MarkedBlobs:
         self._blob_marks.clear()
         return await super().mark(family)
 
@@ -437,14 +437,14 @@ class ForgetsWhatWasBroughtWithEachMark(SweepsOf):
 class MarksFamiliesApart(SweepsOf):
     """Counts for each family, and compares with the count of all."""
 
-    async def mark(self, family: RunId) -> Marked:
+    async def mark(self, family: RunId) -> MarkedBlobs:
         marks: dict[RunId, int] = self.__dict__.setdefault("_of_family", {})
         marks[family] = marks.get(family, 0) + 1
         return (await super().mark(family))._replace(mark=marks[family])
 
 
 class MarksAllBlobs(SweepsOf):
-    async def mark(self, family: RunId) -> Marked:
+    async def mark(self, family: RunId) -> MarkedBlobs:
         marked = await super().mark(family)
         return marked._replace(sizes={digest: len(data) for (_, digest), data in self._blobs.items()})
 
@@ -455,7 +455,7 @@ class MarksWhatThisRunBrought(SweepsOf):
         mine.setdefault(commit.head.run_id, set()).update(blob.digest for blob in commit.blobs)
         return await super().commit(commit)
 
-    async def mark(self, family: RunId) -> Marked:
+    async def mark(self, family: RunId) -> MarkedBlobs:
         marked = await super().mark(family)
         mine = self.__dict__.get("_mine", {}).get(family, set())
         return marked._replace(sizes={d: size for d, size in marked.sizes.items() if d in mine})
@@ -507,7 +507,7 @@ class NeverTakesADiscardedBlobAgain(SweepsOf):
 
 
 class NeedsARunToSweep(SweepsOf):
-    async def mark(self, family: RunId) -> Marked:
+    async def mark(self, family: RunId) -> MarkedBlobs:
         marked = await super().mark(family)
         return marked if family in self._heads else marked._replace(sizes={})
 
@@ -729,7 +729,7 @@ class MustBeOpenedToSweep(Kept):
         self._opened = True
         return await super().open()
 
-    async def mark(self, family: RunId) -> Marked:
+    async def mark(self, family: RunId) -> MarkedBlobs:
         if not getattr(self, "_opened", False):
             raise StorageError("open it first")
         return await super().mark(family)

@@ -14,7 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import FileCheckpointStorage, RunStatus
-from holdfast.checkpoint.store import Blob, Commit, Depth, Expected, Keyframe, Left, Letter, Note, RunQuery
+from holdfast.checkpoint.store import (
+    Blob,
+    Commit,
+    Depth,
+    Expected,
+    Keyframe,
+    LeaveResult,
+    Letter,
+    Note,
+    RunQuery,
+)
 from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.file import FileStore
 from holdfast.testing.conformance import DurableStoreConformance
@@ -300,16 +310,16 @@ async def test_a_run_with_all_kinds_of_lines_comes_back(files, others) -> None:
 async def test_taking_what_is_not_there_says_nothing(files, directory) -> None:
     await files.commit(step(RUN, 1)._replace(taken=("a",)))
     assert "taken" not in lines_of(directory)[1]
-    assert await files.leave(RUN, 0, letters("a")) == Left(head(RUN, 1))
+    assert await files.leave(RUN, 0, letters("a")) == LeaveResult(head(RUN, 1))
 
 
 async def test_what_changes_nothing_writes_nothing(files, directory) -> None:
-    assert await files.leave(RUN, 0, letters("a")) == Left(None)
+    assert await files.leave(RUN, 0, letters("a")) == LeaveResult(None)
     assert not run_path(directory).exists()
     await write(files, RUN, 1)
     await files.tag(RUN, 1, ["gold"])
     before = run_path(directory).read_bytes()
-    assert await files.leave(RUN, 0, []) == Left(head(RUN, 1))
+    assert await files.leave(RUN, 0, []) == LeaveResult(head(RUN, 1))
     assert await files.tag(RUN, 1, ["gold"])
     assert run_path(directory).read_bytes() == before
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.checkpoint.store import Blob, Commit, Depth, Left, RunQuery
+from holdfast.checkpoint.store import Blob, Commit, Depth, LeaveResult, RunQuery
 from holdfast.errors import HeadMoved, StorageError
 from holdfast.ids import Digest, RunId
 from holdfast.stores.file import FileStore
@@ -579,7 +579,7 @@ async def test_a_lock_that_another_holds_for_long_is_told(files, directory, monk
             )
         await files.commit(step(OTHER, 2))
     await files.commit(step(RUN, 2))
-    assert await files.leave(RUN, 1, letters("a")) == Left(head(RUN, 2))
+    assert await files.leave(RUN, 1, letters("a")) == LeaveResult(head(RUN, 2))
 
 
 @pytest.mark.parametrize(

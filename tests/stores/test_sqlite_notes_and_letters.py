@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.checkpoint.store import Left, Letter, Note
+from holdfast.checkpoint.store import LeaveResult, Letter, Note
 from holdfast.errors import CheckpointCorrupt, StorageError
 from holdfast.ids import RunId
 from holdfast.stores.sqlite import SqliteStore
@@ -23,7 +23,7 @@ async def test_letters_share_transactions_with_commits(store: SqliteStore) -> No
     leaving = [store.leave(head.run_id, 1, [Letter("k", b"")]) for head in heads]
     commits = [store.commit(next_commit(head)) for head in heads]
     left, waiting = await asyncio.gather(asyncio.gather(*leaving), asyncio.gather(*commits))
-    assert left == [Left(head) for head in heads]
+    assert left == [LeaveResult(head) for head in heads]
     assert waiting == [[Letter("k", b"")]] * 20  # they were left before
     assert store.transactions - before < 20
 
@@ -42,7 +42,11 @@ async def test_letters_that_cannot_be_left_disturb_nobody(database: Path, store:
         store.commit(next_commit(heads["moved"])._replace(expected=None)),
         return_exceptions=True,
     )
-    assert list(outcomes[:3]) == [Left(heads["fine"]), Left(heads["known"], ("k",)), Left(None)]
+    assert list(outcomes[:3]) == [
+        LeaveResult(heads["fine"]),
+        LeaveResult(heads["known"], ("k",)),
+        LeaveResult(None),
+    ]
     assert isinstance(outcomes[3], CheckpointCorrupt)
     assert "restore the database" in str(outcomes[3])
     assert type(outcomes[4]) is StorageError
@@ -101,7 +105,7 @@ async def test_a_store_without_inboxes_gets_them_when_somebody_writes(
     await without_mail(database)
     if read_first:
         assert list(await store.inbox(R)) == []
-    assert await store.leave(R, 1, [Letter("k", b"data")]) == Left(sample_head("r"))
+    assert await store.leave(R, 1, [Letter("k", b"data")]) == LeaveResult(sample_head("r"))
     assert list(await store.inbox(R)) == [Letter("k", b"data")]
     commit = next_commit(sample_head("r"))._replace(notes=(Note("n", b"noted"),))
     assert list(await store.commit(commit)) == [Letter("k", b"data")]
@@ -118,7 +122,7 @@ async def test_many_may_add_inboxes_at_once(tmp_path: Path) -> None:
         left = await asyncio.gather(
             *(store.leave(R, 1, [Letter(f"{key}", b"")]) for key, store in enumerate(stores))
         )
-        assert left == [Left(sample_head("r"))] * 8
+        assert left == [LeaveResult(sample_head("r"))] * 8
         assert len(await stores[0].inbox(R)) == 8
         await asyncio.gather(*(store.close() for store in stores))
 
@@ -131,7 +135,7 @@ async def test_a_golden_store_gets_inboxes(tmp_path: Path) -> None:
     assert head is not None
     assert list(await store.notes(run_id)) == []
     assert list(await store.inbox(run_id)) == []
-    assert await store.leave(run_id, head.seq, [Letter("k", b"")]) == Left(head)
+    assert await store.leave(run_id, head.seq, [Letter("k", b"")]) == LeaveResult(head)
     assert list(await store.inbox(run_id)) == [Letter("k", b"")]
     await store.close()
     assert execute(path, "PRAGMA integrity_check") == [("ok",)]

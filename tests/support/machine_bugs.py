@@ -14,7 +14,7 @@ from tests.support.parts import (
     Commit,
     Expected,
     Head,
-    Left,
+    LeaveResult,
     Letter,
     Manifest,
     MemoryStore,
@@ -56,7 +56,7 @@ def _restore_overwrites(patch: Patch) -> None:
 def _forks_share_an_inbox(patch: Patch) -> None:
     straight = MemoryStore.leave
 
-    async def leave(self: MemoryStore, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+    async def leave(self: MemoryStore, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
         left = await straight(self, run_id, since, letters)
         for other in self._heads.values():
             if left.head is not None and other.family == left.head.family and other.run_id != run_id:

@@ -111,7 +111,7 @@ class Letter(NamedTuple):
     data: bytes
 
 
-class Left(NamedTuple):
+class LeaveResult(NamedTuple):
     """The result of leaving letters."""
 
     head: Head | None
@@ -161,7 +161,7 @@ class Removal(NamedTuple):
     """Changes that are made before records are removed: a record without tags by then may go."""
 
 
-class Marked(NamedTuple):
+class MarkedBlobs(NamedTuple):
     """The blobs of a family at one moment."""
 
     mark: int
@@ -376,7 +376,7 @@ class Store(Protocol):
         """
         ...
 
-    async def mark(self, family: RunId) -> Marked:
+    async def mark(self, family: RunId) -> MarkedBlobs:
         """Return the blobs of a family and a mark; from now on the store notes which blobs are brought, also again."""
         ...
 
@@ -392,7 +392,7 @@ class Store(Protocol):
         """Return the journal of a run, in order: the notes since its checkpoint; empty if there is no such run."""
         ...
 
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
         """Leave letters for the owner of a run, all or none, durably; needs no token and moves no head.
 
         A key can be left once in the life of a run, whether it was taken since or not. ``since`` is the seq of a

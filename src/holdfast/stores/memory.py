@@ -21,9 +21,9 @@ from holdfast.checkpoint.store import (
     Depth,
     Expected,
     Head,
-    Left,
+    LeaveResult,
     Letter,
-    Marked,
+    MarkedBlobs,
     Mended,
     Note,
     Record,
@@ -228,10 +228,10 @@ class MemoryStore:
         for table in (self._heads, self._seqs, self._notes, self._letters):
             table.pop(run_id, None)
 
-    async def mark(self, family: RunId) -> Marked:
+    async def mark(self, family: RunId) -> MarkedBlobs:
         self._check_open()
         self._marks += 1
-        return Marked(
+        return MarkedBlobs(
             self._marks, {digest: len(data) for (of, digest), data in self._blobs.items() if of == family}
         )
 
@@ -246,16 +246,16 @@ class MemoryStore:
         self._check_open()
         return list(self._notes.get(run_id, {}).values())
 
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
         self._check_open()
         head = self._heads.get(run_id)
         if head is None:
-            return Left(None)
+            return LeaveResult(None)
         known = self._letters.setdefault(run_id, {})
         refused = tuple(letter.key for letter in letters if letter.key in known)
         if not refused:
             known.update({letter.key: letter for letter in letters})
-        return Left(head, refused)
+        return LeaveResult(head, refused)
 
     async def inbox(self, run_id: RunId) -> Sequence[Letter]:
         self._check_open()

@@ -13,7 +13,7 @@ from holdfast.checkpoint.store import (
     Commit,
     Expected,
     Head,
-    Left,
+    LeaveResult,
     Letter,
     Note,
     Record,
@@ -260,7 +260,7 @@ class RunLog:
         head = await self.store.head(self.run_id)
         return head is not None and (head.owner, head.token) == (self.claim.name, self.head.token)
 
-    async def leave(self, letters: Sequence[Letter]) -> Left:
+    async def leave(self, letters: Sequence[Letter]) -> LeaveResult:
         """Leave letters for whoever drives the run."""
         return await self.store.leave(self.run_id, self.head.seq, letters)
 

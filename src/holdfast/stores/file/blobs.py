@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from holdfast.checkpoint.store import Blob, Marked
+from holdfast.checkpoint.store import Blob, MarkedBlobs
 from holdfast.ids import Digest, RunId
 from holdfast.stores.common.disk import Disk, IrregularFile, is_regular, read_regular, reject_link
 from holdfast.stores.common.file_names import make_file_name
@@ -107,18 +107,18 @@ class BlobFolder:
                 pass
         return found
 
-    def mark(self, family: RunId) -> Marked:
+    def mark(self, family: RunId) -> MarkedBlobs:
         """Return the blobs once all commits that brought some are made; none if that cannot be known."""
         with self._alone(family) as handle:
             if handle is None:
-                return Marked(0, {})
+                return MarkedBlobs(0, {})
             files = self._files(family)
             last = max(
                 [_last_mark(handle), *(-(-status.st_mtime_ns // _SECOND) for status in files.values())]
             )
             mark = (last // _STEP + 1) * _STEP
             os.pwrite(handle, b"%020d" % mark, 0)
-            return Marked(mark, {digest: status.st_size for digest, status in files.items()})
+            return MarkedBlobs(mark, {digest: status.st_size for digest, status in files.items()})
 
     def _files(self, family: RunId) -> dict[Digest, os.stat_result]:
         try:

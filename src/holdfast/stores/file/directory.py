@@ -16,7 +16,7 @@ from holdfast.checkpoint.store import (
     Damage,
     Expected,
     Head,
-    Left,
+    LeaveResult,
     Letter,
     Mended,
     Removal,
@@ -138,7 +138,7 @@ class Directory:
         with self.blobs.bring(family, blobs):
             pass
 
-    def leave(self, run_id: RunId, letters: Sequence[Letter]) -> Left:
+    def leave(self, run_id: RunId, letters: Sequence[Letter]) -> LeaveResult:
         """Leave letters for a run, durably."""
         self._get_ready()
         return self.run(run_id).leave(letters)

@@ -15,7 +15,7 @@ from holdfast.checkpoint.store import (
     Depth,
     Expected,
     Head,
-    Left,
+    LeaveResult,
     Letter,
     Note,
     Record,
@@ -244,18 +244,18 @@ class RunFile:
                 self._append(held, _commit_draft(commit, state))
         return self._letters_now()
 
-    def leave(self, letters: Sequence[Letter]) -> Left:
+    def leave(self, letters: Sequence[Letter]) -> LeaveResult:
         """Leave letters, unless one of their keys was used before."""
         if self._look().head is None:
-            return Left(None)
+            return LeaveResult(None)
         with self._hold() as held:
             state = self._lines.state
             if state.head is None:
-                return Left(None)
+                return LeaveResult(None)
             refused = tuple(letter.key for letter in letters if letter.key in state.used)
             if letters and not refused:
                 self._append(held, LineDraft("letters", state.head, letters=letters))
-            return Left(state.head, refused)
+            return LeaveResult(state.head, refused)
 
     def tag(self, seq: int, tags: Sequence[str], drop: Sequence[str] | None) -> bool:
         """Take tags from a record and add others; return False if it is not there."""

@@ -18,9 +18,9 @@ from holdfast.checkpoint.store import (
     Depth,
     Expected,
     Head,
-    Left,
+    LeaveResult,
     Letter,
-    Marked,
+    MarkedBlobs,
     Mended,
     Note,
     Record,
@@ -153,7 +153,7 @@ class FileStore:
     async def remove_run(self, run_id: RunId, expected: Expected) -> None:
         await self._do(f"remove run {run_id!r}", lambda: self._directory.remove_run(run_id, expected))
 
-    async def mark(self, family: RunId) -> Marked:
+    async def mark(self, family: RunId) -> MarkedBlobs:
         return await self._do(f"mark blobs of run {family!r}", lambda: self._directory.blobs.mark(family))
 
     async def discard(self, family: RunId, mark: int, digests: Sequence[Digest]) -> int:
@@ -166,7 +166,7 @@ class FileStore:
             f"read the journal of run {run_id!r}", lambda: self._directory.run(run_id).notes()
         )
 
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
         return await self._do(
             f"leave letters for run {run_id!r}", lambda: self._directory.leave(run_id, letters)
         )

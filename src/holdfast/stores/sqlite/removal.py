@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
-from holdfast.checkpoint.store import Depth, Expected, Head, Marked, Record, Removal
+from holdfast.checkpoint.store import Depth, Expected, Head, MarkedBlobs, Record, Removal
 from holdfast.errors import StorageError
 from holdfast.ids import Digest, RunId
 from holdfast.stores.common.blob_files import BlobFiles
@@ -134,7 +134,7 @@ def _replace_tags(
     return _change_seal(connection, row[0], before, before._replace(tags=tags))
 
 
-def begin_sweep(connection: sqlite3.Connection, namespace: str, family: RunId) -> Marked:
+def begin_sweep(connection: sqlite3.Connection, namespace: str, family: RunId) -> MarkedBlobs:
     """Begin a sweep: blobs that are written or used from now on get a higher mark than the others."""
     connection.execute(_BEGIN_SWEEP)
     (marks,) = connection.execute(_MARKS).fetchone()
@@ -142,7 +142,7 @@ def begin_sweep(connection: sqlite3.Connection, namespace: str, family: RunId) -
     blobs = [] if row is None else connection.execute(_BLOBS, row).fetchall()
     # No record names a blob whose row is damaged: nobody asks for it, and it stays.
     sizes = {Digest(digest): read_number(size) for digest, size in blobs if isinstance(digest, bytes)}
-    return Marked(marks, sizes)
+    return MarkedBlobs(marks, sizes)
 
 
 def remove_blobs(

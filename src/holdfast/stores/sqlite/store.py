@@ -20,9 +20,9 @@ from holdfast.checkpoint.store import (
     Depth,
     Expected,
     Head,
-    Left,
+    LeaveResult,
     Letter,
-    Marked,
+    MarkedBlobs,
     Mended,
     Note,
     Record,
@@ -237,15 +237,15 @@ class SqliteStore:
             lambda connection: remove_run(connection, self.namespace, run_id, expected)
         )
 
-    async def mark(self, family: RunId) -> Marked:
+    async def mark(self, family: RunId) -> MarkedBlobs:
         session = self._get_session()
-        marked: Marked = await session.writes.call(
+        marked: MarkedBlobs = await session.writes.call(
             lambda connection: begin_sweep(connection, self.namespace, family)
         )
         beside: Mapping[Digest, int] = await session.files.call(
             FileJob("listing large values of", partial(session.blob_files.list_sizes, family))
         )
-        return Marked(marked.mark, {**beside, **marked.sizes})
+        return MarkedBlobs(marked.mark, {**beside, **marked.sizes})
 
     async def discard(self, family: RunId, mark: int, digests: Sequence[Digest]) -> int:
         session = self._get_session()
@@ -276,8 +276,8 @@ class SqliteStore:
             lambda connection: notes_and_letters.read_notes(connection, self.namespace, run_id)
         )
 
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> Left:
-        left: Left = await self._get_session().writes.call(LettersForRun(run_id, tuple(letters)))
+    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
+        left: LeaveResult = await self._get_session().writes.call(LettersForRun(run_id, tuple(letters)))
         return left
 
     async def inbox(self, run_id: RunId) -> Sequence[Letter]:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-from holdfast.checkpoint.store import Commit, Left, Letter
+from holdfast.checkpoint.store import Commit, LeaveResult, Letter
 from holdfast.errors import CheckpointCorrupt, CheckpointNotFound, HeadMoved, StorageError
 from holdfast.ids import RunId
 from holdfast.stores.common.worker_thread import PendingCall, settle_calls
@@ -262,14 +262,14 @@ def _explain_doubt(task: WriteTask) -> str:
     return _DOUBTFUL_LETTERS if isinstance(task, LettersForRun) else _DOUBTFUL_CHANGE
 
 
-def _leave_letters(connection: sqlite3.Connection, namespace: str, task: LettersForRun) -> Left:
+def _leave_letters(connection: sqlite3.Connection, namespace: str, task: LettersForRun) -> LeaveResult:
     """Leave letters in the open transaction; raise ``CheckpointCorrupt`` before writing any."""
     head = read_head(connection, namespace, task.run_id)
     run = notes_and_letters.find_run(connection, namespace, task.run_id)
     if head is None or run is None:
-        return Left(None)
+        return LeaveResult(None)
     refused = notes_and_letters.find_known_keys(connection, run, task.letters)
     if not refused and task.letters:
         change = notes_and_letters.add_letters(connection, run, task.run_id, task.letters)
         change_content(connection, namespace, run, head, change)
-    return Left(head, refused)
+    return LeaveResult(head, refused)

@@ -10,7 +10,7 @@ from holdfast.checkpoint.store import (
     Commit,
     Depth,
     Head,
-    Left,
+    LeaveResult,
     Letter,
     Note,
     Record,
@@ -138,7 +138,7 @@ async def read_inbox(store: Store, run: str = "r") -> tuple[Letter, ...]:
     return tuple(await store.inbox(RunId(run)))
 
 
-async def leave_letters(store: Store, *keys: str, run: str = "r", since: int = 1) -> Left:
+async def leave_letters(store: Store, *keys: str, run: str = "r", since: int = 1) -> LeaveResult:
     """Leave a letter for each key."""
     return await store.leave(RunId(run), since, sample_letters(*keys))
 

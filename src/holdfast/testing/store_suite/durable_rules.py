@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from holdfast.checkpoint.ownership import this_process
-from holdfast.checkpoint.store import Depth, Left, Letter, Note, RunQuery, Store
+from holdfast.checkpoint.store import Depth, LeaveResult, Letter, Note, RunQuery, Store
 from holdfast.errors import HeadMoved
 from holdfast.ids import RunId
 from holdfast.testing.store_suite.actions import (
@@ -66,7 +66,7 @@ class ReopenRules:
         assert len(await (await reopen()).records(RunId("r"), *ANYTHING, Depth.ALL)) == 1
         assert await (await reopen()).blobs(RunId("r"), [blob.digest]) == {blob.digest: b"data"}
         letters = sample_letters("a")
-        assert await (await reopen()).leave(RunId("r"), 1, letters) == Left(sample_head("r"))
+        assert await (await reopen()).leave(RunId("r"), 1, letters) == LeaveResult(sample_head("r"))
         assert tuple(await (await reopen()).inbox(RunId("r"))) == letters
         assert tuple(await (await reopen()).commit(staying_commit(sample_head("r"), notes))) == letters
         assert tuple(await (await reopen()).notes(RunId("r"))) == notes
@@ -232,7 +232,7 @@ class DurableMailRules:
         head = await begin(store, "r")
         waiting: list[str] = []
         for number in range(6):
-            assert await leave_letters(other, str(number), since=head.seq) == Left(head)
+            assert await leave_letters(other, str(number), since=head.seq) == LeaveResult(head)
             commit = next_commit(head) if number % 2 else staying_commit(head)
             assert get_keys(await store.commit(commit)) == [*waiting, str(number)]
             waiting = get_keys(await read_inbox(other))
@@ -240,7 +240,7 @@ class DurableMailRules:
         await store.commit(staying_commit(head, taken=waiting[::2]))
         assert get_keys(await read_inbox(other)) == waiting[1::2]
         for key in waiting:
-            assert await leave_letters(other, key) == Left(head, (key,))
+            assert await leave_letters(other, key) == LeaveResult(head, (key,))
         assert get_keys(await read_inbox(store)) == waiting[1::2]
 
     async def test_of_objects_that_leave_the_same_key_one_wins(self, store: Store, reopen: Reopen) -> None:
@@ -251,9 +251,12 @@ class DurableMailRules:
             results = await asyncio.gather(
                 *(objects[number % 3].leave(RunId("r"), 1, [letter]) for number, letter in enumerate(letters))
             )
-            assert sorted(results, key=lambda left: left.refused) == [Left(head), *[Left(head, (key,))] * 8]
+            assert sorted(results, key=lambda left: left.refused) == [
+                LeaveResult(head),
+                *[LeaveResult(head, (key,))] * 8,
+            ]
             for one in objects:
-                assert (await read_inbox(one))[-1] == letters[results.index(Left(head))]
+                assert (await read_inbox(one))[-1] == letters[results.index(LeaveResult(head))]
 
     async def test_no_letter_of_another_object_is_lost(self, store: Store, reopen: Reopen) -> None:
         others = [await reopen(), await reopen()]
@@ -292,9 +295,9 @@ class DurableMailRules:
         for name in ("other", "Other", ".."):
             other = await reopen(name)
             assert (await read_journal(other), await read_inbox(other)) == ((), ())
-            assert await leave_letters(other, "mine") == Left(None)
+            assert await leave_letters(other, "mine") == LeaveResult(None)
             await other.commit(first_commit("r", owner=name)._replace(notes=sample_notes(name)))
-            assert await leave_letters(other, "mine", name) == Left(head._replace(owner=name))
+            assert await leave_letters(other, "mine", name) == LeaveResult(head._replace(owner=name))
             commit = next_commit(head._replace(owner=name))._replace(taken=("mine",))
             assert get_keys(await other.commit(commit)) == [name]
             assert (await read_journal(other), await read_inbox(other)) == ((), sample_letters(name))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast.checkpoint.store import Commit, Left, RunQuery, Store
+from holdfast.checkpoint.store import Commit, LeaveResult, RunQuery, Store
 from holdfast.ids import RunId
 from holdfast.testing.store_suite.actions import Reopen, begin, catch_refusal, read_run, try_commit
 from holdfast.testing.store_suite.samples import (
@@ -53,11 +53,11 @@ class ImportRules:
         commit = Commit(sample_head("r"), None, (sample_record("r", 1),), letters=letters)
         assert tuple(await store.commit(commit)) == letters
         assert tuple(await store.inbox(RunId("r"))) == letters
-        assert await store.leave(RunId("r"), 1, sample_letters("a", "c")) == Left(commit.head, ("a",))
+        assert await store.leave(RunId("r"), 1, sample_letters("a", "c")) == LeaveResult(commit.head, ("a",))
         taking = staying_commit(commit.head, taken=["a"])
         assert tuple(await store.commit(taking)) == sample_letters("b")
         assert tuple(await store.commit(next_commit(commit.head))) == sample_letters("b")
-        assert await store.leave(RunId("r"), 0, sample_letters("a")) == Left(
+        assert await store.leave(RunId("r"), 0, sample_letters("a")) == LeaveResult(
             next_commit(commit.head).head, ("a",)
         )
 

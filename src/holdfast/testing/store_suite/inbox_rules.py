@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast.checkpoint.store import Commit, Expected, Left, Letter, RunQuery, Store
+from holdfast.checkpoint.store import Commit, Expected, LeaveResult, Letter, RunQuery, Store
 from holdfast.engine.status import RunStatus
 from holdfast.ids import RunId
 from holdfast.testing.store_suite.actions import (
@@ -55,27 +55,27 @@ class InboxRules:
 
     async def test_leaving_says_where_the_run_stood(self, store: Store) -> None:
         first = await begin(store, "r", owner="host:1")
-        assert await leave_letters(store, "a") == Left(first)
+        assert await leave_letters(store, "a") == LeaveResult(first)
         waiting = first._replace(status=RunStatus.WAITING, token=2, owner="", wake_at=0)
         await store.commit(staying_commit(first, status=RunStatus.WAITING, token=2, owner="", wake_at=0))
-        assert await leave_letters(store, "b") == Left(waiting)
+        assert await leave_letters(store, "b") == LeaveResult(waiting)
         third = await move_on(store, await move_on(store, waiting), reason="\x00 \udc80 why")
-        assert await leave_letters(store, "c") == Left(third)
-        assert await leave_letters(store, "c") == Left(third, ("c",))
+        assert await leave_letters(store, "c") == LeaveResult(third)
+        assert await leave_letters(store, "c") == LeaveResult(third, ("c",))
         left = await leave_letters(store)
-        assert left == Left(third)
+        assert left == LeaveResult(third)
         assert left.head is not None
         assert type(left.head.status) is RunStatus
 
     async def test_nothing_can_be_left_for_a_run_that_is_not_there(self, store: Store) -> None:
-        assert await leave_letters(store, "a", "b") == Left(None)
-        assert await leave_letters(store, "a") == Left(None)
+        assert await leave_letters(store, "a", "b") == LeaveResult(None)
+        assert await leave_letters(store, "a") == LeaveResult(None)
         assert await read_inbox(store) == ()
         await begin(store, "other")
-        assert await leave_letters(store, "a", since=0) == Left(None)
+        assert await leave_letters(store, "a", since=0) == LeaveResult(None)
         assert list(await store.commit(first_commit("r"))) == []
         assert await read_inbox(store) == ()
-        assert await leave_letters(store, "a") == Left(sample_head("r"))
+        assert await leave_letters(store, "a") == LeaveResult(sample_head("r"))
         assert get_keys(await read_inbox(store)) == ["a"]
 
     async def test_leaving_moves_no_head(self, store: Store) -> None:
@@ -103,7 +103,7 @@ class InboxRules:
     async def test_letters_can_be_left_for_a_run_of_any_status(self, store: Store) -> None:
         for status in RunStatus:
             head = await begin(store, status.value, status=status)
-            assert await leave_letters(store, "a", run=status.value) == Left(head)
+            assert await leave_letters(store, "a", run=status.value) == LeaveResult(head)
             assert get_keys(await read_inbox(store, status.value)) == ["a"]
 
     async def test_every_commit_returns_the_letters_that_wait(self, store: Store) -> None:
@@ -161,17 +161,17 @@ class InboxRules:
         head = await begin(store, "r")
         await leave_letters(store, "a")
         other = [Letter("a", b"other")]
-        assert await store.leave(RunId("r"), 1, other) == Left(head, ("a",))
+        assert await store.leave(RunId("r"), 1, other) == LeaveResult(head, ("a",))
         for _ in range(3):
             head = await move_on(store, head)
         for since in (0, 1, 3, 4):
-            assert await store.leave(RunId("r"), since, other) == Left(head, ("a",))
+            assert await store.leave(RunId("r"), since, other) == LeaveResult(head, ("a",))
             assert get_keys(await read_inbox(store)) == ["a"]
 
     async def test_letters_are_left_all_or_none(self, store: Store) -> None:
         head = await begin(store, "r")
         await leave_letters(store, "b", "d")
-        assert await leave_letters(store, "a", "b", "c") == Left(head, ("b",))
+        assert await leave_letters(store, "a", "b", "c") == LeaveResult(head, ("b",))
         assert get_keys(await read_inbox(store)) == ["b", "d"]
         left = await leave_letters(store, "d", "a", "b")
         assert sorted(left.refused) == ["b", "d"]
@@ -179,7 +179,7 @@ class InboxRules:
         left = await leave_letters(store, "d", "a", "b")
         assert sorted(left.refused) == ["b", "d"]
         # A letter that was refused with others was not left, so it can be left now.
-        assert await leave_letters(store, "c", "a") == Left(head)
+        assert await leave_letters(store, "c", "a") == LeaveResult(head)
         assert get_keys(await read_inbox(store)) == ["b", "c", "a"]
 
     async def test_a_key_that_was_taken_cannot_be_left_again(self, store: Store) -> None:
@@ -193,8 +193,8 @@ class InboxRules:
         for _ in range(4):
             for since in (0, 1, 2):
                 for key in ("staying", "moving"):
-                    assert await leave_letters(store, key, since=since) == Left(head, (key,))
-                    assert await leave_letters(store, "new", key, since=since) == Left(head, (key,))
+                    assert await leave_letters(store, key, since=since) == LeaveResult(head, (key,))
+                    assert await leave_letters(store, "new", key, since=since) == LeaveResult(head, (key,))
             assert get_keys(await read_inbox(store)) == ["kept"]
             head = await move_on(store, head)
 
@@ -213,7 +213,7 @@ class InboxRules:
         heads = {run: await begin(store, run, family=RunId("r")) for run in ("r", "rr", "R")}
         for run, head in heads.items():
             letters = [Letter("a", run.encode()), Letter(run, b"")]
-            assert await store.leave(RunId(run), 1, letters) == Left(head)
+            assert await store.leave(RunId(run), 1, letters) == LeaveResult(head)
         assert list(await store.commit(next_commit(heads["r"])._replace(taken=("a", "rr")))) == [
             Letter("r", b"")
         ]
@@ -221,7 +221,7 @@ class InboxRules:
         assert await read_inbox(store, "rr") == (Letter("a", b"rr"), Letter("rr", b""))
         assert list(await store.commit(staying_commit(heads["R"]))) == [Letter("a", b"R"), Letter("R", b"")]
         # A letter that was taken from one run still waits for the others.
-        assert await leave_letters(store, "b", "r", run="rr") == Left(heads["rr"])
+        assert await leave_letters(store, "b", "r", run="rr") == LeaveResult(heads["rr"])
 
     async def test_data_of_letters_comes_back_as_it_was_given(self, store: Store) -> None:
         data = [b"", b"\x00", EVERY_BYTE, b"\n", b"{}\r\n", EVERY_BYTE * 40, LARGE, b"\xff", b""]
@@ -236,7 +236,7 @@ class InboxRules:
 
     async def test_keys_of_letters_are_any_text_and_are_apart(self, store: Store) -> None:
         head = await begin(store, "r")
-        assert await leave_letters(store, *ODD_KEYS) == Left(head)
+        assert await leave_letters(store, *ODD_KEYS) == LeaveResult(head)
         assert get_keys(await read_inbox(store)) == ODD_KEYS
         left = await leave_letters(store, *ODD_KEYS)
         assert sorted(left.refused) == sorted(ODD_KEYS)
@@ -287,14 +287,17 @@ class ConcurrentLetterRules:
         head = await begin(store, "r")
         letters = [Letter("a", b"%d" % sender) for sender in range(20)]
         results = await asyncio.gather(*(store.leave(RunId("r"), 1, [letter]) for letter in letters))
-        assert sorted(results, key=lambda left: left.refused) == [Left(head), *[Left(head, ("a",))] * 19]
-        assert await read_inbox(store) == (letters[results.index(Left(head))],)
+        assert sorted(results, key=lambda left: left.refused) == [
+            LeaveResult(head),
+            *[LeaveResult(head, ("a",))] * 19,
+        ]
+        assert await read_inbox(store) == (letters[results.index(LeaveResult(head))],)
 
     async def test_letters_that_many_leave_at_the_same_time_are_all_there(self, store: Store) -> None:
         head = await begin(store, "r")
         keys = [f"{sender}" for sender in range(20)]
         results = await asyncio.gather(*(leave_letters(store, key, f"{key} too") for key in keys))
-        assert results == [Left(head)] * 20
+        assert results == [LeaveResult(head)] * 20
         found = get_keys(await read_inbox(store))
         # In any order, but letters that were left together stay together.
         assert found == [name for key in found[::2] for name in (key, f"{key} too")]
@@ -392,8 +395,8 @@ class ConcurrentLetterRules:
         await store.notes(RunId("r"))
 
         async def elsewhere() -> None:
-            assert await leave_letters(store, "there", "here") == Left(head, ("here",))
-            assert await leave_letters(store, "there") == Left(head)
+            assert await leave_letters(store, "there", "here") == LeaveResult(head, ("here",))
+            assert await leave_letters(store, "there") == LeaveResult(head)
             assert get_keys(await read_inbox(store)) == ["here", "there"]
             assert list(await store.notes(RunId("r"))) == []
             await move_on(store, head)

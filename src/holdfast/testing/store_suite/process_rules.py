@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from holdfast.checkpoint.ownership import this_process
-from holdfast.checkpoint.store import Blob, Left, Letter, Store
+from holdfast.checkpoint.store import Blob, LeaveResult, Letter, Store
 from holdfast.engine.status import RunStatus
 from holdfast.ids import RunId
 from holdfast.testing.store_suite.actions import (
@@ -190,7 +190,7 @@ class OtherProcessRules:
             assert await process.hear() == "done"
             process.kill()
             assert await read_journal(store) == sample_notes("b", "a")
-            assert await leave_letters(store, "x") == Left(sample_head("r"), ("x",))
+            assert await leave_letters(store, "x") == LeaveResult(sample_head("r"), ("x",))
             assert get_keys(await store.commit(next_commit(sample_head("r")))) == ["y", "z"]
             assert await read_journal(store) == ()
 

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from holdfast.checkpoint.store import Commit, Depth, Keyframe, Left, Letter, Note, Record, RunQuery, Store
+from holdfast.checkpoint.store import (
+    Commit,
+    Depth,
+    Keyframe,
+    LeaveResult,
+    Letter,
+    Note,
+    Record,
+    RunQuery,
+    Store,
+)
 from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId, RunId, complaint_about_id
 from holdfast.testing.store_suite.actions import begin, list_run_ids, move_on, read_run
@@ -367,7 +377,7 @@ class IdRules:
             note, letter = Note("same", run.encode()), Letter("same", run.encode())
             await store.commit(first_commit(run)._replace(notes=(note, *sample_notes(run))))
             left = await store.leave(RunId(run), 1, [letter, *sample_letters(f"{run} too")])
-            assert left == Left(sample_head(run))
+            assert left == LeaveResult(sample_head(run))
         for run in ODD_IDS[::5]:
             await store.commit(staying_commit(sample_head(run), [Note("same", b"again")], ["same"]))
         for number, run in enumerate(ODD_IDS):

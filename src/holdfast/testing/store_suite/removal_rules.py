@@ -8,7 +8,7 @@ from holdfast.checkpoint.store import (
     Commit,
     Expected,
     Keyframe,
-    Left,
+    LeaveResult,
     Record,
     Retag,
     RunQuery,
@@ -255,7 +255,7 @@ class RemovalRules:
         assert await store.head(RunId("r")) == head
         assert await read_journal(store) == sample_notes("a")
         assert get_keys(await read_inbox(store)) == ["y"]
-        assert await leave_letters(store, "x") == Left(head, ("x",))
+        assert await leave_letters(store, "x") == LeaveResult(head, ("x",))
         await move_on(store, head)
         assert await read_seqs(store, "r") == [3, 4]
 
@@ -295,7 +295,7 @@ class RemovalRules:
         assert await list_run_ids(store, RunQuery()) == []
         assert await read_journal(store) == ()
         assert await read_inbox(store) == ()
-        assert await leave_letters(store, "y") == Left(None)
+        assert await leave_letters(store, "y") == LeaveResult(None)
         assert await store.tag(RunId("r"), 1, ["a"]) is False
 
     async def test_the_blobs_of_a_removed_run_stay(self, store: Store) -> None:
@@ -329,7 +329,7 @@ class RemovalRules:
             assert await read_run(store, "r") == (again, [sample_record("r", 1)])
             assert await read_seqs(store, "r") == [1]
             assert await read_journal(store) == ()
-            assert await leave_letters(store, "x") == Left(again)
+            assert await leave_letters(store, "x") == LeaveResult(again)
             assert await read_inbox(store) == sample_letters("x")
             await catch_refusal(store.commit(staying_commit(head, sample_notes("late"))))
             await store.remove_run(RunId("r"), expect_head(again))
