@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
-from holdfast.graph.describe.parser import DescribedEdge, Way
+from holdfast.graph.describe.parser import DescribedEdge, EdgeTarget
 
 T = TypeVar("T")
 Pair = tuple[int, int]
@@ -18,7 +18,8 @@ UNNAMED = "changed in something that this version of Holdfast cannot name"
 def edge_lines(before: Sequence[DescribedEdge], after: Sequence[DescribedEdge]) -> Iterator[str]:
     """Yield a line for each edge that was removed, changed, added or moved to another place in the order.
 
-    >>> a, b = DescribedEdge("direct", ("a",), (Way("b"),)), DescribedEdge("direct", ("a",), (Way("b", label="P0"),))
+    >>> a = DescribedEdge("direct", ("a",), (EdgeTarget("b"),))
+    >>> b = DescribedEdge("direct", ("a",), (EdgeTarget("b", label="P0"),))
     >>> list(edge_lines([a], [b])), list(edge_lines([a], []))
     (["edge 'a' -> 'b' is labelled 'P0' now"], ["edge 'a' -> 'b' was removed"])
     """
@@ -35,14 +36,14 @@ def edge_lines(before: Sequence[DescribedEdge], after: Sequence[DescribedEdge]) 
 def text_of(edge: DescribedEdge) -> str:
     """Return the edge as messages name it.
 
-    >>> text_of(DescribedEdge("switch", ("a",), (Way("b", True, "P0"), Way("c"))))
+    >>> text_of(DescribedEdge("switch", ("a",), (EdgeTarget("b", True, "P0"), EdgeTarget("c"))))
     "switch 'a' -> 'b' ('P0'), 'c' (default)"
     """
     if not edge.kind:
         return f"edge {edge.rest}, of a kind that this version of Holdfast does not know,"
     name = "edge" if edge.kind == "direct" else edge.kind
-    ways = ", ".join(_way_text(way, edge.kind) for way in edge.ways)
-    return f"{name} {join_names(edge.sources)} -> {ways}"
+    edge_targets = ", ".join(_target_text(edge_target, edge.kind) for edge_target in edge.edge_targets)
+    return f"{name} {join_names(edge.sources)} -> {edge_targets}"
 
 
 def join_names(names: Iterable[str]) -> str:
@@ -50,13 +51,13 @@ def join_names(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names))
 
 
-def _way_text(way: Way, kind: str) -> str:
-    marks = [] if way.label is None else [repr(way.label)]
-    if kind == "direct" and way.conditional:
+def _target_text(edge_target: EdgeTarget, kind: str) -> str:
+    marks = [] if edge_target.label is None else [repr(edge_target.label)]
+    if kind == "direct" and edge_target.conditional:
         marks.append("condition")
-    if kind == "switch" and not way.conditional:
+    if kind == "switch" and not edge_target.conditional:
         marks.append("default")
-    return f"{way.target!r} ({', '.join(marks)})" if marks else repr(way.target)
+    return f"{edge_target.target!r} ({', '.join(marks)})" if marks else repr(edge_target.target)
 
 
 # -- which edge is which ---------------------------------------------------------------------------
@@ -94,9 +95,9 @@ def _kinship(old: DescribedEdge, new: DescribedEdge) -> int:
     if old.sources != new.sources:
         return 0
     if old.kind == "direct":
-        (was,), (way,) = old.ways, new.ways
-        return (was.target == way.target) * (
-            1 + (was.label == way.label) + (was.conditional == way.conditional)
+        (was,), (edge_target,) = old.edge_targets, new.edge_targets
+        return (was.target == edge_target.target) * (
+            1 + (was.label == edge_target.label) + (was.conditional == edge_target.conditional)
         )
     shared = len(set(old.targets) & set(new.targets))
     return shared + (old.kind == "switch")
@@ -145,12 +146,12 @@ def _changes(old: DescribedEdge, new: DescribedEdge) -> Iterator[str]:
     else:
         said = [
             *_list_changes(old.sources, new.sources, "waits for"),
-            *_way_changes(old.ways[0], new.ways[0]),
+            *_target_changes(old.edge_targets[0], new.edge_targets[0]),
         ]
     yield f"{text_of(old)} {' and '.join(said) or UNNAMED}"
 
 
-def _way_changes(old: Way, new: Way) -> Iterator[str]:
+def _target_changes(old: EdgeTarget, new: EdgeTarget) -> Iterator[str]:
     if old.target != new.target:
         yield f"leads to {new.target!r} now"
     if old.label != new.label:
@@ -171,24 +172,32 @@ def _list_changes(old: Sequence[str], new: Sequence[str], verb: str) -> Iterator
 
 def _switch_changes(old: DescribedEdge, new: DescribedEdge) -> Iterator[str]:
     head = f"switch from {old.sources[0]!r}"
-    pairs = pair_up(old.ways, new.ways, _case_kinship)
+    pairs = pair_up(old.edge_targets, new.edge_targets, _case_kinship)
     there, here = {was for was, _ in pairs}, {now for _, now in pairs}
-    said = [f"{_case(way)} was removed" for was, way in enumerate(old.ways) if was not in there]
+    said = [
+        f"{_case(edge_target)} was removed"
+        for was, edge_target in enumerate(old.edge_targets)
+        if was not in there
+    ]
     for was, now in pairs:
-        if old.ways[was] != new.ways[now]:
-            changes = " and ".join(_way_changes(old.ways[was], new.ways[now])) or UNNAMED
-            said.append(f"{_case(old.ways[was])} {changes}")
-    said += [f"{_case(way)} was added" for now, way in enumerate(new.ways) if now not in here]
-    said += describe_moves(pairs, [_case(way) for way in new.ways])
+        if old.edge_targets[was] != new.edge_targets[now]:
+            changes = " and ".join(_target_changes(old.edge_targets[was], new.edge_targets[now])) or UNNAMED
+            said.append(f"{_case(old.edge_targets[was])} {changes}")
+    said += [
+        f"{_case(edge_target)} was added"
+        for now, edge_target in enumerate(new.edge_targets)
+        if now not in here
+    ]
+    said += describe_moves(pairs, [_case(edge_target) for edge_target in new.edge_targets])
     yield from (f"{head}: {line}" for line in said or [UNNAMED])
 
 
-def _case(way: Way) -> str:
-    kind = "case" if way.conditional else "default"
-    return f"{kind} {f'{way.label!r} ' if way.label is not None else ''}-> {way.target!r}"
+def _case(edge_target: EdgeTarget) -> str:
+    kind = "case" if edge_target.conditional else "default"
+    return f"{kind} {f'{edge_target.label!r} ' if edge_target.label is not None else ''}-> {edge_target.target!r}"
 
 
-def _case_kinship(old: Way, new: Way) -> int:
+def _case_kinship(old: EdgeTarget, new: EdgeTarget) -> int:
     """Return how closely two cases are related; a label says more than a target, and a default is never a case."""
     if old.conditional != new.conditional:
         return 0

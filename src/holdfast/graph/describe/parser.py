@@ -17,7 +17,7 @@ _GRAPH_KEYS = frozenset({"start", "executors", "edges", "workflows"})
 _LONGEST = 120
 
 
-class Way(NamedTuple):
+class EdgeTarget(NamedTuple):
     """One target of an edge, for messages that meet its condition if it has one."""
 
     target: str
@@ -31,19 +31,22 @@ class DescribedEdge(NamedTuple):
 
     kind: str
     sources: tuple[str, ...] = ()
-    ways: tuple[Way, ...] = ()
+    edge_targets: tuple[EdgeTarget, ...] = ()
     rest: str = ""
     """The parts that this version does not know, as text."""
 
     @property
     def targets(self) -> tuple[str, ...]:
-        return tuple(way.target for way in self.ways)
+        return tuple(edge_target.target for edge_target in self.edge_targets)
 
     def rename(self, names: Mapping[str, str]) -> DescribedEdge:
         """Return the edge with its executors renamed by ``names``."""
         sources = tuple(names.get(source, source) for source in self.sources)
-        ways = tuple(way._replace(target=names.get(way.target, way.target)) for way in self.ways)
-        return self._replace(sources=sources, ways=ways)
+        edge_targets = tuple(
+            edge_target._replace(target=names.get(edge_target.target, edge_target.target))
+            for edge_target in self.edge_targets
+        )
+        return self._replace(sources=sources, edge_targets=edge_targets)
 
 
 class DescribedExecutor(NamedTuple):
@@ -111,24 +114,24 @@ def _answer(said: object) -> tuple[str, str]:
 def _edge(said: object) -> DescribedEdge:
     match said:
         case ["direct", str(source), str(target), *rest]:
-            return DescribedEdge("direct", (source,), (_way([target, *rest]),))
+            return DescribedEdge("direct", (source,), (_edge_target([target, *rest]),))
         case ["fan-out" | "multi-selection" as kind, str(source), targets, *rest] if _is_names(targets):
-            return DescribedEdge(kind, (source,), tuple(map(Way, targets)), _rest(rest))
+            return DescribedEdge(kind, (source,), tuple(map(EdgeTarget, targets)), _rest(rest))
         case ["fan-in", sources, str(target), *rest] if _is_names(sources):
-            return DescribedEdge("fan-in", tuple(sources), (Way(target),), _rest(rest))
+            return DescribedEdge("fan-in", tuple(sources), (EdgeTarget(target),), _rest(rest))
         case ["switch", str(source), cases, *rest] if _is_list(cases):
-            ways = tuple(_way(case) for case in cases)
-            return DescribedEdge("switch", (source,), ways, _rest(rest))
+            edge_targets = tuple(_edge_target(case) for case in cases)
+            return DescribedEdge("switch", (source,), edge_targets, _rest(rest))
     return DescribedEdge("", rest=show_value(said, _LONGEST))
 
 
-def _way(said: object) -> Way:
+def _edge_target(said: object) -> EdgeTarget:
     match said:
         case [str(target), *rest]:
             conditional, label, *more = [*rest, None, None] if len(rest) < 2 else rest
             text = label if label is None or isinstance(label, str) else show_value(label, _LONGEST)
-            return Way(target, bool(conditional), text, _rest(more))
-    return Way("?", rest=show_value(said, _LONGEST))
+            return EdgeTarget(target, bool(conditional), text, _rest(more))
+    return EdgeTarget("?", rest=show_value(said, _LONGEST))
 
 
 def _rest(said: Sequence[object]) -> str:
