@@ -47,7 +47,7 @@ class Journal:
         """Wait until an effect may happen: the start of its turn is durable, and this process still drives the run."""
 
 
-class Notary(Protocol):
+class NoteWriter(Protocol):
     """Makes notes durable; the recorder of a run does."""
 
     async def note(self, drafts: Sequence[NoteDraft], count: Callable[[], bool]) -> None:
@@ -75,13 +75,13 @@ class StoredJournal(Journal):
     """The journal of a stored run.
 
     Outcomes are noted some milliseconds later, or with the next result that has to be durable at once. The journal has
-    only a weak reference to its ``notary``, which holds it: a run that nobody holds should be gone at once, not when
-    the garbage collector comes.
+    only a weak reference to its ``note_writer``, which holds it: a run that nobody holds should be gone at once, not
+    when the garbage collector comes.
     """
 
-    def __init__(self, notary: Notary) -> None:
+    def __init__(self, note_writer: NoteWriter) -> None:
         super().__init__()
-        self._notary = weakref.ref(notary)
+        self._note_writer = weakref.ref(note_writer)
         self.turns: Mapping[ExecutorId, Journaled] = {}
         """Turns of the next superstep that are over already, as a resumed run finds them."""
         self.patient = False
@@ -98,12 +98,12 @@ class StoredJournal(Journal):
         """Called when a note is refused because another process took the run."""
 
     @property
-    def _by(self) -> Notary:
-        notary = self._notary()
-        assert notary is not None, (
+    def _by(self) -> NoteWriter:
+        note_writer = self._note_writer()
+        assert note_writer is not None, (
             "whoever has anything to note drives the run, and so has what makes it durable"
         )
-        return notary
+        return note_writer
 
     @property
     def results(self) -> Iterable[tuple[tuple[ExecutorId, str], Value]]:
@@ -127,10 +127,10 @@ class StoredJournal(Journal):
         await asyncio.shield(self._write())
 
     async def ready(self) -> None:
-        notary = self._by
+        note_writer = self._by
         try:
-            await notary.caught_up()
-            await notary.check_owned()
+            await note_writer.caught_up()
+            await note_writer.check_owned()
         except RunTaken as error:
             # Soon: where this is raised in the task that drives the run, nobody has to cancel it any more.
             asyncio.get_running_loop().call_soon(self.lost, error)

@@ -41,7 +41,7 @@ class EventLog:
         """True if no more events follow."""
         self._held_back: list[WorkflowEvent] | None = None
         self._waiting: list[asyncio.Future[None]] = []
-        self.held_by: Hold | None = None
+        self.held_by: RunHold | None = None
         """The hold that a watcher has on the run, if one has."""
         self.end = 0
         """The number of the event that comes next."""
@@ -110,7 +110,7 @@ class EventLog:
         return self.held_by is not None and self.held_by.lasts()
 
     @types.coroutine
-    def released(self) -> Generator[Seat, None, None]:
+    def released(self) -> Generator[ReusableFuture, None, None]:
         """Wait until the watcher that holds the run has taken all events and asks for more, or leaves."""
         while (hold := self.held_by) is not None and hold.lasts():
             if not hold.alternating:
@@ -125,7 +125,7 @@ class EventLog:
         """Let this watcher hold the run, and no other."""
         before = self.held_by
         if before is None or before.watcher is not watcher:
-            self.held_by = Hold(self, watcher)
+            self.held_by = RunHold(self, watcher)
             if before is not None:
                 before.end()
 
@@ -143,10 +143,10 @@ class EventLog:
             if self.closed:
                 return []
             hold = self.held_by
-            if hold is not None and hold.watcher is watcher and (seat := hold.reader).wake is None:
+            if hold is not None and hold.watcher is watcher and (future := hold.reader).wake is None:
                 if not hold.alternating:
                     hold.alternate_soon()
-                yield seat.taken()
+                yield future.taken()
             else:  # it does not hold the run, or is read by several
                 yield from self._more().__await__()
         start, watcher.next = watcher.next - self._first, end
@@ -172,7 +172,7 @@ class Watcher:
         self.next = first
 
 
-class Seat:
+class ReusableFuture:
     """A future for one task at a time, done again and again: the task waits until ``go`` is called.
 
     A future lets its task go on in the next iteration of the event loop. This one lets it go on at once, so that a
@@ -190,10 +190,10 @@ class Seat:
         self._loop = loop
         self.get_loop = repeat(loop).__next__
         self._context: Context | None = None
-        self.wake: Callable[[Seat], object] | None = None
+        self.wake: Callable[[ReusableFuture], object] | None = None
         """Lets the task go on; None if nobody waits."""
 
-    def taken(self) -> Seat:
+    def taken(self) -> ReusableFuture:
         """Return what a coroutine has to yield to wait here; nobody else may do so."""
         self._asyncio_future_blocking = True
         return self
@@ -209,7 +209,7 @@ class Seat:
         if self.wake is not None:
             self._loop.call_soon(self.go)
 
-    def add_done_callback(self, callback: Callable[[Seat], object], *, context: Context) -> None:
+    def add_done_callback(self, callback: Callable[[ReusableFuture], object], *, context: Context) -> None:
         """Wait: the task asks for this once it stands still."""
         self.wake = callback
         self._context = context
@@ -220,7 +220,7 @@ class Seat:
         return False
 
 
-class Hold:
+class RunHold:
     """Lets a run and the watcher that holds it go on in turn, as long as they may keep the event loop."""
 
     __slots__ = ("_log", "_loop", "alternating", "reader", "run", "watcher")
@@ -229,9 +229,9 @@ class Hold:
         self._log = log
         self._loop = loop = asyncio.get_running_loop()
         self.watcher = watcher
-        self.reader = Seat(loop)
+        self.reader = ReusableFuture(loop)
         """The watcher waits here for events."""
-        self.run = Seat(loop)
+        self.run = ReusableFuture(loop)
         """The run waits here for the watcher."""
         self.alternating = False
 
