@@ -20,6 +20,7 @@ from tests.support.parts import (
     Chain,
     Changes,
     CheckpointId,
+    ClockAndSalt,
     Commit,
     Delivered,
     Delivery,
@@ -38,7 +39,6 @@ from tests.support.parts import (
     Letter,
     Manifest,
     Output,
-    Outside,
     Part,
     PutRef,
     Record,
@@ -486,19 +486,21 @@ class Writing:
         self._late: tuple[Snapshot, list[Any]] | None = None
         self.log: RunLog
 
-    def _outside(self) -> Outside:
+    def _clock_and_salt(self) -> ClockAndSalt:
         def now() -> int:
             self._clock += 1
             return self._clock
 
-        return Outside(now, lambda: bytes(16))
+        return ClockAndSalt(now, lambda: bytes(16))
 
     def capture(self, value: Any) -> Value:
         return self.encoder(value, "value")
 
     async def begin(self, value: Any) -> None:
         self.snapshot = Snapshot(deliveries=(Delivery(ExecutorId("a"), self.capture(value), None),))
-        self.log = self.storage.run_logs.new_log(RunId("run"), "Written", self.encoder, self._outside())
+        self.log = self.storage.run_logs.new_log(
+            RunId("run"), "Written", self.encoder, self._clock_and_salt()
+        )
         given = Entry(
             Phase.START, 1, Cause.INPUT, RunStatus.RUNNING, given=self.snapshot, fingerprint="ab" * 16
         )
@@ -632,7 +634,7 @@ class Writing:
         target = self.made[-1 - again.back % len(self.made)] if again.back % 2 else self.made[-1]
         head = await self.storage.catalog.head("run")
         self.log, loaded, blobs = await self.storage.run_logs.load_log(
-            head, self.encoder, self._outside(), target.info.seq
+            head, self.encoder, self._clock_and_salt(), target.info.seq
         )
         header = loaded.header
         superstep = header.superstep - (header.phase is Phase.START)
@@ -679,7 +681,7 @@ async def check(writing: Writing) -> None:
     assert [checkpoint.checkpoint_id for checkpoint in listed] == [m.info.checkpoint_id for m in writing.made]
     for made, without in zip(writing.made, listed, strict=True):
         _, loaded, blobs = await storage.run_logs.load_log(
-            head, writing.encoder, writing._outside(), made.info.seq
+            head, writing.encoder, writing._clock_and_salt(), made.info.seq
         )
         superstep = made.info.superstep - (made.info.phase is Phase.START)
         found = snapshot_of(loaded.manifest, superstep, writing.encoder, blobs)

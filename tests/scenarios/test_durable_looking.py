@@ -527,9 +527,7 @@ async def test_damaged_blob(kind: str, tmp_path: Path, key: str, seq: int, probl
 async def _digest_of(storage: CheckpointStorage, checkpoint: Checkpoint, key: str) -> bytes:
     """The name of the blob with a value: the digest of its encoding."""
     listed = await storage.load(checkpoint.checkpoint_id, values=False)
-    refs = [
-        keys[key] for keys in listed.material.manifest(listed.checkpoint_id).state.values() if key in keys
-    ]
+    refs = [keys[key] for keys in listed.content.manifest(listed.checkpoint_id).state.values() if key in keys]
     assert refs[0].digest is not None
     return refs[0].digest
 

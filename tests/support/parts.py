@@ -53,7 +53,7 @@ from holdfast.checkpoint.values import BlobSource, Encoder, restored
 from holdfast.checkpoint.write.bundles import unbundled
 from holdfast.checkpoint.write.entry import Entry
 from holdfast.checkpoint.write.log import NoteDraft, RunLog
-from holdfast.checkpoint.write.records import Outside
+from holdfast.checkpoint.write.records import ClockAndSalt
 from holdfast.engine.copies import differs, is_immutable
 from holdfast.engine.durability import Durability, check_durability
 from holdfast.engine.message import Delivery, Expiry, Output, Request, Sent

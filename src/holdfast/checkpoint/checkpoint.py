@@ -9,7 +9,7 @@ from holdfast.checkpoint.checkpoint_info import CheckpointInfo, Header
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.format.changes import Changes, Ref, sizes_in
 from holdfast.checkpoint.format.manifest import Manifest
-from holdfast.checkpoint.format.refs import OfRun, placed_in
+from holdfast.checkpoint.format.refs import RunPlace, placed_in
 from holdfast.checkpoint.values import BlobSource, Encoder, Wanted, restored
 from holdfast.checkpoint.views import (
     CheckpointSummary,
@@ -34,7 +34,7 @@ _UNSEEN = ("graph", "input", "event")
 _SHOWN = ("", "state", "fields")
 
 
-class Material(Protocol):
+class CheckpointContent(Protocol):
     """Gives checkpoints their manifests, made when first asked for, and their values."""
 
     @property
@@ -69,8 +69,8 @@ class ReadBlobs(NamedTuple):
         return {digest: self.content[digest] for digest in wanted}
 
 
-class WithValues(NamedTuple):
-    """The material of one checkpoint that was read completely."""
+class LoadedContent(NamedTuple):
+    """The content of one checkpoint that was read completely."""
 
     read: Manifest
     encoder: Encoder
@@ -109,7 +109,7 @@ class Checkpoint(CheckpointInfo):
     hello
     """
 
-    __slots__ = ("material",)
+    __slots__ = ("content",)
 
     # A list may have thousands of checkpoints: calling the constructor of CheckpointInfo would take longer.
     def __init__(
@@ -118,13 +118,13 @@ class Checkpoint(CheckpointInfo):
         header: Header,
         new_bytes: int,
         tags: tuple[str, ...],
-        material: Material,
+        content: CheckpointContent,
     ) -> None:
         self._checkpoint_id = checkpoint_id
         self._header = header
         self._new_bytes = new_bytes
         self._tags = tags
-        self.material: Final = material
+        self.content: Final = content
 
     @property
     def info(self) -> CheckpointInfo:
@@ -198,7 +198,7 @@ class Checkpoint(CheckpointInfo):
             self._codec.types.declare(key.type, f"state key {key.name!r}")
             scope_name, key = scope_name or key.scope_name, key.name
         scope = Scope(None, scope_name or DEFAULT_SHARED_SCOPE)
-        ref = (await self.material.full(self._checkpoint_id)).state.get(scope, {}).get(key)
+        ref = (await self.content.full(self._checkpoint_id)).state.get(scope, {}).get(key)
         if ref is None:
             return default
         value = self._restored(ref)
@@ -210,20 +210,20 @@ class Checkpoint(CheckpointInfo):
 
     @property
     def _codec(self) -> Codec:
-        return self.material.encoder.codec
+        return self.content.encoder.codec
 
     @property
     def _manifest(self) -> Manifest:
-        return self.material.manifest(self._checkpoint_id)
+        return self.content.manifest(self._checkpoint_id)
 
     def _restored(self, ref: Ref) -> Value:
-        return restored(ref, self.material.encoder, self.material.source(self._checkpoint_id))
+        return restored(ref, self.content.encoder, self.content.source(self._checkpoint_id))
 
     def _scope(self, scope: Scope, what: str) -> StateView:
         return StateView(self._manifest.state.get(scope, {}), self._read, what)
 
     def _read(self, ref: Ref, place: str) -> Any:
-        values = self.material.values
+        values = self.content.values
         if values is None:
             raise not_loaded(place, ref, self.checkpoint_id)
         value = self._restored(ref)
@@ -278,6 +278,6 @@ async def read_shown_blobs(changes: Iterable[Changes], source: BlobSource) -> Re
         ref
         for part in changes
         for place, ref in placed_in(part)
-        if not isinstance(place, OfRun) or place.kind not in _UNSEEN
+        if not isinstance(place, RunPlace) or place.kind not in _UNSEEN
     )
     return ReadBlobs(await source.read(wanted) if wanted else {})

@@ -152,7 +152,7 @@ async def tag_checkpoint(
     return await store.tag(run_id, carrier, given.tags(), taken.tags())
 
 
-class Departure(NamedTuple):
+class RemovalPlan(NamedTuple):
     """The changes of stored records by which checkpoints are removed."""
 
     seqs: tuple[int, ...]
@@ -160,7 +160,7 @@ class Departure(NamedTuple):
     tags: tuple[Retag, ...]
 
     @classmethod
-    def of(cls, records: Iterable[Record], gone: Container[CheckpointId]) -> Departure:
+    def of(cls, records: Iterable[Record], gone: Container[CheckpointId]) -> RemovalPlan:
         """Plan the removal of checkpoints that ``records`` carry."""
         seqs: list[int] = []
         tags: list[Retag] = []

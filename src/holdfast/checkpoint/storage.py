@@ -46,7 +46,7 @@ from holdfast.checkpoint.store import Depth, Head, RunQuery, Store
 from holdfast.checkpoint.values import Encoder
 from holdfast.checkpoint.write.log import RunLog
 from holdfast.checkpoint.write.prune_schedule import PruneSchedule
-from holdfast.checkpoint.write.records import Outside, RecordMaker
+from holdfast.checkpoint.write.records import ClockAndSalt, RecordMaker
 from holdfast.engine.status import RunStatus
 from holdfast.errors import InvalidArgument, WrongType
 from holdfast.ids import CheckpointId, RunId
@@ -352,18 +352,23 @@ class RunLogs:
         run_id: RunId,
         workflow_name: str,
         encoder: Encoder,
-        outside: Outside,
+        clock_and_salt: ClockAndSalt,
         retention: Retention | None = None,
     ) -> RunLog:
         """Return the log of a run that is not in the storage yet."""
-        now = outside.now()
+        now = clock_and_salt.now()
         head = Head(run_id, workflow_name, run_id, CheckpointId(""), 0, 0, RunStatus.RUNNING, now, now)
         head = self._with_retention(head, retention)
         # No checkpoint is older than its run, also where the clock goes back meanwhile: lists rely on it.
-        return self._open_log(head, encoder, outside, LogStart(Manifest(), Replay(), now - 1))
+        return self._open_log(head, encoder, clock_and_salt, LogStart(Manifest(), Replay(), now - 1))
 
     async def load_log(
-        self, head: Head, encoder: Encoder, outside: Outside, seq: int, retention: Retention | None = None
+        self,
+        head: Head,
+        encoder: Encoder,
+        clock_and_salt: ClockAndSalt,
+        seq: int,
+        retention: Retention | None = None,
     ) -> tuple[RunLog, Loaded, BlobReader]:
         """Return the log of a stored run, and one of its checkpoints to go on from."""
         store, blobs = self._catalog.store, self._catalog.blobs(head.family)
@@ -371,7 +376,7 @@ class RunLogs:
         time = max(head.updated, loaded.header.time)
         head = self._with_retention(head, retention)
         start = LogStart(loaded.manifest, loaded.replay, time, True)
-        return self._open_log(head, encoder, outside, start), loaded, blobs
+        return self._open_log(head, encoder, clock_and_salt, start), loaded, blobs
 
     def forked_log(
         self,
@@ -379,17 +384,17 @@ class RunLogs:
         origin: Head,
         loaded: Loaded,
         encoder: Encoder,
-        outside: Outside,
+        clock_and_salt: ClockAndSalt,
         retention: Retention | None = None,
     ) -> RunLog:
         """Return the log of a new run that begins at a checkpoint of another."""
-        now = outside.now()
+        now = clock_and_salt.now()
         head = Head(
             run_id, origin.workflow_name, origin.family, CheckpointId(""), 0, 0, RunStatus.RUNNING, now, now
         )
         head = self._with_retention(head._replace(retention=origin.retention), retention)
         start = LogStart(loaded.manifest, Replay(), max(loaded.header.time, now - 1))
-        log = self._open_log(head, encoder, outside, start)
+        log = self._open_log(head, encoder, clock_and_salt, start)
         log.stand_on(loaded.checkpoint_id)
         return log
 
@@ -397,14 +402,18 @@ class RunLogs:
         chosen = retention or self.retention
         return head if chosen is None else head._replace(retention=chosen.text())
 
-    def _open_log(self, head: Head, encoder: Encoder, outside: Outside, start: LogStart) -> RunLog:
+    def _open_log(
+        self, head: Head, encoder: Encoder, clock_and_salt: ClockAndSalt, start: LogStart
+    ) -> RunLog:
         async def prune(head: Head) -> int:
             catalog = self._catalog
-            return await prune_run(catalog.store, catalog.blobs(head.family), head, moment(outside.now()))
+            return await prune_run(
+                catalog.store, catalog.blobs(head.family), head, moment(clock_and_salt.now())
+            )
 
         schedule = PruneSchedule(prune, start.prunes)
         parent = head.checkpoint_id or None
-        maker = RecordMaker(outside, start.manifest, start.replay, parent, start.time, schedule)
+        maker = RecordMaker(clock_and_salt, start.manifest, start.replay, parent, start.time, schedule)
         return RunLog(self._catalog.store, encoder, head, maker, schedule)
 
 

@@ -9,14 +9,14 @@ from holdfast.checkpoint.format.changes import Changes, Grow, PutRef, Ref
 from holdfast.engine.state import Scope
 
 
-class OfState(NamedTuple):
+class StatePlace(NamedTuple):
     """A key of a scope."""
 
     scope: Scope
     key: str
 
 
-class OfRun(NamedTuple):
+class RunPlace(NamedTuple):
     """Something else that a run holds."""
 
     kind: str
@@ -24,32 +24,32 @@ class OfRun(NamedTuple):
     key: str | None = None
 
 
-Place: TypeAlias = OfState | OfRun
+Place: TypeAlias = StatePlace | RunPlace
 
 
 def placed_in(changes: Changes) -> Iterable[tuple[Place, Ref]]:
     """The values that changes name, with what each is to the run."""
     for delivered in changes.deliveries or ():
-        yield OfRun("message", delivered.target), delivered.value
+        yield RunPlace("message", delivered.target), delivered.value
         if delivered.request is not None:  # the question that a message answers
             asked = delivered.request
-            yield OfRun("request", asked.executor_id, asked.request_id), asked.data
-    yield from ((OfRun("output", executor_id), ref) for executor_id, ref in changes.outputs)
-    yield from ((OfRun("answer", None, request_id), ref) for request_id, ref in changes.answers)
+            yield RunPlace("request", asked.executor_id, asked.request_id), asked.data
+    yield from ((RunPlace("output", executor_id), ref) for executor_id, ref in changes.outputs)
+    yield from ((RunPlace("answer", None, request_id), ref) for request_id, ref in changes.answers)
     for asked in changes.requests:
-        yield OfRun("request", asked.executor_id, asked.request_id), asked.data
+        yield RunPlace("request", asked.executor_id, asked.request_id), asked.data
     for event in changes.happened:
         if event.event is not None:
-            yield OfRun("event", event.executor_id), event.event
+            yield RunPlace("event", event.executor_id), event.event
     if changes.graph is not None:
-        yield OfRun("graph"), changes.graph
+        yield RunPlace("graph"), changes.graph
     if changes.input is not None:
-        yield OfRun("input"), changes.input
+        yield RunPlace("input"), changes.input
     for key, extended in changes.buffers:
-        to = OfRun("message", f"{key.path}{key.fan_in}")
+        to = RunPlace("message", f"{key.path}{key.fan_in}")
         yield from ((to, ref) for _, refs in extended or () for ref in refs)
     for scope, name, written in changes.writes:
-        place = OfState(scope, name)
+        place = StatePlace(scope, name)
         if isinstance(written, PutRef):
             yield place, written.ref
         elif isinstance(written, Grow):

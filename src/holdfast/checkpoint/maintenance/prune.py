@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from holdfast.checkpoint.derived_starts import Departure, expand, read_records, seq_of_carrier, tag_checkpoint
+from holdfast.checkpoint.derived_starts import (
+    RemovalPlan,
+    expand,
+    read_records,
+    seq_of_carrier,
+    tag_checkpoint,
+)
 from holdfast.checkpoint.format.changes import Changes, digests_of
 from holdfast.checkpoint.format.document import pack_changes
 from holdfast.checkpoint.format.manifest import Manifest
@@ -69,8 +75,8 @@ async def remove_records(
     if not going:
         return Freed()
     names = {record.checkpoint_id for record in going}
-    departure = Departure.of(stored, names)
-    freed = await _bytes_of(store, head.run_id, departure.seqs)
+    plan = RemovalPlan.of(stored, names)
+    freed = await _bytes_of(store, head.run_id, plan.seqs)
     keyframes: list[tuple[int, Keyframe]] = []
     new: list[Blob] = []
     for record in headers:
@@ -83,8 +89,8 @@ async def remove_records(
         if any(record.tags for record in going):
             raise _tagged(head)
         expected = Expected(head.checkpoint_id, head.token)
-        given = tuple(keyframes), tuple(new), departure.tags
-        await _remove_moving(store, Removal(head.run_id, expected, departure.seqs, *given), head)
+        given = tuple(keyframes), tuple(new), plan.tags
+        await _remove_moving(store, Removal(head.run_id, expected, plan.seqs, *given), head)
     return Freed(len(going), 0, freed)
 
 

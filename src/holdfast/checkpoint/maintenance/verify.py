@@ -12,7 +12,7 @@ from holdfast.checkpoint.format import slices
 from holdfast.checkpoint.format.changes import Changes, Part, Ref, sizes_in
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.record import read_header
-from holdfast.checkpoint.format.refs import OfRun, Place, placed_in
+from holdfast.checkpoint.format.refs import Place, RunPlace, placed_in
 from holdfast.checkpoint.journal import done_by, sizes_in_note
 from holdfast.checkpoint.maintenance.problems import LostValue, Problem, VerifyReport
 from holdfast.checkpoint.progress import Progress, Steps
@@ -250,7 +250,7 @@ class RunCheck:
                     _Finding(f"the note {note.key} in its journal cannot be read: {error.__cause__!r}")
                 )
             else:
-                await self._check_named([(OfRun("journal", *done_by(note)), sizes)], problems)
+                await self._check_named([(RunPlace("journal", *done_by(note)), sizes)], problems)
         for problem in problems:
             self.add_problem(self._head.checkpoint_id, problem.what, self._head.seq, problem.value)
 
@@ -404,7 +404,7 @@ def _sizes(manifest: Manifest) -> dict[object, object]:
 
 def _lost_value(place: Place, digest: Digest) -> LostValue:
     """Describe the value at a place that is lost with a blob."""
-    if isinstance(place, OfRun):
+    if isinstance(place, RunPlace):
         return LostValue(place.kind, digest.hex(), place.executor_id, None, place.key)  # type: ignore[arg-type]
     scope, key = place
     if scope.owner is not None:

@@ -7,7 +7,7 @@ from datetime import datetime
 from heapq import merge
 from typing import NamedTuple
 
-from holdfast.checkpoint.checkpoint import Checkpoint, ReadBlobs, WithValues, read_shown_blobs
+from holdfast.checkpoint.checkpoint import Checkpoint, LoadedContent, ReadBlobs, read_shown_blobs
 from holdfast.checkpoint.checkpoint_info import CheckpointInfo, microseconds, moment
 from holdfast.checkpoint.derived_starts import find_checkpoint, read_records
 from holdfast.checkpoint.format.changes import Changes
@@ -233,7 +233,7 @@ class CheckpointBrowser:
         loaded = await load(store, blobs, head, seq, Depth.ALL)
         read = await read_shown_blobs([loaded.manifest.as_changes()], blobs)
         encoder = self._catalog.encoder(self._catalog.codec_for(head.workflow_name))
-        info, values_of = loaded.info, WithValues(loaded.manifest, encoder, read)
+        info, values_of = loaded.info, LoadedContent(loaded.manifest, encoder, read)
         return Checkpoint(info.checkpoint_id, loaded.header, info.new_bytes, info.tags, values_of)
 
     async def draw_tree(self, head: Head, ascii: bool) -> str:

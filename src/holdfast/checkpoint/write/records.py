@@ -23,7 +23,7 @@ from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId, Digest
 
 
-class Outside(NamedTuple):
+class ClockAndSalt(NamedTuple):
     """The sources of time, in microseconds, and of random salt."""
 
     now: Callable[[], int]
@@ -53,14 +53,14 @@ class RecordMaker:
 
     def __init__(
         self,
-        outside: Outside,
+        clock_and_salt: ClockAndSalt,
         manifest: Manifest,
         replay: Replay,
         parent: CheckpointId | None,
         time: int,
         schedule: PruneSchedule | None,
     ) -> None:
-        self._outside = outside
+        self._clock_and_salt = clock_and_salt
         self.manifest = manifest
         """All that the run holds at the newest record."""
         self._replay = replay
@@ -73,7 +73,7 @@ class RecordMaker:
 
     def tick(self) -> int:
         """Return the time, or one microsecond after the last time that was returned if that is later."""
-        self.time = max(self._outside.now(), self.time + 1)
+        self.time = max(self._clock_and_salt.now(), self.time + 1)
         return self.time
 
     def make(
@@ -114,7 +114,7 @@ class RecordMaker:
         if framer is not None:
             self._replay = Replay(seq)
         standing = len(deliveries), len(manifest.requests), self._replay.first
-        parent, salt = bytes.fromhex(self.parent), self._outside.salt()
+        parent, salt = bytes.fromhex(self.parent), self._clock_and_salt.salt()
         header = self._template.pack(seq, superstep, parent, time, standing, salt)
         record = self._make_record(head, seq, header, parts, framer)
         ended = CheckpointInfo(record.checkpoint_id, header, record.new_bytes)
@@ -160,7 +160,7 @@ class RecordMaker:
                 len(manifest.deliveries),
                 len(manifest.requests),
                 self._replay.first,
-                self._outside.salt(),
+                self._clock_and_salt.salt(),
                 entry.goes_on,
             )
         )

@@ -19,7 +19,7 @@ from holdfast.checkpoint.values import Encoder
 from holdfast.checkpoint.write.bundles import unbundled
 from holdfast.checkpoint.write.entry import Entry
 from holdfast.checkpoint.write.log import RunLog
-from holdfast.checkpoint.write.records import Outside
+from holdfast.checkpoint.write.records import ClockAndSalt
 from holdfast.engine.persistent import Layered
 from holdfast.engine.router import release_complete
 from holdfast.engine.snapshot import BufferKey, Snapshot, status_at_rest
@@ -52,19 +52,21 @@ class RunLoader:
         self._config = workflow.config
         self._catalog, self._logs = storage.catalog, storage.run_logs
         self._encoder = encoder
-        self._outside = Outside(workflow.environment.microseconds(), workflow.environment.salt)
+        self._clock_and_salt = ClockAndSalt(workflow.environment.microseconds(), workflow.environment.salt)
 
     # Recorders.
 
     def record_new(self, run_id: RunId, first: Sequence[Entry]) -> Recorder:
         """Return the recorder of a run that is not in the storage yet; ``first`` are its first checkpoints."""
-        log = self._logs.new_log(run_id, self._name, self._encoder, self._outside, self._config.retention)
+        log = self._logs.new_log(
+            run_id, self._name, self._encoder, self._clock_and_salt, self._config.retention
+        )
         return self._recorder(log, first)
 
     def record_fork(self, run_id: RunId, head: Head, loaded: Loaded, first: Sequence[Entry]) -> Recorder:
         """Return the recorder of a new run that begins at a checkpoint of another one."""
         retention = self._config.retention
-        log = self._logs.forked_log(run_id, head, loaded, self._encoder, self._outside, retention)
+        log = self._logs.forked_log(run_id, head, loaded, self._encoder, self._clock_and_salt, retention)
         return self._recorder(log, first)
 
     def _recorder(
@@ -155,7 +157,9 @@ class RunLoader:
 
     async def load(self, head: Head, seq: int) -> tuple[RunLog, Loaded, BlobReader]:
         """Return the log of a run and one of its checkpoints."""
-        return await self._logs.load_log(head, self._encoder, self._outside, seq, self._config.retention)
+        return await self._logs.load_log(
+            head, self._encoder, self._clock_and_salt, seq, self._config.retention
+        )
 
     async def _began(self, head: Head, info: CheckpointInfo, now: Renames | None) -> Beginning | None:
         """Return where the superstep to come began, before others went on with it, with other graphs."""
