@@ -19,6 +19,7 @@ from tests.support.parts import (
     BufferKey,
     Chain,
     Changes,
+    CheckpointDraft,
     CheckpointId,
     ClockAndSalt,
     Commit,
@@ -29,7 +30,6 @@ from tests.support.parts import (
     Digest,
     DropRef,
     Encoder,
-    Entry,
     ExecutorId,
     Expiry,
     Grow,
@@ -465,11 +465,11 @@ class Made(NamedTuple):
     happened: list[tuple[ExecutorId | None, Any]]
 
 
-def _with_start(entry: Entry) -> tuple[Entry, ...]:
+def _with_start(entry: CheckpointDraft) -> tuple[CheckpointDraft, ...]:
     """The checkpoints that an entry makes: it, and the start of the next superstep if that follows at once."""
     if not entry.goes_on:
         return (entry,)
-    return entry, Entry(Phase.START, entry.superstep + 1, Cause.SUPERSTEP, RunStatus.RUNNING)
+    return entry, CheckpointDraft(Phase.START, entry.superstep + 1, Cause.SUPERSTEP, RunStatus.RUNNING)
 
 
 class Writing:
@@ -501,12 +501,12 @@ class Writing:
         self.log = self.storage.run_logs.new_log(
             RunId("run"), "Written", self.encoder, self._clock_and_salt()
         )
-        given = Entry(
+        given = CheckpointDraft(
             Phase.START, 1, Cause.INPUT, RunStatus.RUNNING, given=self.snapshot, fingerprint="ab" * 16
         )
         await self.append([given], [self.snapshot])
 
-    async def append(self, entries: Sequence[Entry], snapshots: Sequence[Snapshot]) -> None:
+    async def append(self, entries: Sequence[CheckpointDraft], snapshots: Sequence[Snapshot]) -> None:
         before = set(self.log._manifest.digests)
         infos = await self.log.append(entries)
         stored = [blob.digest for blob in self.store.commits[-1].blobs]
@@ -549,7 +549,7 @@ class Writing:
         if self._late is None:
             return
         after, (before, happened), self._late = self.snapshot, self._late, None
-        end = Entry(
+        end = CheckpointDraft(
             Phase.END,
             after.superstep,
             Cause.SUPERSTEP,
@@ -623,7 +623,7 @@ class Writing:
         ordered = {known: given[known] for known in pending if known in given}
         after = deliver_answers(self.snapshot, ordered)
         superstep = after.superstep + 1
-        entry = Entry(
+        entry = CheckpointDraft(
             Phase.START, superstep, Cause.RESPONSE, RunStatus.RUNNING, responses=ordered, since_input=0
         )
         await self.append([entry], [after])
@@ -644,7 +644,7 @@ class Writing:
         self.snapshot = snapshot
         if target is not self.made[-1]:
             self.log.stand_on(loaded.checkpoint_id)
-            back = Entry(
+            back = CheckpointDraft(
                 header.phase,
                 header.superstep,
                 Cause.RESTORE,

@@ -51,7 +51,7 @@ from holdfast.checkpoint.transfer.export_file import MARK, ExportReader, ExportW
 from holdfast.checkpoint.transfer.export_frames import FrameKind
 from holdfast.checkpoint.values import BlobSource, Encoder, restored
 from holdfast.checkpoint.write.bundles import unbundled
-from holdfast.checkpoint.write.entry import Entry
+from holdfast.checkpoint.write.checkpoint_draft import CheckpointDraft
 from holdfast.checkpoint.write.log import NoteDraft, RunLog
 from holdfast.checkpoint.write.records import ClockAndSalt
 from holdfast.engine.copies import differs, is_immutable

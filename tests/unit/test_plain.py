@@ -15,12 +15,12 @@ from holdfast.engine import state
 from tests.support.parts import (
     BufferKey,
     Chain,
+    CheckpointDraft,
     Delivered,
     Delivery,
     Delta,
     Digest,
     Encoder,
-    Entry,
     ExecutorId,
     Manifest,
     Output,
@@ -95,7 +95,7 @@ def before() -> Manifest:
 @given(deltas())
 def test_the_same_bytes_and_the_same_manifest(delta: Delta) -> None:
     by_parts, at_once = before(), before()
-    entry = Entry(Phase.END, 1, Cause.SUPERSTEP, RunStatus.RUNNING, Snapshot(), anew(delta))
+    entry = CheckpointDraft(Phase.END, 1, Cause.SUPERSTEP, RunStatus.RUNNING, Snapshot(), anew(delta))
     packer = Packer(by_parts, ENCODER)
     changes = packer.changes(entry)
     by_parts.fold(changes, True)

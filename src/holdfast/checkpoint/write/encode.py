@@ -25,7 +25,7 @@ from holdfast.checkpoint.format.record import digest_of
 from holdfast.checkpoint.format.stored_form import stored_form
 from holdfast.checkpoint.threads import packing_threads
 from holdfast.checkpoint.values import INLINE, Encoded, Encoder, PiecedValue
-from holdfast.checkpoint.write.entry import Entry
+from holdfast.checkpoint.write.checkpoint_draft import CheckpointDraft
 from holdfast.engine import state
 from holdfast.engine.message import Delivery, Request
 from holdfast.engine.snapshot import Buffer, BufferKey, Delta, Snapshot
@@ -184,7 +184,7 @@ class Packer(ValueNamer):
         self._encoder = encoder
         self._growths: dict[state.Place, tuple[Value, Grow]] = {}
 
-    def grew_by_little(self, entry: Entry, value: Value, little: int) -> bool:
+    def grew_by_little(self, entry: CheckpointDraft, value: Value, little: int) -> bool:
         """Return True if a text that an entry brings is the one that was there, with at most so much behind it.
 
         Then nothing else of it is encoded. Telling takes one comparison, which lets no other thread run anyway.
@@ -204,7 +204,7 @@ class Packer(ValueNamer):
                 return growth is not None
         return False
 
-    def changes(self, entry: Entry) -> Changes:
+    def changes(self, entry: CheckpointDraft) -> Changes:
         """Return the changes of an entry."""
         if entry.delta is not None:
             assert entry.before is not None
@@ -264,7 +264,7 @@ class Packer(ValueNamer):
             rounds=list(rounds.items()) if rounds else (),
         )
 
-    def _happened(self, entry: Entry) -> Sequence[Happened]:
+    def _happened(self, entry: CheckpointDraft) -> Sequence[Happened]:
         if not entry.happened:
             return ()
         return [
@@ -356,7 +356,7 @@ Packed: TypeAlias = tuple[Packer, Sequence[Changes]]
 _HEAVY = 64 * 1024
 
 
-async def pack_entries(entries: Sequence[Entry], packer: Callable[[], Packer]) -> Packed:
+async def pack_entries(entries: Sequence[CheckpointDraft], packer: Callable[[], Packer]) -> Packed:
     """Return the changes of checkpoints; each try takes a new packer."""
     at_once = _at_once(entries, packer())
     if at_once is not None:
@@ -365,11 +365,11 @@ async def pack_entries(entries: Sequence[Entry], packer: Callable[[], Packer]) -
     return await pack_in_time(lambda: _by(packer(), entries), values)
 
 
-def _by(packer: Packer, entries: Sequence[Entry]) -> Packed:
+def _by(packer: Packer, entries: Sequence[CheckpointDraft]) -> Packed:
     return packer, [packer.changes(entry) for entry in entries]
 
 
-def _at_once(entries: Sequence[Entry], packer: Packer) -> Packed | None:
+def _at_once(entries: Sequence[CheckpointDraft], packer: Packer) -> Packed | None:
     """Return None if that takes a while, or something is not at hand."""
     for entry in entries:
         for value in entry.values():

@@ -22,8 +22,8 @@ from holdfast.checkpoint.store import (
 from holdfast.checkpoint.values import Encoder
 from holdfast.checkpoint.write._fast import pack_plain
 from holdfast.checkpoint.write.bundles import bundle_notes
+from holdfast.checkpoint.write.checkpoint_draft import CheckpointDraft
 from holdfast.checkpoint.write.encode import Packer, ValueNamer, pack_entries, pack_in_time
-from holdfast.checkpoint.write.entry import Entry
 from holdfast.checkpoint.write.prune_schedule import PruneSchedule
 from holdfast.checkpoint.write.records import MadeRecords, RecordMaker
 from holdfast.engine._fast import make_tuple
@@ -115,7 +115,7 @@ class RunLog:
         self._needs = tuple(self._manifest.digests)
 
     async def append(
-        self, entries: Sequence[Entry], taken: Sequence[str] = (), drafts: Sequence[NoteDraft] = ()
+        self, entries: Sequence[CheckpointDraft], taken: Sequence[str] = (), drafts: Sequence[NoteDraft] = ()
     ) -> Sequence[CheckpointInfo]:
         """Make checkpoints durable, all or none; then they are what the run stands on.
 
@@ -127,7 +127,7 @@ class RunLog:
         return prepared.made
 
     async def prepare(
-        self, entries: Sequence[Entry], taken: Sequence[str] = (), drafts: Sequence[NoteDraft] = ()
+        self, entries: Sequence[CheckpointDraft], taken: Sequence[str] = (), drafts: Sequence[NoteDraft] = ()
     ) -> Prepared:
         """Give checkpoints their ids; nothing else may be written before they are committed."""
         prepared = None if drafts else self._prepare_plain_entry(entries, taken)
@@ -136,7 +136,9 @@ class RunLog:
             prepared = self._prepare_entries(packer, changes, entries, taken, drafts)
         return prepared
 
-    def _prepare_plain_entry(self, entries: Sequence[Entry], taken: Sequence[str]) -> Prepared | None:
+    def _prepare_plain_entry(
+        self, entries: Sequence[CheckpointDraft], taken: Sequence[str]
+    ) -> Prepared | None:
         end = entries[0]
         if not end.goes_on or len(entries) > 1 or end.delta is None:
             return None
@@ -158,7 +160,7 @@ class RunLog:
         self,
         packer: Packer,
         changes: Sequence[Changes],
-        entries: Sequence[Entry],
+        entries: Sequence[CheckpointDraft],
         taken: Sequence[str],
         drafts: Sequence[NoteDraft] = (),
     ) -> Prepared:

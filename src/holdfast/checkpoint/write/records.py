@@ -15,8 +15,8 @@ from holdfast.checkpoint.format.replay import Replay
 from holdfast.checkpoint.format.stored_form import ELSEWHERE, LARGEST_PART, stored_form
 from holdfast.checkpoint.store import Head, Keyframe, Record
 from holdfast.checkpoint.write._fast import HeaderTemplate, PlainChanges
+from holdfast.checkpoint.write.checkpoint_draft import CheckpointDraft
 from holdfast.checkpoint.write.encode import ValueNamer
-from holdfast.checkpoint.write.entry import Entry
 from holdfast.checkpoint.write.prune_schedule import PruneSchedule
 from holdfast.engine._fast import make_tuple
 from holdfast.engine.status import RunStatus
@@ -77,7 +77,7 @@ class RecordMaker:
         return self.time
 
     def make(
-        self, head: Head, entries: Sequence[Entry], changes: Sequence[Changes], namer: ValueNamer
+        self, head: Head, entries: Sequence[CheckpointDraft], changes: Sequence[Changes], namer: ValueNamer
     ) -> MadeRecords:
         """Make records for checkpoints that follow those of ``head``, all at about one time."""
         records: list[Record] = []
@@ -144,7 +144,7 @@ class RecordMaker:
             Record, (checkpoint_id, head.run_id, seq, header, changes, values, size, keyframe, (), True)
         )
 
-    def _pack_header(self, head: Head, entry: Entry, seq: int) -> bytes:
+    def _pack_header(self, head: Head, entry: CheckpointDraft, seq: int) -> bytes:
         manifest = self.manifest
         return pack_header(
             Header(
@@ -170,7 +170,7 @@ class RecordMaker:
         self.manifest.happened = []
         return _NOTHING
 
-    def _fold(self, entry: Entry, changed: Changes, seq: int, namer: ValueNamer) -> _Parts:
+    def _fold(self, entry: CheckpointDraft, changed: Changes, seq: int, namer: ValueNamer) -> _Parts:
         """Fold the changes of a checkpoint into the manifest; return them as they are stored."""
         fold_record(self.manifest, changed, entry.phase, entry.cause, seq, self.time)
         return self._store(*pack_changes(changed), namer)

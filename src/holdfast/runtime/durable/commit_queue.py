@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from holdfast.checkpoint.checkpoint_info import CheckpointInfo
-from holdfast.checkpoint.write.entry import Entry
+from holdfast.checkpoint.write.checkpoint_draft import CheckpointDraft
 from holdfast.checkpoint.write.log import RunLog
 from holdfast.errors import HeadMoved, RunTaken
 from holdfast.runtime._async import run_uncancelled
@@ -120,7 +120,10 @@ class CommitQueue:
                     ended.set_result(None)
 
     async def run_in_background(
-        self, entries: Sequence[Entry], taken: Sequence[str], done: Callable[[Sequence[CheckpointInfo]], None]
+        self,
+        entries: Sequence[CheckpointDraft],
+        taken: Sequence[str],
+        done: Callable[[Sequence[CheckpointInfo]], None],
     ) -> Sequence[CheckpointInfo]:
         """Give checkpoints their ids and commit them while the caller goes on; call ``done`` when they are durable."""
         await self.settle()
@@ -136,7 +139,7 @@ class CommitQueue:
 
     async def _commit_behind(
         self,
-        entries: Sequence[Entry],
+        entries: Sequence[CheckpointDraft],
         taken: Sequence[str],
         done: Callable[[Sequence[CheckpointInfo]], None],
         ready: asyncio.Future[Sequence[CheckpointInfo]],

@@ -12,7 +12,7 @@ from holdfast.checkpoint.checkpoint_info import Cause, CheckpointInfo, Phase
 from holdfast.checkpoint.journal import Contents, Journaled, MergeFor, Told, result_draft, turn_draft
 from holdfast.checkpoint.ownership import Claim
 from holdfast.checkpoint.store import Head, Store
-from holdfast.checkpoint.write.entry import Entry
+from holdfast.checkpoint.write.checkpoint_draft import CheckpointDraft
 from holdfast.checkpoint.write.log import NoteDraft, RunLog
 from holdfast.engine.durability import Durability
 from holdfast.engine.message import Expiry
@@ -82,7 +82,7 @@ class Recorder:
         log: RunLog,
         merge_for: MergeFor,
         durability: Durability,
-        first: Sequence[Entry] = (),
+        first: Sequence[CheckpointDraft] = (),
         resumption: Resumption | None = None,
     ) -> None:
         head, began = (None, None) if resumption is None else (resumption.head, resumption.began)
@@ -408,13 +408,13 @@ class Recorder:
         delta: Delta,
         happened: Sequence[Told],
         goes_on: bool,
-    ) -> Entry:
+    ) -> CheckpointDraft:
         since_input = after.since_input if after.since_input != self._log.since_input + 1 else None
         end = Phase.END, after.superstep, Cause.SUPERSTEP, status
-        return Entry(*end, before, delta, since_input, happened, goes_on)
+        return CheckpointDraft(*end, before, delta, since_input, happened, goes_on)
 
     async def _append(
-        self, entries: Sequence[Entry], drafts: Sequence[NoteDraft] = (), taken: Sequence[str] = ()
+        self, entries: Sequence[CheckpointDraft], drafts: Sequence[NoteDraft] = (), taken: Sequence[str] = ()
     ) -> Sequence[CheckpointInfo]:
         """Commit checkpoints, and what was put off with them."""
         if self._trail.uncommitted is not None:
@@ -428,7 +428,7 @@ class Recorder:
         return made
 
     async def _append_with_uncommitted(
-        self, entries: Sequence[Entry], drafts: Sequence[NoteDraft], taken: Sequence[str]
+        self, entries: Sequence[CheckpointDraft], drafts: Sequence[NoteDraft], taken: Sequence[str]
     ) -> Sequence[CheckpointInfo]:
         made = await self._append_or_fail(entries, drafts, taken)
         self._trail.stand_on(made)
@@ -436,7 +436,7 @@ class Recorder:
         return made
 
     async def _append_or_fail(
-        self, entries: Sequence[Entry], drafts: Sequence[NoteDraft], taken: Sequence[str] = ()
+        self, entries: Sequence[CheckpointDraft], drafts: Sequence[NoteDraft], taken: Sequence[str] = ()
     ) -> Sequence[CheckpointInfo]:
         """Append to the log, in a commit that is under way; no other commit can follow if it fails."""
         try:
@@ -546,14 +546,14 @@ def _beginning(made: Sequence[CheckpointInfo]) -> Beginning | None:
     return None
 
 
-def _answers(snapshot: Snapshot, responses: Mapping[RequestId, Value]) -> Entry:
+def _answers(snapshot: Snapshot, responses: Mapping[RequestId, Value]) -> CheckpointDraft:
     # In the order in which they are delivered: that of the requests, of which there may be many more.
     ordered = (
         responses
         if len(responses) == 1
         else {known: responses[known] for known in snapshot.requests if known in responses}
     )
-    return Entry(
+    return CheckpointDraft(
         Phase.START,
         snapshot.superstep + 1,
         Cause.RESPONSE,

@@ -17,7 +17,7 @@ from holdfast.checkpoint.storage import CheckpointStorage
 from holdfast.checkpoint.store import Head
 from holdfast.checkpoint.values import Encoder
 from holdfast.checkpoint.write.bundles import unbundled
-from holdfast.checkpoint.write.entry import Entry
+from holdfast.checkpoint.write.checkpoint_draft import CheckpointDraft
 from holdfast.checkpoint.write.log import RunLog
 from holdfast.checkpoint.write.records import ClockAndSalt
 from holdfast.engine.persistent import Layered
@@ -56,21 +56,23 @@ class RunLoader:
 
     # Recorders.
 
-    def record_new(self, run_id: RunId, first: Sequence[Entry]) -> Recorder:
+    def record_new(self, run_id: RunId, first: Sequence[CheckpointDraft]) -> Recorder:
         """Return the recorder of a run that is not in the storage yet; ``first`` are its first checkpoints."""
         log = self._logs.new_log(
             run_id, self._name, self._encoder, self._clock_and_salt, self._config.retention
         )
         return self._recorder(log, first)
 
-    def record_fork(self, run_id: RunId, head: Head, loaded: Loaded, first: Sequence[Entry]) -> Recorder:
+    def record_fork(
+        self, run_id: RunId, head: Head, loaded: Loaded, first: Sequence[CheckpointDraft]
+    ) -> Recorder:
         """Return the recorder of a new run that begins at a checkpoint of another one."""
         retention = self._config.retention
         log = self._logs.forked_log(run_id, head, loaded, self._encoder, self._clock_and_salt, retention)
         return self._recorder(log, first)
 
     def _recorder(
-        self, log: RunLog, first: Sequence[Entry], resumption: Resumption | None = None
+        self, log: RunLog, first: Sequence[CheckpointDraft], resumption: Resumption | None = None
     ) -> Recorder:
         return Recorder(log, self._merge_for, self._config.durability, first, resumption)
 
@@ -102,7 +104,7 @@ class RunLoader:
         if not again and seq != head.seq and await self._follows_at_once(head, loaded):
             log, loaded, blobs = await self.load(head, head.seq)
         snapshot, new = await self.restore_snapshot(loaded, blobs, allow_graph_change)
-        first: list[Entry] = []
+        first: list[CheckpointDraft] = []
         back = again or loaded.checkpoint_id != head.checkpoint_id
         if back or (new.changed and not is_finished(loaded.manifest)):
             log.stand_on(loaded.checkpoint_id)
@@ -125,13 +127,13 @@ class RunLoader:
 
     def repeat_checkpoint(
         self, cause: Cause, loaded: Loaded, snapshot: Snapshot, new: NewGraph
-    ) -> tuple[list[Entry], Snapshot]:
+    ) -> tuple[list[CheckpointDraft], Snapshot]:
         """Return the entries for a run at an old checkpoint: restored, with another graph, or as a fork.
 
         With another graph a fan-in may have lost the source for which it waited: then it delivers.
         """
         header = loaded.header
-        again = Entry(
+        again = CheckpointDraft(
             header.phase,
             header.superstep,
             cause,
@@ -147,12 +149,16 @@ class RunLoader:
         released = release_complete(self._graph, snapshot) if new.changed else None
         if released is not None:
             after, delta = released
-            given = Entry(header.phase, header.superstep, Cause.EDIT, RunStatus.RUNNING, snapshot, delta, 0)
+            given = CheckpointDraft(
+                header.phase, header.superstep, Cause.EDIT, RunStatus.RUNNING, snapshot, delta, 0
+            )
             entries, snapshot = [again, given], after
         if not snapshot.deliveries:
             entries[-1] = entries[-1]._replace(status=status_at_rest(snapshot))
         elif header.phase is Phase.END:
-            entries.append(Entry(Phase.START, header.superstep + 1, Cause.SUPERSTEP, RunStatus.RUNNING))
+            entries.append(
+                CheckpointDraft(Phase.START, header.superstep + 1, Cause.SUPERSTEP, RunStatus.RUNNING)
+            )
         return entries, snapshot
 
     async def load(self, head: Head, seq: int) -> tuple[RunLog, Loaded, BlobReader]:

@@ -23,7 +23,7 @@ from holdfast.checkpoint.read.reread import steadily
 from holdfast.checkpoint.storage import CheckpointStorage
 from holdfast.checkpoint.store import Commit, Expected, Head, Store
 from holdfast.checkpoint.values import restored
-from holdfast.checkpoint.write.entry import Entry
+from holdfast.checkpoint.write.checkpoint_draft import CheckpointDraft
 from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.state import Place, Put, Scope, write
 from holdfast.engine.status import RunStatus
@@ -65,7 +65,7 @@ class StoredRuns:
     def new_run(self, message: Any, run_id: RunId) -> Run:
         """Return a run with this input; its first checkpoint is made when it is opened."""
         snapshot = self._begin(message)
-        given = Entry(
+        given = CheckpointDraft(
             Phase.START,
             1,
             Cause.INPUT,
@@ -226,7 +226,7 @@ class StoredRuns:
         if edits:
             writes = {_place(key): Put(self._edited(key, value)) for key, value in edits.items()}
             snapshot = snapshot._replace(state=write(snapshot.state, writes))
-            edit = Entry(
+            edit = CheckpointDraft(
                 first[0].phase, first[0].superstep, Cause.EDIT, first[0].status, since_input=0, edits=writes
             )
             first[1:1] = [edit]

@@ -14,7 +14,7 @@ from holdfast.engine.value import Value
 from holdfast.ids import ExecutorId, RequestId
 
 
-class Entry(NamedTuple):
+class CheckpointDraft(NamedTuple):
     """A checkpoint that is to be made: the position of the run, and its changes since the one before.
 
     ``delta`` changed it at the end of a superstep (then ``before`` is the snapshot before that), ``responses`` came
