@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.ids import ExecutorId
@@ -12,6 +13,20 @@ Condition: TypeAlias = Callable[[Any], object]
 
 Selection: TypeAlias = Callable[[Any, list[str]], Sequence[str]]
 """Picks target ids for a message from all target ids of the edge."""
+
+
+class EdgeKind(StrEnum):
+    """The names of the kinds of edges in descriptions of graphs, which are stored: a name never changes.
+
+    >>> EdgeKind("fan-in") is EdgeKind.FAN_IN
+    True
+    """
+
+    DIRECT = "direct"
+    FAN_OUT = "fan-out"
+    FAN_IN = "fan-in"
+    SWITCH = "switch"
+    MULTI_SELECTION = "multi-selection"
 
 
 class Direct(NamedTuple):
@@ -98,6 +113,10 @@ class MultiSelection(NamedTuple):
         return (self.source,)
 
 
+# A new kind of edge is: a class and an EdgeKind in this module, and its name in _NAMES below; a method of
+# WorkflowBuilder (builder.py); its checks (validate.py), and Graph where that looks at kinds (graph.py); its route
+# (engine/router.py); its form as data (describe/description.py), back from that (describe/parser.py), and in words
+# (describe/edge_difference.py); its arrows (describe/viz.py). docs/reference: edges.md, format.md, glossary.md.
 Edge: TypeAlias = Direct | FanOut | FanIn | Switch | MultiSelection
 
 
@@ -112,13 +131,13 @@ def describe_edge(edge: Edge) -> str:
     sources = ", ".join(repr(str(source)) for source in edge.sources)
     targets = ", ".join(repr(str(target)) for target in edge.targets)
     label = f" [{edge.label}]" if isinstance(edge, Direct) and edge.label else ""
-    return f"{_KIND[type(edge)]} {sources} -> {targets}{label}"
+    return f"{_NAMES[type(edge)]} {sources} -> {targets}{label}"
 
 
-_KIND = {
+_NAMES = {
     Direct: "edge",
-    FanOut: "fan-out",
-    FanIn: "fan-in",
-    Switch: "switch",
-    MultiSelection: "multi-selection",
+    FanOut: EdgeKind.FAN_OUT,
+    FanIn: EdgeKind.FAN_IN,
+    Switch: EdgeKind.SWITCH,
+    MultiSelection: EdgeKind.MULTI_SELECTION,
 }

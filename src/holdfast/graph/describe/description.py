@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from holdfast.graph.edge import Direct, Edge, FanIn, FanOut, MultiSelection, Switch
+from holdfast.graph.edge import Direct, Edge, EdgeKind, FanIn, FanOut, MultiSelection, Switch
 from holdfast.graph.typing.types import TypeForm, stored_type_name, type_name
 
 if TYPE_CHECKING:
@@ -112,13 +112,13 @@ def _executor(spec: ExecutorSpec, name: Callable[[TypeForm], str]) -> dict[str, 
 def _edge(edge: Edge) -> list[Any]:
     match edge:
         case Direct():
-            return ["direct", edge.source, edge.target, edge.condition is not None, edge.label]
+            return [EdgeKind.DIRECT.value, edge.source, edge.target, edge.condition is not None, edge.label]
         case FanOut():
-            return ["fan-out", edge.source, list(edge.targets)]
+            return [EdgeKind.FAN_OUT.value, edge.source, list(edge.targets)]
         case FanIn():
-            return ["fan-in", list(edge.sources), edge.target]
+            return [EdgeKind.FAN_IN.value, list(edge.sources), edge.target]
         case Switch():
             cases = [[case.target, case.condition is not None, case.label] for case in edge.cases]
-            return ["switch", edge.source, cases]
+            return [EdgeKind.SWITCH.value, edge.source, cases]
         case MultiSelection():
-            return ["multi-selection", edge.source, list(edge.targets)]
+            return [EdgeKind.MULTI_SELECTION.value, edge.source, list(edge.targets)]

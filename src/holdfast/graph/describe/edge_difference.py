@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from holdfast.graph.describe.parser import DescribedEdge, EdgeTarget
+from holdfast.graph.edge import EdgeKind
 
 T = TypeVar("T")
 Pair = tuple[int, int]
@@ -18,8 +19,8 @@ UNNAMED = "changed in something that this version of Holdfast cannot name"
 def edge_lines(before: Sequence[DescribedEdge], after: Sequence[DescribedEdge]) -> Iterator[str]:
     """Yield a line for each edge that was removed, changed, added or moved to another place in the order.
 
-    >>> a = DescribedEdge("direct", ("a",), (EdgeTarget("b"),))
-    >>> b = DescribedEdge("direct", ("a",), (EdgeTarget("b", label="P0"),))
+    >>> a = DescribedEdge(EdgeKind.DIRECT, ("a",), (EdgeTarget("b"),))
+    >>> b = DescribedEdge(EdgeKind.DIRECT, ("a",), (EdgeTarget("b", label="P0"),))
     >>> list(edge_lines([a], [b])), list(edge_lines([a], []))
     (["edge 'a' -> 'b' is labelled 'P0' now"], ["edge 'a' -> 'b' was removed"])
     """
@@ -36,12 +37,12 @@ def edge_lines(before: Sequence[DescribedEdge], after: Sequence[DescribedEdge]) 
 def text_of(edge: DescribedEdge) -> str:
     """Return the edge as messages name it.
 
-    >>> text_of(DescribedEdge("switch", ("a",), (EdgeTarget("b", True, "P0"), EdgeTarget("c"))))
+    >>> text_of(DescribedEdge(EdgeKind.SWITCH, ("a",), (EdgeTarget("b", True, "P0"), EdgeTarget("c"))))
     "switch 'a' -> 'b' ('P0'), 'c' (default)"
     """
-    if not edge.kind:
+    if edge.kind is None:
         return f"edge {edge.rest}, of a kind that this version of Holdfast does not know,"
-    name = "edge" if edge.kind == "direct" else edge.kind
+    name = "edge" if edge.kind is EdgeKind.DIRECT else edge.kind
     edge_targets = ", ".join(_target_text(edge_target, edge.kind) for edge_target in edge.edge_targets)
     return f"{name} {join_names(edge.sources)} -> {edge_targets}"
 
@@ -51,11 +52,11 @@ def join_names(names: Iterable[str]) -> str:
     return ", ".join(map(repr, names))
 
 
-def _target_text(edge_target: EdgeTarget, kind: str) -> str:
+def _target_text(edge_target: EdgeTarget, kind: EdgeKind) -> str:
     marks = [] if edge_target.label is None else [repr(edge_target.label)]
-    if kind == "direct" and edge_target.conditional:
+    if kind is EdgeKind.DIRECT and edge_target.conditional:
         marks.append("condition")
-    if kind == "switch" and not edge_target.conditional:
+    if kind is EdgeKind.SWITCH and not edge_target.conditional:
         marks.append("default")
     return f"{edge_target.target!r} ({', '.join(marks)})" if marks else repr(edge_target.target)
 
@@ -89,18 +90,18 @@ def _kinship(old: DescribedEdge, new: DescribedEdge) -> int:
     """Return how closely two different edges are related; 0 if they are not."""
     if old.kind != new.kind:
         return 0
-    if old.kind == "fan-in":
+    if old.kind is EdgeKind.FAN_IN:
         shared = len(set(old.sources) & set(new.sources))
         return shared if old.targets == new.targets or old.sources == new.sources else 0
     if old.sources != new.sources:
         return 0
-    if old.kind == "direct":
+    if old.kind is EdgeKind.DIRECT:
         (was,), (edge_target,) = old.edge_targets, new.edge_targets
         return (was.target == edge_target.target) * (
             1 + (was.label == edge_target.label) + (was.conditional == edge_target.conditional)
         )
     shared = len(set(old.targets) & set(new.targets))
-    return shared + (old.kind == "switch")
+    return shared + (old.kind is EdgeKind.SWITCH)
 
 
 def describe_moves(pairs: Sequence[Pair], names: Sequence[str]) -> Iterator[str]:
@@ -138,10 +139,10 @@ def _longest_rise(numbers: Sequence[int]) -> list[int]:
 
 
 def _changes(old: DescribedEdge, new: DescribedEdge) -> Iterator[str]:
-    if old.kind == "switch":
+    if old.kind is EdgeKind.SWITCH:
         yield from _switch_changes(old, new)
         return
-    if old.kind in ("fan-out", "multi-selection"):
+    if old.kind in (EdgeKind.FAN_OUT, EdgeKind.MULTI_SELECTION):
         said = [*_list_changes(old.targets, new.targets, "leads to")]
     else:
         said = [

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeGuard
 
+from holdfast.graph.edge import EdgeKind
 from holdfast.graph.typing.match import show_value
 
 TYPES = ("accepts", "sends", "yields")
 _EXECUTOR_KEYS = frozenset({"id", *TYPES, "answers", "nested"})
 _GRAPH_KEYS = frozenset({"start", "executors", "edges", "workflows"})
+_TO_SEVERAL = (EdgeKind.FAN_OUT, EdgeKind.MULTI_SELECTION)
 _LONGEST = 120
 
 
@@ -29,7 +31,7 @@ class EdgeTarget(NamedTuple):
 class DescribedEdge(NamedTuple):
     """An edge of any kind; one of an unknown kind has none, and only ``rest``."""
 
-    kind: str
+    kind: EdgeKind | None
     sources: tuple[str, ...] = ()
     edge_targets: tuple[EdgeTarget, ...] = ()
     rest: str = ""
@@ -113,16 +115,16 @@ def _answer(said: object) -> tuple[str, str]:
 
 def _edge(said: object) -> DescribedEdge:
     match said:
-        case ["direct", str(source), str(target), *rest]:
-            return DescribedEdge("direct", (source,), (_edge_target([target, *rest]),))
-        case ["fan-out" | "multi-selection" as kind, str(source), targets, *rest] if _is_names(targets):
-            return DescribedEdge(kind, (source,), tuple(map(EdgeTarget, targets)), _rest(rest))
-        case ["fan-in", sources, str(target), *rest] if _is_names(sources):
-            return DescribedEdge("fan-in", tuple(sources), (EdgeTarget(target),), _rest(rest))
-        case ["switch", str(source), cases, *rest] if _is_list(cases):
+        case [EdgeKind.DIRECT, str(source), str(target), *rest]:
+            return DescribedEdge(EdgeKind.DIRECT, (source,), (_edge_target([target, *rest]),))
+        case [str(kind), str(source), targets, *rest] if kind in _TO_SEVERAL and _is_names(targets):
+            return DescribedEdge(EdgeKind(kind), (source,), tuple(map(EdgeTarget, targets)), _rest(rest))
+        case [EdgeKind.FAN_IN, sources, str(target), *rest] if _is_names(sources):
+            return DescribedEdge(EdgeKind.FAN_IN, tuple(sources), (EdgeTarget(target),), _rest(rest))
+        case [EdgeKind.SWITCH, str(source), cases, *rest] if _is_list(cases):
             edge_targets = tuple(_edge_target(case) for case in cases)
-            return DescribedEdge("switch", (source,), edge_targets, _rest(rest))
-    return DescribedEdge("", rest=show_value(said, _LONGEST))
+            return DescribedEdge(EdgeKind.SWITCH, (source,), edge_targets, _rest(rest))
+    return DescribedEdge(None, rest=show_value(said, _LONGEST))
 
 
 def _edge_target(said: object) -> EdgeTarget:
