@@ -28,6 +28,7 @@ BETWEEN_PARTS = {
     "ask_later",
     "begin",
     "driven",
+    "event_feed",
     "go_on",
     "open",
     "rest_if_idle",

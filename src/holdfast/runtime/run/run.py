@@ -18,7 +18,7 @@ from holdfast.runtime.events.event_log import EventLog
 from holdfast.runtime.events.events import PendingRequest, Response
 from holdfast.runtime.run.lifecycle import GRACE_SECONDS, RunLifecycle
 from holdfast.runtime.run.result import RunResult
-from holdfast.runtime.run.stream import RunStream, RunWatch
+from holdfast.runtime.run.stream import EventFeed, RunStream, RunWatch
 from holdfast.runtime.run.wakeup import Waker
 from holdfast.runtime.step.runner import ResumePoint, Runner
 from holdfast.runtime.times import as_time
@@ -144,6 +144,11 @@ class Run:
         """Let the run begin, once; needs a running event loop."""
         if self._lifecycle.task is None and self.status is RunStatus.RUNNING:
             self._lifecycle.move()
+
+    def event_feed(self) -> EventFeed:
+        """Return the feed from which streams take the events of the run."""
+        lifecycle = self._lifecycle
+        return EventFeed(lifecycle.log, self._waker.wait_here, lifecycle.raise_failure)
 
     async def rest_if_idle(self) -> None:
         """Wait until a run rests that begins with nothing to do, so that its status is what the storage says."""

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.runtime.events.event_log import Watcher
+from holdfast.runtime.events.event_log import EventLog, Watcher
 from holdfast.runtime.events.events import WorkflowEvent
 
 if TYPE_CHECKING:
     from holdfast.runtime.run.run import Run
+
+
+class EventFeed(NamedTuple):
+    """Gives a stream the events of its run, and what the run failed with; made by ``Run.event_feed``."""
+
+    log: EventLog
+    wait_here: Callable[[], None]
+    """Wakes a waiting run in this event loop, if the one in which it came to rest is closed."""
+    raise_failure: Callable[[], None]
+    """Raises the error with which the run failed, if it failed."""
 
 
 class RunWatch(AsyncIterator[WorkflowEvent]):
@@ -20,8 +30,9 @@ class RunWatch(AsyncIterator[WorkflowEvent]):
     """
 
     def __init__(self, run: Run) -> None:
-        self._run = run
-        self._watcher = run._lifecycle.log.watch()
+        self._run = run  # a run goes on by itself only as long as someone holds it
+        self._feed = run.event_feed()
+        self._watcher = self._feed.log.watch()
         self._taken: Iterator[WorkflowEvent] = iter(())
         self._over = False
 
@@ -29,12 +40,12 @@ class RunWatch(AsyncIterator[WorkflowEvent]):
         while not self._over:
             for event in self._taken:
                 return event
-            self._run._waker.wait_here()
-            events = await self._run._lifecycle.log.take(self._watcher)
+            self._feed.wait_here()
+            events = await self._feed.log.take(self._watcher)
             self._taken = iter(events)
             if not events:
                 self._over = True
-                self._run._lifecycle.raise_failure()
+                self._feed.raise_failure()
         raise StopAsyncIteration
 
     async def aclose(self) -> None:
@@ -67,7 +78,7 @@ class RunStream(AsyncIterator[WorkflowEvent]):
         """Of a run, or of one that ``opening`` gives when the first event is asked for."""
         self._run = run
         self._opening = opening
-        self._watcher = run._lifecycle.log.watch() if run is not None else None
+        self._watcher = run.event_feed().log.watch() if run is not None else None
         self._events: AsyncGenerator[WorkflowEvent, None] | None = None
 
     @property
@@ -82,7 +93,7 @@ class RunStream(AsyncIterator[WorkflowEvent]):
             assert self._opening is not None
             self._run = await self._opening()
         if self._watcher is None:
-            self._watcher = self._run._lifecycle.log.watch()
+            self._watcher = self._run.event_feed().log.watch()
         return self._run, self._watcher
 
     def __aiter__(self) -> AsyncGenerator[WorkflowEvent, None]:
@@ -119,14 +130,15 @@ async def _held(
 ) -> AsyncGenerator[WorkflowEvent, None]:
     run, watcher = await opened()
     del opened  # it knows the stream, which may know this generator: dropping the one has to drop the other
-    log = run._lifecycle.log
+    feed = run.event_feed()
+    log = feed.log
     log.hold(watcher)
     run.begin()
     try:
         while events := await log.take(watcher):
             for event in events:
                 yield event
-        run._lifecycle.raise_failure()
+        feed.raise_failure()
     finally:
         log.leave(watcher)
         await run.close()
