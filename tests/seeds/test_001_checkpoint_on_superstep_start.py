@@ -396,6 +396,7 @@ async def test_parents_after_going_back(index: int, open_again: OpenStorage) -> 
     assert all(cp.cause == "superstep" for cp in new[1:])
     carried = told(events)
     assert carried == (new if target.phase == "start" else new[1:]), "events carry the new branch"
+    assert (await open_again().verify()).ok
 
 
 async def test_going_back_to_a_branch_that_was_left(open_again: OpenStorage) -> None:

@@ -375,20 +375,6 @@ async def test_a_run_may_begin_with_seq_0(files) -> None:
 # -- reading, also while others write --------------------------------------------------------------
 
 
-async def test_what_others_wrote_is_seen(files, others) -> None:
-    assert await seqs(others) == []
-    for seq in range(1, 20):
-        await (files, others)[seq % 2].commit(step(RUN, seq))
-        for key in ("a", "b"):
-            await (others, files)[seq % 2].commit(stay(RUN, seq, key))
-        for reader in (files, others):
-            assert await reader.head(RUN) == head(RUN, seq)
-            assert await seqs(reader) == list(range(1, seq + 1))
-            assert keys_of(await reader.notes(RUN)) == ["a", "b"]
-            assert await reader.find(checkpoint_id(RUN, seq)) == (RUN, seq)
-            assert await reader.find(checkpoint_id(RUN, seq + 1)) is None
-
-
 async def test_reading_while_others_write(files, directory) -> None:
     writing = asyncio.create_task(write(files, RUN, 100))
     reader = FileStore(directory)

@@ -549,14 +549,6 @@ async def test_closing_waits_for_commits_that_were_begun(files, directory, monke
     assert len(opened(directory).runs(RunQuery())) == 9
 
 
-def test_one_event_loop_after_another(directory) -> None:
-    store = FileStore(directory)
-    for seq in range(1, 5):
-        asyncio.run(store.commit(step(RUN, seq)))
-    assert asyncio.run(seqs(store)) == [1, 2, 3, 4]
-    asyncio.run(store.close())
-
-
 # -- locks -----------------------------------------------------------------------------------------
 
 
