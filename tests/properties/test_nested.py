@@ -31,8 +31,14 @@ from tests.support.graphs import (
     _add,
     descriptions,
 )
-from tests.support.parts import advance, ancestors, apply, path_of, plan
-from tests.support.pure_run import LIMITS, plain, run_and_take_snapshots, stages, whole
+from tests.support.parts import ancestors, path_of
+from tests.support.pure_run import (
+    check_deltas,
+    check_prefixes,
+    check_purity,
+    run_and_take_snapshots,
+    whole,
+)
 
 EXAMPLES = settings(max_examples=40)
 
@@ -126,34 +132,19 @@ def inputs() -> st.SearchStrategy[int]:
 @EXAMPLES
 @given(nests(), inputs())
 def test_plan_and_apply_are_pure(nest: Nest, message: int) -> None:
-    workflow, run = whole(nest, message)
-    for stage in run:
-        before = plain(stage.before), plain(stage.turns), plain(stage.outcomes)
-        first = apply(workflow.graph, stage.before, stage.outcomes, LIMITS)
-        again = apply(workflow.graph, stage.before, stage.outcomes, LIMITS)
-        assert first == again == stage.applied
-        assert plain(first) == plain(again) == plain(stage.applied)
-        assert plan(workflow.graph, stage.before) == stage.turns
-        assert (plain(stage.before), plain(stage.turns), plain(stage.outcomes)) == before
+    check_purity(*whole(nest, message))
 
 
 @EXAMPLES
 @given(nests(), inputs())
 def test_delta_leads_to_the_next_snapshot(nest: Nest, message: int) -> None:
-    _, run = whole(nest, message)
-    for stage in run:
-        following = advance(stage.before, stage.applied.delta)
-        assert following == stage.applied.snapshot
-        assert plain(following) == plain(stage.applied.snapshot)
+    check_deltas(whole(nest, message)[1])
 
 
 @EXAMPLES
 @given(nests(), inputs())
 def test_going_on_from_any_prefix_equals_the_whole(nest: Nest, message: int) -> None:
-    _, run = whole(nest, message)
-    for position, stage in enumerate(run):
-        rest = list(stages(nest, nest.build(), stage.applied.snapshot))
-        assert [later.applied for later in rest] == [later.applied for later in run[position + 1 :]]
+    check_prefixes(nest, whole(nest, message)[1])
 
 
 @EXAMPLES

@@ -15,8 +15,17 @@ from tests.support.graphs import (
     inputs,
     kind_of,
 )
-from tests.support.parts import Snapshot, advance, apply, begin, plan
-from tests.support.pure_run import LIMITS, plain, run_and_take_snapshots, stages, whole
+from tests.support.parts import Snapshot, begin
+from tests.support.pure_run import (
+    LIMITS,
+    check_deltas,
+    check_prefixes,
+    check_purity,
+    plain,
+    run_and_take_snapshots,
+    stages,
+    whole,
+)
 
 EXAMPLES = settings(max_examples=40)
 
@@ -133,16 +142,7 @@ def test_each_delivery_is_handled_once_in_the_next_superstep(description: Descri
 @EXAMPLES
 @given(descriptions(), inputs())
 def test_plan_and_apply_are_pure(description: Description, message: int) -> None:
-    workflow, run = whole(description, message)
-    for stage in run:
-        before = plain(stage.before), plain(stage.turns), plain(stage.outcomes)
-        first = apply(workflow.graph, stage.before, stage.outcomes, LIMITS)
-        again = apply(workflow.graph, stage.before, stage.outcomes, LIMITS)
-        assert first == again == stage.applied
-        assert plain(first) == plain(again) == plain(stage.applied)
-        assert plan(workflow.graph, stage.before) == stage.turns
-        assert plan(workflow.graph, stage.before) == plan(workflow.graph, stage.before)
-        assert (plain(stage.before), plain(stage.turns), plain(stage.outcomes)) == before
+    check_purity(*whole(description, message))
 
 
 @EXAMPLES
@@ -160,23 +160,13 @@ def test_earlier_snapshots_stay_as_they_were(description: Description, message: 
 @EXAMPLES
 @given(descriptions(), inputs())
 def test_going_on_from_any_prefix_equals_the_whole(description: Description, message: int) -> None:
-    _, run = whole(description, message)
-    for position, stage in enumerate(run):
-        fresh = description.build()
-        rest = list(stages(description, fresh, stage.applied.snapshot))
-        assert [later.applied for later in rest] == [later.applied for later in run[position + 1 :]]
-        assert plain(tuple(s.applied for s in rest)) == plain(tuple(s.applied for s in run[position + 1 :]))
+    check_prefixes(description, whole(description, message)[1])
 
 
 @EXAMPLES
 @given(descriptions(), inputs())
 def test_delta_leads_to_the_next_snapshot(description: Description, message: int) -> None:
-    _, run = whole(description, message)
-    for number, stage in enumerate(run, start=1):
-        following = advance(stage.before, stage.applied.delta)
-        assert following == stage.applied.snapshot
-        assert plain(following) == plain(stage.applied.snapshot)
-        assert (following.superstep, following.since_input) == (number, number)
+    check_deltas(whole(description, message)[1])
 
 
 @settings(max_examples=40)

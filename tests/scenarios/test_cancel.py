@@ -29,7 +29,7 @@ from holdfast import (
     executor,
     handler,
 )
-from tests.support.runs import events_of, names, soon
+from tests.support.runs import events_of, names, pauses, soon, taken
 from tests.support.seeded_loop import run_seeded
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left_running")
@@ -55,15 +55,6 @@ def fanned(*workers: Any) -> Workflow:
 
 def after_start(work: Any) -> Workflow:
     return WorkflowBuilder(name="Single").set_start_executor(start).add_edge(start, work).build()
-
-
-async def taken(run: Run) -> list[WorkflowEvent]:
-    return [event async for event in run.watch_stream()]
-
-
-async def pauses(count: int) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 async def cancelled_without_waiting(run: Run) -> None:

@@ -26,6 +26,7 @@ from holdfast import (
     executor,
     handler,
 )
+from tests.support.executors import Burst, Record
 from tests.support.runs import events_of, soon, warnings_of
 
 T = TypeVar("T")
@@ -63,29 +64,12 @@ class Shout(Executor):
         return text.upper() + self.mark * self.calls
 
 
-class Record(Executor):
-    """Yields what it gets, with its own id and the number of the superstep."""
-
-    @handler
-    async def record(self, message: object, ctx: WorkflowContext[Any, Any]) -> None:
-        await ctx.yield_output((ctx.executor_id, ctx.superstep, message))
-
-
 class Relay(Executor):
     """Sends what it gets."""
 
     @handler
     async def relay(self, message: object, ctx: WorkflowContext) -> None:
         await ctx.send_message(message)
-
-
-class Burst(Executor):
-    """Sends each item of a list."""
-
-    @handler
-    async def burst(self, messages: list, ctx: WorkflowContext) -> None:
-        for message in messages:
-            await ctx.send_message(message)
 
 
 def alone(placed: Any) -> Workflow:

@@ -54,6 +54,7 @@ from tests.support.durable import (
     watched,
     wrapped,
 )
+from tests.support.executors import Ask
 from tests.support.modules import lifecycle
 from tests.support.parts import Commit, Depth, Expected, Letter, RunId
 from tests.support.runs import soon
@@ -121,16 +122,6 @@ class Halting(Wrapped):
 
 
 # -- workflows -------------------------------------------------------------------------------------
-
-
-class Ask(Executor):
-    @handler
-    async def ask(self, text: str, ctx: WorkflowContext) -> None:
-        await ctx.request_info(text, response_type=str)
-
-    @response_handler
-    async def answered(self, text: str, answer: str, ctx: WorkflowContext[None, str]) -> None:
-        await ctx.yield_output(f"{text} {answer}")
 
 
 class Scene:

@@ -27,6 +27,7 @@ from holdfast import (
 )
 from tests.support.parts import ExecutorId, Scope
 from tests.support.runs import events_of, soon, warnings_of
+from tests.support.runs import outputs_of as outputs
 
 
 class Counter(Executor):
@@ -87,12 +88,6 @@ def alone(*placed: Any, name: str = "Alone") -> Workflow:
     if len(placed) > 1:
         builder.add_chain(list(placed))
     return builder.build()
-
-
-async def outputs(workflow: Workflow, message: object) -> list[Any]:
-    result = await soon(workflow.run(message))
-    assert result.status is RunStatus.COMPLETED
-    return result.outputs
 
 
 async def start(workflow: Workflow, message: object) -> None:

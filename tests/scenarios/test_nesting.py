@@ -37,8 +37,10 @@ from holdfast import (
     handler,
     response_handler,
 )
+from tests.support.executors import Burst, Record
 from tests.support.parts import DEFAULT_SHARED_SCOPE, Scope
-from tests.support.runs import events_of, events_until_failure, names, soon, warnings_of
+from tests.support.runs import events_of, events_until_failure, names, soon, waiting, warnings_of
+from tests.support.runs import outputs_of as outputs
 
 SHARED = "Shared"
 
@@ -56,23 +58,6 @@ async def increment(number: int) -> int:
 @executor
 async def listed(numbers: list) -> list:
     return numbers
-
-
-class Burst(Executor):
-    """Sends each item of a list."""
-
-    @handler
-    async def burst(self, messages: list, ctx: WorkflowContext) -> None:
-        for message in messages:
-            await ctx.send_message(message)
-
-
-class Record(Executor):
-    """Yields what it gets, with its own id and the number of the superstep."""
-
-    @handler
-    async def record(self, message: object, ctx: WorkflowContext[Any, Any]) -> None:
-        await ctx.yield_output((ctx.executor_id, ctx.superstep, message))
 
 
 class Count(Executor):
@@ -123,18 +108,6 @@ def counting() -> Workflow:
 
 def nested(workflow: Workflow, id: str = "sub") -> WorkflowExecutor:
     return WorkflowExecutor(workflow, id=id)
-
-
-async def outputs(workflow: Workflow, message: object) -> list[Any]:
-    result = await soon(workflow.run(message))
-    assert result.status is RunStatus.COMPLETED
-    return result.outputs
-
-
-async def waiting(workflow: Workflow, message: object) -> RunResult:
-    result = await soon(workflow.run(message))
-    assert result.status is RunStatus.WAITING
-    return result
 
 
 def asked(result: RunResult) -> list[tuple[str, Any, str]]:

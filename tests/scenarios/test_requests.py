@@ -41,7 +41,8 @@ from holdfast import (
     handler,
     response_handler,
 )
-from tests.support.runs import cause_of_failure, events_of, names, soon
+from tests.support.executors import Burst
+from tests.support.runs import cause_of_failure, events_of, names, soon, waiting
 from tests.support.seeded_loop import run_seeded
 
 
@@ -99,12 +100,6 @@ def asking(name: str, question: object = "?", response_type: Any = int) -> Any:
             await ctx.yield_output((ctx.executor_id, answer))
 
     return Ask.bind(id=name)
-
-
-async def waiting(workflow: Workflow, message: object) -> RunResult:
-    result = await soon(workflow.run(message))
-    assert result.status is RunStatus.WAITING
-    return result
 
 
 async def started(workflow: Workflow, message: object) -> Run:
@@ -320,15 +315,6 @@ async def test_one_request_info_executor_asks_many_at_once() -> None:
     assert [request.data for request in result.pending_requests] == list(range(50))
     result = await soon(result.respond({r.request_id: r.data * 2 for r in result.pending_requests}))
     assert result.outputs == [number * 2 for number in range(50)]
-
-
-class Burst(Executor):
-    """Sends each item of a list."""
-
-    @handler
-    async def burst(self, messages: list, ctx: WorkflowContext) -> None:
-        for message in messages:
-            await ctx.send_message(message)
 
 
 async def test_request_and_response_are_the_handlers_own() -> None:

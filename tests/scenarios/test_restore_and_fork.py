@@ -8,6 +8,7 @@ from typing import ClassVar
 import pytest
 
 from holdfast import (
+    CheckpointInfo,
     CheckpointNotFound,
     CheckpointSavedEvent,
     CheckpointStorage,
@@ -27,8 +28,8 @@ from holdfast import (
     WorkflowOutputEvent,
     handler,
     open_storage,
-    response_handler,
 )
+from tests.support.executors import Ask
 from tests.support.parts import Commit, Letter, MemoryStore
 
 LIMIT = StateKey("limit", int, scope_name="Settings")
@@ -51,16 +52,6 @@ class Count(Executor):
             await ctx.yield_output((number, self.turns, await ctx.read_state("seen", scope_name="S")))
         else:
             await ctx.send_message(number + 1)
-
-
-class Ask(Executor):
-    @handler
-    async def ask(self, text: str, ctx: WorkflowContext) -> None:
-        await ctx.request_info(text, response_type=str)
-
-    @response_handler
-    async def answered(self, text: str, answer: str, ctx: WorkflowContext[None, str]) -> None:
-        await ctx.yield_output(f"{text} {answer}")
 
 
 @pytest.fixture(params=["memory", "sqlite", "file"])
@@ -290,6 +281,20 @@ class Gated(MemoryStore):
         return waiting
 
 
+async def going_back(store: Gated) -> tuple[Run, CheckpointInfo, asyncio.Future[None]]:
+    """Let a run that was answered go back to its question; its commit has happened and waits at the gate."""
+    run = await asking().start("Deploy?", storage=CheckpointStorage(store))
+    await run.wait_for_completion()
+    waiting = run.checkpoints[-1]
+    await run.respond({"Ask.1.1": "yes"})
+    await run.wait_for_completion()
+    store.gate.clear()
+    store.waiting.clear()
+    going = asyncio.ensure_future(run.restore_checkpoint(waiting))
+    await store.waiting.wait()
+    return run, waiting, going
+
+
 async def test_a_stubborn_handler_does_not_end_the_run_that_went_back() -> None:
     storage = CheckpointStorage(MemoryStore())
     entered, let_go, calls = asyncio.Event(), asyncio.Event(), [0]
@@ -320,16 +325,7 @@ async def test_a_stubborn_handler_does_not_end_the_run_that_went_back() -> None:
 
 async def test_a_run_that_goes_back_takes_no_answers_meanwhile() -> None:
     store = Gated()
-    storage = CheckpointStorage(store)
-    run = await asking().start("Deploy?", storage=storage)
-    await run.wait_for_completion()
-    waiting = run.checkpoints[-1]
-    await run.respond({"Ask.1.1": "yes"})
-    await run.wait_for_completion()
-    store.gate.clear()
-    store.waiting.clear()
-    going = asyncio.ensure_future(run.restore_checkpoint(waiting))
-    await store.waiting.wait()
+    run, waiting, going = await going_back(store)
     with pytest.raises(RunEnded, match="going back"):
         await run.respond({"Ask.1.1": "no"})
     with pytest.raises(InvalidArgument, match="going back to a checkpoint already"):
@@ -403,16 +399,7 @@ async def test_an_instance_that_works_is_not_reset_by_a_resume() -> None:
 
 async def test_who_cancels_a_run_that_goes_back_cancels_it_there() -> None:
     store = Gated()
-    storage = CheckpointStorage(store)
-    run = await asking().start("?", storage=storage)
-    await run.wait_for_completion()
-    waiting = run.checkpoints[-1]
-    await run.respond({"Ask.1.1": "yes"})
-    await run.wait_for_completion()
-    store.gate.clear()
-    store.waiting.clear()
-    going = asyncio.ensure_future(run.restore_checkpoint(waiting))
-    await store.waiting.wait()
+    run, _, going = await going_back(store)
     cancelling = asyncio.ensure_future(run.cancel())
     result = asyncio.ensure_future(run.wait_for_completion())
     await asyncio.sleep(0)
@@ -423,7 +410,7 @@ async def test_who_cancels_a_run_that_goes_back_cancels_it_there() -> None:
     await cancelling
     assert (await result).status in (RunStatus.WAITING, RunStatus.CANCELLED)
     assert run.status is RunStatus.CANCELLED
-    assert (await storage.list_runs())[0].status is RunStatus.CANCELLED
+    assert (await CheckpointStorage(store).list_runs())[0].status is RunStatus.CANCELLED
 
 
 class GoBack(Executor):

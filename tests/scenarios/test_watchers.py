@@ -27,7 +27,7 @@ from holdfast import (
     handler,
     response_handler,
 )
-from tests.support.runs import counting, names, soon
+from tests.support.runs import counting, names, pauses, soon, taken
 from tests.support.seeded_loop import run_seeded
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left_running")
@@ -57,15 +57,6 @@ class AskTwice(Executor):
 
 def asking_twice() -> Workflow:
     return WorkflowBuilder(name="AskingTwice").set_start_executor(AskTwice).build()
-
-
-async def taken(run: Run) -> list[WorkflowEvent]:
-    return [event async for event in run.watch_stream()]
-
-
-async def pauses(count: int) -> None:
-    for _ in range(count):
-        await asyncio.sleep(0)
 
 
 class Gate(Executor):

@@ -7,6 +7,7 @@ import pytest
 
 from holdfast.stores.file import FileStore
 from holdfast.stores.sqlite import SqliteStore
+from tests.support.store_parts import RunFile, RunGlance
 
 
 @pytest.fixture
@@ -43,3 +44,17 @@ async def others(directory: Path) -> AsyncIterator[FileStore]:
     store = FileStore(directory)
     yield store
     await store.close()
+
+
+@pytest.fixture
+def peeks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the runs whose last line is read from now on."""
+    names: list[str] = []
+    genuine = RunFile.peek
+
+    def peek(file: RunFile) -> RunGlance:
+        names.append(file.name)
+        return genuine(file)
+
+    monkeypatch.setattr(RunFile, "peek", peek)
+    return names

@@ -55,7 +55,6 @@ from tests.support.store_parts import (
     DRIVEN,
     LineDraft,
     LineFile,
-    RunFile,
     decode_body,
     decode_keyed,
     decode_line,
@@ -387,20 +386,6 @@ async def test_reading_while_others_write(files, directory) -> None:
     await writing
     assert await seqs(reader) == list(range(1, 101))
     await reader.close()
-
-
-@pytest.fixture
-def peeks(monkeypatch) -> list[str]:
-    """The names of the runs whose last line is read from now on."""
-    names: list[str] = []
-    genuine = RunFile.peek
-
-    def peek(file: RunFile) -> Any:
-        names.append(file.name)
-        return genuine(file)
-
-    monkeypatch.setattr(RunFile, "peek", peek)
-    return names
 
 
 async def test_a_listing_reads_the_last_line_of_runs_that_changed(files, others, peeks, monkeypatch) -> None:

@@ -20,8 +20,6 @@ from tests.support.store_parts import (
     HOUR,
     NOON,
     LineFile,
-    RunFile,
-    RunGlance,
     WakeSign,
     WakeSigns,
     begin_waiting,
@@ -106,16 +104,18 @@ async def test_what_is_no_sign_is_passed_over(store: FileStore, tmp_path: Path) 
     assert len(signs(tmp_path)) == 7
 
 
+class Died(BaseException):
+    """Ends what a process does at once, as a kill would."""
+
+
+def die(*_: object) -> None:
+    raise Died
+
+
 async def test_a_process_that_dies_before_its_commit_leaves_a_sign_that_wakes_nobody(
     store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     head = await begin_waiting(store, "r", NOON + HOUR)
-
-    class Died(BaseException):
-        pass
-
-    def die(*_: object) -> None:
-        raise Died
 
     with monkeypatch.context() as patch:
         patch.setattr(LineFile, "append", die)
@@ -135,12 +135,6 @@ async def test_a_process_that_dies_after_its_commit_leaves_a_sign(
     (tmp_path / "waking" / f"{NOON:020d}-r").touch()
     other = FileStore(tmp_path)
 
-    class Died(BaseException):
-        pass
-
-    def die(*_: object) -> None:
-        raise Died
-
     with monkeypatch.context() as patch:
         patch.setattr(WakeSigns, "remove", die)
         with pytest.raises(Died):
@@ -149,22 +143,13 @@ async def test_a_process_that_dies_after_its_commit_leaves_a_sign(
     await other.close()
 
 
-async def test_only_as_many_runs_are_read_as_are_told(
-    store: FileStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_only_as_many_runs_are_read_as_are_told(store: FileStore, peeks: list[str]) -> None:
     for number in range(10):
         await begin_waiting(store, f"r{number}", NOON + number)
     assert await list_due(store, GREATEST, limit=3) == ["r0", "r1", "r2"]
-    read: list[str] = []
-    genuine = RunFile.peek
-
-    def peek(file: RunFile) -> RunGlance:
-        read.append(file.name)
-        return genuine(file)
-
-    monkeypatch.setattr(RunFile, "peek", peek)
+    peeks.clear()
     assert [head.run_id for head in await store.due("Flow", GREATEST, 3)] == ["r0", "r1", "r2"]
-    assert read == ["r0", "r1", "r2"]
+    assert peeks == ["r0", "r1", "r2"]
 
 
 async def driven(store: FileStore, after: str | None = None) -> list[str]:
@@ -177,22 +162,15 @@ async def drives(store: FileStore, run: str) -> Head:
 
 
 async def test_only_driven_runs_are_read_where_only_they_are_asked_for(
-    store: FileStore, monkeypatch: pytest.MonkeyPatch
+    store: FileStore, peeks: list[str]
 ) -> None:
     for number in range(5):
         await begin_waiting(store, f"w{number}")
     heads = [await drives(store, f"r{number}") for number in range(3)]
     assert await driven(store) == ["r0", "r1", "r2"]
-    read: list[str] = []
-    genuine = RunFile.peek
-
-    def peek(file: RunFile) -> RunGlance:
-        read.append(file.name)
-        return genuine(file)
-
-    monkeypatch.setattr(RunFile, "peek", peek)
+    peeks.clear()
     assert await driven(store) == ["r0", "r1", "r2"]
-    assert sorted(read) == ["r0", "r1", "r2"]
+    assert sorted(peeks) == ["r0", "r1", "r2"]
     await move_on(store, heads[1], status=RunStatus.WAITING)
     assert await driven(store, after="r1") == ["r2"]  # also behind one that is driven no longer
     assert await driven(store) == ["r0", "r2"]

@@ -17,6 +17,7 @@ from tests.support.parts import (
     Snapshot,
     StagedState,
     Turn,
+    advance,
     apply,
     begin,
     capture,
@@ -122,6 +123,36 @@ def plain(thing: Any) -> Any:
     if isinstance(thing, Iterable):
         return [plain(part) for part in thing]
     return repr(thing)
+
+
+def check_purity(workflow: Workflow, run: list[Stage]) -> None:
+    """Planning and applying again gives the same, and changes nothing of what it is given."""
+    for stage in run:
+        before = plain(stage.before), plain(stage.turns), plain(stage.outcomes)
+        first = apply(workflow.graph, stage.before, stage.outcomes, LIMITS)
+        again = apply(workflow.graph, stage.before, stage.outcomes, LIMITS)
+        assert first == again == stage.applied
+        assert plain(first) == plain(again) == plain(stage.applied)
+        assert plan(workflow.graph, stage.before) == plan(workflow.graph, stage.before) == stage.turns
+        assert (plain(stage.before), plain(stage.turns), plain(stage.outcomes)) == before
+
+
+def check_prefixes(described: Described, run: list[Stage]) -> None:
+    """Going on from any superstep, with a workflow that is built anew, gives the rest of the run."""
+    for position, stage in enumerate(run):
+        rest = [later.applied for later in stages(described, described.build(), stage.applied.snapshot)]
+        expected = [later.applied for later in run[position + 1 :]]
+        assert rest == expected
+        assert plain(rest) == plain(expected)
+
+
+def check_deltas(run: list[Stage]) -> None:
+    """Each delta leads from a snapshot to the next one."""
+    for number, stage in enumerate(run, start=1):
+        following = advance(stage.before, stage.applied.delta)
+        assert following == stage.applied.snapshot
+        assert plain(following) == plain(stage.applied.snapshot)
+        assert (following.superstep, following.since_input) == (number, number)
 
 
 def run_and_take_snapshots(workflow: Workflow, message: object) -> tuple[list[Snapshot], Snapshot]:

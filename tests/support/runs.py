@@ -11,6 +11,8 @@ from holdfast import (
     ExecutorFailed,
     HoldfastError,
     Run,
+    RunResult,
+    RunStatus,
     Workflow,
     WorkflowBuilder,
     WorkflowEvent,
@@ -55,6 +57,31 @@ async def cause_of_failure(workflow: Workflow, message: object, kind: type[E]) -
     cause = caught.value.__cause__
     assert isinstance(cause, kind), repr(cause)
     return cause
+
+
+async def outputs_of(workflow: Workflow, message: object) -> list[Any]:
+    """The outputs of a run that completes."""
+    result = await soon(workflow.run(message))
+    assert result.status is RunStatus.COMPLETED
+    return result.outputs
+
+
+async def waiting(workflow: Workflow, message: object) -> RunResult:
+    """The result of a run that waits for answers."""
+    result = await soon(workflow.run(message))
+    assert result.status is RunStatus.WAITING
+    return result
+
+
+async def taken(run: Run) -> list[WorkflowEvent]:
+    """The events of a run, as one who watches takes them."""
+    return [event async for event in run.watch_stream()]
+
+
+async def pauses(count: int) -> None:
+    """Let the others of this event loop have so many turns."""
+    for _ in range(count):
+        await asyncio.sleep(0)
 
 
 def shape(event: WorkflowEvent) -> tuple[Any, ...]:
