@@ -1164,15 +1164,6 @@ async def test_value_that_is_too_large(value: object) -> None:
     )
 
 
-async def test_event_that_is_no_event() -> None:
-    @executor
-    async def work(text: str, ctx: WorkflowContext) -> None:
-        await ctx.add_event(text)
-
-    cause = await cause_of_failure(WorkflowBuilder().set_start_executor(work).build(), "go", TypeError)
-    assert str(cause) == "executor 'work' added a str as an event; derive your event from WorkflowEvent"
-
-
 async def test_bad_state_keys() -> None:
     @executor
     async def work(what: str, ctx: WorkflowContext) -> None:

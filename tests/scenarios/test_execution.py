@@ -125,12 +125,6 @@ async def test_instance_is_the_executor_itself() -> None:
     assert shout.calls == 1
 
 
-async def test_concurrent_runs_of_a_class_have_executors_of_their_own() -> None:
-    workflow = WorkflowBuilder().set_start_executor(Shout).build()
-    results = await asyncio.gather(*(workflow.run("hi") for _ in range(5)))
-    assert [result.outputs for result in results] == [["HI!"]] * 5
-
-
 async def test_registered_factory_creates_one_executor_for_each_run() -> None:
     made = []
 

@@ -16,7 +16,6 @@ from holdfast import (
     ExecutorFailed,
     ExecutorFailedEvent,
     ExecutorInvokedEvent,
-    GraphError,
     RunStatus,
     RunStream,
     StateConflict,
@@ -361,19 +360,6 @@ async def test_what_a_cancelled_superstep_did_is_discarded() -> None:
     assert run.result().outputs == []
 
 
-async def test_handler_cancelled_from_within_does_not_pass_for_a_stop() -> None:
-    @executor
-    async def work(text: str) -> str:
-        task = asyncio.ensure_future(asyncio.Event().wait())
-        task.cancel()
-        await task
-        return text
-
-    workflow = WorkflowBuilder().set_start_executor(work).build()
-    with pytest.raises(ExecutorFailed, match="executor 'work' failed"):
-        await soon(workflow.run("x"))
-
-
 # -- failing ---------------------------------------------------------------------------------------
 
 
@@ -469,15 +455,6 @@ async def test_outputs_before_a_failure_are_kept() -> None:
     with pytest.raises(ExecutorFailed):
         await run.wait_for_completion()
     assert run.result().outputs == ["said"]
-
-
-async def test_failing_handler_that_named_an_unknown_executor() -> None:
-    @executor
-    async def work(text: str, ctx: WorkflowContext) -> None:
-        await ctx.send_message(text, target_id="nobody")
-
-    _, error = await events_until_failure(WorkflowBuilder().set_start_executor(work).build(), "x")
-    assert isinstance(error.__cause__, GraphError)
 
 
 # -- watching --------------------------------------------------------------------------------------
