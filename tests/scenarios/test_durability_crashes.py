@@ -29,6 +29,7 @@ from holdfast import (
     WorkflowOutputEvent,
     executor,
 )
+from tests.support import modules
 from tests.support.going_on import picture
 from tests.support.journals import RUN
 from tests.support.mortal import Process, Sight, Turn, World, at_once, bury, silent_deaths, try_seeds, worlds
@@ -414,5 +415,5 @@ def test_planted_beginning_that_is_not_noted(monkeypatch: pytest.MonkeyPatch) ->
     def draft(executor_id: ExecutorId, name: str, result: Value) -> NoteDraft:
         return result_draft(executor_id, name if executor_id else "nothing", result)
 
-    monkeypatch.setattr("holdfast.runtime.durable.recorder.result_draft", draft)
+    monkeypatch.setattr(modules.recorder, "result_draft", draft)
     caught("with another key", "exit")

@@ -37,6 +37,7 @@ from holdfast import (
     executor,
     handler,
 )
+from tests.support import modules
 from tests.support.going_on import picture
 from tests.support.journals import RUN
 from tests.support.modules import notices
@@ -670,8 +671,8 @@ def test_planted_keys_that_change(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_planted_turns_that_say_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a turn told is not replayed with it."""
-    silent = "holdfast.runtime.step.runner.replay_turn"
-    monkeypatch.setattr(silent, lambda turn: notices.replay_turn(turn._replace(events=())))
+    replay = notices.replay_turn
+    monkeypatch.setattr(modules.runner, "replay_turn", lambda turn: replay(turn._replace(events=())))
     caught("told something else")
 
 

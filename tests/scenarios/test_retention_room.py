@@ -14,6 +14,7 @@ from holdfast import (
     Retention,
     RunStatus,
 )
+from tests.support import modules
 from tests.support.durable import KINDS, Place
 from tests.support.modules import database_file, prune_schedule
 from tests.support.parts import Head, prune_run
@@ -105,7 +106,7 @@ async def test_many_records_are_not_looked_at_often() -> None:
         return looked[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("holdfast.checkpoint.storage.prune_run", counted)
+        patch.setattr(modules.storage, "prune_run", counted)
         run = await rewriting(STATE, Retention.keep_last(50)).start(500, storage=storage)
         await run.wait_for_completion()
     assert len(looked) > 4
@@ -123,7 +124,7 @@ async def test_what_goes_wrong_with_it_is_not_the_problem_of_the_run() -> None:
         raise KeyError("a bug")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("holdfast.checkpoint.storage.prune_run", broken)
+        patch.setattr(modules.storage, "prune_run", broken)
         run = await rewriting(STATE).start(60, run_id="r", storage=storage)
         assert (await run.wait_for_completion()).outputs == ["done"]
     assert len(asked) > 1

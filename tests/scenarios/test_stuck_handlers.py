@@ -22,6 +22,7 @@ from holdfast import (
     WorkflowContext,
     executor,
 )
+from tests.support import modules
 from tests.support.durable import ROOT, Place
 from tests.support.modules import threads
 from tests.support.parts import Threads, handler_threads
@@ -123,7 +124,7 @@ async def test_pool_of_the_event_loop_that_is_full_stops_no_run(place: Place, st
 
 
 async def test_handler_that_timed_out_is_replaced(stuck: Stuck, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.runtime._async.handler_threads", Threads("few", 1))
+    monkeypatch.setattr(modules._async, "handler_threads", Threads("few", 1))
     with pytest.raises(ExecutorFailed) as failed:
         await soon(stuck.build(timeout=0.01).run(1))
     assert isinstance(failed.value.__cause__, ExecutorTimeout)

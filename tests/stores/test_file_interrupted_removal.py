@@ -1,5 +1,6 @@
 """Who removes a run of a file store may die over it: another run of that name is not taken for the one that is gone."""
 
+import os
 from pathlib import Path
 from unittest.mock import patch
 
@@ -42,7 +43,7 @@ async def test_a_run_begins_where_another_was_removed(tmp_path: Path, where: str
     store = FileStore(tmp_path / "store")
     expected = await begin(store)
     died = (
-        patch("holdfast.stores.file.line_file.os.unlink", die)
+        patch.object(os, "unlink", die)
         if where == "before the file goes"
         else patch.object(HeldLock, "clear_mark", die)
     )

@@ -30,6 +30,7 @@ from tests.stores.file_commits import (
     step,
     write,
 )
+from tests.support import modules
 from tests.support.parts import Disk, this_process
 
 # -- one winner ------------------------------------------------------------------------------------
@@ -225,7 +226,7 @@ def stop_over_a_line(directory: str, what: str) -> None:
 
 @pytest.mark.parametrize("what", ["lseek", "fdatasync"])
 async def test_the_lock_of_a_stopped_process_ends_with_it(files, directory, monkeypatch, what) -> None:
-    monkeypatch.setattr("holdfast.stores.file.run_lock._PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(modules.run_lock, "_PATIENCE_SECONDS", 0.1)
     await write(files, RUN, 1)
     process = child("test_file_processes", "stop_over_a_line", str(directory), what)
     try:

@@ -39,6 +39,7 @@ from tests.stores.file_commits import (
     tree,
     write,
 )
+from tests.support import modules
 from tests.support.modules import run_file
 from tests.support.parts import Disk
 from tests.support.store_parts import Directory, HeldLock, LineFile, RunLock
@@ -47,7 +48,7 @@ from tests.support.store_parts import Directory, HeldLock, LineFile, RunLock
 @pytest.fixture(autouse=True)
 def _little_waste(monkeypatch) -> None:
     """Every removal writes the file anew; nobody waits for long."""
-    monkeypatch.setattr("holdfast.stores.file.run_lock._PATIENCE_SECONDS", 5.0)
+    monkeypatch.setattr(modules.run_lock, "_PATIENCE_SECONDS", 5.0)
     monkeypatch.setattr(run_file, "_WASTE", 0)
 
 
@@ -376,6 +377,6 @@ def test_what_happens_between_two_reads_is_no_damage(tmp_path, look, happen) -> 
 
 def test_one_who_looks_once_is_noticed(tmp_path, monkeypatch) -> None:
     """Bodies are read from another file than the one that was looked at."""
-    monkeypatch.setattr("holdfast.stores.file.line_file._BEGINNING", 8)
+    monkeypatch.setattr(modules.line_file, "_BEGINNING", 8)
     with pytest.raises((AssertionError, CheckpointCorrupt, KeyError)):
         test_what_happens_between_two_reads_is_no_damage(tmp_path, "records", begin_anew)

@@ -7,6 +7,7 @@ import random
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from tests.stores.file_commits import (
     step,
     tree,
 )
+from tests.support import modules
 from tests.support.modules import blobs
 from tests.support.parts import Disk
 from tests.support.store_parts import Locks
@@ -133,7 +135,7 @@ async def test_clocks_do_not_matter(store, path, other, monkeypatch, offset) -> 
     for name in os.listdir(path / "blobs/r1"):
         os.utime(path / "blobs/r1" / name, (4e9, 4e9))
     mark, _ = await other.mark(RUN)
-    monkeypatch.setattr("holdfast.stores.file.blobs.time.time", lambda: 2e9 + offset)
+    monkeypatch.setattr(time, "time", lambda: 2e9 + offset)
     await store.commit(naming(RUN, 2, 1, 3))
     digests = [blob(number).digest for number in (1, 2, 3)]
     assert await other.discard(RUN, mark, digests) == len(blob(2).data)
@@ -341,7 +343,7 @@ async def test_writers_that_overlap_do_not_keep_a_sweep_waiting(path, store, oth
 
 
 async def test_a_lock_that_is_never_free_is_an_error(store, path, monkeypatch) -> None:
-    monkeypatch.setattr("holdfast.stores.common.locks._PATIENCE", 0.05)
+    monkeypatch.setattr(modules.locks, "_PATIENCE", 0.05)
     await store.commit(naming(RUN, 1, 1))
     with Locks(path / "locks").try_alone("r1.blobs") as held:
         assert held is not None

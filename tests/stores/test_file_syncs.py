@@ -35,6 +35,7 @@ from tests.stores.file_commits import (
     tree,
     write,
 )
+from tests.support import modules
 from tests.support.parts import Disk
 from tests.support.store_parts import CommitThreads, HeldLock, LineFile, RunLock
 
@@ -50,7 +51,7 @@ def directory(on_disk: Path) -> Path:
 @pytest.fixture(autouse=True)
 def _impatient(monkeypatch) -> None:
     """Nobody waits long for a lock that a test holds."""
-    monkeypatch.setattr("holdfast.stores.file.run_lock._PATIENCE_SECONDS", 10.0)
+    monkeypatch.setattr(modules.run_lock, "_PATIENCE_SECONDS", 10.0)
 
 
 # -- how often and in which order ------------------------------------------------------------------
@@ -172,7 +173,7 @@ async def test_a_list_shows_what_is_durable_and_waits_for_no_writer(files, other
 
 
 async def test_a_reader_that_does_not_wait_is_noticed(files, others, monkeypatch) -> None:
-    monkeypatch.setattr("holdfast.stores.file.run_lock.SyncMark.covers", lambda *_: True)
+    monkeypatch.setattr(modules.run_lock.SyncMark, "covers", lambda *_: True)
     with pytest.raises(AssertionError):
         await test_a_line_is_shown_once_it_is_synced(files, others, monkeypatch, "head", False, True)
 
@@ -353,7 +354,7 @@ async def test_a_doubt_that_comes_back_after_a_power_cut_cuts_nothing_off(files,
 
 async def test_a_doubt_about_a_file_that_is_gone_is_passed_over(files, directory, monkeypatch) -> None:
     """A file was written anew, its name could not be synced, and a power cut brought the old one back."""
-    monkeypatch.setattr("holdfast.stores.file.run_file._WASTE", 0)
+    monkeypatch.setattr(modules.run_file, "_WASTE", 0)
     await write(files, RUN, 30)
     old = b""
 
@@ -417,8 +418,8 @@ async def test_one_winner(directory, monkeypatch, is_locked) -> None:
     if is_locked:
         await race(stores, 20)
     else:
-        monkeypatch.setattr("holdfast.stores.file.marker.check_locks", lambda _: None)
-        monkeypatch.setattr("holdfast.stores.file.run_lock.try_lock", lambda _: True)
+        monkeypatch.setattr(modules.marker, "check_locks", lambda _: None)
+        monkeypatch.setattr(modules.run_lock, "try_lock", lambda _: True)
         monkeypatch.setattr(CommitThreads, "_make_at_once", lambda *_: False)
         meeting, genuine = threading.Barrier(2, timeout=5), LineFile.append
 
@@ -553,7 +554,7 @@ async def test_closing_waits_for_commits_that_were_begun(files, directory, monke
 
 
 async def test_a_lock_that_another_holds_for_long_is_told(files, directory, monkeypatch) -> None:
-    monkeypatch.setattr("holdfast.stores.file.run_lock._PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(modules.run_lock, "_PATIENCE_SECONDS", 0.05)
     await write(files, RUN, 1)
     await write(files, OTHER, 1)
     with RunLock(lock_path(directory)).hold():

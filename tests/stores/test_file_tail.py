@@ -27,6 +27,7 @@ from tests.stores.file_commits import (
     step,
     write,
 )
+from tests.support import modules
 from tests.support.retained import counting
 from tests.support.store_parts import LineFile
 
@@ -220,7 +221,7 @@ async def test_a_store_that_cuts_damage_off_is_noticed(files, others, directory,
     if bug == "every bad end is torn":
         monkeypatch.setattr(LineFile, "_is_torn", lambda *_: True)
     else:
-        monkeypatch.setattr("holdfast.stores.file.line._sum_of", lambda _, summed: last[8:24])
+        monkeypatch.setattr(modules.line, "_sum_of", lambda _, summed: last[8:24])
     with pytest.raises(pytest.fail.Exception):
         await check_last_line_damaged(others, directory)
 

@@ -14,6 +14,7 @@ from holdfast.errors import StorageError
 from holdfast.ids import RunId
 from holdfast.stores.file import FileStore
 from tests.stores.file_commits import opened
+from tests.support import modules
 from tests.support.store_parts import (
     DRIVEN,
     GREATEST,
@@ -219,10 +220,10 @@ async def test_a_sign_that_is_needed_again_is_not_taken_away(
     (tmp_path / "waking" / f"{NOON:020d}-r").touch()
     genuine = WakeSigns.remove
     moving: list[Any] = []
-    monkeypatch.setattr("holdfast.stores.file.run_lock._PATIENCE_SECONDS", 0.1)
+    monkeypatch.setattr(modules.run_lock, "_PATIENCE_SECONDS", 0.1)
     if not is_locked:
-        monkeypatch.setattr("holdfast.stores.file.run_lock.try_lock", lambda _: True)
-        monkeypatch.setattr("holdfast.stores.file.marker.check_locks", lambda _: None)
+        monkeypatch.setattr(modules.run_lock, "try_lock", lambda _: True)
+        monkeypatch.setattr(modules.marker, "check_locks", lambda _: None)
 
     def remove(wake_signs: WakeSigns, sign: WakeSign) -> None:
         if not moving:

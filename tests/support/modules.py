@@ -12,11 +12,13 @@ from holdfast.checkpoint.transfer import run_transfer
 from holdfast.checkpoint.write import encode, log, prune_schedule
 from holdfast.engine import state
 from holdfast.graph.describe import description
+from holdfast.runtime import _async
 from holdfast.runtime.durable import commit_queue, recorder, resume_point, stored_runs
 from holdfast.runtime.events import event_log, notices
 from holdfast.runtime.run import lifecycle
 from holdfast.runtime.step import executors, runner, turn
-from holdfast.stores.file import blobs, run_file, run_index
+from holdfast.stores.common import locks
+from holdfast.stores.file import blobs, line, line_file, marker, run_file, run_index, run_lock
 from holdfast.stores.sqlite import (
     backup,
     connection,
