@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,9 +16,10 @@ from tests.support.graphs import (
     inputs,
     kind_of,
 )
-from tests.support.parts import Snapshot, begin
+from tests.support.parts import Copier, Snapshot, begin, pass_on
 from tests.support.pure_run import (
     LIMITS,
+    Stage,
     check_deltas,
     check_prefixes,
     check_purity,
@@ -147,6 +149,21 @@ def test_plan_and_apply_are_pure(description: Description, message: int) -> None
 
 @EXAMPLES
 @given(descriptions(), inputs())
+def test_the_short_way_equals_the_long_one(description: Description, message: int) -> None:
+    """A turn that only passes one message on is applied by a function of its own."""
+    _, fast = whole(description, message)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("holdfast.engine.superstep.pass_on", lambda *_: None)
+        _, long = whole(description, message)
+    for one, other in zip(fast, long, strict=True):
+        assert plain(one.applied.snapshot) == plain(other.applied.snapshot)
+        assert plain(one.applied.delta) == plain(other.applied.delta)
+        assert plain(list(one.applied.unrouted)) == plain(list(other.applied.unrouted))
+        assert one.applied.finished == other.applied.finished
+
+
+@EXAMPLES
+@given(descriptions(), inputs())
 def test_earlier_snapshots_stay_as_they_were(description: Description, message: int) -> None:
     workflow = description.build()
     first = begin(workflow.graph, workflow.name, message, LIMITS)
@@ -199,11 +216,18 @@ def test_snapshot_that_the_runtime_left_goes_on_purely(
     assert [later.applied for later in rest] == [later.applied for later in run[stop_after:]]
 
 
+def is_passed_on(workflow: Workflow, stage: Stage) -> bool:
+    if len(stage.outcomes) != 1 or workflow.graph.nests:
+        return False
+    capture = Copier(LIMITS.max_value_size)
+    return pass_on(workflow.graph, stage.before, stage.outcomes[0], capture) is not None
+
+
 def test_random_workflows_show_all_that_is_claimed() -> None:
     """The properties above would hold for workflows in which nothing happens; these are not such."""
 
     def shown(description: Description, message: int) -> set[str]:
-        _, run = whole(description, message)
+        workflow, run = whole(description, message)
         seen: set[str] = {link.kind for link in description.links}
         if any(link.kind == "direct" and link.sources == link.targets for link in description.links):
             seen.add("self-edge")
@@ -219,6 +243,7 @@ def test_random_workflows_show_all_that_is_claimed() -> None:
                     "state": after.state,
                     "several turns": len(stage.turns) > 1,
                     "several messages": any(len(turn.deliveries) > 1 for turn in stage.turns),
+                    "passed on": is_passed_on(workflow, stage),
                     "aimed": any(sent.target for outcome in stage.outcomes for sent in outcome.messages),
                     "long": after.superstep >= 4,
                 }.items()
@@ -229,6 +254,6 @@ def test_random_workflows_show_all_that_is_claimed() -> None:
     claimed = {
         *("direct", "fan-out", "fan-in", "switch", "multi-selection", "self-edge"),
         *("unrouted", "buffered", "released", "output", "state"),
-        *("several turns", "several messages", "aimed", "long"),
+        *("several turns", "several messages", "passed on", "aimed", "long"),
     }
     shows_all(claimed, shown, descriptions(), inputs())

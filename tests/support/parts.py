@@ -54,6 +54,7 @@ from holdfast.checkpoint.write.bundles import unbundled
 from holdfast.checkpoint.write.checkpoint_draft import CheckpointDraft
 from holdfast.checkpoint.write.log import NoteDraft, RunLog
 from holdfast.checkpoint.write.records import ClockAndSalt
+from holdfast.engine._fast_superstep import pass_on
 from holdfast.engine.copies import differs, is_immutable
 from holdfast.engine.durability import Durability, check_durability
 from holdfast.engine.message import Delivery, Expiry, Output, Request, Sent

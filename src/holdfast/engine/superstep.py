@@ -7,6 +7,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from holdfast.engine._fast import make_tuple
+from holdfast.engine._fast_superstep import pass_on
 from holdfast.engine.limits import Limits
 from holdfast.engine.message import Delivery, Output, Request, Sent, Unrouted
 from holdfast.engine.router import Router, brief, deliver_input, expected_sources
@@ -102,6 +103,10 @@ def apply(
     raises where it needs a value that is not in memory. Merged values are captured by ``capture``, else copied.
     """
     capture = capture or Copier(limits.max_value_size)
+    if len(outcomes) == 1 and not graph.nests:
+        passed = pass_on(graph, snapshot, outcomes[0], capture)
+        if passed is not None:
+            return make_tuple(Applied, (*passed, _NONE_UNROUTED, _NO_PATHS))
     router = Router(graph, snapshot)
     changed: list[tuple[ExecutorId, Changes]] = []
     requests: tuple[Request, ...] = ()
@@ -130,6 +135,7 @@ def apply(
 
 _NOTHING_RELEASED: tuple[dict[BufferKey, Buffer | None], dict[BufferKey, None]] = ({}, {})
 _NO_PATHS: frozenset[str] = frozenset()
+_NONE_UNROUTED: Sequence[Unrouted] = ()
 
 
 def _check_ids(requests: Sequence[Request], snapshot: Snapshot) -> None:
