@@ -224,7 +224,7 @@ def stop_over_a_line(directory: str, what: str) -> None:
     doing(directory, lambda store: store.commit(step(RUN, 2, owner="stopped")))
 
 
-@pytest.mark.parametrize("what", ["lseek", "fdatasync"])
+@pytest.mark.parametrize("what", ["pwrite", "fdatasync"])
 async def test_the_lock_of_a_stopped_process_ends_with_it(files, directory, monkeypatch, what) -> None:
     monkeypatch.setattr(modules.run_lock, "_PATIENCE_SECONDS", 0.1)
     await write(files, RUN, 1)
@@ -237,16 +237,16 @@ async def test_the_lock_of_a_stopped_process_ends_with_it(files, directory, monk
     finally:
         process.kill()
         process.communicate()
-    if what == "lseek":
+    if what == "pwrite":
         await files.commit(step(RUN, 2))
-    assert await files.head(RUN) == head(RUN, 2, owner="" if what == "lseek" else "stopped")
+    assert await files.head(RUN) == head(RUN, 2, owner="" if what == "pwrite" else "stopped")
     await files.commit(step(RUN, 3))
     assert await seqs(files) == [1, 2, 3]
 
 
 async def test_a_process_that_goes_on_after_a_stop_finishes_its_commit(files, directory) -> None:
     await write(files, RUN, 1)
-    process = child("test_file_processes", "stop_over_a_line", str(directory), "lseek")
+    process = child("test_file_processes", "stop_over_a_line", str(directory), "pwrite")
     try:
         await asyncio.to_thread(os.waitpid, process.pid, os.WUNTRACED)
         process.send_signal(signal.SIGCONT)

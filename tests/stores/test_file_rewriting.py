@@ -239,7 +239,7 @@ def prune_for_ever(directory: str) -> None:
 @pytest.mark.parametrize("seed", range(6))
 def test_killed_at_any_moment(directory, seed) -> None:
     chance = random.Random(seed)
-    for _ in range(3):
+    for times in range(1, 4):
         process = child("test_file_rewriting", "prune_for_ever", str(directory))
         assert process.stdout is not None
         said = [int(process.stdout.readline()) for _ in range(chance.randint(1, 25))]
@@ -256,7 +256,7 @@ def test_killed_at_any_moment(directory, seed) -> None:
         found = [one.seq for one in after.run(RUN).records(0, 99, Depth.ALL)]
         last = found[-1] if found else 0
         assert found == list(range(found[0] if found else 1, last + 1))
-        assert len(found) <= 6
+        assert len(found) <= 3 * times + 1  # each time it may have died before it removed three of them
         assert after.inspect(None) == []
 
 
@@ -326,18 +326,22 @@ class Between:
         self._happen, self._happening, self._held = happen, False, 0
         for name in ("open", "pread", "listdir", "scandir", "fstat"):
             patch.setattr(os, name, self._noticing(getattr(os, name)))
-        genuine = RunLock.hold
+        acquire, release = RunLock.acquire, RunLock.release
 
-        @contextlib.contextmanager
-        def hold(lock: RunLock, *args: Any) -> Any:
+        def take(lock: RunLock, *args: Any) -> HeldLock:
             self._held += 1
             try:
-                with genuine(lock, *args) as held:
-                    yield held
-            finally:
+                return acquire(lock, *args)
+            except BaseException:
                 self._held -= 1
+                raise
 
-        patch.setattr(RunLock, "hold", hold)
+        def let_go(lock: RunLock, held: HeldLock) -> None:
+            release(lock, held)
+            self._held -= 1
+
+        patch.setattr(RunLock, "acquire", take)
+        patch.setattr(RunLock, "release", let_go)
 
     def _noticing(self, genuine: Callable[..., Any]) -> Callable[..., Any]:
         def look(*arguments: Any, **options: Any) -> Any:

@@ -228,25 +228,29 @@ LEAVING = {
 }
 
 
-@pytest.mark.parametrize("function", ["write", "fdatasync", "open", "half"])
+@pytest.mark.parametrize("function", ["pwrite", "fdatasync", "open", "half"])
 @pytest.mark.parametrize("doing", LEAVING)
 async def test_a_full_disk(files, others, directory, monkeypatch, doing, function) -> None:
     """Nothing of it is left, for nobody; with room it can be done again."""
     work, complaint = LEAVING[doing]
     await write(files, RUN, 2)
     before = run_path(directory).read_bytes()
-    genuine = os.write
+    genuine = os.pwrite
+    writing = files
+    if function == "open":  # the first one keeps the files of its runs open
+        writing = others
+        await write(writing, RunId("r9"), 1)
 
-    def write_half(handle: int, data: Any) -> int:
+    def write_half(handle: int, data: Any, offset: int) -> int:
         if len(data) < 100:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return genuine(handle, data[: len(data) // 2])
+        return genuine(handle, data[: len(data) // 2], offset)
 
     with monkeypatch.context() as patch:
         fail = write_half if function == "half" else failing(errno.ENOSPC)
-        patch.setattr(os, function.replace("half", "write"), fail)
+        patch.setattr(os, function.replace("half", "pwrite"), fail)
         with pytest.raises(StorageError, match="the disk is full: make room, then resume the run") as caught:
-            await work(files)
+            await work(writing)
     assert f"file store {directory}: {complaint}" in str(caught.value)
     assert isinstance(caught.value.__cause__, OSError)
     assert run_path(directory).read_bytes() == before
@@ -266,8 +270,8 @@ async def test_a_full_disk(files, others, directory, monkeypatch, doing, functio
 
 
 async def test_a_short_write_is_continued(files, others, monkeypatch) -> None:
-    genuine = os.write
-    monkeypatch.setattr(os, "write", lambda handle, data: genuine(handle, data[:100]))
+    genuine = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda handle, data, at: genuine(handle, data[:100], at))
     await write(files, RUN, 2)
     assert await seqs(others) == [1, 2]
 
@@ -616,5 +620,5 @@ async def test_a_lock_file_that_is_removed_and_made_again_is_one_lock(directory)
 
 def hold_for(lock: RunLock, held: list[str]) -> None:
     with lock.hold() as mine:
-        same = os.path.samestat(os.stat(lock.path), os.fstat(mine._handle))
+        same = os.path.samestat(os.stat(lock.path), os.fstat(mine.file.handle))
         held.append("same" if same else "another")

@@ -1,8 +1,6 @@
 """A line of a file store that is not synced yet may be taken back: nobody who reads meanwhile keeps it in mind."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -42,17 +40,15 @@ def test_another_line_in_the_place_of_one_that_was_taken_back(tmp_path: Path) ->
     durable = reader.path.read_bytes()
     line, _ = draft(2, updated=2).encode(state.file_id, len(durable))
     reader.path.write_bytes(durable + line)
-    genuine = RunLock.hold
+    genuine = RunLock.acquire
 
-    @contextmanager
-    def hold(self: RunLock, *arguments: Any) -> Iterator[Any]:
-        with patch.object(RunLock, "hold", genuine):
+    def acquire(self: RunLock, *arguments: Any) -> Any:
+        with patch.object(RunLock, "acquire", genuine):
             reader.path.write_bytes(durable)
             append(tmp_path, draft(2, updated=3))
-        with genuine(self, *arguments) as held:
-            yield held
+        return genuine(self, *arguments)
 
-    with patch.object(RunLock, "hold", hold):
+    with patch.object(RunLock, "acquire", acquire):
         state = reader.look()
     assert state.head is not None
     assert state.head.updated == 3

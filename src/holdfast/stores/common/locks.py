@@ -125,15 +125,20 @@ def _release(handle: int | None) -> None:
 
 def unlock(handle: int) -> None:
     """Release the lock on an open file, and close it."""
-    if sys.platform != "win32":
-        import fcntl
-
-        try:
-            # Closing the file would not be enough: a forked child has a copy of it, which keeps the lock.
-            fcntl.flock(handle, fcntl.LOCK_UN)
-        except OSError:
-            pass
+    drop_lock(handle)
     os.close(handle)
+
+
+def drop_lock(handle: int) -> None:
+    """Release the lock on an open file; closing it would not be enough: the child of a fork may have a copy of it."""
+    if sys.platform == "win32":
+        return
+    import fcntl
+
+    try:
+        fcntl.flock(handle, fcntl.LOCK_UN)
+    except OSError:
+        pass
 
 
 def is_at(path: str | Path, handle: int) -> bool:

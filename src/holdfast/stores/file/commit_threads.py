@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from holdfast.checkpoint.store import Commit, Letter
 from holdfast.checkpoint.threads import upkeep_threads
 from holdfast.stores.common.worker_thread import PendingCall, WorkerThread, settle_calls
+from holdfast.stores.file.open_files import most_runs_at_once
 from holdfast.stores.file.run_file import PendingCommit
 from holdfast.stores.file.run_lock import LockBusy
 
@@ -108,16 +109,19 @@ class CommitThreads:
     def _make_together(self, calls: list[_Call]) -> list[_Call]:
         """Write lines one after the other, sync them side by side, then mark them as durable.
 
-        Returns the calls that have to be made alone: those that begin a run, or have to wait for another process.
+        Returns the calls that have to be made alone: those that bring much, or have to wait for another process.
         """
-        batch = _Batch(self._maker)
-        try:
-            alone = [call for call in calls if not batch.begin(call)]
-            batch.sync(self._put)
-            batch.finish()
-        except BaseException:  # a signal
-            batch.abandon()
-            raise
+        alone: list[_Call] = []
+        most = most_runs_at_once()
+        for start in range(0, len(calls), most):
+            batch = _Batch(self._maker)
+            try:
+                alone += [call for call in calls[start : start + most] if not batch.begin(call)]
+                batch.sync(self._put)
+                batch.finish()
+            except BaseException as error:  # a signal
+                batch.abandon(error)
+                raise
         return alone
 
     def _put(self, job: Callable[[], None]) -> None:
@@ -192,6 +196,7 @@ class _Batch:
             one.sync()
         for _ in others:
             synced.get()
+        _sync_names([one for one in pending if one.begins_file and one.error is None])
 
     def finish(self) -> None:
         """Make the commits count that were synced."""
@@ -201,10 +206,18 @@ class _Batch:
             except Exception as error:
                 call.error = error
 
-    def abandon(self) -> None:
+    def abandon(self, error: BaseException) -> None:
         """Let go of the locks that are still held; the next one who looks finds out what became of the lines."""
         for _, pending in self._begun:
-            pending.abandon()
+            pending.abandon(error)
+
+
+def _sync_names(pending: list[PendingCommit]) -> None:
+    """Sync the names of new files, all of which lie in one folder."""
+    if pending:
+        pending[0].sync_name()
+        for one in pending[1:]:
+            one.error = pending[0].error
 
 
 def _sync_all(pending: list[PendingCommit], synced: SimpleQueue[None]) -> None:

@@ -75,6 +75,11 @@ class Directory:
             self._info = info
         return self._info
 
+    def close(self) -> None:
+        """Close the files that are kept open; the directory can be used on."""
+        with self._lock:
+            self._remembered.clear()
+
     def _get_ready(self) -> None:
         """Do what the first writer does besides: check locks, sweep up what others left behind."""
         if self._ready:

@@ -23,6 +23,7 @@ from holdfast.stores.file.line import (
     explain_problem,
     file_draft,
 )
+from holdfast.stores.file.open_files import OpenFile, may_stay_open
 from holdfast.stores.file.run_lock import HeldLock, LockBusy, RunLock, SyncMark
 from holdfast.stores.file.run_state import BadLine, RunState
 
@@ -46,13 +47,15 @@ class RunGlance(NamedTuple):
 
 
 class PendingLine:
-    """A line that is written, and not durable before it is synced."""
+    """A line that is written, and not durable before it is synced; the first of a file comes with its beginning."""
 
     def __init__(self, disk: Disk, handle: int, line: Line, head: Head | None) -> None:
         self._disk = disk
         self._handle = handle
         self.line = line
         self.head = head
+        self.beginning: tuple[Line, bytes] | None = None
+        """The line that says which file this is, and the first bytes of the file; None in a file that was there."""
         self.error: OSError | None = None
 
     def sync(self) -> None:
@@ -71,8 +74,8 @@ class LineFile:
         self._lock = lock
         self._disk = disk
         self._namespace = namespace
-        self._handle: int | None = None
-        """The file, open while the lock is held."""
+        self._file: OpenFile | None = None
+        """The file, open while the lock is held, and often longer."""
         self._forget()
 
     def _forget(self) -> None:
@@ -219,43 +222,73 @@ class LineFile:
 
     @contextmanager
     def hold(self, is_patient: bool = True) -> Iterator[HeldLock]:
+        """Hold the lock, as ``acquire`` says."""
+        held = self.acquire(is_patient)
+        try:
+            yield held
+        except BaseException as error:
+            self.release(held, error)
+            raise
+        self.release(held)
+
+    def acquire(self, is_patient: bool = True) -> HeldLock:
         """Keep other writers out; the state is current and durable, and nobody died over the file."""
-        with self._lock.hold(is_patient) as held:
-            try:
-                self._settle(held)
-                yield held
-            except OSError:
+        held = self._lock.acquire(is_patient)
+        try:
+            self._settle(held)
+        except BaseException as error:
+            self.release(held, error)
+            raise
+        return held
+
+    def release(self, held: HeldLock, error: BaseException | None = None) -> None:
+        """Let other writers in; ``error`` is what the holder raised, after which the state may be wrong."""
+        try:
+            if isinstance(error, OSError):
                 self._forget()
-                raise
-            finally:
+            if error is not None or not may_stay_open():
                 self._close()
+        finally:
+            self._lock.release(held)
 
     def append(self, held: HeldLock, draft: LineDraft) -> None:
         """Append a line to a file that is readable, and sync it; one that cannot be synced is taken back."""
-        if not self.state.end:
-            self._create(held, draft)
-            return
         pending = self.begin_append(held, draft)
         pending.sync()
+        self.sync_name(pending)
         self.finish_append(held, pending)
 
     def begin_append(self, held: HeldLock, draft: LineDraft) -> PendingLine:
-        """Write a line without syncing it, so that others can be synced at the same time; the file is there."""
+        """Write a line without syncing it, so that others can be synced at the same time."""
+        if not self.state.end:
+            return self._begin_file(held, draft)
         content, line = draft.encode(self.state.file_id, self.state.end)
-        assert self._handle is not None, "it is open while the lock is held"
-        self._write(held, self._handle, content)
-        return PendingLine(self._disk, self._handle, line, draft.head)
+        assert self._file is not None, "it is open while the lock is held"
+        self._write(held, self._file.handle, content)
+        return PendingLine(self._disk, self._file.handle, line, draft.head)
 
     def finish_append(self, held: HeldLock, pending: PendingLine) -> None:
         """Mark a line as durable, or take it back if it could not be synced, and raise."""
-        assert self._handle is not None
+        assert self._file is not None
         if pending.error is not None:
-            self._take_back(held, self._handle, self.state.end, pending.error)
+            self._take_back(held, self._file.handle, self.state.end, pending.error)
             raise pending.error
-        held.write_mark(self.state.file_id, self.state.end + pending.line.place.length)
+        held.write_mark(self.state.file_id, pending.line.place.offset + pending.line.place.length)
+        if pending.beginning is not None:
+            naming, self._beginning = pending.beginning
+            self.state.take(naming, None)
         self.state.take(pending.line, pending.head)
 
-    def _create(self, held: HeldLock, draft: LineDraft) -> None:
+    def sync_name(self, pending: PendingLine) -> None:
+        """Make the name of the file durable, if the line begins it; keeps the error as ``PendingLine.sync`` does."""
+        if pending.beginning is not None and pending.error is None:
+            try:
+                self._disk.sync_folder(self.path.parent)
+            except OSError as error:
+                pending.error = error
+
+    def _begin_file(self, held: HeldLock, draft: LineDraft) -> PendingLine:
+        """Write the first two lines of a file: which file it is, and what happened."""
         assert draft.head is not None
         self._disk.make_folder(self.path.parent)
         file_id = secrets.token_hex(16)
@@ -264,27 +297,20 @@ class LineFile:
         self._forget()
         self.state.file_id = file_id
         self._close()
-        self._handle = open_regular(self.path, os.O_RDWR | os.O_CREAT)
-        os.ftruncate(self._handle, 0)
-        self._write(held, self._handle, first + content)
-        try:
-            self._disk.sync_data(self._handle)
-            self._disk.sync_folder(self.path.parent)
-        except OSError as error:
-            self._take_back(held, self._handle, 0, error)
-            raise
-        held.write_mark(file_id, len(first) + len(content))
-        self.state.take(naming, None)
-        self.state.take(line, draft.head)
-        self._beginning = (first + content)[:_BEGINNING]
+        self._file = OpenFile(open_regular(self.path, os.O_RDWR | os.O_CREAT))
+        handle = self._file.handle
+        os.ftruncate(handle, 0)
+        self._write(held, handle, first + content)
+        pending = PendingLine(self._disk, handle, line, draft.head)
+        pending.beginning = (naming, (first + content)[:_BEGINNING])
+        return pending
 
     def _write(self, held: HeldLock, handle: int, lines: bytes) -> None:
         start = self.state.end
         try:
-            os.lseek(handle, start, os.SEEK_SET)
-            rest = memoryview(lines)
-            while rest:
-                rest = rest[os.write(handle, rest) :]
+            written = os.pwrite(handle, lines, start)
+            while written < len(lines):
+                written += os.pwrite(handle, lines[written:], start + written)
         except OSError as error:
             self._take_back(held, handle, start, error)
             raise
@@ -361,18 +387,21 @@ class LineFile:
         return first[begin : begin + 32].decode("ascii", "replace")
 
     def _close(self) -> None:
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            os.close(handle)
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
     def _settle(self, held: HeldLock) -> None:
         """Bring the state up to date, cut a torn line off, and make durable what a dead writer left."""
         mark = held.read_mark()
+        if self._is_settled(mark):
+            return
         self._close()
-        handle = self._handle = self._open(os.O_RDWR)
+        handle = self._open(os.O_RDWR)
         if handle is None:
             self._forget()
             return
+        self._file = OpenFile(handle)
         if mark.in_doubt:
             if mark.file_id.encode() in os.pread(handle, _BEGINNING, 0) or not os.fstat(handle).st_size:
                 self._write_anew(held, handle, mark)
@@ -383,6 +412,15 @@ class LineFile:
         self._make_durable(held, handle, mark, size)
         if self.state.gone:  # its writer died before it could
             self.remove(held)
+
+    def _is_settled(self, mark: SyncMark) -> bool:
+        """Return True if nobody else wrote since, as far as the mark and the size of the file tell."""
+        if self._file is None or self._tail is not None or self.state.gone:
+            return False
+        if mark.in_doubt or mark.file_id != self.state.file_id or mark.offset != self.state.end:
+            return False
+        status = self._file.status_at(self.path)
+        return status is not None and status.st_size == self.state.end
 
     def _make_durable(self, held: HeldLock, handle: int, mark: SyncMark, size: int) -> None:
         """Cut a torn line off, and sync what its writer could not."""

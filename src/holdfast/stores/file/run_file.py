@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -212,24 +211,39 @@ class RunFile:
 
         The locks of the run are held until it is finished, in the same thread.
         """
-        if commit.blobs or commit.needs or commit.expected is None:
+        if commit.blobs or commit.needs or len(commit.records) > _MANY:
             return None
-        stack = ExitStack()
+        self._lock.acquire()
+        held = None
         try:
-            held = stack.enter_context(self._hold(is_patient=False))
+            held = self._lines.acquire(is_patient=False)
+            self._lines.check_readable()
             state = self._lines.state
             check_head(commit, state.expected)
             _check_records(commit, state.head)
             draft = self._counted(_commit_draft(commit, state))
-            stack.enter_context(self._signed(commit.head, draft.inbox > 0))
-            return PendingCommit(self, stack, held, self._lines.begin_append(held, draft))
-        except BaseException:
-            stack.__exit__(*sys.exc_info())
+            outdated = self._announce(commit.head, draft.inbox > 0)
+            return PendingCommit(self, held, self._lines.begin_append(held, draft), outdated)
+        except BaseException as error:
+            self.release(held, error)
             raise
 
-    def finish_append(self, held: HeldLock, pending: PendingLine) -> list[Letter]:
+    def sync_name(self, pending: PendingLine) -> None:
+        """Make the name of a new file durable, as ``LineFile.sync_name`` does."""
+        self._lines.sync_name(pending)
+
+    def release(self, held: HeldLock | None, error: BaseException | None) -> None:
+        """Let go of the locks that ``begin_commit`` took; ``error`` is what went wrong, if something did."""
+        try:
+            if held is not None:
+                self._lines.release(held, error)
+        finally:
+            self._lock.release()
+
+    def finish_append(self, held: HeldLock, pending: PendingLine, outdated: WakeSign | None) -> list[Letter]:
         """Make a commit count that was synced; return the letters that wait."""
         self._lines.finish_append(held, pending)
+        self._withdraw(outdated)
         return self._letters_now()
 
     def _commit(self, held: HeldLock, commit: Commit, needed: set[Digest], is_doubtful: bool) -> list[Letter]:
@@ -364,8 +378,9 @@ class RunFile:
 
     def _append(self, held: HeldLock, draft: LineDraft) -> None:
         counted = self._counted(draft)
-        with self._signed(draft.head, counted.inbox > 0):
-            self._lines.append(held, counted)
+        outdated = self._announce(draft.head, counted.inbox > 0)
+        self._lines.append(held, counted)
+        self._withdraw(outdated)
 
     def _counted(self, draft: LineDraft) -> LineDraft:
         """Return a draft that says how many letters wait; raise ``CheckpointCorrupt`` if that cannot be known."""
@@ -376,19 +391,24 @@ class RunFile:
     def _rewrite(
         self, held: HeldLock, head: Head, letters: Sequence[Letter], drafts: Sequence[LineDraft]
     ) -> None:
-        with self._signed(head, bool(letters)):
-            self._lines.rewrite(held, head.run_id, drafts)
+        outdated = self._announce(head, bool(letters))
+        self._lines.rewrite(held, head.run_id, drafts)
+        self._withdraw(outdated)
 
-    @contextmanager
-    def _signed(self, head: Head | None, has_letters: bool) -> Iterator[None]:
-        """Let the run have the sign that it needs before the line that says so, and afterwards no other."""
+    def _announce(self, head: Head | None, has_letters: bool) -> WakeSign | None:
+        """Give the run the sign that it needs, before the line that says so; return the sign that is outdated then."""
         before = self._sign()
         after = None if head is None else sign_of(head, has_letters, self.name)
-        if after is not None and after != before:
+        if after == before:
+            return None
+        if after is not None:
             self._signs.add(after)
-        yield
-        if before is not None and after != before:
-            self._signs.remove(before)
+        return before
+
+    def _withdraw(self, outdated: WakeSign | None) -> None:
+        """Take a sign away, behind the line that made it outdated."""
+        if outdated is not None:
+            self._signs.remove(outdated)
 
     def _sign(self) -> WakeSign | None:
         state = self._lines.state
@@ -410,26 +430,52 @@ class RunFile:
 
 
 class PendingCommit:
-    """A commit that is written, and not durable before it is synced."""
+    """A commit that is written, and not durable before it is synced; the locks of its run are held meanwhile."""
 
-    def __init__(self, file: RunFile, stack: ExitStack, held: HeldLock, line: PendingLine) -> None:
+    def __init__(self, file: RunFile, held: HeldLock, line: PendingLine, outdated: WakeSign | None) -> None:
         self._file = file
-        self._stack = stack
         self._held = held
         self._line = line
+        self._outdated = outdated
+        self._is_over = False
 
     def sync(self) -> None:
         """Sync it, in any thread."""
         self._line.sync()
 
+    @property
+    def begins_file(self) -> bool:
+        """True if the file is new: then its name has to be synced, too."""
+        return self._line.beginning is not None
+
+    @property
+    def error(self) -> OSError | None:
+        """The error of a sync."""
+        return self._line.error
+
+    @error.setter
+    def error(self, error: OSError | None) -> None:
+        self._line.error = error
+
+    def sync_name(self) -> None:
+        """Sync the name of a new file, and of all others in its folder."""
+        self._file.sync_name(self._line)
+
     def finish(self) -> list[Letter]:
         """Make it count, or take it back if it could not be synced, and raise; return the letters that wait."""
-        with self._stack:
-            return self._file.finish_append(self._held, self._line)
+        try:
+            letters = self._file.finish_append(self._held, self._line, self._outdated)
+        except BaseException as error:
+            self.abandon(error)
+            raise
+        self.abandon()
+        return letters
 
-    def abandon(self) -> None:
-        """Let go of the locks while an exception is handled; whoever looks next settles the line."""
-        self._stack.__exit__(*sys.exc_info())
+    def abandon(self, error: BaseException | None = None) -> None:
+        """Let go of the locks, if they are held; whoever looks next settles a line that was not finished."""
+        if not self._is_over:
+            self._is_over = True
+            self._file.release(self._held, error)
 
 
 def _commit_draft(commit: Commit, state: RunState) -> LineDraft:

@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 from holdfast.errors import StorageError
 from holdfast.stores.common.disk import Disk, open_regular
-from holdfast.stores.common.locks import is_at, unlock
+from holdfast.stores.common.locks import drop_lock
+from holdfast.stores.file.open_files import OpenFile, may_stay_open
 
 _PATIENCE_SECONDS = 60.0
 _FIRST_PAUSE_SECONDS = 0.0002
@@ -49,12 +50,12 @@ class SyncMark(NamedTuple):
 class HeldLock:
     """The lock while it is held."""
 
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
+    def __init__(self, file: OpenFile) -> None:
+        self.file = file
 
     def read_mark(self) -> SyncMark:
         """Read the mark."""
-        return _parse(os.pread(self._handle, _MARK_BYTES, 0))
+        return _parse(os.pread(self.file.handle, _MARK_BYTES, 0))
 
     def write_mark(self, file_id: str, offset: int) -> None:
         """Say that the file is durable up to ``offset``."""
@@ -70,27 +71,44 @@ class HeldLock:
 
     def sync_mark(self, disk: Disk) -> None:
         """Make the mark durable."""
-        disk.sync(self._handle)
+        disk.sync(self.file.handle)
 
     def _write(self, text: str) -> None:
         # Padded, so that it is as long as any before it.
-        os.pwrite(self._handle, f"{text:<{_MARK_BYTES}}\n".encode(), 0)
+        os.pwrite(self.file.handle, f"{text:<{_MARK_BYTES}}\n".encode(), 0)
 
 
 class RunLock:
-    """The file of the lock of one run."""
+    """The file of the lock of one run. Not safe for several threads at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._file: OpenFile | None = None
+        """The file, where it stayed open."""
 
     @contextmanager
     def hold(self, is_patient: bool = True) -> Iterator[HeldLock]:
-        """Hold the lock; raise ``StorageError`` if another process keeps it for long, ``LockBusy`` without patience."""
-        handle = self._lock(_PATIENCE_SECONDS if is_patient else 0.0)
+        """Hold the lock, as ``acquire`` says."""
+        held = self.acquire(is_patient)
         try:
-            yield HeldLock(handle)
+            yield held
         finally:
-            unlock(handle)
+            self.release(held)
+
+    def acquire(self, is_patient: bool = True) -> HeldLock:
+        """Take the lock; raise ``StorageError`` if another process keeps it for long, ``LockBusy`` without patience."""
+        file, self._file = self._file, None
+        if file is not None and self._try(file):
+            return HeldLock(file)
+        return HeldLock(self._wait(_PATIENCE_SECONDS if is_patient else 0.0))
+
+    def release(self, held: HeldLock) -> None:
+        """Let go of the lock."""
+        drop_lock(held.file.handle)
+        if may_stay_open():
+            self._file = held.file
+        else:
+            held.file.close()
 
     def read_mark(self) -> SyncMark:
         """Read the mark without the lock."""
@@ -110,17 +128,12 @@ class RunLock:
         except FileNotFoundError:
             pass
 
-    def _lock(self, patience: float) -> int:
+    def _wait(self, patience: float) -> OpenFile:
         until, pause = time.monotonic() + patience, _FIRST_PAUSE_SECONDS
         while True:
-            handle = self._open()
-            try:
-                if try_lock(handle) and is_at(self.path, handle):
-                    return handle
-            except BaseException:
-                os.close(handle)
-                raise
-            os.close(handle)
+            file = OpenFile(self._open())
+            if self._try(file):
+                return file
             if not patience:
                 raise LockBusy(self.path)
             if time.monotonic() >= until:
@@ -130,6 +143,16 @@ class RunLock:
                 )
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    def _try(self, file: OpenFile) -> bool:
+        """Lock an open file if nobody else has, and it is still the one that others lock; else close it."""
+        is_ours = False
+        try:
+            is_ours = try_lock(file.handle) and file.status_at(self.path) is not None
+            return is_ours
+        finally:
+            if not is_ours:
+                file.close()
 
     def _open(self) -> int:
         while True:

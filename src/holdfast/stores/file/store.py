@@ -196,6 +196,7 @@ class FileStore:
         if self._process == os.getpid():
             if self._commits is not None:
                 await self._commits.close()
+            self._directory.close()
             await upkeep_threads.call(self._leave_presence)
 
     def _leave_presence(self) -> None:
