@@ -1,4 +1,8 @@
-"""The events of a run."""
+"""The events of a run.
+
+A new event is a class here, a public name in ``holdfast/__init__.py`` and docs/reference/events.md, and is made by
+``emitter``, by the turn or by the checkpoint trail.
+"""
 
 from __future__ import annotations
 

@@ -106,8 +106,11 @@ class Directory:
             return file
 
     def _lines(self, name: str) -> LineFile:
-        lock = RunLock(self.root / marker.LOCKS / f"{self._prefix}{name}.run")
+        lock = RunLock(self._lock_path(name))
         return LineFile(self._runs / f"{name}{SUFFIX}", lock, self.disk, self._namespace)
+
+    def _lock_path(self, name: str) -> Path:
+        return self.root / marker.LOCKS / f"{self._prefix}{name}.run"
 
     def _new_file(self, name: str) -> RunFile:
         return RunFile(self._lines(name), self.blobs, self._signs)
@@ -248,7 +251,7 @@ class Directory:
                 continue
             sign = None if head is None else sign_of(head, letters, name)
             if sign is not None:
-                self._signs.add(sign)
+                self._signs.add(sign, self._lock_path(name))
         self._signs_set = True
 
     def _correct(self, wrong: WakeSign) -> None:

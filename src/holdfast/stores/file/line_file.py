@@ -78,6 +78,11 @@ class LineFile:
         """The file, open while the lock is held, and often longer."""
         self._forget()
 
+    @property
+    def lock_path(self) -> Path:
+        """The file of the run's lock."""
+        return self._lock.path
+
     def _forget(self) -> None:
         self.state = RunState()
         self._beginning = b""

@@ -402,7 +402,7 @@ class RunFile:
         if after == before:
             return None
         if after is not None:
-            self._signs.add(after)
+            self._signs.add(after, self._lines.lock_path)
         return before
 
     def _withdraw(self, outdated: WakeSign | None) -> None:
@@ -419,7 +419,7 @@ class RunFile:
         with self._hold():
             sign = self._sign()
             if sign is not None:
-                self._signs.add(sign)
+                self._signs.add(sign, self._lines.lock_path)
             if wrong is not None and wrong != sign:
                 self._signs.remove(wrong)
 

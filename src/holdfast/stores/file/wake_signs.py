@@ -1,4 +1,4 @@
-"""Signs that a run is to be woken, or is driven: an empty file for each, named by when.
+"""Signs that a run is to be woken, or is driven: a file for each, of which only the name counts: it says when.
 
 Without them all runs would have to be read to find those that are due. A sign is made before the line that needs it and
 removed behind the line that does not, both under the lock of the run. It is believed only after a look at the run.
@@ -50,12 +50,14 @@ class WakeSigns:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def add(self, sign: WakeSign) -> None:
-        """Make sure that a sign is there."""
+    def add(self, sign: WakeSign, lock: Path) -> None:
+        """Make sure that a sign is there: another name of the file of the run's lock, which costs less than a file."""
         path = self._folder / sign.name
         try:
-            os.close(open_regular(path, os.O_CREAT | os.O_WRONLY))
-        except FileNotFoundError:
+            os.link(lock, path)
+        except FileExistsError:
+            pass
+        except OSError:  # no folder yet, no lock, or a file system without links
             self._folder.mkdir(0o700, parents=True, exist_ok=True)
             os.close(open_regular(path, os.O_CREAT | os.O_WRONLY))
 
