@@ -76,6 +76,15 @@ class WorkflowContext(Protocol[T_Out, T_Final]):
         ...
 
     @property
+    def source_executor_id(self) -> ExecutorId | None:
+        """The executor that sent the message which is handled; a nested workflow sends as its ``WorkflowExecutor``.
+
+        None for a message from outside (an input, the response to a request), and for the list of a fan-in, which
+        has several senders.
+        """
+        ...
+
+    @property
     def superstep(self) -> int:
         """The number of this superstep, from 1."""
         ...

@@ -124,6 +124,8 @@ class TurnContext(WorkflowContext[Any, Any]):
     """The sleep for which the handler came to an end though the turn is not over."""
     message_number = 0
     """The number of the message that is handled, from 1."""
+    source: ExecutorId | None = None
+    """The executor that sent the message that is handled, if one executor did."""
 
     def __init__(self, run: RunContext, placed: PlacedExecutor, snapshot: Snapshot, attempt: int) -> None:
         self._run = run
@@ -250,6 +252,10 @@ class TurnContext(WorkflowContext[Any, Any]):
     @property
     def executor_id(self) -> ExecutorId:
         return self._placed.address
+
+    @property
+    def source_executor_id(self) -> ExecutorId | None:
+        return self.source
 
     @property
     def superstep(self) -> int:

@@ -124,7 +124,7 @@ class TurnRunner:
                 noted = watch.note() if watch is not None else None
                 for delivery in turn.deliveries:
                     context.message_number += 1
-                    _, value, _, request = delivery
+                    _, value, context.source, request = delivery
                     message = value.load()
                     handler = spec.dispatch.find(message) if request is None else None
                     handler = handler or _handler_for(placed, message, request)
