@@ -10,6 +10,7 @@ The text of an error stands where it is raised: search for the name of its class
     ├── InvalidArgument       an argument that cannot be meant (a ValueError too)
     ├── NotCheckpointable     a value that was sent or queued cannot be kept
     ├── StateConflict         two turns of one superstep wrote the same shared key
+    ├── StateNotSet           a handler requires a value of the state that nobody set (a LookupError too)
     ├── ExecutorShared        an executor instance cannot serve another run
     ├── ExecutorFailed        a handler raised
     │   └── ConditionFailed   the condition or selection of an edge raised, or chose a target it does not have
@@ -130,6 +131,30 @@ class StateConflict(HoldfastError):
         self.scope_name = scope_name
         self.key = key
         self.executor_ids = executor_ids
+        super().__init__(message)
+
+
+class StateNotSet(HoldfastError, LookupError):
+    """A handler requires a value of the state that nobody set.
+
+    >>> from holdfast import StateKey, WorkflowBuilder, WorkflowContext, executor
+    >>> RAW = StateKey("raw", str, scope_name="Logs")
+    >>> @executor
+    ... async def triage(log_id: str, ctx: WorkflowContext[None, str]) -> None:
+    ...     await ctx.yield_output(await ctx.require_state(RAW))
+    >>> workflow = WorkflowBuilder(name="Triage").set_start_executor(triage).build()
+    >>> try:
+    ...     workflow.run_sync("log 1")
+    ... except ExecutorFailed as failure:
+    ...     print(repr(failure.__cause__.key), failure.__cause__.scope_name, failure.__cause__.executor_id)
+    'raw' Logs triage
+    """
+
+    def __init__(self, message: str, *, key: str, scope_name: str | None, executor_id: ExecutorId) -> None:
+        self.key = key
+        self.scope_name = scope_name
+        """The shared scope; None for the private one of the executor."""
+        self.executor_id = executor_id
         super().__init__(message)
 
 

@@ -54,9 +54,11 @@ async def state(ctx: WorkflowContext) -> None:
     await ctx.queue_state_update(RAW, 5)  # E: Cannot infer value of type parameter "T" of "queue_state
     text: str = await ctx.read_state(RAW)  # E: (expression has type "str | None", variable has type "str")
     number: int = await ctx.read_state(RAW, "")  # E: incompatible type "StateKey[str]"; expected "StateKey[i
+    wrong: int = await ctx.require_state(RAW)  # E: "StateKey[str]"; expected "StateKey[int]"
+    await ctx.require_state(RAW, "default", "Logs")  # E: No overload variant of "require_state"
     await ctx.read_state(5)  # E: No overload variant of "read_state" of "WorkflowContext" matches
     await ctx.clear_state(5)  # E: incompatible type "int"; expected "str | StateKey[Any] | None"
-    print(text, number)
+    print(text, number, wrong)
     StateKey("raw", 5)  # E: Argument 2 to "StateKey" has incompatible type "int"
     StateKey("raw", str, merge="sum")  # E: Argument "merge" to "StateKey" has incompatible type "str"
 

@@ -28,6 +28,7 @@ from holdfast.runtime.step.state_scope import (
     own_scope,
     place_of,
     scope_of,
+    state_not_set,
 )
 from holdfast.runtime.times import expiry_of
 
@@ -106,6 +107,10 @@ def check_request_id(request_id: str) -> None:
     """Raise for an id that a user gave and that no request can have."""
     if complaint := complaint_about_id(request_id):
         raise InvalidArgument(f"request id {request_id!r} {complaint}")
+
+
+_NOTHING = object()
+"""Stands for the value of a key that is not set."""
 
 
 class TurnContext(WorkflowContext[Any, Any]):
@@ -347,6 +352,13 @@ class TurnContext(WorkflowContext[Any, Any]):
     async def read_state(self, key: Any, default: Any = None, scope_name: str | None = None) -> Any:
         scope, name, _ = place_of(self._placed, key, scope_name, self._run.capture)
         return await self._read(scope, name, default)
+
+    async def require_state(self, key: Any, scope_name: str | None = None) -> Any:
+        scope, name, _ = place_of(self._placed, key, scope_name, self._run.capture)
+        value = await self._read(scope, name, _NOTHING)
+        if value is _NOTHING:
+            raise state_not_set(self.executor_id, name, scope)
+        return value
 
     async def _read(self, scope: Scope, name: str, default: Any) -> Any:
         try:

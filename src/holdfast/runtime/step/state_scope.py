@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.engine.state import Scope
 from holdfast.engine.value import Captor
-from holdfast.errors import InvalidArgument, WrongType
+from holdfast.errors import InvalidArgument, StateNotSet, WrongType
 from holdfast.graph.context import DEFAULT_SHARED_SCOPE
 from holdfast.graph.state_key import MergeRule, StateKey
+from holdfast.ids import ExecutorId
 
 if TYPE_CHECKING:
     from holdfast.runtime.step.executors import PlacedExecutor
@@ -59,6 +60,23 @@ def place_of(
     if not key.isascii():
         check_text(key, "state key")
     return scope_of(placed, scope_name), key, None
+
+
+def state_not_set(executor_id: ExecutorId, name: str, scope: Scope) -> StateNotSet:
+    """Return the error of a handler that requires a value where there is none."""
+    if scope.owner is None:
+        where, call = f"shared scope {scope.name!r}", f"ctx.queue_state_update({name!r}, ..., {scope.name!r})"
+        hint = "in an earlier superstep"
+    else:
+        where, call = "its private scope", f"ctx.queue_state_update({name!r}, ...)"
+        hint = "in an earlier message of this executor, or name the shared scope that is meant with scope_name=..."
+    return StateNotSet(
+        f"executor {executor_id!r} requires state {name!r} of {where}, but nothing is set there; set it with {call} "
+        f"{hint}, or read it with ctx.read_state({name!r}, default)",
+        key=name,
+        scope_name=scope.name if scope.owner is None else None,
+        executor_id=executor_id,
+    )
 
 
 def in_default_scope(key: Any, instead: str) -> Any:
