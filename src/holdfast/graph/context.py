@@ -139,6 +139,14 @@ class WorkflowContext(Protocol[T_Out, T_Final]):
         """Give ``value`` out as an output of the workflow."""
         ...
 
+    async def stream(self, delta: Any) -> None:
+        """Show watchers a part of an output that is still being made, at once, as an ``OutputDeltaEvent``.
+
+        The event is provisional: it is never stored, a resumed run does not show it again, and it is no output. So
+        yield the whole value when it is there. What is shown is the value as it is at the call.
+        """
+        ...
+
     async def request_info(
         self,
         data: Any,

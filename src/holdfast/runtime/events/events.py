@@ -93,6 +93,22 @@ class WorkflowOutputEvent(WorkflowEvent):
 
 
 @dataclass(slots=True, repr=False, eq=False)
+class OutputDeltaEvent(WorkflowEvent):
+    """A handler shows a part of an output that is still being made (see ``WorkflowContext.stream``).
+
+    It is provisional: never stored, never shown again, and no output. The deltas of a turn whose attempt fails count
+    for nothing; those of the next one begin anew, with another ``attempt``.
+
+    >>> OutputDeltaEvent(ExecutorId("write"), "Once upon").data
+    'Once upon'
+    """
+
+    executor_id: ExecutorId
+    data: Any
+    attempt: int = 1
+
+
+@dataclass(slots=True, repr=False, eq=False)
 class WorkflowCompletedEvent(WorkflowEvent):
     """The run is complete; ``data`` is the last output, None if there was none.
 

@@ -11,13 +11,14 @@ from holdfast.engine.message import Expiry, Output, Request, Sent
 from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.state import NO_CHANGES, Scope, StagedState
 from holdfast.engine.superstep import Outcome
-from holdfast.engine.value import Captor, NotAtHand, Value
+from holdfast.engine.value import Captor, Copier, NotAtHand, Value
 from holdfast.errors import ChangedAfterCapture, GraphError, InvalidArgument, TurnOver, WrongType
 from holdfast.graph.context import DEFAULT_SHARED_SCOPE, PassOn, RequestExpired, WorkflowContext
 from holdfast.graph.state_key import StateKey
 from holdfast.graph.typing.types import TypeForm, type_name
 from holdfast.ids import ExecutorId, RequestId, RunId, complaint_about_id
-from holdfast.runtime.events.events import WorkflowEvent, WorkflowWarningEvent
+from holdfast.runtime.events.event_log import pause
+from holdfast.runtime.events.events import OutputDeltaEvent, WorkflowEvent, WorkflowWarningEvent
 from holdfast.runtime.step.effects import Asleep, Effects
 from holdfast.runtime.step.executors import PlacedExecutor
 from holdfast.runtime.step.state_scope import (
@@ -348,6 +349,16 @@ class TurnContext(WorkflowContext[Any, Any]):
 
     async def yield_output(self, value: Any) -> None:
         self._yielded(self._capture(value, "output"))
+
+    async def stream(self, delta: Any) -> None:
+        self._check_open()
+        if not self._attempt:
+            raise GraphError(
+                f"on_checkpoint_restored of executor {self.executor_id!r} streams; it may only read"
+            )
+        shown = Copier(self._run.limits.max_value_size)(delta, "delta").load()
+        self._run.emit([OutputDeltaEvent(self._placed.address, shown, self._attempt, provisional=True)])
+        await pause()  # so that watchers get it now, though the handler may wait for nothing
 
     async def read_state(self, key: Any, default: Any = None, scope_name: str | None = None) -> Any:
         scope, name, _ = place_of(self._placed, key, scope_name, self._run.capture)
