@@ -52,6 +52,10 @@ def on_disk() -> Iterator[Path]:
 
 
 @pytest.fixture
-def own_marks(monkeypatch: pytest.MonkeyPatch) -> None:
+def own_marks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What a test marks ``@checkpointable`` is known to that test alone, not to all that the process runs after it."""
     monkeypatch.setattr(registry, "_decorated", dict(registry._decorated))
+    before = dict(registry.marks_of_others)
+    yield
+    registry.marks_of_others.clear()
+    registry.marks_of_others.update(before)

@@ -389,14 +389,15 @@ def attributed(value: Any) -> Any:
 NUMPY_INT: Any = np.int64(3)
 HALVES = Fraction(NUMPY_INT, 2)
 RECORDS = np.zeros(1, "i8,f8").view(np.recarray)
+TELL = "send plain data, or tell how it is stored: checkpointable({}, encode=..., decode=...)"
 OPEN = "send plain data, and open such things where they are used"
 REFUSED: list[tuple[str, Any, str]] = [
     ("member that no class has", Grown(5), ("message: Grown.5 is no member that Grown declares, so it could not be "
      "found again; add it to the class")),
     ("named tuple of three", tuple.__new__(LongPair, (1, 2, 3)), ("message: LongPair has 3 items, but 2 fields; give "
      "it as many as it has fields")),
-    ("random numbers", Dice(3), f"message: Dice is not checkpointable; {OPEN}"),
-    ("array of C", Numbers("i", [1]), f"message: Numbers is not checkpointable; {OPEN}"),
+    ("random numbers", Dice(3), f"message: Dice is not checkpointable; {TELL.format('Dice')}"),
+    ("array of C", Numbers("i", [1]), f"message: Numbers is not checkpointable; {TELL.format('Numbers')}"),
     ("ordered dict with attributes", attributed(collections.OrderedDict()), ("message: OrderedDict with attributes of "
      "its own (beside) is not checkpointable; keep them beside it, in a dataclass")),
     ("counter with attributes", attributed(collections.Counter()), ("message: Counter with attributes of its own "
@@ -414,7 +415,8 @@ REFUSED: list[tuple[str, Any, str]] = [
      "array of type [('a', '<i4')] with metadata is not checkpointable; keep the metadata beside it")),
     ("elements without size", np.zeros(1 << 21, "V0"), ("message: a numpy array of type |V0 with 2,097,152 items is "
      "not checkpointable; use a type of fixed size above 0, or its shape")),
-    ("field that is not set", StructJob(1, msgspec.UNSET), f"message.result: UnsetType is not checkpointable; {OPEN}"),
+    ("field that is not set", StructJob(1, msgspec.UNSET),
+     "message.result: UnsetType is not checkpointable; " + TELL.format("UnsetType")),
 ]  # fmt: skip
 
 

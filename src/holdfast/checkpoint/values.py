@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any, Final, Protocol, TypeAlias
 
 from holdfast.checkpoint.codec import Codec
+from holdfast.checkpoint.codec.registry import excluded_fields
 from holdfast.checkpoint.codec.shapes import ModelShape, ObjectShape, PlainShape, kind_of
 from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.format.changes import Ref
@@ -271,7 +272,7 @@ class Encoded:
 
 def _has_attributes_only(kind: type) -> bool:
     """Tell whether instances are their attributes and nothing else: copying these then equals decoding."""
-    return kind_of(kind) in (ObjectShape, PlainShape, ModelShape)
+    return kind_of(kind) in (ObjectShape, PlainShape, ModelShape) and not excluded_fields(kind)
 
 
 _is_record = lru_cache(maxsize=1024)(_has_attributes_only)

@@ -11,6 +11,7 @@ from types import BuiltinFunctionType, MemberDescriptorType, ModuleType
 from typing import Any, TypeAlias
 
 from holdfast.errors import NotCheckpointable
+from holdfast.graph.typing.types import find_mark
 
 _ATOMS = frozenset(
     {
@@ -33,7 +34,7 @@ def is_immutable(value: object) -> bool:
         return True
     if getattr(value, "__dict__", None) and isinstance(value, tuple):
         return False
-    if kind is frozenset or (isinstance(value, tuple) and (kind is tuple or hasattr(kind, "_fields"))):
+    if kind is frozenset or (isinstance(value, tuple) and (kind is tuple or _is_kept_whole(kind))):
         return all(is_immutable(part) for part in value)  # type: ignore[attr-defined]
     if _is_frozen(kind):
         return all(map(is_immutable, _attributes(value).values()))
@@ -294,13 +295,25 @@ def _frozen(kind: Any) -> bool:
     return (
         _record(kind)
         and kind.__dataclass_params__.frozen
+        and not _has_excluded_fields(kind)
         and not any(
             isinstance(held, cached_property) for base in kind.__mro__ for held in vars(base).values()
         )
     )
 
 
+def _kept_whole(kind: Any) -> bool:
+    """Return True if a class is a named tuple of which every field is stored."""
+    return hasattr(kind, "_fields") and not _has_excluded_fields(kind)
+
+
+def _has_excluded_fields(kind: Any) -> bool:
+    """Return True if ``@checkpointable`` excludes fields, which no reader may see: so instances are not shared."""
+    return any(getattr(find_mark(base), "exclude", ()) for base in kind.__mro__)
+
+
 _is_record: Callable[[Any], bool] = lru_cache(maxsize=1024)(_record)
+_is_kept_whole: Callable[[Any], bool] = lru_cache(maxsize=1024)(_kept_whole)
 _is_frozen: Callable[[Any], bool] = lru_cache(maxsize=1024)(_frozen)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable
 from typing import Any, NamedTuple
 
 from holdfast.checkpoint.codec.refusals import Unknown
-from holdfast.checkpoint.codec.registry import Mark, mark_of
+from holdfast.checkpoint.codec.registry import Mark, excluded_fields, mark_of
 
 
 class Evolution(NamedTuple):
@@ -15,15 +15,19 @@ class Evolution(NamedTuple):
     name: str
     mark: Mark
     fields: frozenset[str]
+    excluded: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, name: str, kept: type, fields: Iterable[str]) -> Evolution:
         """Return the evolution of a class, with the settings of ``@checkpointable``."""
-        return cls(name, mark_of(kept) or Mark(name), frozenset(fields))
+        return cls(name, mark_of(kept) or Mark(name), frozenset(fields), excluded_fields(kept))
 
     def renew(self, version: int, fields: dict[str, Any]) -> dict[str, Any]:
         """Return the stored fields after ``upgrade``, if needed; raise for fields that the class does not have."""
-        fields = self.upgrade(version, fields, strange=not fields.keys() <= self.fields)
+        fields = self._without_excluded(fields)
+        fields = self._without_excluded(
+            self.upgrade(version, fields, strange=not fields.keys() <= self.fields)
+        )
         for name in fields:
             if name not in self.fields:
                 raise Unknown(
@@ -31,6 +35,12 @@ class Evolution(NamedTuple):
                     f"give the class @checkpointable(upgrade=...) that drops or renames it"
                 )
         return fields
+
+    def _without_excluded(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the fields without those that are excluded by now, but were stored before."""
+        if self.excluded.isdisjoint(fields):
+            return fields
+        return {name: part for name, part in fields.items() if name not in self.excluded}
 
     def complete(
         self, version: int, fields: dict[str, Any], unset: Collection[str], default: Callable[[str], Any]

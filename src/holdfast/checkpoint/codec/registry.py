@@ -9,11 +9,12 @@ from typing import Any, NamedTuple, TypeVar, overload
 
 from holdfast.checkpoint.codec.declared_types import classes_in, declared_forms, field_forms, is_foundation
 from holdfast.errors import GraphError, InvalidArgument
-from holdfast.graph.typing.types import MARK, TypeForm
+from holdfast.graph.typing.types import MARK, TypeForm, find_mark, marks_of_others
 
-__all__ = ["Mark", "TypeRegistry", "checkpointable", "declared_forms", "mark_of"]
+__all__ = ["Mark", "TypeRegistry", "checkpointable", "declared_forms", "mark_of", "marks_of_others"]
 
 C = TypeVar("C", bound=type)
+V = TypeVar("V")
 Upgrade = Callable[[int, dict[str, Any]], dict[str, Any]]
 
 
@@ -23,6 +24,9 @@ class Mark(NamedTuple):
     name: str
     version: int = 1
     upgrade: Upgrade | None = None
+    exclude: tuple[str, ...] = ()
+    encode: Callable[[Any], Any] | None = None
+    decode: Callable[[Any], Any] | None = None
 
 
 # The classes that were decorated, newest first in line for their name.
@@ -33,40 +37,88 @@ _decorated: dict[str, weakref.ref[type]] = {}
 def checkpointable(cls: C, /) -> C: ...
 @overload
 def checkpointable(
-    *, name: str | None = None, version: int = 1, upgrade: Upgrade | None = None
+    *, name: str | None = None, version: int = 1, upgrade: Upgrade | None = None, exclude: Iterable[str] = ()
+) -> Callable[[C], C]: ...
+@overload
+def checkpointable(
+    cls: type[V], /, *, encode: Callable[[V], Any], decode: Callable[[Any], V], name: str | None = None
+) -> type[V]: ...
+@overload
+def checkpointable(
+    *, encode: Callable[[Any], Any], decode: Callable[[Any], Any], name: str | None = None
 ) -> Callable[[C], C]: ...
 def checkpointable(
-    cls: Any = None, /, *, name: str | None = None, version: int = 1, upgrade: Upgrade | None = None
+    cls: Any = None,
+    /,
+    *,
+    name: str | None = None,
+    version: int = 1,
+    upgrade: Upgrade | None = None,
+    exclude: Iterable[str] = (),
+    encode: Callable[[Any], Any] | None = None,
+    decode: Callable[[Any], Any] | None = None,
 ) -> Any:
     """Let instances of a class be kept in checkpoints without being declared in a workflow; put it outermost.
 
     ``name`` is its name in stored data, by default its qualified name: give the old name to a class that was
     renamed. Raise ``version`` when its fields change so that old data does not fit; ``upgrade(version, fields)``
-    makes the fields of today out of those that such a version stored.
+    makes the fields of today out of those that such a version stored. Fields in ``exclude`` are not stored, and come
+    back as their defaults, also in classes that are derived.
+
+    A class of a library is declared by a call, with two functions: ``encode(instance)`` returns something that can be
+    stored, and ``decode`` makes an equal instance of it. The class itself is not changed.
 
     >>> from dataclasses import dataclass
     >>> from holdfast.checkpoint.codec import Codec
     >>> def to_cents(version: int, fields: dict) -> dict:
     ...     return {"cents": fields["euros"] * 100}
-    >>> @checkpointable(name="Price", version=2, upgrade=to_cents)
+    >>> @checkpointable(name="Price", version=2, upgrade=to_cents, exclude=("quote",))
     ... @dataclass
     ... class Amount:
     ...     cents: int
+    ...     quote: object = None
     >>> codec = Codec()
-    >>> codec.decode(codec.encode(Amount(250)))
-    Amount(cents=250)
+    >>> codec.decode(codec.encode(Amount(250, quote=print)))
+    Amount(cents=250, quote=None)
+    >>> from ipaddress import IPv4Address
+    >>> _ = checkpointable(IPv4Address, encode=str, decode=IPv4Address)
+    >>> codec.decode(codec.encode([IPv4Address("10.0.0.7")]))
+    [IPv4Address('10.0.0.7')]
     """
 
     def mark(marked: Any) -> Any:
         if not isinstance(marked, type):
             raise InvalidArgument(f"@checkpointable is for classes, not for {marked!r}")
-        given = Mark(marked.__qualname__ if name is None else name, version, upgrade)
+        names = exclude if isinstance(exclude, str) or not isinstance(exclude, Iterable) else tuple(exclude)
+        given = Mark(marked.__qualname__ if name is None else name, version, upgrade, names, encode, decode)  # type: ignore[arg-type]
         _check_mark(given, marked)
-        setattr(marked, MARK, given)
+        if encode is not None:
+            marks_of_others[marked] = given
+        else:
+            _set_mark(marked, given)
         _decorated[given.name] = weakref.ref(marked)
         return marked
 
     return mark if cls is None else mark(cls)
+
+
+def _set_mark(cls: type, mark: Mark) -> None:
+    """Put the mark on a class, unless its instances could not be stored with it."""
+    before = vars(cls).get(MARK)
+    try:
+        setattr(cls, MARK, mark)
+    except TypeError:  # a class that is written in C
+        raise InvalidArgument(
+            f"@checkpointable of {cls.__qualname__}: it is a class that cannot be changed, so tell how its instances "
+            f"are stored: checkpointable({cls.__name__}, encode=..., decode=...)"
+        ) from None
+    if mark.exclude:
+        from holdfast.checkpoint.codec.shapes import complain_about_excluded  # which imports this module
+
+        if complaint := complain_about_excluded(cls):
+            setattr(cls, MARK, before) if before is not None else delattr(cls, MARK)
+            raise InvalidArgument(f"@checkpointable of {cls.__qualname__}: {complaint}")
+    marks_of_others.pop(cls, None)
 
 
 def _check_mark(mark: Mark, cls: type) -> None:
@@ -77,12 +129,39 @@ def _check_mark(mark: Mark, cls: type) -> None:
         raise InvalidArgument(f"{place}: version must be a whole number of at least 1, not {mark.version!r}")
     if mark.upgrade is not None and not callable(mark.upgrade):
         raise InvalidArgument(f"{place}: upgrade must be a function (version, fields), not {mark.upgrade!r}")
+    if type(mark.exclude) is not tuple or not all(type(field) is str for field in mark.exclude):
+        raise InvalidArgument(
+            f"{place}: exclude must be names of fields, like exclude=('raw',), not {mark.exclude!r}"
+        )
+    if mark.encode is None and mark.decode is None:
+        return
+    if not callable(mark.encode) or not callable(mark.decode):
+        raise InvalidArgument(
+            f"{place}: encode and decode must both be functions, not {mark.encode!r} and {mark.decode!r}"
+        )
+    if mark.version != 1 or mark.upgrade is not None or mark.exclude:
+        raise InvalidArgument(
+            f"{place}: with encode and decode there is no version, upgrade or exclude; let encode write what decode "
+            f"needs to tell old data from new"
+        )
+    from holdfast.checkpoint.codec.writer import is_storable_as_it_is  # which imports this module
+
+    if is_storable_as_it_is(cls):
+        raise InvalidArgument(
+            f"{place}: every {cls.__name__} is stored as it is, so encode would never be called; remove the call"
+        )
 
 
 def mark_of(cls: type) -> Mark | None:
     """Return the settings of ``@checkpointable`` for this very class, not for its bases."""
-    found: Mark | None = vars(cls).get(MARK)
+    found: Mark | None = find_mark(cls)
     return found
+
+
+def excluded_fields(cls: type) -> frozenset[str]:
+    """Return the fields of a class that are not stored, by its own settings and by those of its bases."""
+    marks = [mark_of(base) for base in cls.__mro__]
+    return frozenset(name for mark in marks if mark is not None for name in mark.exclude)
 
 
 def _decorated_as(name: str) -> type | None:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import dataclasses
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from enum import Enum, Flag
 from typing import Any, ClassVar
 
 from holdfast.checkpoint.codec import wire
 from holdfast.checkpoint.codec.evolution import Evolution
 from holdfast.checkpoint.codec.refusals import Malformed, NotStorable, Unknown
-from holdfast.checkpoint.codec.registry import mark_of
+from holdfast.checkpoint.codec.registry import excluded_fields, mark_of
 from holdfast.engine.copies import read_slots, slots_of, solid_base
 
 _NONE: dict[str, Any] = {}
+_CONVERTED = "value"  # the only field of an instance that was converted
 _UNKEPT = frozenset({"__orig_class__"})  # the type arguments with which a generic class was called
 
 
@@ -63,12 +64,15 @@ _KINDS = {
 class RecordShape(Shape):
     """Stores instances with named fields; derived classes know how an instance holds them."""
 
-    __slots__ = ("evolution", "fields", "known", "version")
+    __slots__ = ("evolution", "excluded", "fields", "held", "known", "version")
     kind = "a record"
 
     def __init__(self, cls: type, name: str) -> None:
         super().__init__(cls, name)
-        self.fields: tuple[str, ...] = self.names()
+        self.excluded = excluded_fields(cls)
+        self.held: tuple[str, ...] = self.names()
+        """The fields that an instance holds, of which ``fields`` are stored."""
+        self.fields = tuple(field for field in self.held if field not in self.excluded)
         self.evolution = Evolution.of(name, cls, self.fields)
         self.known = self.evolution.fields
         self.version = self.evolution.mark.version
@@ -85,9 +89,22 @@ class RecordShape(Shape):
     def make(self, fields: dict[str, Any], attributes: dict[str, Any]) -> Any:
         """Return an instance with these fields and attributes."""
 
+    @abstractmethod
+    def find_default(self, name: str) -> Callable[[], Any]:
+        """Return a function that gives the default of a field; ``LookupError`` if it has none."""
+
     def default(self, name: str) -> Any:
         """Return the default of a field; ``LookupError`` if it has none."""
-        raise LookupError(name)
+        return self.find_default(name)()
+
+    def with_excluded(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Return the stored fields with the defaults of the excluded ones, in the order of the class."""
+        if not self.excluded:
+            return fields
+        defaults = {name: self.default(name) for name in self.held if name in self.excluded}
+        return {
+            name: {**fields, **defaults}[name] for name in self.held if name in fields or name in defaults
+        }
 
     def take_apart(self, value: Any) -> tuple[int, list[Any]]:
         fields, attributes = self.contents(value)
@@ -106,7 +123,7 @@ class RecordShape(Shape):
         if version != self.version or fields.keys() != self.known:
             fields = self.evolution.renew(version, fields)
             fields = self.evolution.complete(version, fields, _unset_in(code, data), self.default)
-        return self.make(fields, attributes)
+        return self.make(self.with_excluded(fields), attributes)
 
     def checked(self, code: int, data: list[Any]) -> tuple[int, dict[str, Any], dict[str, Any]]:
         """Return version, fields and attributes in the data of a record or model."""
@@ -148,13 +165,13 @@ class ObjectShape(RecordShape):
             self._defaults = {field.name: field for field in dataclasses.fields(self.cls)}
         return tuple(self._defaults)
 
-    def default(self, name: str) -> Any:
+    def find_default(self, name: str) -> Callable[[], Any]:
         field = self._defaults[name]
         if field.default_factory is not dataclasses.MISSING:
-            return field.default_factory()
+            return field.default_factory
         if field.default is dataclasses.MISSING:
             raise LookupError(name)
-        return field.default
+        return lambda: field.default
 
     def contents(self, value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         held = value.__dict__ if self.open else {}
@@ -164,7 +181,9 @@ class ObjectShape(RecordShape):
             held = {**held, **read_slots(self.slots, value)}
         fields = {name: held[name] for name in self.fields if name in held}
         return fields, {
-            name: part for name, part in held.items() if name not in fields and name not in _UNKEPT
+            name: part
+            for name, part in held.items()
+            if name not in fields and name not in _UNKEPT and name not in self.excluded
         }
 
     def make(self, fields: dict[str, Any], attributes: dict[str, Any]) -> Any:
@@ -195,7 +214,14 @@ class PlainShape(ObjectShape):
 
     def rebuild(self, code: int, data: list[Any]) -> Any:
         version, fields, attributes = self.checked(code, data)
-        return self.make({**self.evolution.upgrade(version, fields), **attributes}, {})
+        stored = {**self.evolution.upgrade(version, fields), **attributes}
+        return self.make({name: part for name, part in stored.items() if name not in self.excluded}, {})
+
+    def find_default(self, name: str) -> Callable[[], Any]:
+        # Nothing is set: the attribute of the class is seen in its place.
+        if name in self.slots or not hasattr(self.cls, name):
+            raise LookupError(name)
+        return lambda: getattr(self.cls, name)
 
 
 class TupleShape(RecordShape):
@@ -206,16 +232,20 @@ class TupleShape(RecordShape):
     def names(self) -> tuple[str, ...]:
         return tuple(self.cls._fields)
 
-    def default(self, name: str) -> Any:
-        return self.cls._field_defaults[name]
+    def find_default(self, name: str) -> Callable[[], Any]:
+        default = self.cls._field_defaults[name]
+        return lambda: default
 
     def contents(self, value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        if len(value) != len(self.fields):
+        if len(value) != len(self.held):
             raise NotStorable(
-                f"{self.cls.__name__} has {len(value)} items, but {len(self.fields)} fields; "
+                f"{self.cls.__name__} has {len(value)} items, but {len(self.held)} fields; "
                 f"give it as many as it has fields"
             )
-        return dict(zip(self.fields, value, strict=True)), getattr(value, "__dict__", {})
+        fields = dict(zip(self.held, value, strict=True))
+        for name in self.excluded:
+            fields.pop(name, None)
+        return fields, getattr(value, "__dict__", {})
 
     def rebuild(self, code: int, data: list[Any]) -> Any:
         return super().rebuild(
@@ -223,7 +253,7 @@ class TupleShape(RecordShape):
         )  # a tuple holds all of its fields
 
     def make(self, fields: dict[str, Any], attributes: dict[str, Any]) -> Any:
-        value = tuple.__new__(self.cls, [fields[name] for name in self.fields])
+        value = tuple.__new__(self.cls, [fields[name] for name in self.held])
         if attributes:
             value.__dict__.update(attributes)
         return value
@@ -238,21 +268,21 @@ class StructShape(RecordShape):
     def names(self) -> tuple[str, ...]:
         return tuple(self.cls.__struct_fields__)
 
-    def default(self, name: str) -> Any:
+    def find_default(self, name: str) -> Callable[[], Any]:
         msgspec = sys.modules["msgspec"]
         field = next(field for field in msgspec.structs.fields(self.cls) if field.name == name)
         if field.default_factory is not msgspec.NODEFAULT:
-            return field.default_factory()
+            return field.default_factory  # type: ignore[no-any-return]
         if field.default is msgspec.NODEFAULT:
             raise LookupError(name)
-        return field.default
+        return lambda: field.default
 
     def contents(self, value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         fields = {name: getattr(value, name) for name in self.fields if hasattr(value, name)}
         return fields, getattr(value, "__dict__", {})
 
     def make(self, fields: dict[str, Any], attributes: dict[str, Any]) -> Any:
-        unset = self.unset(fields) if len(fields) < len(self.fields) else ()
+        unset = [name for name in self.held if name not in fields]
         given = {**fields, **dict.fromkeys(unset)}
         if hasattr(self.cls, "__post_init__"):
             value = self._make_unchecked(given)
@@ -296,22 +326,24 @@ class ModelShape(RecordShape):
     def names(self) -> tuple[str, ...]:
         return tuple(self.cls.__pydantic_fields__)
 
-    def default(self, name: str) -> Any:
+    def find_default(self, name: str) -> Callable[[], Any]:
         field = self.cls.__pydantic_fields__[name]
         if field.is_required():
             raise LookupError(name)
-        return field.get_default(call_default_factory=True, validated_data={})
+        return lambda: field.get_default(call_default_factory=True, validated_data={})
 
     def contents(self, value: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         held = value.__dict__
         if tuple(held) == self.fields:
             return held, _NONE
         fields = {name: held[name] for name in self.fields if name in held}
-        return fields, {name: part for name, part in held.items() if name not in fields}
+        return fields, {
+            name: part for name, part in held.items() if name not in fields and name not in self.excluded
+        }
 
     def take_apart(self, value: Any) -> tuple[int, list[Any]]:
         fields, attributes = self.contents(value)
-        given = sorted(value.__pydantic_fields_set__)
+        given = sorted(value.__pydantic_fields_set__ - self.excluded)
         extra, private = value.__pydantic_extra__, value.__pydantic_private__
         data = [self.name, self.version, fields, attributes, given, extra, private]
         if len(fields) < len(self.fields):
@@ -330,7 +362,7 @@ class ModelShape(RecordShape):
                 # What an upgrade brings was set by it; of the rest those count that are still there.
                 given = {*(renewed.keys() - stored.keys()), *({*renewed, *(extra or ())} & {*given})}
             fields = self.evolution.complete(version, renewed, _unset_in(code, data), self.default)
-        value = self.make(fields, attributes)
+        value = self.make(self.with_excluded(fields), attributes)
         object.__setattr__(value, "__pydantic_fields_set__", set(given))
         if not self._is_root:
             object.__setattr__(value, "__pydantic_extra__", extra)
@@ -389,10 +421,77 @@ class EnumShape(Shape):
         yield from ()
 
 
+class ConvertedShape(Shape):
+    """A class whose instances two functions of the user turn into something else and back."""
+
+    __slots__ = ("_decode", "_encode")
+    kind = "a class with encode and decode"
+
+    def __init__(self, cls: type, name: str) -> None:
+        super().__init__(cls, name)
+        mark = mark_of(cls)
+        assert mark is not None
+        self._encode: Any = mark.encode
+        self._decode: Any = mark.decode
+
+    def take_apart(self, value: Any) -> tuple[int, list[Any]]:
+        return wire.RECORD, [self.name, 1, {_CONVERTED: self._converted(value)}]
+
+    def _converted(self, value: Any) -> Any:
+        cls = self.cls.__name__
+        try:
+            converted = self._encode(value)
+        except Exception as error:  # whatever the user's function raises
+            raise NotStorable(f"encode of {cls} failed: {error!r}; see checkpointable({cls}, ...)") from error
+        if type(converted) is self.cls:
+            raise NotStorable(
+                f"encode of {cls} returns a {cls}; let it return something that can be stored, like a str or a dict"
+            )
+        return converted
+
+    def rebuild(self, code: int, data: list[Any]) -> Any:
+        if code != wire.RECORD:
+            raise self.mismatch(code)
+        if len(data) != 3 or type(data[2]) is not dict or data[2].keys() != {_CONVERTED}:
+            raise Unknown(
+                f"{self.name} was stored by its fields, but is {self.kind} here; give it another name"
+            )
+        try:
+            value = self._decode(data[2][_CONVERTED])
+        except Exception as error:  # whatever the user's function raises
+            raise Unknown(f"decode of {self.name} failed: {error!r}") from error
+        if not isinstance(value, self.cls):
+            raise Unknown(
+                f"decode of {self.name} returned a {type(value).__name__}; it must return a {self.cls.__name__}"
+            )
+        return value
+
+    def parts(self, value: Any) -> Iterator[tuple[str, Any]]:
+        yield " (encoded)", self._converted(value)
+
+
+def complain_about_excluded(cls: type) -> str:
+    """Say what is wrong with the excluded fields of a class; an empty text if nothing is."""
+    kind = kind_of(cls)
+    if kind is None or not issubclass(kind, RecordShape):
+        return "exclude is for classes with fields, as dataclasses and pydantic models are, and this is none"
+    shape = kind(cls, cls.__qualname__)
+    for name in sorted(shape.excluded):
+        if shape.held and name not in shape.held:
+            return f"exclude names {name!r}, but the fields of the class are {', '.join(shape.held)}"
+        try:
+            shape.find_default(name)
+        except LookupError:
+            return f"exclude names {name!r}, which has no default to come back as; give the field a default"
+    return ""
+
+
 def shape_of(cls: type, name: str) -> Shape:
     """Return the shape of an allowed class; raise ``NotStorable`` if its instances cannot be stored."""
     kind = kind_of(cls)
     if kind is not None:
+        if excluded_fields(cls) and (complaint := complain_about_excluded(cls)):
+            raise NotStorable(f"{cls.__name__} is not checkpointable: {complaint}")
         return kind(cls, name)
     solid = solid_base(cls)
     if solid is not object:
@@ -409,6 +508,9 @@ def kind_of(cls: type) -> type[Shape] | None:
     """Return the kind of shape for a class; None if its instances cannot be stored."""
     from holdfast.checkpoint.codec.exceptions import ErrorShape
 
+    mark = mark_of(cls)
+    if mark is not None and mark.encode is not None:
+        return ConvertedShape
     if issubclass(cls, Enum):
         return EnumShape
     if issubclass(cls, BaseException):
@@ -422,7 +524,7 @@ def kind_of(cls: type) -> type[Shape] | None:
     if solid_base(cls) is object:
         if dataclasses.is_dataclass(cls):
             return ObjectShape
-        if any(mark_of(base) is not None for base in cls.__mro__):
+        if any(mark is not None and mark.encode is None for mark in map(mark_of, cls.__mro__)):
             return PlainShape
     return None
 

@@ -46,7 +46,8 @@ that ``@checkpointable`` gave it. ``version`` is an int, 1 unless ``@checkpointa
                          {attribute: value}] or [name, version, {field: value}, {attribute: value}, [field that is
                          not set, ...]]: dataclass, NamedTuple, msgspec Struct or ``@checkpointable`` class;
                          attributes are what an instance holds beside the fields of its class, and a field is not
-                         set if the class has it and the instance does not
+                         set if the class has it and the instance does not; what ``encode`` gave for an instance is
+                         its only field, "value"
 49   model               packed [name, version, {field: value}, {attribute: value}, [name of a field that was set],
                          extra fields or nil, private attributes or nil]: pydantic model; [field that is not set,
                          ...] comes behind that if there are any

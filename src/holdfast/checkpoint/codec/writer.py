@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Callable
 from datetime import tzinfo
 from types import ModuleType
@@ -15,7 +16,7 @@ from holdfast.checkpoint.codec.declared_types import is_foundation
 from holdfast.checkpoint.codec.refusals import NotStorable, TooDeep
 from holdfast.checkpoint.codec.registry import TypeRegistry
 from holdfast.checkpoint.codec.shapes import PlainShape, Shape, kind_of, shape_of
-from holdfast.checkpoint.codec.standard import Taken, explain_alike, find_lazy_taker, too_many_alike
+from holdfast.checkpoint.codec.standard import TAKEN, Taken, explain_alike, find_lazy_taker, too_many_alike
 from holdfast.engine.copies import solid_base
 
 
@@ -70,6 +71,11 @@ def explain_refusal(value: Any, types: TypeRegistry) -> str:
         )
     if solid is object and not is_foundation(kind):
         return f"{name} is not checkpointable; make it a dataclass, or decorate it with @checkpointable"
+    if kind.__module__.partition(".")[0] not in sys.stdlib_module_names:
+        return (
+            f"{name} is not checkpointable; send plain data, or tell how it is stored: "
+            f"checkpointable({name}, encode=..., decode=...)"
+        )
     return f"{name} is not checkpointable; send plain data, and open such things where they are used"
 
 
@@ -192,6 +198,19 @@ class ValueWriter:
         if kind is bytearray:
             return _extended(wire.BYTEARRAY, bytes(value))
         raise NotStorable(explain_refusal(value, self._types))
+
+
+def is_storable_as_it_is(cls: type) -> bool:
+    """Return True for the classes of the language and of numpy whose values need no declaration."""
+    return (
+        cls in TAKEN
+        or cls in _SCALARS
+        or cls in _CONTAINERS
+        or cls in (set, frozenset, bytearray)
+        or find_lazy_taker(cls) is not None
+        or arrays.is_numpy(cls)
+        or exceptions.STANDARD.get(cls.__name__) is cls
+    )
 
 
 def _extended(code: int, payload: bytes) -> bytes:

@@ -32,6 +32,14 @@ def type_name(form: TypeForm) -> str:
 MARK = "__holdfast_mark__"
 """The attribute in which a class has what ``@checkpointable`` says of it, among that its ``name``."""
 
+marks_of_others: dict[type, Any] = {}
+"""The settings that ``checkpointable`` gives classes of others, which are not changed for it."""
+
+
+def find_mark(cls: type) -> Any:
+    """Return the settings of ``@checkpointable`` for this very class, None without them."""
+    return marks_of_others.get(cls) or vars(cls).get(MARK)
+
 
 def stored_type_name(form: TypeForm) -> str:
     """Write a form as ``type_name`` does, with the stored names of classes, which stay if a class is renamed.
@@ -258,7 +266,7 @@ def _none_last(names: set[str]) -> list[str]:
 
 def _simple_name(form: TypeForm, stored: bool = False) -> str:
     """Return the name of a class or special form, without its module and enclosing function."""
-    if stored and isinstance(form, type) and (mark := vars(form).get(MARK)) is not None:
+    if stored and isinstance(form, type) and (mark := find_mark(form)) is not None:
         return str(mark.name).rpartition("<locals>.")[2]
     if form is NoneType:
         return "None"
