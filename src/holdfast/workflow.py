@@ -66,6 +66,21 @@ class Workflow:
         """A digest of executors, edges, declared types and labels."""
         return self._graph.fingerprint
 
+    @property
+    def input_schema(self) -> dict[str, Any]:
+        """The JSON Schema (draft 2020-12) of the input: of the types that the start executor takes."""
+        from holdfast.graph.typing.schema import union_schema
+
+        return union_schema(self._graph.executors[self._graph.start].accepts)
+
+    @property
+    def output_schema(self) -> dict[str, Any]:
+        """The JSON Schema of one output; ``{"not": {}}`` with a title if no executor declares any."""
+        from holdfast.graph.spec import distinct
+        from holdfast.graph.typing.schema import union_schema
+
+        return union_schema(distinct(self._graph.output_types()))
+
     def to_mermaid(self) -> str:
         """Return the graph as Mermaid text."""
         from holdfast.graph.describe.viz import to_mermaid

@@ -158,6 +158,13 @@ class RequestView:
         return self._form(self._asked.form)
 
     @property
+    def response_schema(self) -> dict[str, Any]:
+        """The JSON Schema of the answer."""
+        from holdfast.graph.typing.schema import json_schema
+
+        return json_schema(self.response_type)
+
+    @property
     def expires(self) -> datetime.datetime | None:
         """When its time is over; None if it waits for ever."""
         return None if self._asked.expiry is None else moment(self._asked.expiry.at)

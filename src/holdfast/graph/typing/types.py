@@ -153,7 +153,7 @@ def _unwrap(form: TypeForm) -> TypeForm:
         elif isinstance(form, TypeVar):
             bound = Any if form.__bound__ is None else form.__bound__
             form = Union[form.__constraints__] if form.__constraints__ else bound  # noqa: UP007
-        elif _is_alias(form):
+        elif is_alias(form):
             form = _alias_value(form)
         elif form is None:
             return NoneType
@@ -171,7 +171,7 @@ def origin_of(form: TypeForm) -> Any:
     return form if found is None else found
 
 
-def _is_alias(form: TypeForm) -> bool:
+def is_alias(form: TypeForm) -> bool:
     """Return True if the form is a `type X = ...` alias; by name, for 3.11 and typing_extensions."""
     return type(origin_of(form)).__name__ == "TypeAliasType"
 
@@ -237,7 +237,7 @@ def render_form(form: TypeForm, exact: bool, seen: tuple[TypeForm, ...] = (), *,
         return _render_member(form, exact, seen, stored)
     if isinstance(form, list):  # the parameters of a Callable
         return f"[{', '.join(render_form(part, exact, seen, stored=stored) for part in form)}]"
-    if _is_alias(form):
+    if is_alias(form):
         if form in seen:  # a recursive alias: its name is its end
             return _simple_name(form)
         seen = (*seen, form)

@@ -269,6 +269,13 @@ class PendingRequest(NamedTuple):
     expires: datetime.datetime | None = None
     """The time at which it expires; None if it waits for ever."""
 
+    @property
+    def response_schema(self) -> dict[str, Any]:
+        """The JSON Schema of the answer; one without a JSON form has a schema that says no more than its title."""
+        from holdfast.graph.typing.schema import json_schema
+
+        return json_schema(self.response_type)
+
     def create_response(self, data: Any) -> Response:
         """Return an answer to this request, for ``Run.send_response``."""
         return Response(self.request_id, data)
