@@ -422,6 +422,33 @@ async def indexed(files, directory, monkeypatch) -> FileStore:
     return files
 
 
+async def test_a_search_reads_the_tags_of_runs_that_changed(indexed, directory, monkeypatch) -> None:
+    await indexed.tag(RunId("r2"), 1, ["Before the deploy"])
+    read: list[str] = []
+    look = LineFile.look
+
+    def noting(self: LineFile) -> Any:
+        read.append(self.path.stem)
+        return look(self)
+
+    async def search(text: str) -> list[str]:
+        read.clear()
+        store = FileStore(directory)
+        found: list[str] = [head.run_id for head in await store.runs(RunQuery(text=text))]
+        assert await store.count_runs(RunQuery(text=text)) == len(found)
+        await store.close()
+        return found
+
+    monkeypatch.setattr(LineFile, "look", noting)
+    assert await search("DEPLOY") == ["r2"]
+    assert sorted(read) == ["r1", "r2", "r3"]
+    assert await search("deploy") == ["r2"]
+    assert read == []
+    await indexed.tag(RunId("r3"), 2, ["deployed"])
+    assert await search("deploy") == ["r2", "r3"]
+    assert set(read) == {"r3"}
+
+
 async def check_index(directory: Path) -> None:
     store = FileStore(directory)
     assert [(found.run_id, found.seq) for found in await store.runs(RunQuery())] == [

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from holdfast import RunStatus
-from holdfast.checkpoint.store import Head, RunQuery
+from holdfast.checkpoint.store import Head, RunPosition, RunQuery
 from holdfast.errors import StorageError
 from holdfast.ids import RunId
 from holdfast.stores.file import FileStore
@@ -154,7 +154,8 @@ async def test_only_as_many_runs_are_read_as_are_told(store: FileStore, peeks: l
 
 
 async def driven(store: FileStore, after: str | None = None) -> list[str]:
-    query = RunQuery(statuses=frozenset([RunStatus.RUNNING]), after=None if after is None else RunId(after))
+    behind = None if after is None else RunPosition(NOON, RunId(after))
+    query = RunQuery(statuses=frozenset([RunStatus.RUNNING]), after=behind)
     return [head.run_id for head in await store.runs(query)]
 
 

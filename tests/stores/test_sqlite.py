@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import RunStatus
-from holdfast.checkpoint.store import Commit, Depth, Letter, RunQuery
+from holdfast.checkpoint.store import Commit, Depth, Letter, RunPosition, RunQuery
 from holdfast.errors import CheckpointCorrupt, HeadMoved, StorageError
 from holdfast.ids import RunId
 from holdfast.stores.sqlite import SqliteStore
@@ -16,6 +16,7 @@ from tests.stores.sqlite_programs import execute
 from tests.support.modules import connection, session
 from tests.support.store_parts import (
     ANYTHING,
+    NOON,
     begin,
     first_commit,
     move_on,
@@ -35,7 +36,8 @@ async def test_page_is_full_though_a_run_is_left_out(database: Path, store: Sqli
     for newest in (False, True):
         found = [head.run_id for head in await store.runs(RunQuery(limit=2, newest=newest))]
         assert found == ["a", "d"]
-    assert [head.run_id for head in await store.runs(RunQuery(limit=2, after=RunId("d")))] == ["e", "f"]
+    behind = RunQuery(limit=2, after=RunPosition(NOON, RunId("d")))
+    assert [head.run_id for head in await store.runs(behind)] == ["e", "f"]
     assert await store.runs(RunQuery(limit=0)) == []
 
 
@@ -67,6 +69,7 @@ async def test_indexes_of_later_days_come_when_somebody_writes(database: Path, s
         queries = (
             RunQuery(family=RunId("a")),
             RunQuery(statuses=frozenset([RunStatus.FAILED])),
+            RunQuery(newest=True),
             RunQuery(statuses=frozenset([RunStatus.COMPLETED])),
             RunQuery(statuses=frozenset([RunStatus.COMPLETED, RunStatus.FAILED])),
         )
@@ -75,16 +78,16 @@ async def test_indexes_of_later_days_come_when_somebody_writes(database: Path, s
     head = await begin(store, "a")
     await begin(store, "fork", family=RunId("a"), status=RunStatus.FAILED)
     await begin(store, "c", status=RunStatus.COMPLETED)
-    expected = [["a", "fork"], ["fork"], ["c"], ["c", "fork"]]
+    expected = [["a", "fork"], ["fork"], ["a", "c", "fork"], ["c"], ["c", "fork"]]
     assert await found() == expected
     await store.close()
-    names = ("runs_by_status", "forks_by_family")
+    names = ("runs_by_status", "runs_by_change", "forks_by_family")
     execute(database, *(f"DROP INDEX {name}" for name in names))
     store = SqliteStore(database)
     assert await found() == expected
     assert await store.inspect() == []
     await move_on(store, head, status=RunStatus.FAILED)
-    assert await found() == [["a", "fork"], ["a", "fork"], ["c"], ["a", "c", "fork"]]
+    assert await found() == [["a", "fork"], ["a", "fork"], ["a", "c", "fork"], ["c"], ["a", "c", "fork"]]
     assert {name for (name,) in execute(database, "SELECT name FROM sqlite_master")}.issuperset(names)
     assert await store.inspect() == []
     await store.close()
@@ -233,3 +236,41 @@ async def test_a_process_that_holds_the_lock_for_a_while_is_waited_for(
     other.execute("ROLLBACK")
     other.close()
     assert await waiting == await store.head(RunId("r"))
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        RunQuery(newest=True, limit=5),
+        RunQuery("Flow", newest=True, limit=5),
+        RunQuery(statuses=frozenset([RunStatus.FAILED, RunStatus.RUNNING]), newest=True, limit=5),
+        RunQuery(newest=True, limit=5, after=RunPosition(NOON, RunId("r")), updated_after=NOON - 5),
+        RunQuery(newest=True, limit=5, text="a"),
+    ],
+)
+async def test_newest_runs_are_read_in_the_order_of_an_index(
+    database: Path, store: SqliteStore, query: RunQuery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs that rest are never sorted, however many there are; those that are driven are, for they are few."""
+    for number in range(30):
+        await begin(store, f"r{number}", status=RunStatus.RUNNING if number % 10 == 0 else RunStatus.FAILED)
+    plans: list[str] = []
+
+    class Explaining(sqlite3.Connection):
+        def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+            if "updated DESC" in sql:
+                plans.extend(row[-1] for row in super().execute(f"EXPLAIN QUERY PLAN {sql}", parameters))
+            return super().execute(sql, parameters)
+
+    monkeypatch.setattr(connection, "CONNECTION_CLASS", Explaining)
+    explaining = SqliteStore(database)
+    assert list(await explaining.runs(query)) == list(await store.runs(query))
+    await explaining.close()
+    resting = next(number for number, step in enumerate(plans) if "runs_by_change" in step)
+    driven = next(step for step in plans if "runs_by_status" in step)
+    assert plans[resting].startswith("SEARCH")
+    assert driven.startswith("SEARCH")
+    # What comes behind a scan of the page itself sorts no more than the page.
+    page = next(number for number, step in enumerate(plans) if step.startswith("SCAN (subquery"))
+    assert resting < page
+    assert not [step for step in plans[resting:page] if "TEMP B-TREE" in step], plans

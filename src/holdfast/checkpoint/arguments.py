@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from datetime import datetime
 from typing import Any
 
-from holdfast.checkpoint.checkpoint_info import CheckpointInfo
+from holdfast.checkpoint.checkpoint_info import CheckpointInfo, microseconds
 from holdfast.checkpoint.retention import Retention
 from holdfast.engine.status import RunStatus
 from holdfast.errors import InvalidArgument, RunNotFound, WrongType
@@ -62,6 +63,26 @@ def status_of(status: RunStatus | str) -> RunStatus:
     except ValueError:
         known = ", ".join(known.value for known in RunStatus)
         raise InvalidArgument(f"status={status!r}: there is no such status; there are: {known}") from None
+
+
+def microseconds_of(name: str, time: Any) -> int | None:
+    """Return a time that an argument gives, in microseconds since 1970, or None; it has to say its time zone."""
+    if time is None:
+        return None
+    if not isinstance(time, datetime):
+        raise WrongType(f"{name}={time!r}: give a datetime with a time zone, like datetime.now(UTC), or None")
+    if time.utcoffset() is None:
+        raise InvalidArgument(
+            f"{name}={time!r} has no time zone, so it could mean any hour of a day; "
+            f"give one, like {name}=datetime({time.year}, {time.month}, {time.day}, tzinfo=UTC)"
+        )
+    return microseconds(time)
+
+
+def check_text(text: Any) -> None:
+    """Raise ``WrongType`` unless a text to look for is a str or None."""
+    if text is not None and not isinstance(text, str):
+        raise WrongType(f"text={text!r}: give the text to look for as a str, or None")
 
 
 def checked_retention(retention: Retention | None) -> Retention | None:

@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast.checkpoint.checkpoint_info import moment
+from holdfast.checkpoint.arguments import check_text, microseconds_of, status_of
+from holdfast.checkpoint.checkpoint_info import microseconds, moment
 from holdfast.checkpoint.ownership import is_driven
-from holdfast.checkpoint.store import Head, RunQuery, Store
+from holdfast.checkpoint.store import Head, RunPosition, RunQuery, Store
 from holdfast.engine.status import RunStatus
+from holdfast.ids import RunId
+
+_TIMES = ("created_after", "created_before", "updated_after", "updated_before")
 
 
 @dataclass(frozen=True)
@@ -55,10 +59,36 @@ async def run_info(store: Store, head: Head, known: dict[str, bool] | None = Non
     )
 
 
+def make_run_query(
+    workflow_name: str | None,
+    status: RunStatus | str | None,
+    times: tuple[Any, Any, Any, Any],
+    text: str | None,
+) -> RunQuery:
+    """Make the query that users ask for; ``times`` are those of ``_TIMES``, in that order."""
+    check_text(text)
+    statuses = None if status is None else frozenset([status_of(status)])
+    created_after, created_before, updated_after, updated_before = map(microseconds_of, _TIMES, times)
+    return RunQuery(
+        workflow_name,
+        statuses,
+        created_after=created_after,
+        created_before=created_before,
+        updated_after=updated_after,
+        updated_before=updated_before,
+        text=text,
+    )
+
+
+def position_of_run(run: RunInfo, newest: bool) -> RunPosition:
+    """Return the position at which a run was listed."""
+    return RunPosition(microseconds(run.updated if newest else run.created), RunId(run.run_id))
+
+
 async def list_runs(store: Store, query: RunQuery, interrupted: bool | None) -> list[RunInfo]:
     """Return the runs that a query asks for; only those that are interrupted, or not, if that is given."""
-    if interrupted:  # only a run with status RUNNING can be
-        query = query._replace(statuses=(query.statuses or frozenset(RunStatus)) & {RunStatus.RUNNING})
+    if interrupted:
+        query = _only_running(query)
     found: list[RunInfo] = []
     known: dict[str, bool] = {}
     limit = query.limit
@@ -71,4 +101,19 @@ async def list_runs(store: Store, query: RunQuery, interrupted: bool | None) -> 
                 found.append(run)
         if wanted is None or len(page) < wanted or len(found) >= (limit or 0):
             return found
-        query = query._replace(after=page[-1].run_id)
+        query = query._replace(after=query.position_of(page[-1]))
+
+
+async def count_runs(store: Store, query: RunQuery, interrupted: bool | None) -> int:
+    """Return the number of runs that ``list_runs`` would return without a limit."""
+    if interrupted is None:
+        return await store.count_runs(query)
+    running = await store.runs(_only_running(query))
+    known: dict[str, bool] = {}
+    count = sum([not await is_driven(store, head, known) for head in running])
+    return count if interrupted else await store.count_runs(query) - count
+
+
+def _only_running(query: RunQuery) -> RunQuery:
+    """Return the query for those runs that can be interrupted."""
+    return query._replace(statuses=(query.statuses or frozenset(RunStatus)) & {RunStatus.RUNNING})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -20,7 +21,6 @@ from holdfast.checkpoint.arguments import (
     checked_tag,
     id_of_checkpoint,
     run_id_of,
-    status_of,
 )
 from holdfast.checkpoint.checkpoint import Checkpoint
 from holdfast.checkpoint.checkpoint_info import CheckpointInfo, moment
@@ -41,7 +41,14 @@ from holdfast.checkpoint.read.catalog import RunCatalog
 from holdfast.checkpoint.read.loader import BlobReader, LatestManifests, Loaded, load
 from holdfast.checkpoint.read.reread import steadily
 from holdfast.checkpoint.retention import Retention
-from holdfast.checkpoint.run_info import RunInfo, list_runs, run_info
+from holdfast.checkpoint.run_info import (
+    RunInfo,
+    count_runs,
+    list_runs,
+    make_run_query,
+    position_of_run,
+    run_info,
+)
 from holdfast.checkpoint.store import Depth, Head, RunQuery, Store
 from holdfast.checkpoint.values import Encoder
 from holdfast.checkpoint.write.log import RunLog
@@ -125,13 +132,48 @@ class CheckpointStorage:
         status: RunStatus | str | None = None,
         interrupted: bool | None = None,
         limit: int | None = 100,
-        after: str | None = None,
+        after: str | RunInfo | None = None,
+        *,
+        newest_first: bool = False,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        updated_after: datetime | None = None,
+        updated_before: datetime | None = None,
+        text: str | None = None,
     ) -> list[RunInfo]:
-        """Return the runs, oldest first; ``after`` is the run id of the last one of the page before."""
+        """Return the runs, oldest first by ``created``, or with ``newest_first`` the last ``updated`` first.
+
+        ``after`` is the last run of the page before, or its id. Give the run itself where runs may move between pages:
+        it knows where it was listed; an id means the place where that run is now. ``..._after`` includes its time,
+        ``..._before`` does not; times have a time zone. ``text`` is looked for in run ids, workflow names, tags and
+        reasons, in upper and lower case (``str.casefold``), never in values.
+        """
         check_limit(limit)
-        statuses = None if status is None else frozenset([status_of(status)])
-        cursor = None if after is None else (await self.catalog.head(after)).run_id
-        return await list_runs(self.store, RunQuery(workflow_name, statuses, limit, cursor), interrupted)
+        check_flag("newest_first", newest_first)
+        times = (created_after, created_before, updated_after, updated_before)
+        query = make_run_query(workflow_name, status, times, text)._replace(limit=limit, newest=newest_first)
+        if isinstance(after, RunInfo):
+            query = query._replace(after=position_of_run(after, newest_first))
+        elif after is not None:
+            query = query._replace(after=query.position_of(await self.catalog.head(after)))
+        return await list_runs(self.store, query, interrupted)
+
+    async def count_runs(
+        self,
+        workflow_name: str | None = None,
+        status: RunStatus | str | None = None,
+        interrupted: bool | None = None,
+        *,
+        created_after: datetime | None = None,
+        created_before: datetime | None = None,
+        updated_after: datetime | None = None,
+        updated_before: datetime | None = None,
+        text: str | None = None,
+    ) -> int:
+        """Return the number of runs that ``list_runs`` would list with these arguments and without a limit."""
+        times = (created_after, created_before, updated_after, updated_before)
+        query = make_run_query(workflow_name, status, times, text)
+        return await count_runs(self.store, query, interrupted)
 
     async def list_checkpoints(
         self,

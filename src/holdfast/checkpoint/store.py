@@ -179,21 +179,40 @@ class Depth(IntEnum):
     ALL = 2
 
 
+class RunPosition(NamedTuple):
+    """A position in a list of runs: a time, ``created`` or ``updated`` by the order of the list, and a run id."""
+
+    time: int
+    run_id: RunId
+
+
 class RunQuery(NamedTuple):
     """Selects runs and orders them.
 
     Oldest first, by ``created``, then ``run_id``; with ``newest`` the latest ``updated`` first, then ``run_id``.
+    Times are microseconds since 1970, UTC: ``..._after`` selects runs of that time or later, ``..._before`` earlier.
     """
 
     workflow_name: str | None = None
     statuses: frozenset[RunStatus] | None = None
     limit: int | None = None
-    after: RunId | None = None
-    """Begin behind this run in that order; if it was removed, begin where it would be, or at the beginning."""
+    after: RunPosition | None = None
+    """Begin behind this position in that order, whether a run is there or not."""
     newest: bool = False
     family: RunId | None = None
-    since: int | None = None
-    """Only runs whose ``updated`` is not earlier than this."""
+    created_after: int | None = None
+    created_before: int | None = None
+    updated_after: int | None = None
+    updated_before: int | None = None
+    text: str | None = None
+    """Only runs that have this in their id, their workflow's name, their reason or a tag of one of their checkpoints.
+
+    Upper and lower case are the same by ``str.casefold``; no character stands for others.
+    """
+
+    def position_of(self, head: Head) -> RunPosition:
+        """Return the position of a run in the order of this query."""
+        return RunPosition(head.updated if self.newest else head.created, head.run_id)
 
 
 class Damage(NamedTuple):
@@ -292,6 +311,13 @@ class Store(Protocol):
 
     async def runs(self, query: RunQuery) -> Sequence[Head]:
         """Return the heads of the runs that a query selects; reads no records."""
+        ...
+
+    async def count_runs(self, query: RunQuery) -> int:
+        """Return the number of runs that a query selects; ``limit`` and ``after`` mean nothing here.
+
+        A run whose head cannot be read may be counted: a store need not read all heads to count them.
+        """
         ...
 
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:

@@ -42,7 +42,7 @@ from holdfast.stores.common.head_check import (
     check_removal,
     tags_allow,
 )
-from holdfast.stores.common.run_query import select_due_runs, select_runs
+from holdfast.stores.common.run_query import filter_runs, select_due_runs, select_runs
 
 
 class MemoryStore:
@@ -129,7 +129,14 @@ class MemoryStore:
 
     async def runs(self, query: RunQuery) -> Sequence[Head]:
         self._check_open()
-        return select_runs(self._heads.values(), query)
+        return select_runs(self._heads.values(), query, self._get_tags)
+
+    async def count_runs(self, query: RunQuery) -> int:
+        self._check_open()
+        return len(filter_runs(self._heads.values(), query, self._get_tags))
+
+    def _get_tags(self, run_id: RunId) -> list[str]:
+        return [tag for seq in self._seqs.get(run_id, ()) for tag in self._records[run_id, seq].tags]
 
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
         self._check_open()

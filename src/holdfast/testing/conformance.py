@@ -33,7 +33,8 @@ import pytest
 # So that a failing assert shows its values; a module that was imported before cannot be changed any more.
 _PARTS = (
     *("actions", "blob_rules", "commit_rules", "durable_rules", "host_rules", "import_rules", "inbox_rules"),
-    *("journal_rules", "process_rules", "record_rules", "removal_rules", "repair_rules", "samples"),
+    *("journal_rules", "process_rules", "record_rules", "removal_rules", "repair_rules"),
+    *("run_list_rules", "samples"),
 )
 _names = [f"holdfast.testing.store_suite.{part}" for part in _PARTS]
 pytest.register_assert_rewrite(*(name for name in _names if name not in sys.modules))
@@ -51,9 +52,10 @@ from holdfast.testing.store_suite.host_rules import DurableWakeRules, PresenceRu
 from holdfast.testing.store_suite.import_rules import DurableImportRules, ImportRules  # noqa: E402
 from holdfast.testing.store_suite.inbox_rules import ConcurrentLetterRules, InboxRules  # noqa: E402
 from holdfast.testing.store_suite.journal_rules import JournalRules  # noqa: E402
-from holdfast.testing.store_suite.record_rules import IdRules, RecordRules, RunListRules  # noqa: E402
+from holdfast.testing.store_suite.record_rules import IdRules, RecordRules  # noqa: E402
 from holdfast.testing.store_suite.removal_rules import DurableRemovalRules, RemovalRules  # noqa: E402
 from holdfast.testing.store_suite.repair_rules import RepairRules  # noqa: E402
+from holdfast.testing.store_suite.run_list_rules import RunListRules  # noqa: E402
 
 if sys.platform != "win32":
     from holdfast.testing.store_suite.process_rules import OtherProcessRules

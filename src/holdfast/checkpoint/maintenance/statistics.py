@@ -208,14 +208,11 @@ async def count_usage(
 
 
 async def _heads(store: Store) -> list[Head]:
-    heads: dict[RunId, Head] = {}
-    after: RunId | None = None
-    while page := await store.runs(RunQuery(limit=_RUNS, after=after)):
-        known = len(heads)
+    heads: dict[RunId, Head] = {}  # a run that is removed and begun again meanwhile is in two pages
+    query = RunQuery(limit=_RUNS)
+    while page := await store.runs(query):
         heads.update({head.run_id: head for head in page})
-        if len(heads) == known:  # the page began anew, because the last run is gone
-            break
-        after = page[-1].run_id
+        query = query._replace(after=query.position_of(page[-1]))
     return list(heads.values())
 
 

@@ -76,16 +76,14 @@ class CheckpointBrowser:
     ) -> AsyncIterator[Head]:
         """Give the runs, oldest first, that may have checkpoints behind a sort key; as few at a time as may do."""
         since = None if begin is None else microseconds(begin.timestamp)
-        query = RunQuery(workflow_name, limit=None if limit is None else limit + 1, since=since)
-        seen: set[str] = set()  # if the last run of a page is removed, the next page begins anew
+        query = RunQuery(workflow_name, limit=None if limit is None else limit + 1, updated_after=since)
         while page := await self._catalog.store.runs(query):
             for head in page:
-                if head.run_id not in seen:
-                    yield head
+                yield head
             if query.limit is None or len(page) < query.limit:
                 return
-            seen.update(head.run_id for head in page)
-            query = query._replace(after=page[-1].run_id, limit=min(2 * query.limit, _MOST_HEADS))
+            after = query.position_of(page[-1])
+            query = query._replace(after=after, limit=min(2 * query.limit, _MOST_HEADS))
 
     async def _sort_key_of(self, workflow_name: str | None, checkpoint_id: CheckpointId) -> _SortKey:
         """Return the sort key of a checkpoint among those of all runs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import TypeAlias
 
 from holdfast.checkpoint.store import Head, RunQuery
@@ -10,16 +11,48 @@ from holdfast.engine.status import RunStatus
 from holdfast.ids import RunId
 
 _Order: TypeAlias = tuple[int, RunId]
+TagReader: TypeAlias = Callable[[RunId], Iterable[str]]
+"""Returns the tags of all checkpoints of a run."""
 
 
-def select_runs(heads: Iterable[Head], query: RunQuery) -> list[Head]:
+def select_runs(heads: Iterable[Head], query: RunQuery, tags_of: TagReader) -> list[Head]:
     """Return the heads that a query selects, in its order."""
     order = _by_change if query.newest else _by_age
-    ordered = sorted(heads, key=order)
-    # If the run of the last page was removed, its place is unknown: the listing begins anew.
-    after = next((order(head) for head in ordered if head.run_id == query.after), None)
-    wanted = [head for head in ordered if _matches(head, query) and (after is None or order(head) > after)]
-    return wanted[: query.limit]
+    found = filter_runs(heads, query._replace(text=None), tags_of)
+    if query.after is not None:
+        time, run_id = query.after
+        behind = (-time if query.newest else time), run_id
+        found = [head for head in found if order(head) > behind]
+    found.sort(key=order)
+    if query.text is None:
+        return found[: query.limit]
+    texts = TextFilter(query.text)
+    return list(islice((head for head in found if texts.matches(head, tags_of)), query.limit))
+
+
+def filter_runs(heads: Iterable[Head], query: RunQuery, tags_of: TagReader) -> list[Head]:
+    """Return the heads that a query selects, in any order; ``limit`` and ``after`` mean nothing here."""
+    found = [head for head in heads if _matches(head, query)]
+    if query.text is None:
+        return found
+    texts = TextFilter(query.text)
+    return [head for head in found if texts.matches(head, tags_of)]
+
+
+class TextFilter:
+    """Finds a text in what people call a run: its id, the name of its workflow, its reason and its tags."""
+
+    def __init__(self, text: str) -> None:
+        self._wanted = text.casefold()
+
+    def matches(self, head: Head, tags_of: TagReader) -> bool:
+        """Return True if the text is in one of them; the tags are read only if it is in none of the others."""
+        named = (head.run_id, head.workflow_name, head.reason)
+        return any(map(self.is_in, named)) or any(map(self.is_in, tags_of(head.run_id)))
+
+    def is_in(self, text: str) -> bool:
+        """Return True if a text has it, in upper or lower case."""
+        return self._wanted in text.casefold()
 
 
 def select_due_runs(
@@ -50,5 +83,8 @@ def _matches(head: Head, query: RunQuery) -> bool:
         (query.workflow_name is None or head.workflow_name == query.workflow_name)
         and (query.statuses is None or head.status in query.statuses)
         and (query.family is None or head.family == query.family)
-        and (query.since is None or head.updated >= query.since)
+        and (query.created_after is None or head.created >= query.created_after)
+        and (query.created_before is None or head.created < query.created_before)
+        and (query.updated_after is None or head.updated >= query.updated_after)
+        and (query.updated_before is None or head.updated < query.updated_before)
     )

@@ -6,8 +6,8 @@ import os
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from holdfast.checkpoint.store import (
@@ -30,7 +30,7 @@ from holdfast.stores.common.disk import Disk, IrregularFile, read_regular
 from holdfast.stores.common.file_names import make_file_name
 from holdfast.stores.common.locks import Locks
 from holdfast.stores.common.presence import Presence
-from holdfast.stores.common.run_query import select_due_runs, select_runs
+from holdfast.stores.common.run_query import TagReader, filter_runs, select_due_runs, select_runs
 from holdfast.stores.file import marker
 from holdfast.stores.file.blobs import BlobFolder
 from holdfast.stores.file.line_file import SUFFIX, LineFile
@@ -183,10 +183,26 @@ class Directory:
         """Return the runs that are asked for; reads the last line of each run that changed."""
         driven = self._driven(query)
         if driven is not None:
-            return select_runs(driven, query)
+            return select_runs(driven, query, lambda run_id: self._read_tags(make_file_name(run_id)))
+        with self._indexed() as (heads, tags_of):
+            return select_runs(heads, query, tags_of)
+
+    def count_runs(self, query: RunQuery) -> int:
+        """Return the number of runs that are asked for."""
+        with self._indexed() as (heads, tags_of):
+            return len(filter_runs(heads, query, tags_of))
+
+    @contextmanager
+    def _indexed(self) -> Iterator[tuple[list[Head], TagReader]]:
+        """Give the heads of all runs, and what reads the tags of a run; the index remembers both."""
         with self._indexing:
             files = list_files(self._runs, SUFFIX)
-            return select_runs([head for _, head in self._index.heads(files, self._peek)], query)
+            heads = [head for _, head in self._index.heads(files, self._peek)]
+            yield heads, lambda run_id: self._index.tags(make_file_name(run_id), files, self._read_tags)
+            self._index.store_tags()
+
+    def _read_tags(self, name: str) -> list[str]:
+        return self._new_file(name).tags()
 
     def _peek(self, name: str) -> tuple[Head | None, bool]:
         """Return the head of a run, None if it cannot be read, which ``damaged`` tells; and whether it is current."""
@@ -205,8 +221,6 @@ class Directory:
         except OSError:  # nothing may be written
             return None
         names = set(self._signs.driven())
-        if query.after is not None:
-            names.add(make_file_name(query.after))
         heads = []
         for name in names:
             head, _ = self._peek(name)

@@ -99,6 +99,11 @@ class RunFile:
         with self._lock:
             return list(self._lines.look().by_id)
 
+    def tags(self) -> list[str]:
+        """Return the tags of all records."""
+        with self._lock:
+            return [tag for tags in self._lines.look().tags.values() for tag in tags]
+
     def find(self, checkpoint_id: CheckpointId) -> tuple[RunId, int] | None:
         """Return the run and the seq of a checkpoint of this run."""
         with self._lock:

@@ -19,12 +19,13 @@ from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId
 
 _T = TypeVar("_T")
-_VERSION = 1
+_VERSION = 2
 _BUSY_SECONDS = 2.0
 # Fewer changed runs than this are not worth a transaction: they are read again by the next process.
 _WORTH_WRITING = 64
 _TABLES = """
 CREATE TABLE IF NOT EXISTS runs (name TEXT PRIMARY KEY, stamp TEXT NOT NULL, head TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS tags (name TEXT PRIMARY KEY, stamp TEXT NOT NULL, tags TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS indexed (name TEXT PRIMARY KEY, stamp TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS ids (checkpoint BLOB PRIMARY KEY, name TEXT NOT NULL) WITHOUT ROWID;
 """
@@ -67,6 +68,10 @@ class RunIndex:
         self._heads: dict[str, tuple[str, Head | None]] = {}
         """By the name of a run's file: its stamp, and the head that it said then."""
         self._loaded = False
+        self._tags: dict[str, tuple[str, list[str]]] | None = None
+        """By the name of a run's file: its stamp, and the tags that it had then; None before they are asked for."""
+        self._read_tags: dict[str, tuple[str, list[str]]] = {}
+        """Those that the database does not have yet."""
 
     def heads(
         self, files: dict[str, FileStamp], read: Callable[[str], tuple[Head | None, bool]]
@@ -92,6 +97,23 @@ class RunIndex:
         if len(changed) >= _WORTH_WRITING:
             self._with_database(lambda database: _store_heads(database, changed), None)
         return found
+
+    def tags(self, name: str, files: dict[str, FileStamp], read: Callable[[str], list[str]]) -> list[str]:
+        """Return the tags of a run; ``read`` reads them from its file."""
+        if self._tags is None:
+            nothing: dict[str, tuple[str, list[str]]] = {}
+            self._tags = self._with_database(_load_tags, nothing)
+        stamp = files[name].text if name in files else ""
+        known = self._tags.get(name)
+        if known is None or known[0] != stamp:
+            known = self._tags[name] = self._read_tags[name] = (stamp, read(name))
+        return known[1]
+
+    def store_tags(self) -> None:
+        """Let the database have the tags that were read since, if they are many."""
+        if len(self._read_tags) >= _WORTH_WRITING:
+            fresh, self._read_tags = self._read_tags, {}
+            self._with_database(lambda database: _store_tags(database, fresh), None)
 
     def find(
         self,
@@ -120,6 +142,7 @@ class RunIndex:
     def forget(self) -> None:
         """Remove the database; the next one who needs it makes it anew."""
         self._heads, self._loaded = {}, False
+        self._tags, self._read_tags = None, {}
         for suffix in ("", "-wal", "-shm"):
             with suppress(OSError):
                 os.unlink(f"{self._path}{suffix}")
@@ -157,6 +180,16 @@ class RunIndex:
 def _store_heads(database: sqlite3.Connection, changed: dict[str, tuple[str, Head | None]]) -> None:
     rows = [(name, stamp, json.dumps(head and _plain(head))) for name, (stamp, head) in changed.items()]
     _write(database, "INSERT OR REPLACE INTO runs VALUES (?, ?, ?)", rows)
+
+
+def _load_tags(database: sqlite3.Connection) -> dict[str, tuple[str, list[str]]]:
+    rows = database.execute("SELECT name, stamp, tags FROM tags")
+    return {name: (stamp, list(map(str, json.loads(tags)))) for name, stamp, tags in rows}
+
+
+def _store_tags(database: sqlite3.Connection, read: dict[str, tuple[str, list[str]]]) -> None:
+    rows = [(name, stamp, json.dumps(tags)) for name, (stamp, tags) in read.items()]
+    _write(database, "INSERT OR REPLACE INTO tags VALUES (?, ?, ?)", rows)
 
 
 def _store_ids(

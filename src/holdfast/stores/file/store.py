@@ -97,6 +97,9 @@ class FileStore:
     async def runs(self, query: RunQuery) -> Sequence[Head]:
         return await self._do("list its runs", lambda: self._directory.runs(query))
 
+    async def count_runs(self, query: RunQuery) -> int:
+        return await self._do("count its runs", lambda: self._directory.count_runs(query))
+
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
         return await self._do(
             "find the runs that are due", lambda: self._directory.due(workflow_name, time, limit)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from holdfast.checkpoint.store import Damage, Depth, Head, Keyframe, Record, RunQuery
@@ -52,8 +52,25 @@ _WAITING_WITH_LETTERS = (
 )
 _WAITING_AND_DUE = _WAITING + " AND wake_at <= ? ORDER BY wake_at, run LIMIT ?"
 _IN_FAMILY = (
-    "id IN (SELECT id FROM runs WHERE namespace = ? AND run = ? AND family = ? "
-    "UNION ALL SELECT id FROM runs WHERE namespace = ? AND family = ? AND family <> run)"
+    "id IN (SELECT id FROM runs WHERE namespace = :namespace AND run = :family AND family = :family "
+    "UNION ALL SELECT id FROM runs WHERE namespace = :namespace AND family = :family AND family <> run)"
+)
+_TIMES = {
+    "created_after": "created >= :created_after",
+    "created_before": "created < :created_before",
+    "updated_after": "updated >= :updated_after",
+    "updated_before": "updated < :updated_before",
+}
+_BEHIND_AGE = "(created, run) > (:after_time, :after_run)"
+# The first part is what the index can be searched by.
+_BEHIND_CHANGE = "updated <= :after_time AND (updated < :after_time OR run > :after_run)"
+_NEWEST_FIRST = "updated DESC, run"
+_FUNCTION = "holdfast_has_text"
+# As bytes, for text may be damaged, and a reason may have half a character. The tags of all runs are few.
+_HAS_TEXT = (
+    f"({_FUNCTION}(CAST(run AS BLOB), :text) OR {_FUNCTION}(CAST(workflow AS BLOB), :text) "
+    f"OR {_FUNCTION}(reason, :text) OR id IN (SELECT checkpoints.run FROM tags "
+    f"JOIN checkpoints ON checkpoints.id = tags.checkpoint WHERE {_FUNCTION}(tag, :text)))"
 )
 _BLOB = "SELECT size, data FROM blobs WHERE family = ? AND find = ? AND digest = ?"
 _GREATEST = 2**63 - 1
@@ -130,16 +147,11 @@ def _make_head(row: tuple[Any, ...]) -> Head:
 
 def read_runs(connection: sqlite3.Connection, namespace: str, query: RunQuery) -> list[Head]:
     """Return the heads of the runs that a query selects."""
-    # The + lets SQLite use the index of the family: with the index that gives the order it would read every run.
-    sql = _HEADS if query.family is None else _HEADS.replace("namespace", "+namespace")
-    values: list[Any] = [namespace]
-    for clause, its_values in _make_clauses(connection, namespace, query):
-        sql += " AND " + clause
-        values += its_values
-    sql += " ORDER BY " + ("updated DESC, run" if query.newest else "created, run")
+    _add_text_function(connection, query)
+    sql, values = _make_query(namespace, query)
     limit = -1 if query.limit is None else query.limit
     while True:
-        rows = connection.execute(sql + " LIMIT ?", (*values, limit)).fetchall()
+        rows = connection.execute(sql, {**values, "limit": limit}).fetchall()
         heads = []
         for row in rows:
             try:
@@ -150,6 +162,60 @@ def read_runs(connection: sqlite3.Connection, namespace: str, query: RunQuery) -
         if len(rows) != limit or len(heads) >= (query.limit or 0):
             return heads[: query.limit]
         limit *= 2
+
+
+def count_runs(connection: sqlite3.Connection, namespace: str, query: RunQuery) -> int:
+    """Return the number of runs that a query selects, without reading them one by one."""
+    _add_text_function(connection, query)
+    where, values = _make_where(namespace, query._replace(after=None))
+    (count,) = connection.execute(f"SELECT count(*) FROM runs WHERE {where}", values).fetchone()
+    return int(count)
+
+
+def _add_text_function(connection: sqlite3.Connection, query: RunQuery) -> None:
+    if query.text is not None:  # LIKE knows upper and lower case of ASCII only
+        connection.create_function(_FUNCTION, 2, _has_text, deterministic=True)
+
+
+def _has_text(stored: Any, folded: bytes) -> bool:
+    if not isinstance(stored, bytes):  # damaged
+        return False
+    return folded in (stored.lower() if stored.isascii() else _fold(_decode_any(stored)))
+
+
+def _decode_any(stored: bytes) -> str:
+    try:
+        return stored.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:  # damaged
+        return stored.decode("utf-8", "replace")
+
+
+def _fold(text: str) -> bytes:
+    return text.casefold().encode("utf-8", "surrogatepass")
+
+
+def _make_query(namespace: str, query: RunQuery) -> tuple[str, dict[str, Any]]:
+    """Return the statement that lists the runs of a query, and its values but ``limit``."""
+    where, values = _make_where(namespace, query)
+    if not query.newest:
+        return f"SELECT {HEAD_COLUMNS} FROM runs WHERE {where} ORDER BY created, run LIMIT :limit", values
+    if query.family is not None:
+        return f"SELECT {HEAD_COLUMNS} FROM runs WHERE {where} ORDER BY {_NEWEST_FIRST} LIMIT :limit", values
+    # Driven runs are not in the index by change, which each of their commits would have to write: they are sorted here.
+    end = f"ORDER BY {_NEWEST_FIRST} LIMIT :limit"
+    parts = (
+        f"SELECT * FROM (SELECT {HEAD_COLUMNS} FROM runs WHERE {where} AND {part} {end})"
+        for part in _resting_and_driven(query.statuses)
+    )
+    return f"{' UNION ALL '.join(parts)} {end}", values
+
+
+def _resting_and_driven(statuses: frozenset[RunStatus] | None) -> list[str]:
+    driven = "status = 'running' AND status <> 'completed'"
+    resting = "status <> 'running'"
+    if statuses is None or (len(statuses) > 1 and RunStatus.RUNNING in statuses):
+        return [resting, driven]
+    return [driven if RunStatus.RUNNING in statuses else resting]
 
 
 def read_due(
@@ -170,25 +236,40 @@ def read_due(
     return list(heads.values())[:limit]
 
 
-def _make_clauses(
-    connection: sqlite3.Connection, namespace: str, query: RunQuery
-) -> Iterator[tuple[str, Sequence[Any]]]:
+def _make_where(namespace: str, query: RunQuery) -> tuple[str, dict[str, Any]]:
+    """Return the condition of a query, and its values."""
+    # The + lets SQLite use the index of the family: with the index that gives the order it would read every run.
+    conditions = ["namespace = :namespace" if query.family is None else "+namespace = :namespace"]
+    values: dict[str, Any] = {"namespace": namespace}
     if query.workflow_name is not None:
-        yield "workflow = ?", [query.workflow_name]
+        conditions.append("workflow = :workflow")
+        values["workflow"] = query.workflow_name
     if query.statuses is not None:
-        # For one status, but COMPLETED, its index also gives the order; else the index by age does.
-        rare = len(query.statuses) == 1 and RunStatus.COMPLETED not in query.statuses
-        any_of = f"+status IN ({', '.join('?' * len(query.statuses))})"
-        yield "status = ? AND status <> 'completed'" if rare else any_of, [s.value for s in query.statuses]
+        named = {f"status{number}": status.value for number, status in enumerate(sorted(query.statuses))}
+        conditions.append(_make_status_condition(query, list(named)))
+        values |= named
     if query.family is not None:
-        yield _IN_FAMILY, [namespace, query.family, query.family, namespace, query.family]
-    if query.since is not None:
-        yield "updated >= ?", [query.since]
-    after = read_head(connection, namespace, query.after) if query.after is not None else None
-    if after is not None and query.newest:
-        yield "(-updated, run) > (?, ?)", [-after.updated, after.run_id]
-    elif after is not None:
-        yield "(created, run) > (?, ?)", [after.created, after.run_id]
+        conditions.append(_IN_FAMILY)
+        values["family"] = query.family
+    for name, condition in _TIMES.items():
+        time = getattr(query, name)
+        if time is not None:
+            conditions.append(condition)
+            values[name] = max(-_GREATEST, min(time, _GREATEST))
+    if query.after is not None:
+        conditions.append(_BEHIND_CHANGE if query.newest else _BEHIND_AGE)
+        values |= {"after_time": query.after.time, "after_run": query.after.run_id}
+    if query.text is not None:
+        conditions.append(_HAS_TEXT)
+        values["text"] = _fold(query.text)
+    return " AND ".join(conditions), values
+
+
+def _make_status_condition(query: RunQuery, names: list[str]) -> str:
+    # Oldest first, the index of a status other than COMPLETED also gives the order; else the index by age does.
+    if len(names) == 1 and not query.newest and RunStatus.COMPLETED not in (query.statuses or ()):
+        return f"status = :{names[0]} AND status <> 'completed'"
+    return f"+status IN ({', '.join(f':{name}' for name in names)})"
 
 
 def find_checkpoint(

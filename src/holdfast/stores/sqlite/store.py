@@ -146,6 +146,9 @@ class SqliteStore:
     async def runs(self, query: RunQuery) -> Sequence[Head]:
         return await self._read(lambda connection: row_reader.read_runs(connection, self.namespace, query))
 
+    async def count_runs(self, query: RunQuery) -> int:
+        return await self._read(lambda connection: row_reader.count_runs(connection, self.namespace, query))
+
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
         return await self._read(
             lambda connection: row_reader.read_due(connection, self.namespace, workflow_name, time, limit)

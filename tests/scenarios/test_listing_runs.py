@@ -1,0 +1,136 @@
+"""Lists of runs for people: the newest first, by times, by text, and how many there are."""
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    CheckpointStorage,
+    ExecutorFailed,
+    HoldfastError,
+    InMemoryCheckpointStorage,
+    InvalidArgument,
+    RunNotFound,
+    Workflow,
+    WorkflowBuilder,
+    WrongType,
+    executor,
+    open_storage,
+)
+
+NAIVE = datetime(2026, 5, 1, tzinfo=UTC).replace(tzinfo=None)
+
+
+@executor(id="double")
+def double(number: int) -> int:
+    return 20 // number
+
+
+def doubling(name: str = "Double") -> Workflow:
+    return WorkflowBuilder(name=name).set_start_executor(double).build()
+
+
+@pytest.fixture(params=["memory", "file", "sqlite"])
+async def storage(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[CheckpointStorage]:
+    urls = {"memory": "memory:", "file": f"file:{tmp_path}/runs", "sqlite": f"sqlite:///{tmp_path}/runs.db"}
+    async with open_storage(urls[request.param]) as storage:
+        yield storage
+
+
+async def ids(storage: CheckpointStorage, **filters: Any) -> list[str]:
+    found = await storage.list_runs(**filters)
+    if "after" not in filters and "limit" not in filters:
+        counted = {name: value for name, value in filters.items() if name != "newest_first"}
+        assert await storage.count_runs(**counted) == len(found)
+    return [run.run_id for run in found]
+
+
+async def test_the_newest_come_first_and_the_last_page_knows_where_it_ended(
+    storage: CheckpointStorage,
+) -> None:
+    for number in range(5):
+        await doubling().run(1, run_id=f"r{number}", storage=storage)
+    assert await ids(storage, newest_first=True) == ["r4", "r3", "r2", "r1", "r0"]
+    first = await storage.list_runs(newest_first=True, limit=2)
+    # The run that ended the page and one that was to come move on; another one begins.
+    for run_id in ("r3", "r1"):
+        run = await doubling().resume(run_id=run_id, storage=storage)
+        await run.restore_checkpoint(run.checkpoints[0])
+        await run.wait_for_completion()
+    await doubling().run(1, run_id="r5", storage=storage)
+    assert await ids(storage, newest_first=True, after=first[-1]) == ["r2", "r0"]
+    assert await ids(storage, newest_first=True) == ["r5", "r1", "r3", "r4", "r2", "r0"]
+    # An id alone means the place where the run is now.
+    assert await ids(storage, newest_first=True, after="r3") == ["r4", "r2", "r0"]
+
+
+async def test_pages_go_on_behind_a_run_that_was_removed(storage: CheckpointStorage) -> None:
+    for number in range(4):
+        await doubling().run(1, run_id=f"r{number}", storage=storage)
+    oldest = await storage.list_runs(limit=2)
+    newest = await storage.list_runs(limit=3, newest_first=True)
+    await storage.delete_run("r1")
+    assert await ids(storage, after=oldest[-1]) == ["r2", "r3"]
+    assert await ids(storage, after=newest[-1], newest_first=True) == ["r0"]
+    with pytest.raises(RunNotFound, match="r1"):
+        await storage.list_runs(after="r1")
+
+
+async def test_runs_by_times(storage: CheckpointStorage) -> None:
+    for number in range(3):
+        await doubling().run(1, run_id=f"r{number}", storage=storage)
+    _, second, third = await storage.list_runs()
+    assert await ids(storage, created_after=second.created) == ["r1", "r2"]
+    assert await ids(storage, created_before=second.created) == ["r0"]
+    assert await ids(storage, updated_after=third.updated) == ["r2"]
+    assert await ids(storage, updated_before=third.updated, newest_first=True) == ["r1", "r0"]
+    elsewhere = second.created.astimezone(timezone(timedelta(hours=9)))
+    assert await ids(storage, created_after=elsewhere, created_before=third.created) == ["r1"]
+    assert await ids(storage, updated_after=datetime.now(UTC) + timedelta(days=9000)) == []
+    assert await ids(storage, updated_after=datetime.min.replace(tzinfo=UTC)) == ["r0", "r1", "r2"]
+
+
+async def test_runs_by_text(storage: CheckpointStorage) -> None:
+    await doubling("Refunds").run(1, run_id="order-17", storage=storage)
+    await doubling("ORDERS").run(1, run_id="a", storage=storage)
+    with pytest.raises(ExecutorFailed):
+        await doubling().run(0, run_id="b", storage=storage)
+    await doubling().run(1, run_id="c", storage=storage)
+    await storage.tag((await storage.list_checkpoints(run_id="c"))[0], "Before the order")
+    await doubling().run(2, run_id="d", storage=storage)
+    assert await ids(storage, text="order") == ["order-17", "a", "c"]
+    assert await ids(storage, text="ORDER", newest_first=True) == ["c", "a", "order-17"]
+    assert await ids(storage, text="zerodivision") == ["b"]
+    assert await ids(storage, text="order", workflow_name="Double") == ["c"]
+    assert await ids(storage, text="%") == []
+    assert await ids(storage, text="20") == []  # a value
+    assert len(await ids(storage, text="")) == 5
+    assert await ids(storage, text="order", interrupted=True) == []
+    assert await ids(storage, text="order", interrupted=False) == ["order-17", "a", "c"]
+
+
+@pytest.mark.parametrize("verb", ["list_runs", "count_runs"])
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"created_after": NAIVE}, InvalidArgument, "created_after.*no time zone.*tzinfo=UTC"),
+        ({"updated_before": NAIVE}, InvalidArgument, "updated_before.*no time zone"),
+        ({"created_before": "yesterday"}, WrongType, "created_before='yesterday'.*datetime"),
+        ({"updated_after": 17}, WrongType, "updated_after=17.*datetime"),
+        ({"text": 17}, WrongType, "text=17"),
+        ({"status": "asleep"}, InvalidArgument, "asleep"),
+    ],
+)
+async def test_bad_filters_are_named(
+    verb: str, arguments: dict[str, Any], error: type[HoldfastError], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        await getattr(InMemoryCheckpointStorage(), verb)(**arguments)
+
+
+async def test_newest_first_is_a_flag() -> None:
+    with pytest.raises(WrongType, match="newest_first='yes'"):
+        await InMemoryCheckpointStorage().list_runs(newest_first="yes")  # type: ignore[arg-type]
