@@ -11,6 +11,7 @@ The text of an error stands where it is raised: search for the name of its class
     ├── NotCheckpointable     a value that was sent or queued cannot be kept
     ├── StateConflict         two turns of one superstep wrote the same shared key
     ├── StateNotSet           a handler requires a value of the state that nobody set (a LookupError too)
+    ├── RunContextMissing     a handler asks for a value that nobody gave to the run (a KeyError too)
     ├── ExecutorShared        an executor instance cannot serve another run
     ├── ExecutorFailed        a handler raised
     │   └── ConditionFailed   the condition or selection of an edge raised, or chose a target it does not have
@@ -155,6 +156,28 @@ class StateNotSet(HoldfastError, LookupError):
         self.scope_name = scope_name
         """The shared scope; None for the private one of the executor."""
         self.executor_id = executor_id
+        super().__init__(message)
+
+
+class RunContextMissing(HoldfastError, KeyError):
+    """A handler asks for a value of ``ctx.run_context`` that nobody gave to the run.
+
+    >>> from holdfast import WorkflowBuilder, WorkflowContext, executor
+    >>> @executor
+    ... async def fetch(url: str, ctx: WorkflowContext[None, str]) -> None:
+    ...     await ctx.yield_output(ctx.run_context["client"].get(url))
+    >>> workflow = WorkflowBuilder(name="Fetch").set_start_executor(fetch).build()
+    >>> try:
+    ...     workflow.run_sync("example.org", run_context={"token": "secret"})
+    ... except ExecutorFailed as failure:
+    ...     print(str(failure.__cause__).partition(";")[0])
+    the run context has no 'client'
+    """
+
+    __str__ = Exception.__str__  # a KeyError would show its message in quotes
+
+    def __init__(self, message: str, *, name: str) -> None:
+        self.name = name
         super().__init__(message)
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from copy import copy
 from types import TracebackType
-from typing import TYPE_CHECKING, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 from holdfast.checkpoint.ownership import is_driven, process_of, this_process
+from holdfast.checkpoint.run_info import RunInfo, run_info
 from holdfast.checkpoint.store import RunQuery
 from holdfast.engine.status import RunStatus
 from holdfast.errors import HeadMoved, HoldfastError, InvalidArgument, RunEnded, RunTaken, WrongType
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.storage import CheckpointStorage
     from holdfast.checkpoint.store import Head, Store
     from holdfast.workflow import Workflow
+
+RunContextFactory: TypeAlias = Callable[
+    [RunInfo], Mapping[str, Any] | Awaitable[Mapping[str, Any] | None] | None
+]
+"""Gives the values that handlers of a run find in ``ctx.run_context``."""
 
 _logger = logging.getLogger("holdfast.host")
 
@@ -139,17 +145,26 @@ class Host:
         poll: float = 1.0,
         concurrency: int = 100,
         woken: Callable[[Run], object] | None = None,
+        run_context: RunContextFactory | None = None,
     ) -> None:
         """``poll`` is how often it looks for runs, in seconds; ``concurrency`` how many go on at the same time.
 
         ``woken`` is called with each run that it goes on with, before anything of it happens; but not with those that
         someone in this event loop holds: they see for themselves what their ``Run`` does.
+
+        ``run_context`` is called with the ``RunInfo`` of each of these runs, and gives the values that its handlers
+        find in ``ctx.run_context``: nothing of what the run had before is stored. It may be async.
         """
         if not hasattr(storage, "store"):
             raise WrongType(f"a host takes a storage first, not a {type(storage).__name__}: {storage!r}")
         given: tuple[object, object] = (woken, poll)  # as they come from programs without a type checker
         if given[0] is not None and (not callable(given[0]) or asyncio.iscoroutinefunction(given[0])):
             raise WrongType(f"woken={woken!r}: must be a function that is not async")
+        if run_context is not None and not callable(run_context):
+            raise WrongType(
+                f"run_context of a host is a function that takes the RunInfo of a run and gives a dict, not a "
+                f"{type(run_context).__name__}: for the same values each time, 'run_context=lambda run: {{...}}'"
+            )
         if not isinstance(given[1], int | float) or not poll > 0:
             raise InvalidArgument(f"poll={poll!r}: must be more than 0 seconds")
         if type(concurrency) is not int or concurrency < 1:
@@ -159,6 +174,7 @@ class Host:
         self._poll = poll
         self._concurrency = concurrency
         self._woken = woken
+        self._run_context = run_context
         self._now, self._chance = current().now, current().chance
         self._active: dict[str, asyncio.Task[None]] = {}
         self._runs: dict[str, Run] = {}
@@ -310,7 +326,9 @@ class Host:
             self._tried[head.run_id] = _Tried(head.checkpoint_id, in_microseconds(wakes), None)
 
     async def _resumed(self, workflow: Workflow, head: Head) -> Run:
-        run = self._runs[head.run_id] = await workflow.resumed(head.run_id, self._storage)
+        given = await self._context_of(head)
+        run = await workflow.resumed(head.run_id, self._storage, run_context=given)
+        self._runs[head.run_id] = run
         if self._woken is not None:
             try:
                 self._woken(run)
@@ -320,6 +338,17 @@ class Host:
         run.begin()
         await run.driven()
         return run
+
+    async def _context_of(self, head: Head) -> Mapping[str, Any] | None:
+        """Return the values for the handlers of a run."""
+        if self._run_context is None:
+            return None
+        try:
+            given = self._run_context(await run_info(self._storage.store, head))
+            return await given if isinstance(given, Awaitable) else given
+        except Exception as error:
+            error.add_note(f"in run_context(...) of the host, for run {head.run_id}")
+            raise
 
     def _tell_of(self, run: Run, known: Sequence[Warning]) -> None:
         """Log and note what a run failed with, and what it warned of but for what was ``known`` before."""

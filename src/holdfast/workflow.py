@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Any, Literal
 from holdfast.errors import InvalidArgument, RunExists, WrongType
 from holdfast.graph.graph import Graph
 from holdfast.ids import RunId, complaint_about_id
+from holdfast.runtime.config import NO_RUN_CONTEXT, RunContext
 
 # Drawing and running are imported on first use: asyncio alone takes nearly as long to import as all the rest.
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from holdfast.checkpoint.checkpoint_info import CheckpointInfo
     from holdfast.checkpoint.codec import Codec
     from holdfast.checkpoint.storage import CheckpointStorage
@@ -101,26 +104,32 @@ class Workflow:
         run_id: str | None = None,
         storage: CheckpointStorage | None = None,
         if_exists: Literal["raise", "attach"] = "raise",
+        *,
+        run_context: Mapping[str, Any] | None = None,
     ) -> Run:
         """Start a run with ``message`` as its input; with storage it is in there when this returns.
 
         A run id that the storage has already raises ``RunExists``; with ``if_exists="attach"`` the same input goes
-        on with that run.
+        on with that run. ``run_context`` has values for handlers, like clients and tokens, which are never stored
+        (``ctx.run_context``); a run that is driven here already keeps those that it has.
         """
+        given = RunContext(run_context)
         if if_exists not in ("raise", "attach"):
             raise InvalidArgument(f"if_exists={if_exists!r}: must be 'raise' or 'attach'")
         if if_exists == "attach":
             if run_id is None:
                 raise InvalidArgument("if_exists='attach' needs a run_id: which run should be gone on with?")
-            attached = await self._attach(message, run_id, storage)
+            attached = await self._attach(message, run_id, storage, given)
             if attached is not None:
                 return attached
-        run = self._new_run(message, run_id, storage)
+        run = self._new_run(message, run_id, storage, given)
         try:
             await run.open()
         except RunExists:
             # Someone else may have started it between the look and the commit.
-            attached = await self._attach(message, str(run_id), storage) if if_exists == "attach" else None
+            attached = (
+                await self._attach(message, str(run_id), storage, given) if if_exists == "attach" else None
+            )
             if attached is None:
                 raise
             return attached
@@ -136,15 +145,19 @@ class Workflow:
         *,
         run_id: str | None = None,
         take_over: bool = False,
+        run_context: Mapping[str, Any] | None = None,
     ) -> Run:
         """Go on with a run that is in the storage, from where it stands or from an earlier checkpoint.
 
         Give a checkpoint, its id, or ``run_id``. The run goes on from there in place; what followed an earlier
         checkpoint stays readable. ``responses`` answer pending requests. A run that another process drives raises
         ``RunTaken``; with ``take_over`` it is taken away from there, and what that process does no longer counts.
-        A run that has nothing to do is COMPLETED or WAITING when this returns.
+        A run that has nothing to do is COMPLETED or WAITING when this returns. ``run_context`` is as for ``start``;
+        what the run had before is not stored, so give it again.
         """
-        run = await self._resume(checkpoint, responses, storage, allow_graph_change, run_id, take_over)
+        run = await self._resume(
+            checkpoint, responses, storage, allow_graph_change, run_id, take_over, RunContext(run_context)
+        )
         await run.open()
         run.begin()
         await run.rest_if_idle()
@@ -157,13 +170,15 @@ class Workflow:
         run_id: str | None = None,
         storage: CheckpointStorage | None = None,
         allow_graph_change: bool = False,
+        *,
+        run_context: Mapping[str, Any] | None = None,
     ) -> Run:
         """Begin a new run at a checkpoint of another one, which stays as it is.
 
         ``edits`` gives values of shared state other than they were: by ``(scope_name, key)``, by a ``StateKey``, or by
-        a key of the default shared scope.
+        a key of the default shared scope. ``run_context`` is as for ``start``.
         """
-        stored = self._stored_runs(self._require_storage(storage))
+        stored = self._stored_runs(self._require_storage(storage), RunContext(run_context))
         new_id = _check_run_id(run_id) or self._definition.environment.new_run_id()
         run = await stored.forked_run(checkpoint, edits or {}, new_id, allow_graph_change)
         await run.open()
@@ -172,10 +187,15 @@ class Workflow:
         return run
 
     async def run(
-        self, message: Any, run_id: str | None = None, storage: CheckpointStorage | None = None
+        self,
+        message: Any,
+        run_id: str | None = None,
+        storage: CheckpointStorage | None = None,
+        *,
+        run_context: Mapping[str, Any] | None = None,
     ) -> RunResult:
         """Run to the end; raises ``ExecutorFailed`` if a handler raised. Being cancelled stops the run."""
-        return await _complete(self._new_run(message, run_id, storage))
+        return await _complete(self._new_run(message, run_id, storage, RunContext(run_context)))
 
     async def run_from_checkpoint(
         self,
@@ -184,16 +204,25 @@ class Workflow:
         responses: Answers | None = None,
         *,
         take_over: bool = False,
+        run_context: Mapping[str, Any] | None = None,
     ) -> RunResult:
-        """Resume and run to the end; ``take_over`` is as for ``resume``."""
-        run = await self._resume(checkpoint_id, responses, checkpoint_storage, take_over=take_over)
+        """Resume and run to the end; ``take_over`` and ``run_context`` are as for ``resume``."""
+        given = RunContext(run_context)
+        run = await self._resume(
+            checkpoint_id, responses, checkpoint_storage, take_over=take_over, run_context=given
+        )
         return await _complete(run)
 
     def run_stream(
-        self, message: Any, run_id: str | None = None, storage: CheckpointStorage | None = None
+        self,
+        message: Any,
+        run_id: str | None = None,
+        storage: CheckpointStorage | None = None,
+        *,
+        run_context: Mapping[str, Any] | None = None,
     ) -> RunStream:
         """Run and yield events as they happen; leaving the stream stops the run."""
-        return self._factory.stream(self._new_run(message, run_id, storage))
+        return self._factory.stream(self._new_run(message, run_id, storage, RunContext(run_context)))
 
     def run_stream_from_checkpoint(
         self,
@@ -202,19 +231,29 @@ class Workflow:
         responses: Answers | None = None,
         *,
         take_over: bool = False,
+        run_context: Mapping[str, Any] | None = None,
     ) -> RunStream:
         """Resume and yield events as they happen; leaving the stream stops the run.
 
-        ``take_over`` is as for ``resume``.
+        ``take_over`` and ``run_context`` are as for ``resume``.
         """
         from holdfast.runtime.run.stream import RunStream
 
+        given = RunContext(run_context)
         return RunStream(
-            None, lambda: self._resume(checkpoint_id, responses, checkpoint_storage, take_over=take_over)
+            None,
+            lambda: self._resume(
+                checkpoint_id, responses, checkpoint_storage, take_over=take_over, run_context=given
+            ),
         )
 
     def run_sync(
-        self, message: Any, run_id: str | None = None, storage: CheckpointStorage | None = None
+        self,
+        message: Any,
+        run_id: str | None = None,
+        storage: CheckpointStorage | None = None,
+        *,
+        run_context: Mapping[str, Any] | None = None,
     ) -> RunResult:
         """Call ``run`` in an event loop of its own, for programs without one."""
         import asyncio
@@ -226,7 +265,7 @@ class Workflow:
         else:
             inside = True
         if not inside:
-            return asyncio.run(self.run(message, run_id, storage))
+            return asyncio.run(self.run(message, run_id, storage, run_context=run_context))
         raise RuntimeError(
             "run_sync was called inside a running event loop; use 'await workflow.run(...)' there"
         )
@@ -238,14 +277,20 @@ class Workflow:
 
         return RunFactory(self._definition)
 
-    def _new_run(self, message: Any, run_id: str | None, storage: CheckpointStorage | None) -> Run:
+    def _new_run(
+        self,
+        message: Any,
+        run_id: str | None,
+        storage: CheckpointStorage | None,
+        run_context: RunContext = NO_RUN_CONTEXT,
+    ) -> Run:
         new_id = _check_run_id(run_id) or self._definition.environment.new_run_id()
         storage = self._storage if storage is None else storage
         if storage is not None:
-            return self._stored_runs(storage).new_run(message, new_id)
+            return self._stored_runs(storage, run_context).new_run(message, new_id)
         if run_id is not None:
             raise InvalidArgument(f"run_id={run_id!r}: {_NO_STORAGE}")
-        return self._factory.new_run(message, new_id)
+        return self._factory.new_run(message, new_id, run_context)
 
     async def _resume(
         self,
@@ -255,24 +300,34 @@ class Workflow:
         allow_graph_change: bool = False,
         run_id: str | None = None,
         take_over: bool = False,
+        run_context: RunContext = NO_RUN_CONTEXT,
     ) -> Run:
         if (checkpoint is None) == (run_id is None):
             given = "nothing" if checkpoint is None else "both"
             raise InvalidArgument(
                 f"a run is resumed by a checkpoint (or its id), or by run_id=...; {given} was given"
             )
-        stored = self._stored_runs(self._require_storage(storage))
+        stored = self._stored_runs(self._require_storage(storage), run_context)
         return await stored.resumed_run(checkpoint, run_id, allow_graph_change, take_over, responses)
 
-    async def resumed(self, run_id: str, storage: CheckpointStorage | None = None) -> Run:
+    async def resumed(
+        self,
+        run_id: str,
+        storage: CheckpointStorage | None = None,
+        *,
+        run_context: Mapping[str, Any] | None = None,
+    ) -> Run:
         """Return a stored run that goes on from its last checkpoint, before anything of it happens: for hosts."""
-        return await self._resume(None, storage=storage, run_id=run_id)
+        return await self._resume(None, storage=storage, run_id=run_id, run_context=RunContext(run_context))
 
-    async def _attach(self, message: Any, run_id: str, storage: CheckpointStorage | None) -> Run | None:
+    async def _attach(
+        self, message: Any, run_id: str, storage: CheckpointStorage | None, run_context: RunContext
+    ) -> Run | None:
         stored = self._stored_runs(self._require_storage(storage))
         if not await stored.has_same_input(message, run_id):
             return None
-        return await stored.driven_here(run_id) or await self.resume(run_id=run_id, storage=storage)
+        driven = await stored.driven_here(run_id)
+        return driven or await self.resume(run_id=run_id, storage=storage, run_context=run_context)
 
     def _require_storage(self, storage: CheckpointStorage | None) -> CheckpointStorage:
         found = self._storage if storage is None else storage
@@ -280,7 +335,9 @@ class Workflow:
             raise InvalidArgument(f"workflow {self._name!r}: {_NO_STORAGE}")
         return found
 
-    def _stored_runs(self, storage: CheckpointStorage) -> StoredRuns:
+    def _stored_runs(
+        self, storage: CheckpointStorage, run_context: RunContext = NO_RUN_CONTEXT
+    ) -> StoredRuns:
         from holdfast.runtime.durable.stored_runs import StoredRuns
 
         if not hasattr(storage, "run_logs"):
@@ -288,7 +345,7 @@ class Workflow:
         if self._codec is None:
             self._codec = declared_codec(self._graph)
         storage.catalog.learn(self._name, self._codec, self._definition.config.limits.max_value_size)
-        return StoredRuns(self._definition, storage, self._codec)
+        return StoredRuns(self._definition, storage, self._codec, run_context)
 
     def __repr__(self) -> str:
         return f"<Workflow {self._name!r} {self.fingerprint[:8]}>"

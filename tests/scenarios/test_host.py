@@ -733,7 +733,7 @@ async def test_a_run_that_fails_to_be_woken_by_any_error_is_left_alone_for_a_whi
     await soon(run.driven())
     await time.advance(HOUR)
 
-    async def broken(*_: object) -> Run:
+    async def broken(*_: object, **__: object) -> Run:
         raise ZeroDivisionError("nobody thought of this")
 
     monkeypatch.setattr(type(workflow), "resumed", broken)

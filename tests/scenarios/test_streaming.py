@@ -26,6 +26,7 @@ from holdfast import (
     executor,
     handler,
 )
+from tests.support.durable import files_with
 from tests.support.runs import events_of, events_until_failure, names, soon, taken
 
 pytestmark = pytest.mark.usefixtures("nothing_is_left_running")
@@ -200,9 +201,7 @@ async def test_no_store_and_no_export_has_a_delta(place: tuple[CheckpointStorage
     assert [event.data for event in finished if isinstance(event, WorkflowOutputEvent)] == ["whole"]
     await soon(storage.export_run(run_id, folder / "run.export"))
     await storage.close()
-    files = [file for file in folder.rglob("*") if file.is_file()]
-    assert len(files) > 1
-    assert [file for file in files if MARK.encode() in file.read_bytes()] == []
+    assert files_with(MARK, folder) == []
 
 
 async def test_finished_turn_of_the_journal_streams_nothing_again() -> None:

@@ -239,3 +239,10 @@ def die_after_link() -> None:
 def run_alone(main: Coroutine[Any, Any, Any]) -> Any:
     """Run a coroutine in this process, which has no event loop."""
     return asyncio.run(main)
+
+
+def files_with(text: str, folder: Path) -> list[Path]:
+    """Return the files below a folder, of which there are several, that have a text in them."""
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    assert len(files) > 1, files
+    return [file for file in files if text.encode() in file.read_bytes()]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, overload
 
 if TYPE_CHECKING:
     import datetime
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from typing_extensions import TypeVar
 
@@ -101,6 +101,15 @@ class WorkflowContext(Protocol[T_Out, T_Final]):
         It derives from the checkpoint at the start of the superstep, the executor and the message; after going back
         to a checkpoint, and in a fork, it is another. Give it to services that take one, with a name behind it where a
         message has several effects: ``f"{ctx.idempotency_key} refund"``.
+        """
+        ...
+
+    @property
+    def run_context(self) -> Mapping[str, Any]:
+        """The values that the caller gave with ``run_context=``: clients, tokens and the like; read-only, never stored.
+
+        Whoever goes on with a run gives its own: ``resume``, ``fork``, a ``Host``. Nested workflows see the same.
+        A name that was not given raises ``RunContextMissing``.
         """
         ...
 

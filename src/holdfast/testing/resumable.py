@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from holdfast.checkpoint.checkpoint import Checkpoint
 from holdfast.checkpoint.storage import CheckpointStorage
@@ -55,6 +55,8 @@ async def assert_resumable(
     answer: Answer | None = None,
     make_storage: Callable[[], CheckpointStorage] | None = None,
     normalize: Normalize | None = None,
+    *,
+    run_context: Mapping[str, Any] | None = None,
 ) -> int:
     """Stop a run after every commit, go on with a newly made workflow, and compare; also go back to every checkpoint.
 
@@ -65,6 +67,7 @@ async def assert_resumable(
 
     ``normalize`` is given each output, each value of the state and each field of an event, and gives what is compared
     in its place: where a value rightly differs, like one that derives from ``ctx.idempotency_key``, a constant.
+    ``run_context`` is given to each run.
 
     >>> import asyncio
     >>> from holdfast import WorkflowBuilder, executor
@@ -78,8 +81,7 @@ async def assert_resumable(
     """
     with VirtualTime() as time:
         comparison = _ResumeComparison(
-            make_workflow,
-            message,
+            _Program(make_workflow, message, run_context),
             answer,
             make_storage or _make_memory_storage,
             time,
@@ -88,20 +90,36 @@ async def assert_resumable(
         return await comparison.run()
 
 
+class _Program(NamedTuple):
+    """A workflow with its input and its run context."""
+
+    make_workflow: Callable[[], Workflow]
+    message: Any
+    run_context: Mapping[str, Any] | None
+
+    async def start(self, storage: CheckpointStorage) -> Run:
+        return await self.make_workflow().start(self.message, storage=storage, run_context=self.run_context)
+
+    async def resume(
+        self, storage: CheckpointStorage, checkpoint_id: str | None = None, run_id: str | None = None
+    ) -> Run:
+        return await self.make_workflow().resume(
+            checkpoint_id, run_id=run_id, storage=storage, run_context=self.run_context
+        )
+
+
 class _ResumeComparison:
     """Runs one workflow in many ways, and compares their ends."""
 
     def __init__(
         self,
-        make_workflow: Callable[[], Workflow],
-        message: Any,
+        program: _Program,
         answer: Answer | None,
         make_storage: Callable[[], CheckpointStorage],
         time: VirtualTime,
         normalize: Normalize,
     ) -> None:
-        self._make_workflow = make_workflow
-        self._message = message
+        self._program = program
         self._answer = answer
         self._make_storage = make_storage
         self._time = time
@@ -110,11 +128,11 @@ class _ResumeComparison:
     async def run(self) -> int:
         """Compare all ways, and return their number."""
         storage = self._make_storage()
-        reference = await self._make_workflow().start(self._message, storage=storage)
+        reference = await self._program.start(storage)
         expected = await self._finish_run(reference, storage)
         checkpoints = await storage.list_checkpoints(run_id=reference.run_id)
         for checkpoint in checkpoints:
-            back = await self._make_workflow().resume(checkpoint.checkpoint_id, storage=storage)
+            back = await self._program.resume(storage, checkpoint.checkpoint_id)
             how = f"from checkpoint {checkpoint.seq}, the {checkpoint.phase} of superstep {checkpoint.superstep}"
             compare_endings(expected, await self._finish_run(back, storage), checkpoint, how)
         await storage.close()
@@ -129,7 +147,7 @@ class _ResumeComparison:
         store = storage.catalog.store
         mortal = MortalStore(store, commits)
         storage.catalog.store = mortal
-        run = await self._make_workflow().start(self._message, storage=storage)
+        run = await self._program.start(storage)
         stopped = False
         try:
             await self._finish_run(run, storage)
@@ -143,7 +161,7 @@ class _ResumeComparison:
         storage.catalog.store = store
         latest = await storage.get_latest(run_id=run.run_id)
         assert latest is not None
-        resumed = await self._make_workflow().resume(run_id=run.run_id, storage=storage)
+        resumed = await self._program.resume(storage, run_id=run.run_id)
         ending = await self._finish_run(resumed, storage)
         compare_endings(expected, ending, latest, f"stopped after commit {commits} and resumed")
         await storage.close()

@@ -41,7 +41,7 @@ from holdfast.errors import (
 from holdfast.graph.context import DEFAULT_SHARED_SCOPE
 from holdfast.graph.state_key import StateKey
 from holdfast.ids import RunId
-from holdfast.runtime.config import WorkflowDefinition
+from holdfast.runtime.config import NO_RUN_CONTEXT, RunContext, WorkflowDefinition
 from holdfast.runtime.durable.resume_point import NewGraph, RunLoader, fetch_values
 from holdfast.runtime.events.event_log import EventLog
 from holdfast.runtime.run.run import Answers, Run
@@ -53,13 +53,20 @@ Edits: TypeAlias = Mapping[Any, Any]
 
 
 class StoredRuns:
-    """Makes runs of one workflow in one storage: new, resumed, restored or forked."""
+    """Makes runs of one workflow in one storage: new, resumed, restored or forked; all get the same run context."""
 
-    def __init__(self, workflow: WorkflowDefinition, storage: CheckpointStorage, codec: Codec) -> None:
+    def __init__(
+        self,
+        workflow: WorkflowDefinition,
+        storage: CheckpointStorage,
+        codec: Codec,
+        run_context: RunContext = NO_RUN_CONTEXT,
+    ) -> None:
         self._workflow = workflow
         self._catalog = storage.catalog
         self._encoder = self._catalog.encoder(codec, workflow.config.limits.max_value_size)
         self._loader = RunLoader(workflow, storage, self._encoder)
+        self._run_context = run_context
         self._graph_may_change = False
 
     def new_run(self, message: Any, run_id: RunId) -> Run:
@@ -177,7 +184,7 @@ class StoredRuns:
         return Run(self._workflow.name, run_id, self._runner(run_id, point, log), log, self)
 
     def _runner(self, run_id: RunId, point: ResumePoint, log: EventLog) -> Runner:
-        return Runner(self._workflow, run_id, point, self._encoder, log)
+        return Runner(self._workflow, run_id, point, self._encoder, log, self._run_context)
 
     async def runner_at(self, checkpoint: str | CheckpointInfo, run_id: RunId, log: EventLog) -> Runner:
         """Return a runner that drives a run from another checkpoint of it."""

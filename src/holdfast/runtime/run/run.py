@@ -25,7 +25,7 @@ from holdfast.runtime.times import as_time
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.checkpoint_info import CheckpointInfo
-    from holdfast.runtime.config import WorkflowDefinition
+    from holdfast.runtime.config import RunContext, WorkflowDefinition
     from holdfast.runtime.durable.stored_runs import StoredRuns
 
 Answers: TypeAlias = Mapping[RequestId, Any] | Mapping[str, Any]
@@ -341,12 +341,12 @@ class RunFactory:
         self._workflow = workflow
         self._capture = Copier(workflow.config.limits.max_value_size)
 
-    def new_run(self, message: Any, run_id: RunId) -> Run:
+    def new_run(self, message: Any, run_id: RunId, run_context: RunContext) -> Run:
         """Return a run with this input, of which nothing is stored."""
         workflow = self._workflow
         snapshot = begin(workflow.graph, workflow.name, message, workflow.config.limits, self._capture)
         log = EventLog()
-        runner = Runner(workflow, run_id, ResumePoint(snapshot), self._capture, log)
+        runner = Runner(workflow, run_id, ResumePoint(snapshot), self._capture, log, run_context)
         return Run(workflow.name, run_id, runner, log)
 
     def stream(self, run: Run) -> RunStream:

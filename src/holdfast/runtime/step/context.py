@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.engine._fast import make_tuple
@@ -17,6 +17,7 @@ from holdfast.graph.context import DEFAULT_SHARED_SCOPE, PassOn, RequestExpired,
 from holdfast.graph.state_key import StateKey
 from holdfast.graph.typing.types import TypeForm, type_name
 from holdfast.ids import ExecutorId, RequestId, RunId, complaint_about_id
+from holdfast.runtime.config import NO_RUN_CONTEXT, RunContext
 from holdfast.runtime.events.event_log import pause
 from holdfast.runtime.events.events import OutputDeltaEvent, WorkflowEvent, WorkflowWarningEvent
 from holdfast.runtime.step.effects import Asleep, Effects
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.step.turn import FinishedTurn
 
 
-class RunContext(NamedTuple):
+class TurnServices(NamedTuple):
     """Everything that the turns of one run share."""
 
     workflow: WorkflowDefinition
@@ -59,6 +60,8 @@ class RunContext(NamedTuple):
     """
     note_turn: Callable[[FinishedTurn], None] | None = None
     """Notes in the journal each of several turns as soon as it is over; None where nothing is stored."""
+    run_context: RunContext = NO_RUN_CONTEXT
+    """The values that the caller gave to the run."""
 
     @property
     def durable(self) -> bool:
@@ -133,7 +136,7 @@ class TurnContext(WorkflowContext[Any, Any]):
     source: ExecutorId | None = None
     """The executor that sent the message that is handled, if one executor did."""
 
-    def __init__(self, run: RunContext, placed: PlacedExecutor, snapshot: Snapshot, attempt: int) -> None:
+    def __init__(self, run: TurnServices, placed: PlacedExecutor, snapshot: Snapshot, attempt: int) -> None:
         self._run = run
         self._placed = placed
         self._snapshot = snapshot
@@ -279,6 +282,10 @@ class TurnContext(WorkflowContext[Any, Any]):
         start = start or f"{self._run.run_id}/{self.superstep}"
         text = "\0".join((start, address, str(self.message_number)))
         return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+    @property
+    def run_context(self) -> Mapping[str, Any]:
+        return self._run.run_context
 
     async def once(self, name: str, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         effects = self._effects_of_turn(f"used once({name!r}, ...)")

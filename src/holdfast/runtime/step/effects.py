@@ -17,7 +17,7 @@ from holdfast.runtime.step.state_scope import check_text
 from holdfast.runtime.times import expiry_of, in_microseconds
 
 if TYPE_CHECKING:
-    from holdfast.runtime.step.context import RunContext
+    from holdfast.runtime.step.context import TurnServices
 
 
 class Asleep(BaseException):
@@ -31,7 +31,7 @@ class Asleep(BaseException):
 class Effects:
     """The effects and sleeps of one turn; those that the journal has are not done again."""
 
-    def __init__(self, run: RunContext, address: ExecutorId, superstep: int) -> None:
+    def __init__(self, run: TurnServices, address: ExecutorId, superstep: int) -> None:
         self._run = run
         self._address = address
         self._superstep = superstep

@@ -14,7 +14,7 @@ from holdfast.engine.value import Captor
 from holdfast.errors import ExecutorFailed, HoldfastWarning
 from holdfast.ids import RequestId, RunId
 from holdfast.runtime._async import weak_callback
-from holdfast.runtime.config import WorkflowDefinition
+from holdfast.runtime.config import NO_RUN_CONTEXT, RunContext, WorkflowDefinition
 from holdfast.runtime.durable.journal import Journal, sleepers
 from holdfast.runtime.events.emitter import EventEmitter
 from holdfast.runtime.events.event_log import LONGEST_STRETCH_SECONDS, EventLog, pause
@@ -25,7 +25,7 @@ from holdfast.runtime.events.events import (
     WorkflowOutputEvent,
 )
 from holdfast.runtime.events.notices import describe_restore_failure, replay_turn
-from holdfast.runtime.step.context import RunContext
+from holdfast.runtime.step.context import TurnServices
 from holdfast.runtime.step.executors import RunExecutors
 from holdfast.runtime.step.position import Position
 from holdfast.runtime.step.questions import Questions
@@ -48,7 +48,13 @@ class Runner:
     """Drives one run: superstep after superstep, until nothing is left to deliver."""
 
     def __init__(
-        self, workflow: WorkflowDefinition, run_id: RunId, point: ResumePoint, capture: Captor, log: EventLog
+        self,
+        workflow: WorkflowDefinition,
+        run_id: RunId,
+        point: ResumePoint,
+        capture: Captor,
+        log: EventLog,
+        run_context: RunContext = NO_RUN_CONTEXT,
     ) -> None:
         snapshot, recorder, resumed = point
         graph, self.environment = workflow.graph, workflow.environment
@@ -67,10 +73,12 @@ class Runner:
         self._lost: BaseException | None = None
         self.emit = emit = self._emitter.emit
         if recorder is None:
-            context = RunContext(workflow, run_id, capture, emit, Journal())
+            context = TurnServices(workflow, run_id, capture, emit, Journal(), run_context=run_context)
         else:
             journal = recorder.journal
-            context = RunContext(workflow, run_id, capture, emit, journal, recorder.begun, journal.add)
+            context = TurnServices(
+                workflow, run_id, capture, emit, journal, recorder.begun, journal.add, run_context
+            )
             journal.lost = weak_callback(self._lose)
             recorder.when_committed(weak_callback(self._committed))
             recorder.tell = emit

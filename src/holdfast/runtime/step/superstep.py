@@ -20,7 +20,7 @@ from holdfast.runtime.events.events import (
     WorkflowWarningEvent,
 )
 from holdfast.runtime.events.notices import describe_failure, describe_superstep_limit
-from holdfast.runtime.step.context import RunContext
+from holdfast.runtime.step.context import TurnServices
 from holdfast.runtime.step.executors import PlacedExecutor, RunExecutors
 from holdfast.runtime.step.position import Position
 from holdfast.runtime.step.questions import Questions
@@ -36,7 +36,7 @@ class SuperstepRunner:
 
     def __init__(
         self,
-        context: RunContext,
+        context: TurnServices,
         executors: RunExecutors,
         at: Position,
         emitter: EventEmitter,

@@ -21,7 +21,7 @@ from holdfast.graph.typing.types import type_name
 from holdfast.ids import ExecutorId
 from holdfast.runtime._async import run_in_thread
 from holdfast.runtime.events.events import ExecutorFailedEvent, WorkflowEvent, WorkflowWarningEvent
-from holdfast.runtime.step.context import RunContext, TurnContext
+from holdfast.runtime.step.context import TurnContext, TurnServices
 from holdfast.runtime.step.effects import Asleep
 from holdfast.runtime.step.executors import PlacedExecutor
 from holdfast.runtime.step.fields import copy_fields, restore_fields
@@ -50,7 +50,7 @@ RunOne: TypeAlias = Callable[[Turn, Snapshot], Coroutine[Any, Any, FinishedTurn]
 class TurnRunner:
     """Runs the turns of one run; ``find`` gives the executor at an address."""
 
-    def __init__(self, run: RunContext, find: Callable[[ExecutorId], PlacedExecutor]) -> None:
+    def __init__(self, run: TurnServices, find: Callable[[ExecutorId], PlacedExecutor]) -> None:
         self._run = run
         self._find = find
         self._note = run.note_turn
