@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.codec.registry import checkpointable
     from holdfast.checkpoint.counters import Counters
     from holdfast.checkpoint.diff.difference import CheckpointDiff, Difference, DiffValue
+    from holdfast.checkpoint.maintenance.old_runs import PruneRunsReport
     from holdfast.checkpoint.maintenance.problems import LostValue, Problem, VerifyReport
     from holdfast.checkpoint.maintenance.prune import PruneReport
     from holdfast.checkpoint.maintenance.repair import Repair, RepairReport
@@ -142,6 +143,7 @@ __all__ = [
     "Phase",
     "Problem",
     "PruneReport",
+    "PruneRunsReport",
     "Recipe",
     "Repair",
     "RepairReport",
@@ -228,6 +230,7 @@ _LATER = {
     "Phase": "checkpoint.checkpoint_info",
     "Problem": "checkpoint.maintenance.problems",
     "PruneReport": "checkpoint.maintenance.prune",
+    "PruneRunsReport": "checkpoint.maintenance.old_runs",
     "Repair": "checkpoint.maintenance.repair",
     "RepairReport": "checkpoint.maintenance.repair",
     "RequestInfoEvent": "runtime.events.events",

@@ -6,7 +6,7 @@
 from holdfast.checkpoint import storage, threads, values
 from holdfast.checkpoint.diff import comparison, tree_diff
 from holdfast.checkpoint.format import document, manifest, refs, slices, stored_form
-from holdfast.checkpoint.maintenance import prune, statistics, verify
+from holdfast.checkpoint.maintenance import old_runs, prune, statistics, verify
 from holdfast.checkpoint.read import browser, catalog, loader, pages
 from holdfast.checkpoint.transfer import run_transfer
 from holdfast.checkpoint.write import encode, log, prune_schedule

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from holdfast.checkpoint.threads import upkeep_threads
 
@@ -68,6 +68,16 @@ async def run_in_thread(call: Callable[[], T]) -> T:
         return results.pop()
     except asyncio.CancelledError:
         await _wait_until_done(work)
+        raise
+
+
+async def run_to_end(work: Coroutine[Any, Any, T]) -> T:
+    """Await work to its end also if the caller is cancelled, who learns of it afterwards."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await _wait_until_done(task)
         raise
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
@@ -60,6 +60,7 @@ from holdfast.ids import CheckpointId, RunId
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.diff.difference import CheckpointDiff
+    from holdfast.checkpoint.maintenance.old_runs import PruneRunsReport
     from holdfast.checkpoint.maintenance.problems import VerifyReport
     from holdfast.checkpoint.maintenance.repair import RepairReport
     from holdfast.checkpoint.maintenance.statistics import StorageStatistics
@@ -329,6 +330,26 @@ class CheckpointStorage:
         check_progress(progress)
         heads = [await self.catalog.head(run_id)] if run_id is not None else await self.store.runs(RunQuery())
         return await prune_runs(self.store, heads, self.catalog.blobs, retention, dry_run, progress)
+
+    async def prune_runs(
+        self,
+        older_than: timedelta = timedelta(days=30),
+        status: RunStatus | str | None = None,
+        dry_run: bool = False,
+        progress: Progress | None = None,
+    ) -> PruneRunsReport:
+        """Remove whole runs that are over, and whose last change is older, with the values that nobody else needs.
+
+        Over are those that are COMPLETED, FAILED, CANCELLED or STOPPED; ``status`` narrows it to one of these. A run
+        stays if it moves on meanwhile, has a tag, or has letters that wait; so do forks of a removed one. With
+        ``dry_run`` the report says what would go. May be interrupted anywhere. ``progress`` is told how many old runs
+        of how many are done.
+        """
+        from holdfast.checkpoint.maintenance.old_runs import OldRuns, prune_old_runs
+
+        check_flag("dry_run", dry_run)
+        check_progress(progress)
+        return await prune_old_runs(self.catalog, OldRuns.of(older_than, status), dry_run, progress)
 
     async def delete(self, checkpoint_id: str | CheckpointInfo) -> None:
         """Remove one checkpoint; those that follow it stay. The one on which its run stands cannot be removed."""

@@ -48,7 +48,8 @@ _PAGE = 256
 _BATCH = 200
 
 BlobsOf = Callable[[RunId], BlobReader]
-WouldGo = Mapping[RunId, Collection[int]]
+WouldGo = Mapping[RunId, Collection[int] | None]
+"""The seqs of records that would go; None where the whole run would."""
 
 
 class Freed(NamedTuple):
@@ -76,7 +77,7 @@ async def remove_records(
         return Freed()
     names = {record.checkpoint_id for record in going}
     plan = RemovalPlan.of(stored, names)
-    freed = await _bytes_of(store, head.run_id, plan.seqs)
+    freed = await bytes_of(store, head.run_id, plan.seqs)
     keyframes: list[tuple[int, Keyframe]] = []
     new: list[Blob] = []
     for record in headers:
@@ -128,7 +129,8 @@ async def _went_on(store: Store, head: Head, latest: Head) -> bool:
     return before == latest.checkpoint_id
 
 
-async def _bytes_of(store: Store, run_id: RunId, seqs: Sequence[int]) -> int:
+async def bytes_of(store: Store, run_id: RunId, seqs: Sequence[int]) -> int:
+    """Return the stored bytes of records."""
     wanted = set(seqs)
     total = 0
     if not wanted:
@@ -198,7 +200,8 @@ async def prune_run(store: Store, blobs: BlobReader, head: Head, now: datetime) 
 async def sweep(store: Store, family: RunId, blobs: BlobReader, would_go: WouldGo | None = None) -> Freed:
     """Remove the blobs of a family that no run of it names any more; may run beside writers, and be interrupted.
 
-    With ``would_go``, the seqs of records by run that a dry run takes as removed, blobs are counted and not removed.
+    With ``would_go``, the seqs of records by run that a dry run takes as removed, or None for a whole run, blobs are
+    counted and not removed.
     """
     mark, sizes = await store.mark(family)
     if not sizes:
@@ -229,7 +232,10 @@ async def _find_named(store: Store, family: RunId, blobs: BlobReader, would_go: 
     """Return the blobs that the runs of a family name; runs that begin meanwhile bring their blobs with them."""
     found = _NamedBlobs(set(), 0)
     for head in await store.runs(RunQuery(family=family)):
-        named = await _find_named_by_run(store, head, blobs, would_go.get(head.run_id, ()))
+        gone = would_go.get(head.run_id, ())
+        if gone is None:
+            continue
+        named = await _find_named_by_run(store, head, blobs, gone)
         found = _NamedBlobs(found.digests | named.digests, found.records + named.records)
     return found
 
