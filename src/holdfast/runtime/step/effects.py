@@ -111,7 +111,7 @@ class Effects:
         self._sleeps += 1
         kept = run.journal.result(self._superstep, self._address, name)
         if kept is None:
-            wakes = _end_of_sleep(delay, until, run.environment.now())
+            wakes = end_of_sleep(delay, until, run.environment.now())
             await run.journal.keep(self._superstep, self._address, name, run.capture(wakes, "sleep"))
         else:
             await run.journal.settled()
@@ -123,7 +123,7 @@ class Effects:
         await _wait_until(wakes, run.environment)
 
 
-def _end_of_sleep(delay: object, until: object, now: datetime.datetime) -> int:
+def end_of_sleep(delay: object, until: object, now: datetime.datetime) -> int:
     """Return the end of a sleep, of which either is given."""
     if delay is not None and not isinstance(delay, int | float | datetime.timedelta):
         raise WrongType(f"delay={delay!r}: must be seconds or a timedelta; for a time say sleep(until=...)")

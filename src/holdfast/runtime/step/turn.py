@@ -127,12 +127,12 @@ class TurnRunner:
                     _, value, context.source, request = delivery
                     message = value.load()
                     handler = spec.dispatch.find(message) if request is None else None
-                    handler = handler or _handler_for(placed, message, request)
+                    handler = handler or find_handler(placed, message, request)
                     name, signed, (_, timeout) = handler
                     if signed.takes_context and request is None:
                         call = getattr(placed.instance, name)(message, context)
                     else:
-                        call = _call(placed.instance, handler, message, request, context)
+                        call = call_handler(placed.instance, handler, message, request, context)
                     result = await (call if timeout is None else _in_time(call, placed, handler, timeout))
                     if self.stopping:  # the handler kept the cancellation to itself
                         raise asyncio.CancelledError
@@ -223,7 +223,8 @@ async def _reset(placed: PlacedExecutor) -> None:
     placed.to_reset = False
 
 
-def _handler_for(placed: PlacedExecutor, message: object, request: Request | None) -> Handler:
+def find_handler(placed: PlacedExecutor, message: object, request: Request | None) -> Handler:
+    """Return the handler for a message, or for the response to a request; raise ``WrongType`` if there is none."""
     spec = placed.spec
     if request is not None:
         expired = request.expiry is not None and isinstance(message, RequestExpired)
@@ -257,7 +258,7 @@ async def _in_time(call: Awaitable[Any], placed: PlacedExecutor, handler: Handle
     ) from cause
 
 
-def _call(
+def call_handler(
     instance: Executor, handler: Handler, message: object, request: Request | None, context: TurnContext
 ) -> Awaitable[Any]:
     """Call the handler with what it takes; sync ones run in a thread."""
