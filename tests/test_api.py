@@ -3,6 +3,9 @@
 import importlib
 import inspect
 import pkgutil
+import tomllib
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import pytest
 
@@ -75,3 +78,18 @@ def test_public_methods_have_docstrings(name: str) -> None:
 @pytest.mark.parametrize("name", DOCUMENTED)
 def test_public_name_is_defined_in_holdfast(name: str) -> None:
     assert getattr(holdfast, name).__module__.partition(".")[0] == "holdfast"
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    """One place says it: the metadata of the package, which are read when it is asked for."""
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text("utf-8"))["project"]
+    assert holdfast.__version__ == version("holdfast") == project["version"]
+    assert "__version__" not in vars(holdfast)
+
+
+def test_the_version_of_a_source_that_is_not_installed_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_found(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.version", not_found)
+    assert holdfast.__version__ == "0+unknown"

@@ -40,6 +40,7 @@ from holdfast.errors import (
     UnkeptField,
     UnknownRequest,
     UnknownType,
+    UnnamedWorkflow,
     UnroutedMessage,
     WaitingFanIn,
     WrongType,
@@ -181,6 +182,7 @@ __all__ = [
     "UnkeptField",
     "UnknownRequest",
     "UnknownType",
+    "UnnamedWorkflow",
     "UnroutedMessage",
     "VerifyReport",
     "WaitingFanIn",
@@ -270,6 +272,13 @@ def __getattr__(name: str) -> Any:
             "holdfast has no 'workflow': the class is 'Workflow', and what makes one is 'WorkflowBuilder(...).build()'",
             name=__name__,
         )
+    if name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("holdfast")
+        except PackageNotFoundError:  # the source is used without being installed
+            return "0+unknown"
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

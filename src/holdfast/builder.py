@@ -30,7 +30,7 @@ from holdfast.graph.state_key import MergeRule, parse_merge
 from holdfast.graph.validate import validate
 from holdfast.ids import ExecutorId, complaint_about_id
 from holdfast.runtime.config import RunConfig
-from holdfast.workflow import Workflow
+from holdfast.workflow import Workflow, generated_name
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.retention import Retention
@@ -296,7 +296,7 @@ class WorkflowBuilder:
         )
         validate(graph)
         check_aliases(graph)
-        name = self._name or f"{self._start}-{graph.fingerprint[:8]}"
+        name = self._name or generated_name(graph)
         config = RunConfig(
             max_iterations=self._max_iterations,
             limits=self._limits,

@@ -40,6 +40,7 @@ The text of an error stands where it is raised: search for the name of its class
     ├── WaitingFanIn          the run waits for messages that a fan-in needs and nothing is left to send
     ├── ChangedAfterCapture   a value was changed after it was sent or queued; the change reaches nobody
     ├── UnkeptField           a handler changed a field that no checkpoint keeps
+    ├── UnnamedWorkflow       a workflow has a storage and no name of its own
     ├── StubbornHandler       a handler went on after it was cancelled
     └── MissedEvents          a watcher came too late, or was too slow, for some events
 
@@ -430,6 +431,14 @@ class StubbornHandler(HoldfastWarning):
     """A handler went on after it was cancelled and was left behind; nothing that it does counts.
 
     >>> issubclass(StubbornHandler, HoldfastWarning)
+    True
+    """
+
+
+class UnnamedWorkflow(HoldfastWarning):
+    """A workflow has a storage and no name: its runs are not found again once its graph has changed.
+
+    >>> issubclass(UnnamedWorkflow, HoldfastWarning)
     True
     """
 

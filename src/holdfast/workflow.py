@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
-from holdfast.errors import InvalidArgument, RunExists, WrongType
+from holdfast.errors import InvalidArgument, RunExists, UnnamedWorkflow, WrongType
 from holdfast.graph.graph import Graph
 from holdfast.ids import RunId, complaint_about_id
 from holdfast.runtime.config import NO_RUN_CONTEXT, RunContext
@@ -287,7 +287,10 @@ class Workflow:
         new_id = _check_run_id(run_id) or self._definition.environment.new_run_id()
         storage = self._storage if storage is None else storage
         if storage is not None:
-            return self._stored_runs(storage, run_context).new_run(message, new_id)
+            run = self._stored_runs(storage, run_context).new_run(message, new_id)
+            if self._name == generated_name(self._graph) and storage.outlives_process:
+                run.warn_at_start(_warn_of_name(self._name))
+            return run
         if run_id is not None:
             raise InvalidArgument(f"run_id={run_id!r}: {_NO_STORAGE}")
         return self._factory.new_run(message, new_id, run_context)
@@ -354,6 +357,18 @@ class Workflow:
 _NO_STORAGE = (
     "there is no storage; give one with storage=..., or build the workflow with .with_checkpointing(storage)"
 )
+
+
+def generated_name(graph: Graph) -> str:
+    """Return the name of a workflow that was given none: another one for each graph."""
+    return f"{graph.start}-{graph.fingerprint[:8]}"
+
+
+def _warn_of_name(name: str) -> UnnamedWorkflow:
+    return UnnamedWorkflow(
+        f"workflow {name!r} has a storage and no name of its own: its name comes from its graph, so that it does not "
+        f"find its runs again after a change of the graph. Name it: WorkflowBuilder(name='...')"
+    )
 
 
 def _check_run_id(run_id: str | None) -> RunId | None:

@@ -1,5 +1,6 @@
 """Going on with a workflow that was built anew: the same graph, another one, another name."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,10 @@ from holdfast import (
     ExecutorFailed,
     GraphChanged,
     GraphError,
+    InMemoryCheckpointStorage,
     RunStatus,
+    SqliteCheckpointStorage,
+    UnnamedWorkflow,
     Workflow,
     WorkflowBuilder,
     WorkflowContext,
@@ -141,3 +145,25 @@ async def test_unnamed_workflow_is_found_again_after_a_rebuild(place: Place) -> 
     assert len(await storage.list_checkpoints(workflow_name=rebuilt.name)) == 3
     result = await soon(rebuilt.run_from_checkpoint(latest, storage))
     assert (result.status, result.outputs) == (RunStatus.COMPLETED, ["x123 x"])
+
+
+async def test_unnamed_workflow_with_a_storage_on_disk_says_that_its_name_changes(tmp_path: Path) -> None:
+    unnamed, named = chain(first, second, name=None), chain(first, second)
+    async with SqliteCheckpointStorage(tmp_path / "runs.db") as storage:
+        stream = unnamed.run_stream("x", storage=storage)
+        events = [event async for event in stream]
+        assert [type(event).__name__ for event in events[:3]] == [
+            "WorkflowStartedEvent",
+            "WorkflowStatusEvent",
+            "WorkflowWarningEvent",
+        ]
+        (warning,) = (await unnamed.run("x", storage=storage)).warnings
+        assert isinstance(warning, UnnamedWorkflow)
+        assert repr(unnamed.name) in str(warning)
+        assert "WorkflowBuilder(name='...')" in str(warning)
+        assert (await named.run("x", storage=storage)).warnings == []
+        # A run that goes on was told of before.
+        run = await unnamed.resume(run_id=str(stream.run.run_id), storage=storage)
+        assert run.warnings == []
+    assert (await unnamed.run("x")).warnings == []
+    assert (await unnamed.run("x", storage=InMemoryCheckpointStorage())).warnings == []

@@ -81,6 +81,9 @@ class CheckpointStorage:
     []
     """
 
+    outlives_process = True
+    """False if its runs are gone with the process."""
+
     def __init__(self, store: Store, retention: Retention | None = None) -> None:
         self.catalog = RunCatalog(store)
         """Finds runs and checkpoints; for workflows that resume runs."""

@@ -291,6 +291,8 @@ class InMemoryCheckpointStorage(CheckpointStorage):
     0
     """
 
+    outlives_process = False
+
     def __init__(self, retention: Retention | None = None) -> None:
         super().__init__(MemoryStore(), retention)
 

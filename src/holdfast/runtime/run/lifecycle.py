@@ -24,7 +24,7 @@ from collections.abc import Callable
 
 from holdfast.engine.snapshot import Snapshot, status_at_rest
 from holdfast.engine.status import RunStatus, WaitingFor
-from holdfast.errors import HoldfastError, InvalidArgument, StubbornHandler
+from holdfast.errors import HoldfastError, HoldfastWarning, InvalidArgument, StubbornHandler
 from holdfast.ids import RunId
 from holdfast.runtime.events.event_log import EventLog
 from holdfast.runtime.events.events import (
@@ -62,6 +62,8 @@ class RunLifecycle:
         """Done when the run rests; not when it only sleeps, because those who follow it wait on."""
         self.task: asyncio.Task[None] | None = None
         """The task in which the run moves, or moved last."""
+        self.first_warnings: list[HoldfastWarning] = []
+        """Warnings that the run gives when it begins to move."""
         self.on_change: Callable[[], None] = lambda: None
         """Called whenever the run begins to move or comes to rest."""
         self._drive: _Drive | None = None
@@ -288,6 +290,8 @@ class _Drive:
         if lifecycle.snapshot.superstep == 0 and not runner.resumed:
             events.insert(0, WorkflowStartedEvent(lifecycle.workflow_name))
         runner.emit(events)
+        while lifecycle.first_warnings:
+            runner.warn(lifecycle.first_warnings.pop(0))
         self._read_inbox_later()
         try:
             if runner.resumed:

@@ -145,6 +145,10 @@ class Run:
         if self._lifecycle.task is None and self.status is RunStatus.RUNNING:
             self._lifecycle.move()
 
+    def warn_at_start(self, warning: HoldfastWarning) -> None:
+        """Add a warning to the events of a run that is to begin."""
+        self._lifecycle.first_warnings.append(warning)
+
     def event_feed(self) -> EventFeed:
         """Return the feed from which streams take the events of the run."""
         lifecycle = self._lifecycle
