@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.store import Store
     from holdfast.checkpoint.views import CheckpointSummary
     from holdfast.host import Host
+    from holdfast.runtime.events.event_json import PlainEvent, event_from_dict
     from holdfast.runtime.events.events import (
         CheckpointSavedEvent,
         ExecutorCompletedEvent,
@@ -142,6 +143,7 @@ __all__ = [
     "OutputDeltaEvent",
     "PendingRequest",
     "Phase",
+    "PlainEvent",
     "Problem",
     "PruneReport",
     "PruneRunsReport",
@@ -199,6 +201,7 @@ __all__ = [
     "WorkflowWarningEvent",
     "WrongType",
     "checkpointable",
+    "event_from_dict",
     "executor",
     "handler",
     "open_storage",
@@ -229,6 +232,7 @@ _LATER = {
     "LostValue": "checkpoint.maintenance.problems",
     "OutputDeltaEvent": "runtime.events.events",
     "PendingRequest": "runtime.events.events",
+    "PlainEvent": "runtime.events.event_json",
     "Phase": "checkpoint.checkpoint_info",
     "Problem": "checkpoint.maintenance.problems",
     "PruneReport": "checkpoint.maintenance.prune",
@@ -257,6 +261,7 @@ _LATER = {
     "WorkflowStatusEvent": "runtime.events.events",
     "WorkflowWarningEvent": "runtime.events.events",
     "checkpointable": "checkpoint.codec.registry",
+    "event_from_dict": "runtime.events.event_json",
     "open_storage": "stores.storage_url",
 }
 

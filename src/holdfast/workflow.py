@@ -84,6 +84,18 @@ class Workflow:
 
         return union_schema(distinct(self._graph.output_types()))
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the workflow as plain JSON: its name, graph and schemas; docs/reference/json-forms.md describes it."""
+        from holdfast.graph.describe.description import graph_to_dict
+
+        return {
+            "name": self._name,
+            "fingerprint": self.fingerprint,
+            **graph_to_dict(self._graph),
+            "input_schema": self.input_schema,
+            "output_schema": self.output_schema,
+        }
+
     def to_mermaid(self) -> str:
         """Return the graph as Mermaid text."""
         from holdfast.graph.describe.viz import to_mermaid

@@ -7,7 +7,15 @@ Those of stores are in ``store_parts``, and whole modules, of which tests replac
 # ruff: noqa: F401
 
 from holdfast.checkpoint.checkpoint import ReadBlobs
-from holdfast.checkpoint.checkpoint_info import Header, end_id, is_start_id, pack_header, start_id
+from holdfast.checkpoint.checkpoint_info import (
+    Header,
+    end_id,
+    info_from_dict,
+    is_start_id,
+    pack_header,
+    start_id,
+)
+from holdfast.checkpoint.codec.plain import plain_of_bytes, plain_value, value_of_plain
 from holdfast.checkpoint.codec.reader import measure_nesting
 from holdfast.checkpoint.codec.registry import TypeRegistry
 from holdfast.checkpoint.derived_starts import collapse, expand, find_checkpoint, read_records

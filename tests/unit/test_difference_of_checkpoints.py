@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast import Codec, Difference, DiffValue, checkpointable
+from holdfast.checkpoint.codec.value_tree import NotATree, bytes_of, same, tree_of
 from holdfast.checkpoint.diff import sequence_diff as alignment
 from holdfast.checkpoint.diff.comparison import describe_pair, plan_pair
 from holdfast.checkpoint.diff.node_text import short, short_pair, type_of
@@ -24,7 +25,6 @@ from holdfast.checkpoint.diff.sequence_diff import LONGEST, WIDEST, gaps, unifie
 from holdfast.checkpoint.diff.stored_content import Verdict, compare_pieces, content_of, pieces_of
 from holdfast.checkpoint.diff.tree_diff import MOST, WHOLE, Codecs, compare_trees
 from holdfast.checkpoint.diff.value_pairs import Pair
-from holdfast.checkpoint.diff.value_tree import NotATree, bytes_of, same, tree_of
 from holdfast.errors import CheckpointCorrupt
 from tests.properties.test_codec import CODEC, VALUES
 from tests.support.parts import Part, Ref, TypeRegistry

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from collections.abc import Mapping
 from enum import StrEnum
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -315,6 +316,10 @@ class CheckpointInfo:
         """Another name of ``parent_id``, for code that looks for ``parent.checkpoint_id``."""
         return None if self.parent_id is None else ParentId(self.parent_id)
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the info as plain JSON; docs/reference/json-forms.md describes it."""
+        return {name: json_field(getattr(self, name)) for name in _SHOWN}
+
     def summary(self) -> CheckpointSummary:
         """The checkpoint in a few words, as far as they are known without reading it."""
         from holdfast.checkpoint.views import CheckpointSummary  # it needs what is in here
@@ -330,6 +335,55 @@ class CheckpointInfo:
     def __repr__(self) -> str:
         name, short = type(self).__name__, self.checkpoint_id[:8]
         return f"<{name} {short}: {self.phase} of superstep {self.superstep}, {self.status}>"
+
+
+_SHOWN = (
+    *(
+        "checkpoint_id",
+        "run_id",
+        "workflow_name",
+        "seq",
+        "superstep",
+        "phase",
+        "cause",
+        "parent_id",
+        "timestamp",
+    ),
+    *("status", "waiting_for", "new_bytes", "message_count", "request_count", "tags"),
+)
+
+
+def json_field(value: Any) -> Any:
+    """Return a field of an info as JSON has it: times in ISO 8601, members of enumerations as their values.
+
+    >>> json_field(moment(0)), json_field(Phase.END), json_field(("a",)), json_field(None)
+    ('1970-01-01T00:00:00+00:00', 'end', ['a'], None)
+    """
+    if isinstance(value, datetime.datetime):
+        return value.isoformat()
+    if isinstance(value, tuple):
+        return [json_field(part) for part in value]
+    return str(value) if isinstance(value, str) else value
+
+
+def info_from_dict(data: Mapping[str, Any]) -> CheckpointInfo:
+    """Return the info that ``CheckpointInfo.to_dict`` wrote; it cannot be stored again."""
+    header = Header(
+        RunId(data["run_id"]),
+        data["workflow_name"],
+        data["seq"],
+        data["superstep"],
+        Phase(data["phase"]),
+        Cause(data["cause"]),
+        None if data["parent_id"] is None else CheckpointId(data["parent_id"]),
+        microseconds(datetime.datetime.fromisoformat(data["timestamp"])),
+        RunStatus(data["status"]),
+        data["message_count"],
+        data["request_count"],
+        replay_from=data["seq"],
+        salt=b"",
+    )
+    return CheckpointInfo(CheckpointId(data["checkpoint_id"]), header, data["new_bytes"], tuple(data["tags"]))
 
 
 def moment(microseconds: int) -> datetime.datetime:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from holdfast.checkpoint.arguments import check_text, microseconds_of, status_of
-from holdfast.checkpoint.checkpoint_info import microseconds, moment
+from holdfast.checkpoint.checkpoint_info import json_field, microseconds, moment
 from holdfast.checkpoint.ownership import is_driven
 from holdfast.checkpoint.store import Head, RunPosition, RunQuery, Store
 from holdfast.engine.status import RunStatus
@@ -40,6 +40,10 @@ class RunInfo:
     """The time when it goes on by itself, because a sleep or the time of a question is over; None if it does not."""
     waiting_for: tuple[str, ...] = ()
     """For a run that is WAITING: ``"answers"``, ``"time"`` (a sleep) or ``"messages"`` (of fan-ins); else empty."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the info as plain JSON; docs/reference/json-forms.md describes it."""
+        return {one.name: json_field(getattr(self, one.name)) for one in fields(self)}
 
 
 async def run_info(store: Store, head: Head, known: dict[str, bool] | None = None) -> RunInfo:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from holdfast.checkpoint.codec import Codec, wire
-from holdfast.checkpoint.diff.value_tree import (
+from holdfast.checkpoint.codec.value_tree import (
     Extension,
     Fields,
     Items,

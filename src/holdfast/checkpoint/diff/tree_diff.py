@@ -7,10 +7,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from holdfast.checkpoint.codec import Codec
-from holdfast.checkpoint.diff.difference import Difference, DiffValue
-from holdfast.checkpoint.diff.node_text import short, short_pair, type_of
-from holdfast.checkpoint.diff.sequence_diff import Lines, gaps, unified
-from holdfast.checkpoint.diff.value_tree import (
+from holdfast.checkpoint.codec.value_tree import (
     Fields,
     Items,
     Members,
@@ -21,6 +18,9 @@ from holdfast.checkpoint.diff.value_tree import (
     same,
     view_node,
 )
+from holdfast.checkpoint.diff.difference import Difference, DiffValue
+from holdfast.checkpoint.diff.node_text import short, short_pair, type_of
+from holdfast.checkpoint.diff.sequence_diff import Lines, gaps, unified
 from holdfast.checkpoint.format.changes import Ref
 from holdfast.checkpoint.views import Unread
 from holdfast.errors import HoldfastError

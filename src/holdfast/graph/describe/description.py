@@ -30,7 +30,7 @@ def describe_graph(graph: Graph) -> dict[str, Any]:
     description = dict(graph.own_description)
     if graph.nests:
         found: dict[str, Any] = {}
-        _collect(graph, found)
+        _collect(graph, found, lambda nested: nested.own_description)
         description["workflows"] = found
     return description
 
@@ -49,6 +49,50 @@ def description_text(graph: Graph) -> str:
 
     # ASCII, because a label may hold half of a surrogate pair, which no encoding takes.
     return json.dumps(describe_graph(graph), sort_keys=True, separators=(",", ":"))
+
+
+def graph_to_dict(graph: Graph) -> dict[str, Any]:
+    """Return the graph as plain JSON for people and programs; unlike the description it may get more keys.
+
+    >>> from holdfast import WorkflowBuilder, executor
+    >>> @executor
+    ... def double(number: int) -> int:
+    ...     return number * 2
+    >>> graph_to_dict(WorkflowBuilder(name="Double").set_start_executor(double).build().graph)["executors"]
+    [{'id': 'double', 'accepts': ['int'], 'sends': ['int'], 'yields': [], 'answers': [], 'nested': None}]
+    """
+    own = _own_dict(graph)
+    found: dict[str, Any] = {}
+    _collect(graph, found, _own_dict)
+    return {**own, "workflows": found}
+
+
+def _own_dict(graph: Graph) -> dict[str, Any]:
+    executors = []
+    for spec in graph.executors.values():
+        described = _executor(spec, stored_type_name)
+        answers = [{"request": asked, "response": answer} for asked, answer in described.get("answers", [])]
+        executors.append({**described, "answers": answers, "nested": described.get("nested")})
+    edges = [_edge_dict(edge) for edge in graph.edges]
+    return {"start": str(graph.start), "executors": executors, "edges": edges}
+
+
+def _edge_dict(edge: Edge) -> dict[str, Any]:
+    kind, *parts = _edge(edge)
+    match edge:
+        case Direct():
+            keys: tuple[str, ...] = ("source", "target", "condition", "label")
+        case FanIn():
+            keys = ("sources", "target")
+        case Switch():
+            cases = [
+                {"target": target, "condition": condition, "label": label}
+                for target, condition, label in parts[1]
+            ]
+            return {"kind": kind, "source": parts[0], "cases": cases}
+        case FanOut() | MultiSelection():
+            keys = ("source", "targets")
+    return {"kind": kind, **dict(zip(keys, parts, strict=True))}
 
 
 def fingerprint_of(graph: Graph) -> str:
@@ -86,11 +130,11 @@ def own_description(graph: Graph) -> dict[str, Any]:
     }
 
 
-def _collect(graph: Graph, found: dict[str, Any]) -> None:
+def _collect(graph: Graph, found: dict[str, Any], describe: Callable[[Graph], dict[str, Any]]) -> None:
     for spec in graph.executors.values():
         if spec.nested is not None and spec.nested.fingerprint not in found:
-            found[spec.nested.fingerprint] = spec.nested.own_description
-            _collect(spec.nested, found)
+            found[spec.nested.fingerprint] = describe(spec.nested)
+            _collect(spec.nested, found, describe)
 
 
 def _executor(spec: ExecutorSpec, name: Callable[[TypeForm], str]) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def _from_text(value: object, origin: type, form: TypeForm, path: str) -> Any:
     if origin is bytes or origin is bytearray:
         return _call(lambda text: origin(a2b_base64(text, strict_mode=True)), value, form, path)
     if origin is timedelta:
-        return _call(_duration, value, form, path)
+        return _call(parse_duration, value, form, path)
     if full_name(origin) in FROM_TEXT:
         return _call(origin, value, form, path)
     raise _unfit(value, form, path)
@@ -134,7 +134,7 @@ _DURATION = re.compile(
 )
 
 
-def _duration(text: str) -> timedelta:
+def parse_duration(text: str) -> timedelta:
     """Return the time span of an ISO 8601 duration; one with months or years has no fixed length."""
     found = _DURATION.fullmatch(text)
     if found is None:

@@ -18,7 +18,7 @@ from holdfast.ids import ExecutorId, RequestId, RunId
 if TYPE_CHECKING:
     from holdfast.checkpoint.checkpoint_info import CheckpointInfo
 
-_NEVER = datetime.datetime.min.replace(tzinfo=datetime.UTC)
+NEVER = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -37,7 +37,7 @@ class WorkflowEvent:
 
     run_id: RunId = field(default=RunId(""), kw_only=True, repr=False)
     superstep: int = field(default=0, kw_only=True)
-    timestamp: datetime.datetime = field(default=_NEVER, kw_only=True, repr=False)
+    timestamp: datetime.datetime = field(default=NEVER, kw_only=True, repr=False)
     provisional: bool = field(default=False, kw_only=True, repr=False)
 
     # Written once for all kinds of events: methods of ``dataclass`` for each took a third of ``import holdfast``.
@@ -52,6 +52,12 @@ class WorkflowEvent:
         return all(getattr(self, one.name) == getattr(other, one.name) for one in fields(self) if one.compare)
 
     __hash__ = None  # type: ignore[assignment]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the event as plain JSON, for ``event_from_dict``; docs/reference/json-forms.md describes it."""
+        from holdfast.runtime.events.event_json import event_to_dict
+
+        return event_to_dict(self)
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -275,6 +281,12 @@ class PendingRequest(NamedTuple):
         from holdfast.graph.typing.schema import json_schema
 
         return json_schema(self.response_type)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the request as plain JSON; docs/reference/json-forms.md describes it."""
+        from holdfast.runtime.events.event_json import request_to_dict
+
+        return request_to_dict(self)
 
     def create_response(self, data: Any) -> Response:
         """Return an answer to this request, for ``Run.send_response``."""

@@ -30,6 +30,9 @@ class Extension:
         self.code = code
         self.payload = payload
 
+    def __repr__(self) -> str:
+        return f"<extension {self.code}, {len(self.payload)} bytes>"
+
     def unpack(self) -> Node:
         """Return the node that is packed in the payload."""
         return unpackb(self.payload, ext_hook=_extension)
