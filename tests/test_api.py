@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import pkgutil
+import re
 import tomllib
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -93,3 +94,32 @@ def test_the_version_of_a_source_that_is_not_installed_is_unknown(monkeypatch: p
 
     monkeypatch.setattr("importlib.metadata.version", not_found)
     assert holdfast.__version__ == "0+unknown"
+
+
+def documented_members(page: str, name: str) -> list[str]:
+    """The members of a class that its page of the reference lists; all public ones of the class if it lists none."""
+    text = (Path(__file__).parent.parent / "docs" / "reference" / "api" / page).read_text("utf-8")
+    (section,) = re.findall(rf"^::: holdfast\.{name}\n((?:    .*\n)*)", text, re.MULTILINE)
+    return re.findall(r"^        - (\w+)$", section, re.MULTILINE)
+
+
+async def test_completion_shows_what_the_reference_has() -> None:
+    """What is public for other parts of the library only is not offered to those who press the tab key."""
+    storage = holdfast.InMemoryCheckpointStorage()
+
+    @holdfast.executor
+    def shout(text: str) -> str:
+        return text.upper()
+
+    workflow = holdfast.WorkflowBuilder(name="Shout").set_start_executor(shout).build()
+    run = await workflow.start("x", storage=storage)
+    result = await run.wait_for_completion()
+    for thing, page, name in (
+        (run, "runs.md", "Run"),
+        (result, "runs.md", "RunResult"),
+        (workflow, "workflows.md", "Workflow"),
+        (storage, "storage.md", "CheckpointStorage"),
+    ):
+        offered = [member for member in dir(thing) if not member.startswith("_")]
+        assert offered == documented_members(page, name), name
+        assert "__class__" in dir(thing)

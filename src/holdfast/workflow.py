@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from holdfast.runtime.run.run import Answers, Run, RunFactory
     from holdfast.runtime.run.stream import RunStream
 
+_INTERNAL = frozenset({"resumed"})
+"""Methods of ``Workflow`` for other parts of Holdfast, which ``dir`` leaves out."""
+
 
 class Workflow:
     """A validated, immutable graph with a name and a fingerprint; made by ``WorkflowBuilder.build``.
@@ -361,6 +364,9 @@ class Workflow:
             self._codec = declared_codec(self._graph)
         storage.catalog.learn(self._name, self._codec, self._definition.config.limits.max_value_size)
         return StoredRuns(self._definition, storage, self._codec, run_context)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__()} - _INTERNAL)
 
     def __repr__(self) -> str:
         return f"<Workflow {self._name!r} {self.fingerprint[:8]}>"

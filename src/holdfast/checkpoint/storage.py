@@ -65,6 +65,9 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.maintenance.repair import RepairReport
     from holdfast.checkpoint.maintenance.statistics import StorageStatistics
 
+_INTERNAL = frozenset({"catalog", "run_logs"})
+"""Attributes of ``CheckpointStorage`` for other parts of Holdfast, which ``dir`` leaves out."""
+
 
 class CheckpointStorage:
     """A store as users hold it: its runs and checkpoints can be listed, loaded, answered, checked and removed.
@@ -91,6 +94,9 @@ class CheckpointStorage:
         """Opens the logs of runs; for workflows that drive them."""
         self._browser = CheckpointBrowser(self.catalog)
         self._latest = LatestManifests()
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__()} - _INTERNAL)
 
     @property
     def store(self) -> Store:

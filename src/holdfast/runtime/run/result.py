@@ -36,6 +36,10 @@ class RunResult:
         default=None, init=False, repr=False, compare=False
     )
 
+    def __dir__(self) -> list[str]:
+        """Return the names without ``ask_later``, which is for ``Run``."""
+        return sorted({*object.__dir__(self), "pending_requests"} - {"ask_later"})
+
     def ask_later(self, pending: Callable[[], list[PendingRequest]]) -> None:
         """Read the pending requests when somebody looks at them: there may be thousands."""
         self._pending = pending

@@ -31,6 +31,22 @@ if TYPE_CHECKING:
 Answers: TypeAlias = Mapping[RequestId, Any] | Mapping[str, Any]
 """Answers by the ids of the requests."""
 
+_INTERNAL = frozenset(
+    {
+        "abandon",
+        "begin",
+        "driven",
+        "event_feed",
+        "go_on",
+        "open",
+        "rest_if_idle",
+        "stand_still",
+        "take",
+        "warn_at_start",
+    }
+)
+"""Methods of ``Run`` for other parts of Holdfast, which ``dir`` leaves out."""
+
 
 class Run:
     """One execution of a workflow, in a task of its own; made by ``Workflow.start``.
@@ -62,6 +78,9 @@ class Run:
         self._home = home
         if runner.recorder is not None:
             runner.recorder.hold_claim(self)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__()} - _INTERNAL)
 
     def __repr__(self) -> str:
         return f"<Run {self.run_id!r} of {self._lifecycle.workflow_name!r}, {self.status}>"
