@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.run_info import RunInfo
     from holdfast.checkpoint.storage import CheckpointStorage
     from holdfast.checkpoint.store import Store
+    from holdfast.checkpoint.transfer.run_copy import CopyReport, UncopiedRun
     from holdfast.checkpoint.views import CheckpointSummary
     from holdfast.host import Host
     from holdfast.runtime.events.event_json import PlainEvent, event_from_dict
@@ -112,6 +113,7 @@ __all__ = [
     "CheckpointSummary",
     "Codec",
     "ConditionFailed",
+    "CopyReport",
     "Counters",
     "Default",
     "DiffValue",
@@ -181,6 +183,7 @@ __all__ = [
     "SuperStepStartedEvent",
     "SuperstepLimit",
     "TurnOver",
+    "UncopiedRun",
     "UnkeptField",
     "UnknownRequest",
     "UnknownType",
@@ -220,6 +223,8 @@ _LATER = {
     "CheckpointStorage": "checkpoint.storage",
     "CheckpointSummary": "checkpoint.views",
     "Codec": "checkpoint.codec",
+    "CopyReport": "checkpoint.transfer.run_copy",
+    "UncopiedRun": "checkpoint.transfer.run_copy",
     "Counters": "checkpoint.counters",
     "DiffValue": "checkpoint.diff.difference",
     "Difference": "checkpoint.diff.difference",

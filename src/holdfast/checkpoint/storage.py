@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.maintenance.problems import VerifyReport
     from holdfast.checkpoint.maintenance.repair import RepairReport
     from holdfast.checkpoint.maintenance.statistics import StorageStatistics
+    from holdfast.checkpoint.transfer.run_copy import CopyReport
 
 _INTERNAL = frozenset({"catalog", "run_logs"})
 """Attributes of ``CheckpointStorage`` for other parts of Holdfast, which ``dir`` leaves out."""
@@ -397,6 +398,23 @@ class CheckpointStorage:
         return await run_info(
             self.store, await import_run(self.store, path, _optional_run_id(run_id), progress)
         )
+
+    async def copy_to(
+        self, other: CheckpointStorage, progress: Progress | None = None, run_id: str | None = None
+    ) -> CopyReport:
+        """Copy all runs, or one, to another storage of any kind, with everything that ``export_run`` would take along.
+
+        Runs that are there already are brought up to date, and those that moved on there are left alone and named in
+        the report. It may be interrupted and called again. ``progress`` is told how many runs of how many are done.
+        """
+        from holdfast.checkpoint.transfer.run_copy import copy_runs
+
+        if not isinstance(other, CheckpointStorage):
+            raise WrongType(
+                f"other={other!r}: give the storage to copy to, like SqliteCheckpointStorage('copy.db')"
+            )
+        check_progress(progress)
+        return await copy_runs(self.store, other.store, _optional_run_id(run_id), progress)
 
 
 class LogStart(NamedTuple):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -41,7 +41,7 @@ _MOST_LOOKS = 1000
 _PASSES = 3
 
 
-class _Moment(NamedTuple):
+class RunMoment(NamedTuple):
     """A run with its journal and inbox at one moment."""
 
     head: Head
@@ -63,7 +63,7 @@ async def export_run(
 async def _export(
     store: Store, run_id: RunId, path: str | os.PathLike[str], progress: Progress | None
 ) -> Head:
-    moment = await _capture(store, run_id)
+    moment = await capture_run(store, run_id)
     file = NewExportFile(path)
     try:
         await run_in_thread(file.open)
@@ -83,7 +83,7 @@ async def _export(
     return moment.head
 
 
-async def _capture(store: Store, run_id: RunId) -> _Moment:
+async def capture_run(store: Store, run_id: RunId) -> RunMoment:
     """Return the run, its journal and its inbox as they were at one time, though others may move the run."""
     head = await store.head(run_id)
     for _ in range(_MOST_LOOKS):
@@ -92,7 +92,7 @@ async def _capture(store: Store, run_id: RunId) -> _Moment:
         notes, letters = await store.notes(run_id), await store.inbox(run_id)
         after = await store.head(run_id)
         if after == head:
-            return _Moment(head, notes, letters)
+            return RunMoment(head, notes, letters)
         head = after
     raise StorageError(
         f"run {run_id!r} moves on faster than it can be looked at: export it again when it does more in a superstep, "
@@ -100,7 +100,7 @@ async def _capture(store: Store, run_id: RunId) -> _Moment:
     )
 
 
-async def _write(store: Store, moment: _Moment, file: NewExportFile, steps: Steps) -> None:
+async def _write(store: Store, moment: RunMoment, file: NewExportFile, steps: Steps) -> None:
     head = moment.head
     features = (await store.open()).features
     blobs = BlobReader(store, head.family, Counters())
@@ -117,16 +117,11 @@ async def _write(store: Store, moment: _Moment, file: NewExportFile, steps: Step
     writer = await write(partial(ExportWriter, file.file, head, features))
     named: dict[Digest, None] = {}
     steps.more(head.seq)
-    first, size = 1, _FIRST_PAGE
-    while first <= head.seq:
-        last = min(first + size - 1, head.seq)
-        page = await store.records(head.run_id, first, last, Depth.ALL)
+    async for page, seqs in read_pages(store, head):
         for record in page:
             _add_named(named, await find_blobs_of_record(record, blobs), steps)
         await write(partial(_write_records, writer, page))
-        steps.done(last - first + 1)
-        light = sum(map(_weight, page)) < _LIGHT
-        first, size = last + 1, min(size * 2, _LARGEST_PAGE) if light else max(size // 2, 1)
+        steps.done(seqs)
         del page  # frees it before blobs come, which may be large
     _add_named(named, await find_blobs_of_notes(moment.notes, blobs), steps)
     await write(partial(_write_mail, writer, moment))
@@ -137,6 +132,18 @@ async def _write(store: Store, moment: _Moment, file: NewExportFile, steps: Step
         steps.done(1)
     await write(writer.end)
     await write(file.file.flush)
+
+
+async def read_pages(store: Store, head: Head) -> AsyncIterator[tuple[Sequence[Record], int]]:
+    """Give the records of a run page by page, each page with the number of seqs that it covers."""
+    first, size = 1, _FIRST_PAGE
+    while first <= head.seq:
+        last = min(first + size - 1, head.seq)
+        page = await store.records(head.run_id, first, last, Depth.ALL)
+        light = sum(map(_weight, page)) < _LIGHT
+        yield page, last - first + 1
+        del page
+        first, size = last + 1, min(size * 2, _LARGEST_PAGE) if light else max(size // 2, 1)
 
 
 def _add_named(named: dict[Digest, None], digests: Sequence[Digest], steps: Steps) -> None:
@@ -150,7 +157,7 @@ def _write_records(writer: ExportWriter, records: Sequence[Record]) -> None:
         writer.record(record)
 
 
-def _write_mail(writer: ExportWriter, moment: _Moment) -> None:
+def _write_mail(writer: ExportWriter, moment: RunMoment) -> None:
     for note in moment.notes:
         writer.note(note)
     for letter in moment.letters:
@@ -205,7 +212,7 @@ async def import_run(
         steps.over()
     finally:
         await run_in_thread(source.close)
-    return _as_imported(reader.head)
+    return as_imported(reader.head)
 
 
 async def _read(reader: ExportReader, steps: Steps) -> None:
@@ -214,7 +221,7 @@ async def _read(reader: ExportReader, steps: Steps) -> None:
 
 
 async def _store(store: Store, reader: ExportReader, steps: Steps) -> None:
-    head = _as_imported(reader.head)
+    head = as_imported(reader.head)
     commit = Commit(
         head,
         None,
@@ -258,7 +265,7 @@ async def _add_blobs(store: Store, reader: ExportReader, steps: Steps) -> None:
         await add()
 
 
-def _as_imported(head: Head) -> Head:
+def as_imported(head: Head) -> Head:
     """Return the head of an imported run: nobody drives it here."""
     status = RunStatus.STOPPED if head.status is RunStatus.RUNNING else head.status
     return head._replace(status=status, owner="", takeovers=0)
@@ -271,7 +278,7 @@ async def _is_there(store: Store, reader: ExportReader) -> bool:
     if there is None:
         return False
     notes, letters = await store.notes(run_id), await store.inbox(run_id)
-    same = _as_imported(there) == _as_imported(reader.head)
+    same = as_imported(there) == as_imported(reader.head)
     if same and set(reader.notes) <= set(notes) and set(reader.letters) <= set(letters):
         return True
     where = f"at checkpoint {there.checkpoint_id[:12]} (number {there.seq}), {there.status}"
