@@ -101,6 +101,7 @@ class WorkflowBuilder:
         self._known: dict[type[Executor], ExecutorSpec] = {}
         self._edges: list[Edge] = []
         self._output_from: frozenset[ExecutorId] | None = None
+        self._intermediate_from: frozenset[ExecutorId] = frozenset()
         self._merges: dict[tuple[str, str | None], MergeRule] = {}
         self._aliases: dict[ExecutorId, ExecutorId] = {}
         self._storage: CheckpointStorage | None = None
@@ -237,13 +238,41 @@ class WorkflowBuilder:
         return self
 
     def with_output_from(self, *executors: Placeable) -> WorkflowBuilder:
-        """Make only the values that these executors yield outputs of the workflow; those of others are dropped."""
+        """Make only the values that these executors yield outputs of the workflow; those of others are dropped.
+
+        Each must be able to give something out, which ``build`` checks.
+        """
         if not executors:
             raise GraphError(
                 "with_output_from() names no executor, so the workflow would give nothing out; "
                 "name one, or leave it out"
             )
         self._output_from = frozenset(self._place(executor) for executor in executors)
+        return self
+
+    def with_intermediate_output_from(self, *executors: Placeable) -> WorkflowBuilder:
+        """Show what these executors yield on the way, and do not count it as outputs of the workflow.
+
+        It comes as a ``WorkflowOutputEvent`` with ``intermediate=True`` and is not in ``result.outputs``. A nested
+        workflow does not send it on.
+
+        >>> from holdfast import WorkflowBuilder, WorkflowContext, executor
+        >>> @executor
+        ... async def plan(goal: str, ctx: WorkflowContext[str, str]) -> str:
+        ...     await ctx.yield_output(f"plan for {goal}")
+        ...     return goal
+        >>> @executor
+        ... def act(goal: str) -> str:
+        ...     return f"{goal} done"
+        >>> builder = WorkflowBuilder(name="Plan").set_start_executor(plan).add_edge(plan, act)
+        >>> builder.with_intermediate_output_from(plan).build().run_sync("kelp").outputs
+        ['kelp done']
+        """
+        if not executors:
+            raise GraphError(
+                "with_intermediate_output_from() names no executor, so it changes nothing; name one, or leave it out"
+            )
+        self._intermediate_from = frozenset(self._place(executor) for executor in executors)
         return self
 
     def with_state_merge(self, scope_name: str, key: str | None, merge: MergeRule | str) -> WorkflowBuilder:
@@ -293,6 +322,7 @@ class WorkflowBuilder:
             self._output_from,
             dict(self._merges),
             dict(self._aliases),
+            self._intermediate_from,
         )
         validate(graph)
         check_aliases(graph)

@@ -31,6 +31,7 @@ from holdfast import (
     Workflow,
     WorkflowBuilder,
     WorkflowContext,
+    WorkflowExecutor,
     WrongType,
     executor,
     handler,
@@ -455,9 +456,45 @@ BUILD_ERRORS: dict[str, tuple[Callable[[], object], str]] = {
     "outputs from one that gives nothing out": (
         lambda: started().add_edge(upper, lower).with_output_from(upper).build(),
         (
-            "with_output_from names 'upper', and none of them yields anything, so the workflow would give nothing out: "
-            "what an executor returns goes along its edges; let one call ctx.yield_output, or name those that give "
-            "something out"
+            "with_output_from names 'upper', which gives nothing out: it declares that it yields nothing, and what it "
+            "returns goes along its edges, to 'lower'; let it call ctx.yield_output, declared as WorkflowContext[what "
+            "it sends, what it yields], or leave it out of with_output_from"
+        ),
+    ),
+    "outputs from two of which one gives nothing out": (
+        lambda: started().add_edge(upper, lower).with_output_from(lower, upper).build(),
+        (
+            "with_output_from names 'upper', which gives nothing out: it declares that it yields nothing, and what it "
+            "returns goes along its edges, to 'lower'; let it call ctx.yield_output, declared as WorkflowContext[what "
+            "it sends, what it yields], or leave it out of with_output_from"
+        ),
+    ),
+    "intermediate outputs from nobody": (
+        lambda: started().with_intermediate_output_from(),
+        "with_intermediate_output_from() names no executor, so it changes nothing; name one, or leave it out",
+    ),
+    "unknown id in with_intermediate_output_from": (
+        lambda: started().with_intermediate_output_from("nobody").build(),
+        "with_intermediate_output_from names 'nobody', which is not in the workflow; known are 'upper'",
+    ),
+    "intermediate outputs from a nested workflow whose outputs are sent": (
+        lambda: (
+            WorkflowBuilder(name="Outer")
+            .set_start_executor(WorkflowExecutor(started().build(), id="in"))
+            .add_edge("in", lower)
+            .with_intermediate_output_from("in")
+            .build()
+        ),
+        (
+            "with_intermediate_output_from names 'in', which gives nothing out: the outputs of the workflow that it "
+            "nests go along its edges, to 'lower'; leave it out of with_intermediate_output_from"
+        ),
+    ),
+    "outputs that are both final and intermediate": (
+        lambda: started().with_output_from(upper).with_intermediate_output_from(upper).build(),
+        (
+            "with_output_from and with_intermediate_output_from both name 'upper'; an output is one or the other: name "
+            "each executor in one of them"
         ),
     ),
     "handler without annotation": (

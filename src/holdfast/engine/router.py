@@ -13,7 +13,7 @@ from holdfast.engine.snapshot import Buffer, BufferKey, Delta, Snapshot, advance
 from holdfast.engine.value import JoinedValue, Value
 from holdfast.errors import ConditionFailed
 from holdfast.graph.edge import Direct, Edge, FanIn, FanOut, MultiSelection, Switch, describe_edge
-from holdfast.graph.graph import Graph, host_of, path_of
+from holdfast.graph.graph import Graph, host_of
 from holdfast.graph.typing.match import show_value
 from holdfast.ids import ExecutorId
 
@@ -27,6 +27,7 @@ class Router:
         "buffered",
         "deliveries",
         "instances",
+        "intermediate",
         "outputs",
         "unrouted",
     )
@@ -37,6 +38,7 @@ class Router:
         self.buffered: dict[BufferKey, tuple[FanIn, dict[ExecutorId, list[Value]]]] = {}
         self.deliveries: list[Delivery] = []
         self.outputs: list[Output] = []
+        self.intermediate: list[Output] = []
         self.unrouted: list[Unrouted] = []
         self.instances: dict[ExecutorId, int] = {}
 
@@ -72,17 +74,27 @@ class Router:
             self.unrouted.append(Unrouted(source, sent))
 
     def give_out(self, output: Output) -> None:
-        """Take a yielded value: an output of the workflow, or a message of the executor that nests the workflow."""
-        path = path_of(output.executor_id)
-        while path:
+        """Take a yielded value: an output of the workflow, or a message of the executor that nests the workflow.
+
+        An intermediate one is only shown, and goes nowhere.
+        """
+        graph, path, local = self._graph, "", output.executor_id
+        if "/" in local:
+            graph, path, spec = graph.locate(local)
+            local = spec.id
+        while local not in graph.intermediate_from:
+            if not path:
+                self.outputs.append(output)
+                return
             host = host_of(path)
             graph, path, spec = self._graph.locate(host)
-            if graph.outgoing[spec.id]:
+            local = spec.id
+            if graph.outgoing[local]:
                 self.send(host, Sent(output.value))
                 return
-            if graph.output_from is not None and spec.id not in graph.output_from:
+            if graph.output_from is not None and local not in (*graph.output_from, *graph.intermediate_from):
                 return
-        self.outputs.append(output)
+        self.intermediate.append(output)
 
     def _deliver(
         self, graph: Graph, path: str, target: ExecutorId, value: Value, source: ExecutorId | None

@@ -41,13 +41,14 @@ class Applied(NamedTuple):
     """The result of a superstep: the next snapshot, and the delta to it.
 
     ``unrouted`` are the messages that reached nobody, ``finished`` the paths of nested workflows that came to
-    their end.
+    their end, ``intermediate`` the outputs that are only shown.
     """
 
     snapshot: Snapshot
     delta: Delta
     unrouted: Sequence[Unrouted] = ()
     finished: frozenset[str] = frozenset()
+    intermediate: Sequence[Output] = ()
 
 
 class WaitingJoin(NamedTuple):
@@ -106,7 +107,7 @@ def apply(
     if len(outcomes) == 1 and not graph.nests:
         passed = pass_on(graph, snapshot, outcomes[0], capture)
         if passed is not None:
-            return make_tuple(Applied, (*passed, _NONE_UNROUTED, _NO_PATHS))
+            return make_tuple(Applied, (*passed, _NONE_UNROUTED, _NO_PATHS, ()))
     router = Router(graph, snapshot)
     changed: list[tuple[ExecutorId, Changes]] = []
     requests: tuple[Request, ...] = ()
@@ -129,8 +130,9 @@ def apply(
     delta = make_tuple(Delta, (deliveries, writes, buffers, outputs, requests, router.instances, (), rounds))
     after = advance(snapshot, delta)
     if not graph.nests:
-        return make_tuple(Applied, (after, delta, router.unrouted, _NO_PATHS))
-    return _drop_finished(after, delta, snapshot, outcomes, router.unrouted)
+        return make_tuple(Applied, (after, delta, router.unrouted, _NO_PATHS, router.intermediate))
+    applied = _drop_finished(after, delta, snapshot, outcomes, router.unrouted)
+    return applied._replace(intermediate=router.intermediate) if router.intermediate else applied
 
 
 _NOTHING_RELEASED: tuple[dict[BufferKey, Buffer | None], dict[BufferKey, None]] = ({}, {})

@@ -15,7 +15,7 @@ from holdfast.graph.describe.description import (
     own_description,
 )
 from holdfast.graph.edge import Direct, Edge, FanIn
-from holdfast.graph.spec import ExecutorSpec
+from holdfast.graph.spec import ExecutorSpec, distinct
 from holdfast.graph.state_key import MergeRule
 from holdfast.graph.typing.types import TypeForm
 from holdfast.ids import ExecutorId
@@ -65,6 +65,8 @@ class Graph:
     merges: Mapping[tuple[str, str | None], MergeRule] = field(default_factory=dict)
     aliases: Mapping[ExecutorId, ExecutorId] = field(default_factory=dict)
     """Earlier ids of executors, which checkpoints may have, and their current ids; no part of the fingerprint."""
+    intermediate_from: frozenset[ExecutorId] = frozenset()
+    """The executors whose outputs are only shown on the way, and are no outputs of the workflow."""
 
     @cached_property
     def order(self) -> dict[ExecutorId, int]:
@@ -155,15 +157,19 @@ class Graph:
     def output_types(self) -> tuple[TypeForm, ...]:
         """Return the types of the workflow's outputs."""
         forms: list[TypeForm] = []
-        for executor_id, spec in self.executors.items():
-            if self.output_from is not None and executor_id not in self.output_from:
-                continue
-            forms += spec.yields()
-            if not self.outgoing[executor_id]:
-                forms += (
-                    spec.sends() if spec.nested else [f for h in spec.handlers for f in h.signature.returns]
-                )
+        for executor_id in self.executors:
+            chosen = self.output_from is None or executor_id in self.output_from
+            if chosen and executor_id not in self.intermediate_from:
+                forms += self.types_given_by(executor_id)
         return tuple(forms)
+
+    def types_given_by(self, executor_id: ExecutorId) -> tuple[TypeForm, ...]:
+        """Return the types that an executor gives out: what it yields and, without outgoing edges, what it returns."""
+        spec = self.executors[executor_id]
+        if self.outgoing[executor_id]:
+            return spec.yields()
+        returned = spec.sends() if spec.nested else [f for h in spec.handlers for f in h.signature.returns]
+        return distinct([*spec.yields(), *returned])
 
     @cached_property
     def fingerprint(self) -> str:

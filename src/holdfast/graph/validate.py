@@ -46,22 +46,44 @@ def _check_known(graph: Graph) -> None:
                     f"known are {_join_ids(graph.executors)}; "
                     f"add it with register_executor(..., name={executor_id!r}) or put the executor itself in the edge"
                 )
-    for executor_id in graph.output_from or ():
-        if executor_id not in graph.executors:
-            raise GraphError(
-                f"with_output_from names {executor_id!r}, which is not in the workflow; "
-                f"known are {_join_ids(graph.executors)}"
-            )
 
 
 def _check_outputs(graph: Graph) -> None:
-    """Refuse outputs from executors of which none yields anything: the results of the workflow would be lost."""
-    if graph.output_from is not None and not graph.output_types():
+    """Refuse outputs from executors that are not there, or give nothing out, or are named for both kinds of outputs."""
+    given = (
+        ("with_output_from", graph.output_from or ()),
+        ("with_intermediate_output_from", graph.intermediate_from),
+    )
+    for method, named in given:
+        for executor_id in sorted(named):
+            if executor_id not in graph.executors:
+                raise GraphError(
+                    f"{method} names {executor_id!r}, which is not in the workflow; "
+                    f"known are {_join_ids(graph.executors)}"
+                )
+            if not graph.types_given_by(executor_id):
+                raise GraphError(_why_no_output(graph, method, executor_id))
+    both = sorted(graph.intermediate_from.intersection(graph.output_from or ()))
+    if both:
         raise GraphError(
-            f"with_output_from names {_join_ids(graph.output_from)}, and none of them yields anything, so the workflow "
-            f"would give nothing out: what an executor returns goes along its edges; let one call ctx.yield_output, or "
-            f"name those that give something out"
+            f"with_output_from and with_intermediate_output_from both name {_join_ids(both)}; an output is one or the "
+            f"other: name each executor in one of them"
         )
+
+
+def _why_no_output(graph: Graph, method: str, executor_id: ExecutorId) -> str:
+    declare = "let it call ctx.yield_output, declared as WorkflowContext[what it sends, what it yields], or "
+    why = "it declares that it yields nothing"
+    if graph.outgoing[executor_id]:
+        targets = dict.fromkeys(target for edge in graph.outgoing[executor_id] for target in edge.targets)
+        goes = f"along its edges, to {_join_ids(targets)}"
+        if graph.executors[executor_id].nested is None:
+            why += f", and what it returns goes {goes}"
+        else:
+            why, declare = f"the outputs of the workflow that it nests go {goes}", ""
+    return (
+        f"{method} names {executor_id!r}, which gives nothing out: {why}; {declare}leave it out of {method}"
+    )
 
 
 def _check_edges_distinct(graph: Graph) -> None:

@@ -85,9 +85,11 @@ class EventEmitter:
 
     def conclude(self, applied: Applied, events: list[WorkflowEvent]) -> None:
         """Add to ``events`` the warnings, outputs and requests of a superstep; its completion is the last."""
-        after, delta, unrouted, _ = applied
+        after, delta, unrouted, _, intermediate = applied
         for message in unrouted:
             events.append(self.warning(warn_of_unrouted(self._graph, message), message.source))
+        for executor_id, value in intermediate:
+            events.append(WorkflowOutputEvent(value.load(), executor_id, intermediate=True))
         for executor_id, value in delta.outputs:
             events.append(WorkflowOutputEvent(value.load(), executor_id))
         for request in delta.requests:

@@ -96,6 +96,8 @@ class WorkflowOutputEvent(WorkflowEvent):
     executor_id: ExecutorId
     replayed: bool = False
     """True if it was given out before: a finished run that is resumed gives its outputs again."""
+    intermediate: bool = False
+    """True if it is only shown, and no output of the workflow (``WorkflowBuilder.with_intermediate_output_from``)."""
 
 
 @dataclass(slots=True, repr=False, eq=False)

@@ -234,8 +234,8 @@ class TurnContext(WorkflowContext[Any, Any]):
 
     def _yielded(self, value: Value) -> None:
         placed = self._placed
-        output_from = placed.graph.output_from
-        if output_from is None or placed.spec.id in output_from:
+        graph, local = placed.graph, placed.spec.id
+        if graph.output_from is None or local in graph.output_from or local in graph.intermediate_from:
             self._outputs = self._outputs or []
             self._outputs.append(Output(placed.address, value))
 

@@ -17,6 +17,7 @@ from holdfast.runtime.events.events import (
     SuperStepCompletedEvent,
     SuperStepStartedEvent,
     WorkflowEvent,
+    WorkflowOutputEvent,
     WorkflowWarningEvent,
 )
 from holdfast.runtime.events.notices import describe_failure, describe_superstep_limit
@@ -230,12 +231,17 @@ class SuperstepRunner:
 def _kept_events(
     finished: Sequence[FinishedTurn], events: Sequence[WorkflowEvent], told: int
 ) -> list[WorkflowEvent]:
-    """Return the events of a superstep that are stored; the warnings about its turns' outcomes begin at ``told``."""
+    """Return the events of a superstep that are stored; those about its turns' outcomes begin at ``told``.
+
+    Of these, requests and outputs are part of the checkpoint, but for intermediate ones.
+    """
     happened: list[WorkflowEvent] = []
     for turn in finished:
         if turn.events:
             happened += [event for event in turn.events if not event.provisional]
     for event in events[told:]:
-        if isinstance(event, WorkflowWarningEvent):
+        if isinstance(event, WorkflowWarningEvent) or (
+            isinstance(event, WorkflowOutputEvent) and event.intermediate
+        ):
             happened.append(event)
     return happened
