@@ -36,6 +36,7 @@ BETWEEN_PARTS = {
     "stand_still",
     "store",
     "take",
+    "warn_at_start",
 }
 
 EFFECTS = (
