@@ -30,13 +30,14 @@ BETWEEN_PARTS = {
     "driven",
     "event_feed",
     "go_on",
+    "leave_out_replay",
+    "warn_at_start",
     "open",
     "rest_if_idle",
     "resumed",
     "stand_still",
     "store",
     "take",
-    "warn_at_start",
 }
 
 EFFECTS = (

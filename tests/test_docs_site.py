@@ -53,8 +53,9 @@ def test_the_reference_shows_of_classes_what_users_call() -> None:
         }
         listed = set(re.findall(r"^        - (\w+)$", options[f"holdfast.{name}"], re.MULTILINE))
         shown = listed or members
+        hidden = BETWEEN_PARTS - {"open", "store"} if name == "CheckpointStorage" else BETWEEN_PARTS
         assert members - BETWEEN_PARTS <= shown, name
-        assert not shown & BETWEEN_PARTS, name
+        assert not shown & hidden, name
 
 
 def test_every_how_to_is_listed_and_called_by_its_title() -> None:

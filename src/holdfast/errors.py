@@ -403,6 +403,14 @@ class UnroutedMessage(HoldfastWarning):
     """
 
 
+class DeadLetter(HoldfastWarning):
+    """A message that was sent to a run cannot be delivered: no executor takes it.
+
+    >>> issubclass(DeadLetter, HoldfastWarning)
+    True
+    """
+
+
 class WaitingFanIn(HoldfastWarning):
     """The run waits for messages: a fan-in holds some, and nothing is left to do that could send the others.
 

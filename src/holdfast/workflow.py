@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from holdfast.errors import InvalidArgument, RunExists, UnnamedWorkflow, WrongType
 from holdfast.graph.graph import Graph
@@ -12,7 +12,7 @@ from holdfast.runtime.config import NO_RUN_CONTEXT, RunContext
 
 # Drawing and running are imported on first use: asyncio alone takes nearly as long to import as all the rest.
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Callable, Mapping
 
     from holdfast.checkpoint.checkpoint_info import CheckpointInfo
     from holdfast.checkpoint.codec import Codec
@@ -25,6 +25,21 @@ if TYPE_CHECKING:
 
 _INTERNAL = frozenset({"resumed"})
 """Methods of ``Workflow`` for other parts of Holdfast, which ``dir`` leaves out."""
+
+
+IfExists: TypeAlias = Literal["raise", "attach", "continue"]
+"""Says how to use a run id that the storage has: raise, go on with the same input, or send a further input."""
+
+
+class RunStart(NamedTuple):
+    """The input of a run with all that comes with it."""
+
+    message: Any
+    by: str | None
+    run_context: RunContext
+
+
+_GoingOn: TypeAlias = "Callable[[RunStart, str, CheckpointStorage | None], Awaitable[Run | None]]"
 
 
 class Workflow:
@@ -118,38 +133,50 @@ class Workflow:
         message: Any,
         run_id: str | None = None,
         storage: CheckpointStorage | None = None,
-        if_exists: Literal["raise", "attach"] = "raise",
+        if_exists: IfExists = "raise",
         *,
+        by: str | None = None,
         run_context: Mapping[str, Any] | None = None,
     ) -> Run:
         """Start a run with ``message`` as its input; with storage it is in there when this returns.
 
-        A run id that the storage has already raises ``RunExists``; with ``if_exists="attach"`` the same input goes
-        on with that run. ``run_context`` has values for handlers, like clients and tokens, which are never stored
-        (``ctx.run_context``); a run that is driven here already keeps those that it has.
+        A run id that the storage has already raises ``RunExists``. With ``if_exists="attach"`` the same input goes on
+        with that run. With ``if_exists="continue"`` the message is a further input of that run, whose state is kept,
+        also if it is over. ``by`` says who sent the message. ``run_context`` has values for handlers, like clients and
+        tokens, which are never stored (``ctx.run_context``); a run that is driven here already keeps those that it has.
         """
-        given = RunContext(run_context)
-        if if_exists not in ("raise", "attach"):
-            raise InvalidArgument(f"if_exists={if_exists!r}: must be 'raise' or 'attach'")
-        if if_exists == "attach":
-            if run_id is None:
-                raise InvalidArgument("if_exists='attach' needs a run_id: which run should be gone on with?")
-            attached = await self._attach(message, run_id, storage, given)
-            if attached is not None:
-                return attached
-        run = self._new_run(message, run_id, storage, given)
+        going_on = self._check_if_exists(if_exists, run_id)
+        given = RunStart(message, by, RunContext(run_context))
+        if going_on is not None:
+            found = await going_on(given, str(run_id), storage)
+            if found is not None:
+                return found
+        run = self._new_run(given, run_id, storage)
         try:
             await run.open()
         except RunExists:
             # Someone else may have started it between the look and the commit.
-            attached = (
-                await self._attach(message, str(run_id), storage, given) if if_exists == "attach" else None
-            )
-            if attached is None:
+            found = None if going_on is None else await going_on(given, str(run_id), storage)
+            if found is None:
                 raise
-            return attached
+            return found
         run.begin()
         return run
+
+    def _check_if_exists(self, if_exists: str, run_id: str | None) -> _GoingOn | None:
+        """Return the way to go on with a run that is in the storage; None if that is an error."""
+        ways: dict[str, _GoingOn | None] = {
+            "raise": None,
+            "attach": self._attach,
+            "continue": self._continue,
+        }
+        if if_exists not in ways:
+            raise InvalidArgument(f"if_exists={if_exists!r}: must be 'raise', 'attach' or 'continue'")
+        if if_exists != "raise" and run_id is None:
+            raise InvalidArgument(
+                f"if_exists={if_exists!r} needs a run_id: which run should be gone on with?"
+            )
+        return ways[if_exists]
 
     async def resume(
         self,
@@ -206,11 +233,21 @@ class Workflow:
         message: Any,
         run_id: str | None = None,
         storage: CheckpointStorage | None = None,
+        if_exists: IfExists = "raise",
         *,
+        by: str | None = None,
         run_context: Mapping[str, Any] | None = None,
     ) -> RunResult:
-        """Run to the end; raises ``ExecutorFailed`` if a handler raised. Being cancelled stops the run."""
-        return await _complete(self._new_run(message, run_id, storage, RunContext(run_context)))
+        """Run to the end; raises ``ExecutorFailed`` if a handler raised. Being cancelled stops the run.
+
+        The other arguments are as for ``start``.
+        """
+        if if_exists == "raise":
+            given = RunStart(message, by, RunContext(run_context))
+            return await _complete(self._new_run(given, run_id, storage))
+        return await _complete(
+            await self.start(message, run_id, storage, if_exists, by=by, run_context=run_context)
+        )
 
     async def run_from_checkpoint(
         self,
@@ -233,11 +270,24 @@ class Workflow:
         message: Any,
         run_id: str | None = None,
         storage: CheckpointStorage | None = None,
+        if_exists: IfExists = "raise",
         *,
+        by: str | None = None,
         run_context: Mapping[str, Any] | None = None,
     ) -> RunStream:
-        """Run and yield events as they happen; leaving the stream stops the run."""
-        return self._factory.stream(self._new_run(message, run_id, storage, RunContext(run_context)))
+        """Run and yield events as they happen; leaving the stream stops the run.
+
+        The other arguments are as for ``start``.
+        """
+        if if_exists == "raise":
+            given = RunStart(message, by, RunContext(run_context))
+            return self._factory.stream(self._new_run(given, run_id, storage))
+        self._check_if_exists(if_exists, run_id)
+        from holdfast.runtime.run.stream import RunStream
+
+        return RunStream(
+            None, lambda: self.start(message, run_id, storage, if_exists, by=by, run_context=run_context)
+        )
 
     def run_stream_from_checkpoint(
         self,
@@ -267,7 +317,9 @@ class Workflow:
         message: Any,
         run_id: str | None = None,
         storage: CheckpointStorage | None = None,
+        if_exists: IfExists = "raise",
         *,
+        by: str | None = None,
         run_context: Mapping[str, Any] | None = None,
     ) -> RunResult:
         """Call ``run`` in an event loop of its own, for programs without one."""
@@ -280,7 +332,7 @@ class Workflow:
         else:
             inside = True
         if not inside:
-            return asyncio.run(self.run(message, run_id, storage, run_context=run_context))
+            return asyncio.run(self.run(message, run_id, storage, if_exists, by=by, run_context=run_context))
         raise RuntimeError(
             "run_sync was called inside a running event loop; use 'await workflow.run(...)' there"
         )
@@ -292,23 +344,17 @@ class Workflow:
 
         return RunFactory(self._definition)
 
-    def _new_run(
-        self,
-        message: Any,
-        run_id: str | None,
-        storage: CheckpointStorage | None,
-        run_context: RunContext = NO_RUN_CONTEXT,
-    ) -> Run:
+    def _new_run(self, given: RunStart, run_id: str | None, storage: CheckpointStorage | None) -> Run:
         new_id = _check_run_id(run_id) or self._definition.environment.new_run_id()
         storage = self._storage if storage is None else storage
         if storage is not None:
-            run = self._stored_runs(storage, run_context).new_run(message, new_id)
+            run = self._stored_runs(storage, given.run_context).new_run(given.message, new_id, given.by)
             if self._name == generated_name(self._graph) and storage.outlives_process:
                 run.warn_at_start(_warn_of_name(self._name))
             return run
         if run_id is not None:
             raise InvalidArgument(f"run_id={run_id!r}: {_NO_STORAGE}")
-        return self._factory.new_run(message, new_id, run_context)
+        return self._factory.new_run(given.message, new_id, given.run_context)
 
     async def _resume(
         self,
@@ -338,14 +384,27 @@ class Workflow:
         """Return a stored run that goes on from its last checkpoint, before anything of it happens: for hosts."""
         return await self._resume(None, storage=storage, run_id=run_id, run_context=RunContext(run_context))
 
-    async def _attach(
-        self, message: Any, run_id: str, storage: CheckpointStorage | None, run_context: RunContext
-    ) -> Run | None:
+    async def _continue(self, given: RunStart, run_id: str, storage: CheckpointStorage | None) -> Run | None:
         stored = self._stored_runs(self._require_storage(storage))
-        if not await stored.has_same_input(message, run_id):
+        if not await stored.has_run(run_id):
+            return None
+        run = await stored.driven_here(run_id)
+        if run is None:
+            run = await self.resumed(run_id, storage, run_context=given.run_context)
+            run.leave_out_replay()
+            await run.send(given.message, by=given.by)
+            await run.open()
+            run.begin()
+        else:
+            await run.send(given.message, by=given.by)
+        return run
+
+    async def _attach(self, given: RunStart, run_id: str, storage: CheckpointStorage | None) -> Run | None:
+        stored = self._stored_runs(self._require_storage(storage))
+        if not await stored.has_same_input(given.message, run_id):
             return None
         driven = await stored.driven_here(run_id)
-        return driven or await self.resume(run_id=run_id, storage=storage, run_context=run_context)
+        return driven or await self.resume(run_id=run_id, storage=storage, run_context=given.run_context)
 
     def _require_storage(self, storage: CheckpointStorage | None) -> CheckpointStorage:
         found = self._storage if storage is None else storage

@@ -305,6 +305,7 @@ OTHER = HEADER._replace(
     request_count=2,
     replay_from=5,
     salt=bytes(15) + b"\x01",
+    by="kim",
     has_start=True,
 )
 

@@ -21,7 +21,7 @@ TAGS = st.lists(
 def _record(seq: int, name: CheckpointId, has_start: bool, tags: tuple[str, ...]) -> Record:
     header = Header(
         RunId("r"), "W", seq, seq // 2, Phase.END, Cause.SUPERSTEP, None, seq, RunStatus.RUNNING, 1, 0, 1,
-        b"", has_start,
+        b"", None, has_start,
     )  # fmt: skip
     return Record(name, RunId("r"), seq, pack_header(header), b"c", b"v", 9, Keyframe(b"k", b"v"), tags)
 

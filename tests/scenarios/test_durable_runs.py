@@ -356,7 +356,7 @@ async def test_attach_by_another_workflow_is_refused(storage: CheckpointStorage)
 async def test_attach_needs_a_run_id_and_a_known_word(storage: CheckpointStorage) -> None:
     with pytest.raises(InvalidArgument, match="if_exists='attach' needs a run_id"):
         await counting().start(1, storage=storage, if_exists="attach")
-    with pytest.raises(InvalidArgument, match="if_exists='replace': must be 'raise' or 'attach'"):
+    with pytest.raises(InvalidArgument, match="if_exists='replace': must be 'raise', 'attach' or 'continue'"):
         await counting().start(1, run_id="a", storage=storage, if_exists="replace")  # type: ignore[arg-type]
 
 

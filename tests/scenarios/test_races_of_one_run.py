@@ -20,7 +20,7 @@ from holdfast import (
 )
 from tests.support.inside import recorder_of
 from tests.support.modules import lifecycle
-from tests.support.parts import Commit, LeaveResult, Letter, MemoryStore, RunId
+from tests.support.parts import NO_RUN_CONTEXT, Commit, LeaveResult, Letter, MemoryStore, RunId, RunStart
 from tests.support.runs import soon
 
 effects: list[bool] = []
@@ -129,7 +129,7 @@ async def test_an_owner_in_doubt_is_not_taken_for_another(monkeypatch: pytest.Mo
     store = MemoryStore()
     storage = CheckpointStorage(store)
     workflow = asking(storage)
-    begun = workflow._new_run("?", "mine", None)
+    begun = workflow._new_run(RunStart("?", None, NO_RUN_CONTEXT), "mine", None)
     await begun.open()
     recorder_of(begun).release_claim()
     winner: list[Any] = []

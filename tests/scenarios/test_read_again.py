@@ -241,7 +241,7 @@ def test_list_goes_on_in_two_ways() -> None:
     longer = []
     for last in ("one", "other"):
         value: Any = capture([*base.load(), [last]], "value")
-        tail = slices.tail_of(base.data, value.data)  # type: ignore[attr-defined]
+        tail = slices.tail_of(base.data, value.data)
         assert tail is not None
         value.grew_from(base, tail)
         longer.append(value)

@@ -41,7 +41,7 @@ class WakesThoseThatWaitForEver(MemoryStore):
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
         known = [head._replace(wake_at=head.wake_at or 0) for head in self._heads.values()]
         found = select_due_runs(
-            known, workflow_name, time, limit, lambda run: bool(self._get_waiting_letters(run))
+            known, workflow_name, time, limit, lambda run: len(self._get_waiting_letters(run))
         )
         return [self._heads[head.run_id] for head in found]
 
@@ -50,7 +50,21 @@ class IgnoresTheStatus(MemoryStore):
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
         known = [head._replace(status=RunStatus.WAITING) for head in self._heads.values()]
         found = select_due_runs(
-            known, workflow_name, time, limit, lambda run: bool(self._get_waiting_letters(run))
+            known, workflow_name, time, limit, lambda run: len(self._get_waiting_letters(run))
+        )
+        return [self._heads[head.run_id] for head in found]
+
+
+class WakesOnlyThoseThatWait(DueOf):
+    def change(self, heads: list[Head], time: int, limit: int) -> list[Head]:
+        return [head for head in heads if head.status is RunStatus.WAITING]
+
+
+class IgnoresWhatIsKnown(MemoryStore):
+    async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
+        known = [head._replace(letters_known=0) for head in self._heads.values()]
+        found = select_due_runs(
+            known, workflow_name, time, limit, lambda run: len(self._get_waiting_letters(run))
         )
         return [self._heads[head.run_id] for head in found]
 
@@ -94,7 +108,7 @@ class CutsBeforeItChooses(MemoryStore):
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
         known = sorted(self._heads.values(), key=lambda head: (head.wake_at is None, head.wake_at))[:limit]
         return select_due_runs(
-            known, workflow_name, time, limit, lambda run: bool(self._get_waiting_letters(run))
+            known, workflow_name, time, limit, lambda run: len(self._get_waiting_letters(run))
         )
 
 
@@ -227,7 +241,9 @@ BUGS: list[tuple[type[MemoryStore], str]] = [
     (WakesTooEarly, "test_a_run_is_due_when_its_time_has_come"),
     (TellsOnce, "test_a_run_is_due_when_its_time_has_come"),
     (WakesThoseThatWaitForEver, "test_a_run_that_waits_for_ever_is_not_due"),
-    (IgnoresTheStatus, "test_only_runs_that_wait_are_due"),
+    (IgnoresTheStatus, "test_runs_that_rest_are_due"),
+    (WakesOnlyThoseThatWait, "test_runs_that_rest_are_due"),
+    (IgnoresWhatIsKnown, "test_letters_that_are_known_make_no_run_due"),
     (IgnoresTheWorkflow, "test_only_runs_of_the_workflow_are_due"),
     (IgnoresTheCaseOfWorkflows, "test_only_runs_of_the_workflow_are_due"),
     (TimesInOrderOfText, "test_the_soonest_is_told_first"),

@@ -147,6 +147,10 @@ async def test_lines(files, directory) -> None:
             "reason": "Zürich 🌧",
             "retention": "",
             "waiting_for": "",
+            "letters_known": 0,
+            "fingerprint": "",
+            "by": "",
+            "traceback": "",
             "#updated": "2025-06-16T12:00:00.000001+00:00",
         },
         "body": {

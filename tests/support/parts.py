@@ -86,7 +86,7 @@ from holdfast.graph.graph import ancestors, path_of
 from holdfast.graph.typing.types import type_name
 from holdfast.ids import CheckpointId, Digest, ExecutorId, RequestId, RunId
 from holdfast.runtime._async import handler_threads
-from holdfast.runtime.config import RunConfig
+from holdfast.runtime.config import NO_RUN_CONTEXT, RunConfig
 from holdfast.runtime.durable.checkpoint_trail import CheckpointTrail
 from holdfast.runtime.durable.commit_queue import CommitQueue
 from holdfast.runtime.durable.journal import Journal, StoredJournal, is_sleep
@@ -105,3 +105,4 @@ from holdfast.stores.file import FileStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing.resumable import MortalStore, select_durable_events
+from holdfast.workflow import RunStart

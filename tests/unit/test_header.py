@@ -35,6 +35,7 @@ HEADERS = st.builds(
     NUMBERS,
     NUMBERS,
     st.binary(max_size=300),
+    st.none() | st.text(),
     st.booleans(),
 )
 
@@ -67,6 +68,7 @@ def test_a_template_packs_the_same_bytes_one_after_the_other(headers: list[Heade
             phase=Phase.END,
             cause=Cause.SUPERSTEP,
             status=RunStatus.RUNNING,
+            by=None,
             has_start=True,
         )
         assert header.parent_id is not None

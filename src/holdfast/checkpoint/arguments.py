@@ -22,6 +22,22 @@ def checked_tag(text: Any) -> str:
     return text
 
 
+def check_by(by: Any) -> str | None:
+    """Return the name of whoever does something; raise ``InvalidArgument`` if it is none."""
+    if by is not None and (not isinstance(by, str) or not by.strip() or len(by) > _LONGEST_TAG):
+        raise InvalidArgument(
+            f"by={by!r}: must be a text of 1 to {_LONGEST_TAG} characters that says who does this"
+        )
+    return by
+
+
+def check_key(key: Any) -> str | None:
+    """Return the key of a message; raise ``InvalidArgument`` if it is none."""
+    if key is not None and (not isinstance(key, str) or not key or len(key) > _LONGEST_TAG):
+        raise InvalidArgument(f"key={key!r}: must be a text of 1 to {_LONGEST_TAG} characters")
+    return key
+
+
 def id_of_checkpoint(checkpoint: str | CheckpointInfo) -> CheckpointId:
     """Return the id of a checkpoint that is given as an id or as a checkpoint."""
     return (

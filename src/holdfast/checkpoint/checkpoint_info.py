@@ -41,6 +41,8 @@ class Cause(StrEnum):
     """
 
     INPUT = "input"
+    MESSAGE = "message"
+    """A further input came."""
     SUPERSTEP = "superstep"
     RESPONSE = "response"
     RESTORE = "restore"
@@ -113,13 +115,15 @@ class Header(NamedTuple):
     replay_from: int
     """The seq of the record from which replay begins."""
     salt: bytes
+    by: str | None = None
+    """The person or program that sent the message, forked or restored, as ``by=`` said; None if nobody did."""
     has_start: bool = False
     """The start of the next superstep follows at once, and is derived. The last field: the last byte tells."""
 
 
 _KEYS = (
     "run", "workflow", "seq", "superstep", "phase", "cause", "parent", "time", "status", "messages",
-    "requests", "from", "salt", "start",
+    "requests", "from", "salt", "by", "start",
 )  # fmt: skip
 _STORED_KEYS = ("format", *_KEYS)
 _fields_of = itemgetter(*_KEYS)
@@ -179,6 +183,7 @@ def derive_start(end: Header, checkpoint_id: CheckpointId) -> Header:
         cause=Cause.SUPERSTEP,
         parent_id=checkpoint_id,
         time=end.time + 1,
+        by=None,
         has_start=False,
     )
 
@@ -260,6 +265,11 @@ class CheckpointInfo:
     def cause(self) -> Cause:
         """Why it was made."""
         return self._said.cause
+
+    @property
+    def by(self) -> str | None:
+        """The person or program that sent the message, answered, forked or restored, as ``by=`` said; else None."""
+        return self._said.by
 
     @property
     def parent_id(self) -> CheckpointId | None:

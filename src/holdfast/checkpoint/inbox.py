@@ -1,4 +1,4 @@
-"""The inbox of a run: letters with answers and cancellations, which anyone may leave for its owner."""
+"""The inbox of a run: letters with answers, messages and cancellations, which anyone may leave for its owner."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import ormsgpack
 
 from holdfast.checkpoint.codec.registry import checkpointable
 from holdfast.checkpoint.format.changes import Asked
+from holdfast.checkpoint.format.record import digest_of
 from holdfast.checkpoint.format.stored_form import plain_form, stored_form
 from holdfast.checkpoint.ownership import is_driven
 from holdfast.checkpoint.read.loader import BlobReader, LatestManifests
@@ -24,9 +25,9 @@ from holdfast.engine.persistent import Layered
 from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.status import RunStatus
 from holdfast.engine.value import Value
-from holdfast.errors import HeadMoved, UnknownRequest, UnknownType
+from holdfast.errors import HeadMoved, InvalidArgument, RunNotFound, UnknownRequest, UnknownType
 from holdfast.graph.context import RequestExpired
-from holdfast.ids import RequestId
+from holdfast.ids import ExecutorId, RequestId
 
 # An answer of this type needs no declaration: every storage can hold it.
 checkpointable(name="holdfast.RequestExpired")(RequestExpired)
@@ -44,7 +45,15 @@ class Cancel(NamedTuple):
     """A call for the run to end as CANCELLED."""
 
 
-Wish: TypeAlias = Answer | Cancel
+class Message(NamedTuple):
+    """A further input: to the start executor, or to ``target``."""
+
+    target: ExecutorId | None
+    value: Value
+    by: str | None
+
+
+Wish: TypeAlias = Answer | Cancel | Message
 
 
 def answer_letter(request_id: RequestId, asked_by: int, value: Encoded) -> Letter:
@@ -68,6 +77,43 @@ def cancel_letter(salt: bytes) -> Letter:
     return Letter(json.dumps(["cancel", salt.hex()]), stored_form(ormsgpack.packb({"cancel": True})))
 
 
+def message_letters(value: Encoded, target: str | None, key: str | None, by: str | None) -> list[Letter]:
+    """Make the letter with a further input; one with a key has a second one, which tells the same message by its body.
+
+    All letters of a call are left, or none: so a key that was used before is refused alone if the message was another.
+    """
+    document = {"message": target, "label": value.label, "value": value.data, "by": by}
+    body = stored_form(ormsgpack.packb(document))
+    if key is None:
+        return [Letter(json.dumps(["message", "", secrets.token_hex(8)]), body)]
+    named = ["message", key]
+    digest = digest_of(ormsgpack.packb([target, value.label, value.data])).hex()
+    return [Letter(_key_of(named), body), Letter(_key_of([*named, digest]), stored_form(b"\xc0"))]
+
+
+def _key_of(parts: list[str]) -> str:
+    return json.dumps(parts, ensure_ascii=False)
+
+
+async def leave_message(
+    store: Store, head: Head, value: Encoded, target: str | None, key: str | None, by: str | None
+) -> Head:
+    """Leave a further input for a run; one that was left before with the same key is not left again.
+
+    Returns the head of the run at that moment. Raises ``InvalidArgument`` if the key was used for another message.
+    """
+    letters = message_letters(value, target, key, by)
+    left = await store.leave(head.run_id, 0, letters)
+    if left.head is None:
+        raise RunNotFound(f"run {head.run_id!r} was removed while a message was sent to it")
+    if left.refused and len(left.refused) < len(letters):
+        raise InvalidArgument(
+            f"key={key!r}: another message was sent to run {head.run_id!r} with this key; a key stands for one message "
+            f"in the life of a run"
+        )
+    return left.head
+
+
 def asks_to_cancel(letter: Letter) -> bool:
     """Return True if a letter cancels the run."""
     return letter.key.startswith('["cancel"')
@@ -79,6 +125,10 @@ def read_letter(letter: Letter, encoder: Encoder) -> Wish | None:
         document = ormsgpack.unpackb(plain_form(letter.data))
         if "cancel" in document:
             return Cancel()
+        if "message" in document:
+            kind = class_of(document["label"], encoder.codec)
+            value = Encoded(encoder, kind, data=document["value"])
+            return Message(document["message"], value, document["by"])
         kind = class_of(document["label"], encoder.codec)
         value = Encoded(encoder, kind, data=document["value"])
         return Answer(RequestId(document["request"]), document["asked_by"], value)
@@ -160,9 +210,12 @@ async def cancel_run(store: Store, head: Head) -> Head:
 
 async def _end_run(store: Store, head: Head, new: Head) -> bool:
     """Replace the head of a run that is over and take its cancel letters; return False if someone was faster."""
-    wishes = tuple(letter.key for letter in await store.inbox(head.run_id) if asks_to_cancel(letter))
+    letters = await store.inbox(head.run_id)
+    wishes = tuple(letter.key for letter in letters if asks_to_cancel(letter))
     if new == head and not wishes:
         return True
+    if new.status is RunStatus.CANCELLED:
+        new = new._replace(letters_known=len(letters) - len(wishes))
     try:
         await store.commit(Commit(new, Expected(head.checkpoint_id, head.token), taken=wishes))
     except HeadMoved:

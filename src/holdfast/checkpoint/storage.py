@@ -14,7 +14,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from holdfast.checkpoint.arguments import (
+    check_by,
     check_flag,
+    check_key,
     check_limit,
     check_progress,
     checked_retention,
@@ -27,7 +29,7 @@ from holdfast.checkpoint.checkpoint_info import CheckpointInfo, moment
 from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.replay import Replay
-from holdfast.checkpoint.inbox import cancel_run, leave_answers
+from holdfast.checkpoint.inbox import cancel_run, leave_answers, leave_message
 from holdfast.checkpoint.maintenance.prune import (
     PruneReport,
     delete_checkpoint,
@@ -267,6 +269,28 @@ class CheckpointStorage:
             return await leave_answers(self.store, head, blobs, encoder, responses, self._latest)
 
         return await run_info(self.store, await steadily(leave))
+
+    async def send(
+        self,
+        run_id: str,
+        message: Any,
+        target_id: str | None = None,
+        *,
+        key: str | None = None,
+        by: str | None = None,
+    ) -> RunInfo:
+        """Send a further message into a run from any process: to its start executor, or to ``target_id``.
+
+        It is durable when this returns. Whoever drives the run takes it before the next superstep; if nobody does, it
+        waits until a ``Host`` or ``resume`` goes on with the run, whatever its status: what this returns says how it
+        stands. A ``key`` makes it once in the life of the run: a message that was sent with that key before is not sent
+        again, and another one with that key is an error. A message that no executor takes is dropped with a
+        ``DeadLetter`` warning. ``by`` says who sent it.
+        """
+        key, by = check_key(key), check_by(by)
+        head = await self.catalog.head(run_id)
+        value = self.catalog.encoder_for(head.workflow_name)(message, "message")
+        return await run_info(self.store, await leave_message(self.store, head, value, target_id, key, by))
 
     async def cancel(self, run_id: str) -> RunInfo:
         """Cancel a run from any process: at once if nobody drives it, else whoever does ends it soon.

@@ -81,6 +81,14 @@ class Head(NamedTuple):
     """The retention of its checkpoints, as ``Retention.text`` gives it; all are kept if empty."""
     waiting_for: str = ""
     """For a run that is WAITING: some of ``answers``, ``time`` and ``messages``, with spaces between; else empty."""
+    letters_known: int = 0
+    """The number of waiting letters that do not make the run due: it was tried with them, or cancelled despite them."""
+    fingerprint: str = ""
+    """The fingerprint of the graph with which the run goes on."""
+    by: str = ""
+    """The person or program that changed the status, if that was said; any str."""
+    traceback: str = ""
+    """The traceback of the error with which the run failed, for people; any str."""
 
 
 class Expected(NamedTuple):
@@ -321,10 +329,11 @@ class Store(Protocol):
         ...
 
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
-        """Return at most ``limit`` runs of a workflow that are WAITING and have something to do.
+        """Return at most ``limit`` runs of a workflow that rest and have something to do.
 
-        Those for which letters wait come first, then those whose ``wake_at`` is not later than ``time``, the soonest
-        first, then by ``run_id``. Reads neither records nor the heads of the many others that wait for later.
+        Those for which more letters wait than ``letters_known`` come first, whatever their status but RUNNING; then
+        those that are WAITING and whose ``wake_at`` is not later than ``time``, the soonest first, then by ``run_id``.
+        Reads neither records nor the heads of the many others that wait for later.
         """
         ...
 

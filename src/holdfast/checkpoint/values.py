@@ -65,7 +65,7 @@ class Encoder:
         self._limit = min(limit, LARGEST - _MOST_IN_FRONT)
         self._surely_small = self._limit // 4  # characters, which have four bytes at most
 
-    def __call__(self, value: object, place: str) -> Value:
+    def __call__(self, value: object, place: str) -> Encoded:
         kind = type(value)
         if kind in _ATOMS:
             return Encoded(self, kind, value)

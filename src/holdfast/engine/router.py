@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.engine._fast import make_tuple
 from holdfast.engine.message import Delivery, Output, Sent, Unrouted
 from holdfast.engine.persistent import Chain
-from holdfast.engine.snapshot import Buffer, BufferKey, Delta, Snapshot, advance
+from holdfast.engine.snapshot import Buffer, BufferKey, Delta, FurtherInput, Snapshot, advance
 from holdfast.engine.value import JoinedValue, Value
 from holdfast.errors import ConditionFailed
 from holdfast.graph.edge import Direct, Edge, FanIn, FanOut, MultiSelection, Switch, describe_edge
@@ -154,6 +154,14 @@ def deliver_input(graph: Graph, value: Value) -> Router:
     router = Router(graph, Snapshot())
     router._deliver(graph, "", graph.start, value, None)
     return router
+
+
+def route_input(graph: Graph, snapshot: Snapshot, target: ExecutorId, value: Value) -> FurtherInput:
+    """Return what a further input changes that goes to an executor of the workflow itself."""
+    router = Router(graph, snapshot)
+    router._deliver(graph, "", target, value, None)
+    deliveries = (*snapshot.deliveries, *router.deliveries)
+    return FurtherInput(deliveries, router.instances, renews=not snapshot.deliveries)
 
 
 def expected_sources(snapshot: Snapshot, key: BufferKey, edge: FanIn) -> tuple[ExecutorId, ...]:

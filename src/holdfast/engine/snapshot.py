@@ -97,6 +97,38 @@ def advance(snapshot: Snapshot, delta: Delta) -> Snapshot:
     )
 
 
+ANSWERED_KEPT = 1_000
+"""The ids of so many requests that were answered are kept when a run at rest gets further input."""
+
+
+class FurtherInput(NamedTuple):
+    """The changes that a further input makes before the next superstep."""
+
+    deliveries: tuple[Delivery, ...]
+    """All deliveries of that superstep, also those that were on their way."""
+    instances: Mapping[ExecutorId, int | None] = {}
+    renews: bool = False
+    """True if the run had come to rest: its outputs are those since this input."""
+
+
+def take_input(snapshot: Snapshot, given: FurtherInput) -> Snapshot:
+    """Return the snapshot after further input came in."""
+    outputs, answered = snapshot.outputs, snapshot.answered
+    if given.renews:
+        outputs = Chain.of()
+        if answered.size > ANSWERED_KEPT:
+            answered = Layered(dict(islice(answered.items(), answered.size - ANSWERED_KEPT, None)))
+    return snapshot._replace(
+        since_input=0,
+        deliveries=given.deliveries,
+        outputs=outputs,
+        answered=answered,
+        instances=snapshot.instances.change({host: count or GONE for host, count in given.instances.items()})
+        if given.instances
+        else snapshot.instances,
+    )
+
+
 def deliver_answers(snapshot: Snapshot, responses: Mapping[RequestId, Value]) -> Snapshot:
     """Return the snapshot after responses came in: each is delivered to the executor that asked.
 

@@ -62,17 +62,29 @@ def begin(
     graph: Graph, name: str, message: object, limits: Limits, capture: Captor | None = None
 ) -> Snapshot:
     """Return the snapshot of a run that was given its input and has done nothing yet."""
-    start = graph.executors[graph.start]
-    if start.dispatch.find(message) is None:
-        takes = " or ".join(type_name(form) for form in start.accepts)
-        raise WrongType(
-            f"workflow {name!r} starts at {start.id!r}, which takes {takes}, "
-            f"but its input is a {type(message).__name__}: {brief(message).rpartition(' (')[0]}"
-        )
+    find_target(graph, name, message)
     router = deliver_input(graph, (capture or Copier(limits.max_value_size))(message, "input"))
     given = Snapshot(deliveries=tuple(router.deliveries))
     started = router.instances
     return given._replace(instances=given.instances.change(started)) if started else given
+
+
+def find_target(graph: Graph, name: str, message: object, target_id: str | None = None) -> ExecutorId:
+    """Return the executor that takes an input, the start if none is named; raise ``WrongType`` if it does not."""
+    target = graph.executors.get(ExecutorId(graph.start if target_id is None else target_id))
+    if target is None:
+        known = ", ".join(repr(str(executor_id)) for executor_id in graph.executors)
+        raise InvalidArgument(
+            f"workflow {name!r} has no executor {target_id!r} to send a message to; it has {known}"
+        )
+    if target.dispatch.find(message) is None:
+        takes = " or ".join(type_name(form) for form in target.accepts)
+        where = f"starts at {target.id!r}, which" if target_id is None else f"has {target.id!r}, which"
+        raise WrongType(
+            f"workflow {name!r} {where} takes {takes}, "
+            f"but its input is a {type(message).__name__}: {brief(message).rpartition(' (')[0]}"
+        )
+    return target.id
 
 
 def plan(graph: Graph, snapshot: Snapshot) -> tuple[Turn, ...]:

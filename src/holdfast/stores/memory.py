@@ -141,7 +141,7 @@ class MemoryStore:
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
         self._check_open()
         return select_due_runs(
-            self._heads.values(), workflow_name, time, limit, lambda run: bool(self._get_waiting_letters(run))
+            self._heads.values(), workflow_name, time, limit, lambda run: len(self._get_waiting_letters(run))
         )
 
     async def damaged(self) -> Sequence[Damage]:

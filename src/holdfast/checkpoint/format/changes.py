@@ -143,6 +143,8 @@ class Changes(NamedTuple):
     """The sources that a fan-in waits for where these are not all that it has; None for all again."""
     input: Ref | None = None
     """The input of the run, said in keyframes: elsewhere it is what the first checkpoint delivers."""
+    renewed: bool = False
+    """True if a further input came to a run at rest: its outputs are those since then."""
 
 
 NOTHING = Changes()

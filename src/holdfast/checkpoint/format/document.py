@@ -307,6 +307,7 @@ _PACKED: Mapping[str, Callable[[Any, _Add], Any]] = {
     ],
     "rounds": _pack_rounds,
     "input": lambda ref, add: add(ref),
+    "renewed": lambda renewed, _: renewed,
 }
 
 _PARTS = [(Changes._fields.index(name), name, pack) for name, pack in _PACKED.items()]
@@ -332,4 +333,5 @@ _UNPACKED: Mapping[str, Callable[[Any, list[Ref]], Any]] = {
     "renames": _unpack_renames,
     "rounds": _unpack_rounds,
     "input": lambda number, refs: refs[number],
+    "renewed": lambda renewed, _: bool(renewed),
 }

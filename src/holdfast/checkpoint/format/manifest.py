@@ -23,7 +23,7 @@ from holdfast.checkpoint.format.changes import (
     digests_of,
 )
 from holdfast.engine.message import Expiries, Expiry
-from holdfast.engine.snapshot import BufferKey
+from holdfast.engine.snapshot import ANSWERED_KEPT, BufferKey
 from holdfast.engine.state import Scope
 from holdfast.ids import Digest, ExecutorId, RequestId
 
@@ -92,6 +92,7 @@ class Manifest:
             _,
             rounds,
             given,
+            renewed,
         ) = changes
         if since is not None:
             self.since_input = since
@@ -104,6 +105,8 @@ class Manifest:
         if given is not None:
             self.keep_input(given)
         self.happened = list(happened) if happened else []
+        if renewed:
+            self._renew()
         self._fold_messages(changes, seq)
         if writes:
             self._fold_writes(writes)
@@ -117,6 +120,13 @@ class Manifest:
             self.rounds.pop(join, None)
             if sources is not None:
                 self.rounds[join] = sources
+
+    def _renew(self) -> None:
+        """Forget the outputs before a further input, and all but the newest ids of requests that were answered."""
+        self._forget([ref for _, ref in self.outputs])
+        self.outputs = []
+        if len(self.answered) > ANSWERED_KEPT:
+            self.answered = dict.fromkeys(list(self.answered)[-ANSWERED_KEPT:], True)
 
     def keep_input(self, ref: Ref) -> None:
         """Keep the input of the run, however long ago its delivery is."""

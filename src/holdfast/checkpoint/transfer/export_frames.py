@@ -104,6 +104,10 @@ def pack_head(head: Head) -> dict[str, Any]:
         "reason": _pack_text(head.reason),
         "retention": head.retention,
         "waiting_for": head.waiting_for,
+        "letters_known": head.letters_known,
+        "fingerprint": head.fingerprint,
+        "by": _pack_text(head.by),
+        "traceback": _pack_text(head.traceback),
     }
 
 
@@ -133,6 +137,10 @@ def read_head(fields: Any) -> Head:
         reason=_read_text(fields["reason"]),
         retention=_text(fields.get("retention", "")),
         waiting_for=_text(fields.get("waiting_for", "")),
+        letters_known=_whole_number(fields["letters_known"]),
+        fingerprint=_text(fields["fingerprint"]),
+        by=_read_text(fields["by"]),
+        traceback=_read_text(fields["traceback"]),
     )
 
 

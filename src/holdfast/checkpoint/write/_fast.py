@@ -94,6 +94,7 @@ _UNTIL_PARENT = (
     + _pack_field("cause", Cause.SUPERSTEP.value)
     + _pack_field("parent", bytes(_ID))[:-_ID]
 )
+_BY = _pack_field("by", None)
 _START = _pack_field("start", True)
 _SUPERSTEP, _TIME = _pack_key("superstep"), _pack_key("time")
 _STATUS = _pack_field("status", RunStatus.RUNNING.value)
@@ -112,7 +113,7 @@ class HeaderTemplate:
             + _pack_field("run", run_id)
             + _pack_field("workflow", workflow_name)
         )
-        self._until_seq = bytes([0x80 | _FIELDS]) + named + _pack_key("seq")
+        self._until_seq = b"\xde" + _FIELDS.to_bytes(2, "big") + named + _pack_key("seq")
         self._standing: tuple[int, int, int] | None = None
         self._until_salt = b""
 
@@ -146,6 +147,7 @@ class HeaderTemplate:
                 ormsgpack.packb(time),
                 self._until_salt,
                 ormsgpack.packb(salt),
+                _BY,
                 _START,
             )
         )

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from holdfast.checkpoint.checkpoint_info import Cause, Phase
 from holdfast.checkpoint.format.changes import Renames
 from holdfast.engine import state
-from holdfast.engine.snapshot import BufferKey, Delta, Snapshot
+from holdfast.engine.snapshot import BufferKey, Delta, FurtherInput, Snapshot
 from holdfast.engine.status import RunStatus
 from holdfast.engine.value import Value
 from holdfast.ids import ExecutorId, RequestId
@@ -18,7 +18,7 @@ class CheckpointDraft(NamedTuple):
     """A checkpoint that is to be made: the position of the run, and its changes since the one before.
 
     ``delta`` changed it at the end of a superstep (then ``before`` is the snapshot before that), ``responses`` came
-    in before its start, ``given`` is the first snapshot of a run.
+    in before its start, ``given`` is the first snapshot of a run, ``further`` came in later.
     """
 
     phase: Phase
@@ -41,6 +41,9 @@ class CheckpointDraft(NamedTuple):
     """The sources that fan-ins wait for since the graph is another one; None for all that they have."""
     edits: Mapping[state.Place, state.Put] | None = None
     keyframe: bool = False
+    further: FurtherInput | None = None
+    by: str | None = None
+    """The person or program that makes it."""
 
     def values(self) -> list[Value]:
         """Return the values that it brings."""
@@ -51,6 +54,8 @@ class CheckpointDraft(NamedTuple):
             values += [put.value for put in self.edits.values()]
         if self.given is not None:
             values += [delivery.value for delivery in self.given.deliveries]
+        if self.further is not None:
+            values += [delivery.value for delivery in self.further.deliveries]
         delta = self.delta
         if delta is not None:
             values += [delivery.value for delivery in delta.deliveries]

@@ -218,6 +218,14 @@ class Packer(ValueNamer):
                 fingerprint=entry.fingerprint,
                 graph=None if entry.graph is None else self.ref(entry.graph),
             )
+        if entry.further is not None:
+            further = entry.further
+            return Changes(
+                deliveries=[self._delivered(delivery) for delivery in further.deliveries],
+                instances=list(further.instances.items()),
+                since_input=0,
+                renewed=further.renews,
+            )
         told = (entry.responses, entry.since_input, entry.fingerprint, entry.edits)
         if told == (None, None, None, None):
             return NOTHING

@@ -230,6 +230,10 @@ class RunLog:
         notes, blobs = await self._notes(drafts)
         self._maker.tick()
         head = self._next_head(status)._replace(reason=reason)
+        if status in (RunStatus.FAILED, RunStatus.CANCELLED):
+            # Only letters that come later make it worth another try.
+            left = sum(1 for letter in self.letters if letter.key not in taken)
+            head = head._replace(letters_known=left)
         await self.commit(Prepared((), head, (), blobs, notes, tuple(taken)))
 
     async def acquire(self) -> None:
@@ -307,6 +311,10 @@ class RunLog:
                 "",
                 current.retention,
                 self._waiting_for() if waits else "",
+                0,
+                self._manifest.fingerprint,
+                "",
+                "",
             ),
         )
 

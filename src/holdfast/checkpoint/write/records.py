@@ -161,6 +161,7 @@ class RecordMaker:
                 len(manifest.requests),
                 self._replay.first,
                 self._clock_and_salt.salt(),
+                entry.by,
                 entry.goes_on,
             )
         )

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.checkpoint.inbox import (
     Answer,
     Cancel,
+    Message,
     answer_letter,
     asks_to_cancel,
     leave_answers,
+    leave_message,
     read_letter,
 )
 from holdfast.checkpoint.read.loader import BlobReader
+from holdfast.checkpoint.store import Head
+from holdfast.checkpoint.values import Encoded
 from holdfast.checkpoint.write.log import RunLog
 from holdfast.engine.answers import already_answered
 from holdfast.engine.value import Value
 from holdfast.ids import RequestId
 from holdfast.runtime.durable.commit_queue import CommitQueue
+
+
+class OpenedLetters(NamedTuple):
+    """The letters in the inbox of a run that somebody can act on."""
+
+    answers: dict[RequestId, Value]
+    messages: dict[str, Message]
+    """Further inputs in the order in which they came, by the keys of their letters."""
+    cancelled: bool
 
 
 class InboxClient:
@@ -74,19 +87,32 @@ class InboxClient:
         if self._commits.count != before:
             self._log.letters = seen
 
-    def open_letters(self) -> tuple[dict[RequestId, Value], bool]:
-        """Return the answers in the inbox to pending requests, and True if a letter asks to cancel the run."""
+    async def send(self, value: Encoded, target: str | None, key: str | None, by: str | None) -> Head:
+        """Leave a further input, so that it is durable."""
+        return await self._commits.explaining(
+            leave_message(self._log.store, self._log.head, value, target, key, by)
+        )
+
+    def open_letters(self) -> OpenedLetters:
+        """Return the answers to pending requests and the messages in the inbox; True if a letter cancels the run."""
         answers: dict[RequestId, Value] = {}
+        messages: dict[str, Message] = {}
         cancelled = False
         for letter in self._log.letters:
             wish = read_letter(letter, self._log.encoder)
             if isinstance(wish, Answer) and self._log.asked_by(wish.request_id) == wish.asked_by:
                 answers[wish.request_id] = wish.value
                 self._keys[wish.request_id] = letter.key
+            elif isinstance(wish, Message):
+                messages[letter.key] = wish
             else:
                 cancelled = cancelled or isinstance(wish, Cancel)
                 self._void.add(letter.key)
-        return answers, cancelled
+        return OpenedLetters(answers, messages, cancelled)
+
+    def drop(self, key: str) -> None:
+        """Let the next commit take a letter that nobody can act on."""
+        self._void.add(key)
 
     def cancel_keys(self) -> set[str]:
         """Return the keys of the letters that ask to cancel the run."""
@@ -98,3 +124,7 @@ class InboxClient:
             return ()  # a commit that failed says nothing of useless letters
         void, self._void = self._void, set()
         return [*(self._keys[known] for known in responses if known in self._keys), *void]
+
+    def take_messages(self, keys: Sequence[str]) -> Sequence[str]:
+        """Return the keys of the letters that a commit with these messages uses up, with the useless ones."""
+        return [*keys, *self.take(())]

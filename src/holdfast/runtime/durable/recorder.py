@@ -12,11 +12,12 @@ from holdfast.checkpoint.checkpoint_info import Cause, CheckpointInfo, Phase
 from holdfast.checkpoint.journal import Contents, Journaled, MergeFor, Told, result_draft, turn_draft
 from holdfast.checkpoint.ownership import Claim
 from holdfast.checkpoint.store import Head, Store
+from holdfast.checkpoint.values import Encoded
 from holdfast.checkpoint.write.checkpoint_draft import CheckpointDraft
 from holdfast.checkpoint.write.log import NoteDraft, RunLog
 from holdfast.engine.durability import Durability
 from holdfast.engine.message import Expiry
-from holdfast.engine.snapshot import Delta, Snapshot, compute_delta, status_at_rest
+from holdfast.engine.snapshot import Delta, FurtherInput, Snapshot, compute_delta, status_at_rest
 from holdfast.engine.status import RunStatus
 from holdfast.engine.superstep import Applied
 from holdfast.engine.value import Value
@@ -24,7 +25,7 @@ from holdfast.errors import HeadMoved, HoldfastError, RunExists, RunTaken
 from holdfast.ids import ExecutorId, RequestId
 from holdfast.runtime.durable.checkpoint_trail import Beginning, CheckpointTrail
 from holdfast.runtime.durable.commit_queue import CommitQueue, run_taken
-from holdfast.runtime.durable.inbox_client import InboxClient
+from holdfast.runtime.durable.inbox_client import InboxClient, OpenedLetters
 from holdfast.runtime.durable.journal import StoredJournal
 from holdfast.runtime.events.events import WorkflowEvent, WorkflowWarningEvent
 
@@ -328,9 +329,17 @@ class Recorder:
         """Read the inbox now instead of with the next commit."""
         await self._inbox.read()
 
-    def open_letters(self) -> tuple[dict[RequestId, Value], bool]:
-        """Return the answers in the inbox to pending requests, and True if a letter asks to cancel the run."""
+    async def send(self, value: Encoded, target: str | None, key: str | None, by: str | None) -> Head:
+        """Leave a further input in the inbox of the run, so that it is durable."""
+        return await self._inbox.send(value, target, key, by)
+
+    def open_letters(self) -> OpenedLetters:
+        """Return what somebody can act on in the inbox: answers, messages, and a call to cancel the run."""
         return self._inbox.open_letters()
+
+    def drop_letter(self, key: str) -> None:
+        """Let the next commit take a letter that nobody can act on."""
+        self._inbox.drop(key)
 
     # Checkpoints.
 
@@ -340,6 +349,19 @@ class Recorder:
         self._trail.began = None
         self.journal.over = False
         await self._append([_answers(snapshot, responses)], taken=self._inbox.take(responses))
+
+    async def given(
+        self, inputs: Sequence[tuple[FurtherInput, str | None]], superstep: int, keys: Sequence[str]
+    ) -> None:
+        """Commit further inputs before anything acts on them, each with who sent it; ``keys`` are their letters."""
+        await self.caught_up()
+        self._trail.began = None
+        self.journal.over = False
+        drafts = [
+            CheckpointDraft(Phase.START, superstep, Cause.MESSAGE, RunStatus.RUNNING, further=further, by=by)
+            for further, by in inputs
+        ]
+        await self._append(drafts, taken=self._inbox.take_messages(keys))
 
     async def superstep(
         self,
@@ -512,6 +534,10 @@ class Recorder:
         if not self._stored or settled or isinstance(error, HeadMoved | RunTaken):
             return status
         try:
+            if status in (RunStatus.FAILED, RunStatus.CANCELLED):
+                await (
+                    self._log.read_letters()
+                )  # those that came meanwhile do not make it worth another try, either
             drafts, taken = [draft() for draft in pending], self._inbox.take(())
             await self._commits.run(self._log.set_status(status, _reason(error), drafts, taken))
             if status.ended:

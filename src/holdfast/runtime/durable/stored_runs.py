@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any, TypeAlias
 
-from holdfast.checkpoint.arguments import id_of_checkpoint
+from holdfast.checkpoint.arguments import check_by, id_of_checkpoint
 from holdfast.checkpoint.checkpoint_info import Cause, CheckpointInfo, Phase
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.ownership import (
@@ -69,7 +69,7 @@ class StoredRuns:
         self._run_context = run_context
         self._graph_may_change = False
 
-    def new_run(self, message: Any, run_id: RunId) -> Run:
+    def new_run(self, message: Any, run_id: RunId, by: str | None = None) -> Run:
         """Return a run with this input; its first checkpoint is made when it is opened."""
         snapshot = self._begin(message)
         given = CheckpointDraft(
@@ -80,12 +80,20 @@ class StoredRuns:
             given=snapshot,
             fingerprint=self._workflow.graph.fingerprint,
             graph=self._loader.describe_graph(),
+            by=check_by(by),
         )
         return self._run(run_id, ResumePoint(snapshot, self._loader.record_new(run_id, [given])))
 
     def _begin(self, message: Any) -> Snapshot:
         workflow = self._workflow
         return begin(workflow.graph, workflow.name, message, workflow.config.limits, self._encoder)
+
+    async def has_run(self, run_id: str) -> bool:
+        """Return True if there is such a run of this workflow; raise ``GraphError`` if it is of another one."""
+        head = await self._catalog.head_or_none(run_id)
+        if head is not None:
+            self._check_name(head)
+        return head is not None
 
     async def has_same_input(self, message: Any, run_id: str) -> bool:
         """Return True if there is such a run, with this input; raise ``RunExists`` if its input is another."""

@@ -8,11 +8,19 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from holdfast.checkpoint.arguments import check_by, check_key
 from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.status import RunStatus, WaitingFor
 from holdfast.engine.superstep import begin
 from holdfast.engine.value import Copier
-from holdfast.errors import HoldfastWarning, InvalidArgument, RequestAlreadyAnswered, RunEnded, WrongType
+from holdfast.errors import (
+    HoldfastWarning,
+    InvalidArgument,
+    RequestAlreadyAnswered,
+    RunEnded,
+    RunTaken,
+    WrongType,
+)
 from holdfast.ids import RequestId, RunId
 from holdfast.runtime.events.event_log import EventLog
 from holdfast.runtime.events.events import PendingRequest, Response
@@ -42,6 +50,7 @@ _INTERNAL = frozenset(
         "rest_if_idle",
         "stand_still",
         "take",
+        "leave_out_replay",
         "warn_at_start",
     }
 )
@@ -159,6 +168,10 @@ class Run:
             await self._lifecycle.come_to_rest(RunStatus.FAILED, error)
             raise
 
+    def leave_out_replay(self) -> None:
+        """Do not tell the outputs of a finished run again when it goes on."""
+        self._lifecycle.runner.leave_out_replay()
+
     def begin(self) -> None:
         """Let the run begin, once; needs a running event loop."""
         if self._lifecycle.task is None and self.status is RunStatus.RUNNING:
@@ -221,6 +234,56 @@ class Run:
         runner = self._lifecycle.runner
         await runner.leave_answers(self.take(responses))
         self._waker.go_on_if_waiting(runner)
+
+    async def send(
+        self, message: Any, target_id: str | None = None, *, key: str | None = None, by: str | None = None
+    ) -> None:
+        """Send a further message into the run: to its start executor, or to ``target_id``; its state is kept.
+
+        A run that moves takes it before its next superstep, one that waits or is over goes on with it. With storage it
+        is durable when this returns, and a ``key`` makes it once: a message that was sent with that key before is not
+        sent again. ``by`` says who sent it.
+        """
+        lifecycle = self._lifecycle
+        await lifecycle.settled()
+        runner = lifecycle.runner
+        if runner.recorder is None and lifecycle.status.ended:
+            raise RunEnded(
+                f"run {self.run_id} is {lifecycle.status}, and without storage nothing of it is left; start a new run, "
+                f"or build the workflow with a storage"
+            )
+        await runner.inputs.send(message, target_id, check_key(key), check_by(by))
+        if runner is not lifecycle.runner or lifecycle.status is RunStatus.RUNNING:
+            return  # whoever drives it finds the message
+        if lifecycle.status is RunStatus.WAITING:
+            await self._go_on_with_message(runner)
+        else:
+            await self._reopen()
+
+    async def _go_on_with_message(self, runner: Runner) -> None:
+        """Go on with a run that waits, unless someone else went on with it."""
+        is_stored = runner.recorder is not None
+        if is_stored and await self._waker.moved_by_others() is not None:
+            return
+        if not is_stored or await runner.look_for_letters():
+            self._waker.go_on_if_waiting(runner)
+
+    async def _reopen(self) -> None:
+        """Go on with a stored run that is over, for a message came; whoever was faster goes on with it."""
+        lifecycle, home = self._lifecycle, self._home
+        assert home is not None, "it is stored"
+        lifecycle.going_back = asyncio.get_running_loop().create_future()
+        try:
+            runner = await home.runner_at_head(self.run_id, lifecycle.log)
+            runner.leave_out_replay()
+            lifecycle.go_back(runner)
+            await self.open()
+            lifecycle.move()
+        except RunTaken:  # another process has it, and the message
+            return
+        finally:
+            lifecycle.going_back.set_result(None)
+            lifecycle.going_back = None
 
     def take(self, responses: Answers) -> Sequence[RequestId]:
         """Take answers, which are delivered when the run moves; return the requests that they answer."""

@@ -18,6 +18,7 @@ from holdfast.runtime.step.position import Position
 from holdfast.runtime.times import as_time, in_microseconds
 
 if TYPE_CHECKING:
+    from holdfast.checkpoint.inbox import Message
     from holdfast.runtime.durable.recorder import Recorder
 
 
@@ -30,11 +31,14 @@ class Questions:
         capture: Captor,
         now: Callable[[], datetime.datetime],
         recorder: Recorder | None,
+        take_messages: Callable[[Mapping[str, Message]], bool],
     ) -> None:
+        """``take_messages`` takes further input that the inbox holds; it returns True if there is any."""
         self._at = at
         self._capture = capture
         self._now = now
         self._recorder = recorder
+        self._take_messages = take_messages
         self.answers: dict[RequestId, Value] = {}
         """The answers that are to be delivered."""
         self._given: dict[RequestId, Value] = {}
@@ -103,10 +107,11 @@ class Questions:
         assert self._recorder is not None
         if not self._recorder.has_letters:
             return False
-        answers, cancelled = self._recorder.open_letters()
+        answers, messages, cancelled = self._recorder.open_letters()
         self._accept(answers)
         self.cancel_asked = self.cancel_asked or cancelled
-        return bool(answers) or cancelled
+        came = self._take_messages(messages) if messages else False
+        return bool(answers) or cancelled or came
 
     async def look_for_letters(self) -> bool:
         """Read the inbox now and take what others left there; return True if there is something to act on."""

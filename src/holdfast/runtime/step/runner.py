@@ -27,6 +27,7 @@ from holdfast.runtime.events.events import (
 from holdfast.runtime.events.notices import describe_restore_failure, replay_turn
 from holdfast.runtime.step.context import TurnServices
 from holdfast.runtime.step.executors import RunExecutors
+from holdfast.runtime.step.inputs import FurtherInputs
 from holdfast.runtime.step.position import Position
 from holdfast.runtime.step.questions import Questions
 from holdfast.runtime.step.superstep import SuperstepRunner
@@ -61,8 +62,9 @@ class Runner:
         self.recorder = recorder
         self.resumed = resumed
         self.at = Position(snapshot)
-        self.questions = Questions(self.at, capture, self.environment.now, recorder)
         self._emitter = EventEmitter(graph, run_id, snapshot.superstep, self.environment.now, log)
+        self.inputs = FurtherInputs(workflow, self.at, capture, self._emitter, recorder)
+        self.questions = Questions(self.at, capture, self.environment.now, recorder, self.inputs.take)
         self._executors = RunExecutors(graph, run_id, workflow.shared, snapshot if resumed else None)
         self._graph = graph
         self._run_id = run_id
@@ -186,6 +188,10 @@ class Runner:
 
     # Before it moves.
 
+    def leave_out_replay(self) -> None:
+        """Do not tell the outputs of a finished run again: it goes on with further input."""
+        self._said_again = True
+
     def events_again(self) -> list[WorkflowEvent]:
         """Return the events that a resumed run tells again, once: its outputs if it is finished, else its requests."""
         if not self.resumed or self._said_again:
@@ -215,7 +221,7 @@ class Runner:
             journal, now = recorder.journal, in_microseconds(self.environment.now())
             self._steps.done = {who: replay_turn(turn) for who, turn in journal.turns.items()}
             self._steps.asleep = sleepers(journal.results, now)
-            if at.snapshot.deliveries or self.questions.answered:
+            if at.snapshot.deliveries or self.questions.answered or self.inputs.waiting:
                 await self._restore()
 
     async def _restore(self) -> None:
@@ -233,7 +239,7 @@ class Runner:
     def has_work(self) -> bool:
         """True if driving the run delivers something; else it comes to rest at once, and calls no handler."""
         at, steps = self.at, self._steps
-        if self.questions.answered:
+        if self.questions.answered or self.inputs.waiting:
             return True
         if at.first_expiry is not None and at.first_expiry <= in_microseconds(self.environment.now()):
             return True
@@ -266,14 +272,19 @@ class Runner:
         await self.open()
         driver = self._driver = asyncio.current_task()
         assert driver is not None
-        at, questions, recorder, log = self.at, self.questions, self.recorder, self._log
+        at, questions, inputs, recorder, log = self.at, self.questions, self.inputs, self.recorder, self._log
         stretch = time.monotonic()
+        # A superstep that was under way is finished first: what it did already is in the journal.
+        is_under_way = self.resumed and bool(at.snapshot.deliveries)
         while not questions.cancel_asked:
             if at.snapshot.requests.size and (first := at.first_expiry) is not None:
                 await questions.expire(first)
             # With storage the end of a superstep takes them along, also of one that began before a resume.
             if questions.answers and (recorder is None or not at.snapshot.deliveries):
                 await questions.deliver_all()
+            if inputs.waiting and not is_under_way:
+                await inputs.deliver_all()
+            is_under_way = False
             if recorder is not None:
                 recorder.raise_if_cancelled()
             turns = plan(self._graph, at.snapshot)
@@ -302,7 +313,7 @@ class Runner:
         self.emit(recorder.news())
         await recorder.rest(status_at_rest(self.at.snapshot), None)
         self.questions.take_letters()
-        return bool(self.questions.answers) or self.questions.cancel_asked
+        return bool(self.questions.answers) or self.questions.cancel_asked or self.inputs.waiting
 
     async def _settle(self, error: BaseException | None = None) -> None:
         """Wait until what the run did is durable, whatever it ends with; raise if that cannot be."""

@@ -82,11 +82,11 @@ def _format_position(position: HeadPosition | None) -> str:
 
 def check_head_fields(head: Head) -> Head:
     """Return a head that was read; raise ``ValueError`` if one of its fields has a wrong type."""
-    for name in ("seq", "token", "created", "updated", "takeovers"):
+    for name in ("seq", "token", "created", "updated", "takeovers", "letters_known"):
         number = getattr(head, name)
         if type(number) is not int or number < 0:
             raise ValueError(f"its {name} is {number!r}")
-    for name in ("run_id", "workflow_name", "family", "owner", "waiting_for"):
+    for name in ("run_id", "workflow_name", "family", "owner", "waiting_for", "fingerprint"):
         if not isinstance(getattr(head, name), str):
             raise ValueError(f"its {name} is {getattr(head, name)!r}")
     return head

@@ -56,16 +56,16 @@ class TextFilter:
 
 
 def select_due_runs(
-    heads: Iterable[Head], workflow_name: str, time: int, limit: int, has_letters: Callable[[RunId], bool]
+    heads: Iterable[Head], workflow_name: str, time: int, limit: int, count_letters: Callable[[RunId], int]
 ) -> list[Head]:
     """Return the runs of a workflow that have something to do, in the order in which they should be woken."""
     found: list[tuple[int, RunId, Head]] = []
     for head in heads:
-        if head.status is not RunStatus.WAITING or head.workflow_name != workflow_name:
+        if head.status is RunStatus.RUNNING or head.workflow_name != workflow_name:
             continue
-        if has_letters(head.run_id):
+        if count_letters(head.run_id) > head.letters_known:
             found.append((-1, head.run_id, head))
-        elif head.wake_at is not None and head.wake_at <= time:
+        elif head.status is RunStatus.WAITING and head.wake_at is not None and head.wake_at <= time:
             found.append((head.wake_at, head.run_id, head))
     return [head for _, _, head in sorted(found)[:limit]]
 

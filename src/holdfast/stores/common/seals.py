@@ -71,6 +71,10 @@ def seal_head(namespace: str, head: Head, content: int) -> int:
         reason,
         kept,
         waits,
+        letters,
+        fingerprint,
+        by,
+        traceback,
     ) = head
     try:
         packed = ormsgpack.packb(
@@ -91,6 +95,10 @@ def seal_head(namespace: str, head: Head, content: int) -> int:
                 reason.encode(),
                 kept.encode(),
                 waits.encode(),
+                letters,
+                fingerprint.encode(),
+                by.encode(),
+                traceback.encode(),
                 content,
             )
         )

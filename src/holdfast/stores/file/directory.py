@@ -234,7 +234,7 @@ class Directory:
         """Return the runs that have something to do; reads only those of which a sign says so."""
         self._set_signs()
         heads: dict[RunId, Head] = {}
-        with_letters: set[RunId] = set()
+        counts: dict[RunId, int] = {}
         found, last = 0, AT_ONCE
         for sign in self._signs.until(time):
             if found >= limit and sign.time > last:
@@ -250,9 +250,8 @@ class Directory:
             if head is not None:  # also one that got another sign a moment ago
                 heads[head.run_id] = head
                 found += is_right and head.workflow_name == workflow_name
-                if letters:
-                    with_letters.add(head.run_id)
-        return select_due_runs(heads.values(), workflow_name, time, limit, with_letters.__contains__)
+                counts[head.run_id] = letters
+        return select_due_runs(heads.values(), workflow_name, time, limit, counts.__getitem__)
 
     def _set_signs(self) -> None:
         """Look at all runs once: a sign may be missing after a power cut, or where files were copied by hand."""

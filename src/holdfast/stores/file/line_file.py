@@ -41,7 +41,8 @@ class RunGlance(NamedTuple):
     """The durable head of a run, for those who look at many runs."""
 
     head: Head | None
-    has_letters: bool
+    letters: int
+    """The number of letters that wait."""
     is_current: bool = True
     """False if somebody was writing: then this is what was durable before."""
 
@@ -177,7 +178,7 @@ class LineFile:
         mark = self._lock.read_mark()
         handle = self._open(os.O_RDONLY)
         if handle is None:
-            return RunGlance(None, False)
+            return RunGlance(None, 0)
         try:
             is_current, size = True, os.fstat(handle).st_size
             line = _last_line(handle, mark, size)
@@ -187,10 +188,10 @@ class LineFile:
             os.close(handle)
         if line is not None and make_file_name(line.meta["head"]["run_id"]) + SUFFIX == self.path.name:
             head = None if line.meta["kind"] == "gone" else line.head
-            return RunGlance(head, "inbox" in line.meta, is_current)
+            return RunGlance(head, line.meta.get("inbox", 0), is_current)
         self.look()
         self.check_readable()
-        return RunGlance(self.state.head, bool(self.state.letters))
+        return RunGlance(self.state.head, len(self.state.letters))
 
     def _try_settle(self) -> bool:
         """Settle the file if nobody is writing; return False if somebody is."""

@@ -227,7 +227,7 @@ class RunFile:
             check_head(commit, state.expected)
             _check_records(commit, state.head)
             draft = self._counted(_commit_draft(commit, state))
-            outdated = self._announce(commit.head, draft.inbox > 0)
+            outdated = self._announce(commit.head, draft.inbox)
             return PendingCommit(self, held, self._lines.begin_append(held, draft), outdated)
         except BaseException as error:
             self.release(held, error)
@@ -383,7 +383,7 @@ class RunFile:
 
     def _append(self, held: HeldLock, draft: LineDraft) -> None:
         counted = self._counted(draft)
-        outdated = self._announce(draft.head, counted.inbox > 0)
+        outdated = self._announce(draft.head, counted.inbox)
         self._lines.append(held, counted)
         self._withdraw(outdated)
 
@@ -396,14 +396,14 @@ class RunFile:
     def _rewrite(
         self, held: HeldLock, head: Head, letters: Sequence[Letter], drafts: Sequence[LineDraft]
     ) -> None:
-        outdated = self._announce(head, bool(letters))
+        outdated = self._announce(head, len(letters))
         self._lines.rewrite(held, head.run_id, drafts)
         self._withdraw(outdated)
 
-    def _announce(self, head: Head | None, has_letters: bool) -> WakeSign | None:
+    def _announce(self, head: Head | None, letters: int) -> WakeSign | None:
         """Give the run the sign that it needs, before the line that says so; return the sign that is outdated then."""
         before = self._sign()
-        after = None if head is None else sign_of(head, has_letters, self.name)
+        after = None if head is None else sign_of(head, letters, self.name)
         if after == before:
             return None
         if after is not None:
@@ -417,7 +417,7 @@ class RunFile:
 
     def _sign(self) -> WakeSign | None:
         state = self._lines.state
-        return None if state.head is None else sign_of(state.head, bool(state.letters), self.name)
+        return None if state.head is None else sign_of(state.head, len(state.letters), self.name)
 
     def set_sign(self, wrong: WakeSign | None = None) -> None:
         """Make sure that the run has the sign that it needs, and not the ``wrong`` one."""

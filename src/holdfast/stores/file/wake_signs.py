@@ -35,13 +35,15 @@ class WakeSign(NamedTuple):
         return f"{self.time:0{_DIGITS}d}-{self.run}"
 
 
-def sign_of(head: Head, has_letters: bool, run: str) -> WakeSign | None:
-    """Return the sign that a run needs where it stands; None if nothing is to be done for it."""
+def sign_of(head: Head, letters: int, run: str) -> WakeSign | None:
+    """Return the sign that a run needs where it stands, with so many letters; None if nothing is to be done for it."""
     if head.status is RunStatus.RUNNING:
         return WakeSign(DRIVEN, run)
-    if head.status is not RunStatus.WAITING or (head.wake_at is None and not has_letters):
-        return None
-    return WakeSign(AT_ONCE if has_letters or head.wake_at is None else max(head.wake_at, AT_ONCE), run)
+    if letters > head.letters_known:
+        return WakeSign(AT_ONCE, run)
+    if head.status is RunStatus.WAITING and head.wake_at is not None:
+        return WakeSign(max(head.wake_at, AT_ONCE), run)
+    return None
 
 
 class WakeSigns:

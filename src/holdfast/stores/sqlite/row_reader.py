@@ -20,7 +20,7 @@ from holdfast.stores.sqlite.row_writer import FIND_FAMILY, get_prefix
 
 HEAD_COLUMNS = (
     "run, workflow, family, checkpoint, seq, token, status, created, updated, owner, wake_at, takeovers, reason, "
-    "retention, waiting_for, content, seal"
+    "retention, waiting_for, letters_known, fingerprint, by, traceback, content, seal"
 )
 """The columns that ``check_head_row`` takes."""
 _HEADS = f"SELECT {HEAD_COLUMNS} FROM runs WHERE namespace = ?"
@@ -47,8 +47,10 @@ _TAGS = (
 )
 # The + keeps SQLite from the index of the status, which most runs may share: that of the time or of letters is better.
 _WAITING = _HEADS + " AND workflow = ? AND +status = ?"
-_WAITING_WITH_LETTERS = (
-    _WAITING + " AND id IN (SELECT run FROM letters WHERE data IS NOT NULL) ORDER BY run LIMIT ?"
+_RESTING_WITH_LETTERS = (
+    _HEADS + " AND workflow = ? AND +status <> ? AND id IN (SELECT run FROM letters WHERE data IS NOT NULL) "
+    "AND (letters_known = 0 OR letters_known < "
+    "(SELECT count(*) FROM letters WHERE letters.run = runs.id AND data IS NOT NULL)) ORDER BY run LIMIT ?"
 )
 _WAITING_AND_DUE = _WAITING + " AND wake_at <= ? ORDER BY wake_at, run LIMIT ?"
 _IN_FAMILY = (
@@ -125,6 +127,10 @@ def _make_head(row: tuple[Any, ...]) -> Head:
         reason,
         retention,
         waiting_for,
+        letters_known,
+        fingerprint,
+        by,
+        traceback,
     ) = row
     return Head(
         run,
@@ -142,6 +148,10 @@ def _make_head(row: tuple[Any, ...]) -> Head:
         str(reason, "utf-8", "surrogatepass"),
         retention,
         waiting_for,
+        letters_known,
+        fingerprint,
+        str(by, "utf-8", "surrogatepass"),
+        str(traceback, "utf-8", "surrogatepass"),
     )
 
 
@@ -222,10 +232,14 @@ def read_due(
     connection: sqlite3.Connection, namespace: str, workflow_name: str, time: int, limit: int
 ) -> list[Head]:
     """Return the runs of a workflow that have something to do: those with letters, then those whose time has come."""
-    of = (namespace, workflow_name, RunStatus.WAITING.value)
-    has_mail = has_table(connection, "letters")
-    rows = connection.execute(_WAITING_WITH_LETTERS, (*of, limit)).fetchall() if has_mail else []
-    rows += connection.execute(_WAITING_AND_DUE, (*of, min(time, _GREATEST), limit + len(rows))).fetchall()
+    rows = []
+    if has_table(connection, "letters"):
+        of = (namespace, workflow_name, RunStatus.RUNNING.value, limit)
+        rows = connection.execute(_RESTING_WITH_LETTERS, of).fetchall()
+    waiting = (namespace, workflow_name, RunStatus.WAITING.value)
+    rows += connection.execute(
+        _WAITING_AND_DUE, (*waiting, min(time, _GREATEST), limit + len(rows))
+    ).fetchall()
     heads: dict[RunId, Head] = {}
     for row in rows:
         try:

@@ -99,12 +99,27 @@ class WakeRules:
         await begin_waiting(store, "r")
         assert await list_due(store, GREATEST) == []
 
-    async def test_only_runs_that_wait_are_due(self, store: Store) -> None:
+    async def test_runs_that_rest_are_due(self, store: Store) -> None:
+        """Those that have letters, whatever their status; of the others only those that wait for a time."""
         for status in RunStatus:
             await begin(store, status.value, status=status, wake_at=NOON)
             await begin(store, f"{status.value} with a letter", status=status)
             await leave_letters(store, "a", run=f"{status.value} with a letter")
-        assert await list_due(store) == ["waiting with a letter", "waiting"]
+        resting = sorted(status.value for status in RunStatus if status is not RunStatus.RUNNING)
+        assert await list_due(store) == [*(f"{status} with a letter" for status in resting), "waiting"]
+
+    async def test_letters_that_are_known_make_no_run_due(self, store: Store) -> None:
+        """Only more of them than the head says do."""
+        heads = {}
+        for status in (RunStatus.FAILED, RunStatus.WAITING):
+            heads[status] = await begin(store, status.value, status=status)
+            await leave_letters(store, "a", "b", run=status.value)
+            heads[status] = await move_on(store, heads[status], status=status, letters_known=2)
+        assert await list_due(store) == []
+        await leave_letters(store, "c", run="failed")
+        assert await list_due(store) == ["failed"]
+        await move_on(store, heads[RunStatus.WAITING], status=RunStatus.WAITING, letters_known=0)
+        assert await list_due(store) == ["failed", "waiting"]
 
     async def test_only_runs_of_the_workflow_are_due(self, store: Store) -> None:
         for name in ("Flow", "flow", "Flow ", "Flow2", "", "%"):
