@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.transfer.run_copy import CopyReport, UncopiedRun
     from holdfast.checkpoint.views import CheckpointSummary
     from holdfast.host import Host
+    from holdfast.log_fields import RunLogFilter
     from holdfast.runtime.events.event_json import PlainEvent, event_from_dict
     from holdfast.runtime.events.events import (
         CheckpointSavedEvent,
@@ -166,6 +167,7 @@ __all__ = [
     "RunEnded",
     "RunExists",
     "RunInfo",
+    "RunLogFilter",
     "RunNotFound",
     "RunPoisoned",
     "RunResult",
@@ -251,6 +253,7 @@ _LATER = {
     "Retention": "checkpoint.retention",
     "Run": "runtime.run.run",
     "RunInfo": "checkpoint.run_info",
+    "RunLogFilter": "log_fields",
     "RunResult": "runtime.run.result",
     "RunStream": "runtime.run.stream",
     "SqliteCheckpointStorage": "stores.sqlite.storage",

@@ -14,7 +14,16 @@ from holdfast.checkpoint.ownership import is_driven, process_of, this_process
 from holdfast.checkpoint.run_info import RunInfo, run_info
 from holdfast.checkpoint.store import RunQuery
 from holdfast.engine.status import RunStatus
-from holdfast.errors import HeadMoved, HoldfastError, InvalidArgument, RunEnded, RunTaken, WrongType
+from holdfast.errors import (
+    ExecutorFailed,
+    HeadMoved,
+    HoldfastError,
+    InvalidArgument,
+    RunEnded,
+    RunTaken,
+    WrongType,
+)
+from holdfast.log_fields import extra_fields
 from holdfast.runtime.environment import current
 from holdfast.runtime.run.lifecycle import GRACE_SECONDS
 from holdfast.runtime.run.run import Run
@@ -212,7 +221,7 @@ class Host:
                 try:
                     started = await self._look()
                 except HoldfastError as error:  # a store that cannot be read now may be later
-                    _logger.warning("looking for runs to wake failed: %s", error)
+                    _logger.warning("looking for runs to wake failed: %s", error, extra=extra_fields("", ""))
                     started = 0
                 await self._pause(started)
         finally:
@@ -291,13 +300,13 @@ class Host:
         self._tried.pop(head.run_id, None)
         task = asyncio.create_task(self._wake(workflow, head), name=f"holdfast host {head.run_id}")
         self._active[head.run_id] = task
-        task.add_done_callback(lambda done: self._ended(head.run_id, done))
+        task.add_done_callback(lambda done: self._ended(head, done))
 
-    def _ended(self, run_id: str, task: asyncio.Task[None]) -> None:
-        self._active.pop(run_id, None)
-        self._runs.pop(run_id, None)
+    def _ended(self, head: Head, task: asyncio.Task[None]) -> None:
+        self._active.pop(head.run_id, None)
+        self._runs.pop(head.run_id, None)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _logger.error("waking run %s failed", run_id, exc_info=error)
+            _logger.error("waking run %s failed", head.run_id, exc_info=error, extra=_extra_of(head))
 
     async def _wake(self, workflow: Workflow, head: Head) -> None:
         loop_time = asyncio.get_running_loop().time()
@@ -315,11 +324,11 @@ class Host:
             return
         except Exception as error:
             self._tried[head.run_id] = _Tried(head.checkpoint_id, head.wake_at, loop_time + _BACKOFF_SECONDS)
-            _logger.warning("run %s cannot be woken: %s", head.run_id, error)
+            _logger.warning("run %s cannot be woken: %s", head.run_id, error, extra=_extra_of(head))
             self._note(head.run_id, error)
             return
         self.problems.pop(head.run_id, None)
-        self._tell_of(run, known)
+        self._tell_of(run, head, known)
         latest, wakes = run.latest_checkpoint, run.asleep_until
         if early and wakes is not None and latest is not None and latest.checkpoint_id == head.checkpoint_id:
             # It has letters, but they cannot be taken before it is awake.
@@ -333,7 +342,7 @@ class Host:
             try:
                 self._woken(run)
             except Exception:  # who only watches keeps no run from going on
-                _logger.exception("'woken' failed for run %s", head.run_id)
+                _logger.exception("'woken' failed for run %s", head.run_id, extra=_extra_of(head))
         await run.open()
         run.begin()
         await run.driven()
@@ -350,17 +359,22 @@ class Host:
             error.add_note(f"in run_context(...) of the host, for run {head.run_id}")
             raise
 
-    def _tell_of(self, run: Run, known: Sequence[Warning]) -> None:
+    def _tell_of(self, run: Run, head: Head, known: Sequence[Warning]) -> None:
         """Log and note what a run failed with, and what it warned of but for what was ``known`` before."""
+        extra = _extra_of(head)
         for warning in run.warnings:
             if not any(warning is other for other in known):
-                _logger.warning("run %s warns: %s: %s", run.run_id, type(warning).__name__, warning)
+                kind = type(warning).__name__
+                _logger.warning("run %s warns: %s: %s", run.run_id, kind, warning, extra=extra)
                 self._note(run.run_id, warning)
-        if isinstance(run.failure, RunTaken | HeadMoved):
-            _logger.info("run %s was taken over by someone else", run.run_id)
-        elif isinstance(run.failure, Exception):
-            _logger.error("run %s failed: %s", run.run_id, run.failure, exc_info=run.failure)
-            self._note(run.run_id, _without_traceback(run.failure))
+        failure = run.failure
+        if isinstance(failure, RunTaken | HeadMoved):
+            _logger.info("run %s was taken over by someone else", run.run_id, extra=extra)
+        elif isinstance(failure, Exception):
+            executor_id = failure.executor_id if isinstance(failure, ExecutorFailed) else ""
+            extra = extra_fields(head.run_id, head.workflow_name, executor_id)
+            _logger.error("run %s failed: %s", run.run_id, failure, exc_info=failure, extra=extra)
+            self._note(run.run_id, _without_traceback(failure))
 
     def _note(self, run_id: str, error: Exception) -> None:
         self.problems.pop(run_id, None)
@@ -376,6 +390,10 @@ class Host:
             task.cancel()
         if self._active:
             await asyncio.wait(self._active.values())
+
+
+def _extra_of(head: Head) -> dict[str, str]:
+    return extra_fields(head.run_id, head.workflow_name)
 
 
 def _without_traceback(error: Exception) -> Exception:

@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
+from holdfast.log_fields import NO_FIELDS, extra_fields, log_fields
+
 T = TypeVar("T")
 
 _logger = logging.getLogger("holdfast.threads")
@@ -41,6 +43,10 @@ class ThreadCall:
         self.name: str = getattr(named, "__qualname__", type(named).__name__)
         self.waited_for_until: float | None = None
         """The time until which an ending process waits for it, if its caller left it behind."""
+
+    def log_extra(self) -> dict[str, str]:
+        """Return what log records about it have as ``extra``."""
+        return extra_fields(*self._context.get(log_fields, NO_FIELDS))
 
     def run(self) -> None:
         """Call the function, and keep its result or error for ``tell``."""
@@ -169,6 +175,7 @@ class Threads:
             self.most,
             self._name,
             ", ".join(names[:10]),
+            extra=call.log_extra(),
         )
 
     # In a thread.

@@ -13,6 +13,7 @@ from holdfast.engine.superstep import find_waiting_joins, plan
 from holdfast.engine.value import Captor
 from holdfast.errors import ExecutorFailed, HoldfastWarning
 from holdfast.ids import RequestId, RunId
+from holdfast.log_fields import log_fields
 from holdfast.runtime._async import weak_callback
 from holdfast.runtime.config import NO_RUN_CONTEXT, RunContext, WorkflowDefinition
 from holdfast.runtime.durable.journal import Journal, sleepers
@@ -68,6 +69,7 @@ class Runner:
         self._executors = RunExecutors(graph, run_id, workflow.shared, snapshot if resumed else None)
         self._graph = graph
         self._run_id = run_id
+        self._workflow_name = workflow.name
         self._log = log
         self._said_again = False
         self._restored = False
@@ -255,6 +257,7 @@ class Runner:
     async def drive(self) -> None:
         """Take supersteps until there is nothing to deliver; raise where one fails."""
         self._executors.set_busy(True)
+        log_fields.set((self._run_id, self._workflow_name, ""))
         try:
             await self._drive()
         except (asyncio.CancelledError, Exception) as error:

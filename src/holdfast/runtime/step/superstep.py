@@ -11,6 +11,7 @@ from holdfast.engine.superstep import Applied, Outcome, Turn, apply
 from holdfast.engine.value import NotAtHand, Value
 from holdfast.errors import ExecutorFailed, HoldfastError, RunTaken
 from holdfast.ids import ExecutorId, RequestId
+from holdfast.log_fields import log_fields
 from holdfast.runtime.events.emitter import EventEmitter
 from holdfast.runtime.events.events import (
     ExecutorInvokedEvent,
@@ -50,6 +51,7 @@ class SuperstepRunner:
         self._max_iterations = workflow.config.max_iterations
         self._capture = context.capture
         self._run_id = context.run_id
+        self._log_fields = (context.run_id, workflow.name, "")
         self._turns = TurnRunner(context, executors.find)
         self._executors = executors
         self._at = at
@@ -99,6 +101,7 @@ class SuperstepRunner:
             emitter.emit(events)
             if len(turns) == 1:
                 finished = [await self._turns.run_one(turns[0], snapshot, driver.cancelling())]
+                log_fields.set(self._log_fields)  # several turns have tasks of their own
             else:
                 finished, reported = await self._turns.run_all(turns, snapshot, self._report)
         events = emitter.ends_of(finished[reported:] if reported else finished)

@@ -19,6 +19,7 @@ from holdfast.graph.executor import Executor
 from holdfast.graph.handler import Handler
 from holdfast.graph.typing.types import type_name
 from holdfast.ids import ExecutorId
+from holdfast.log_fields import log_fields
 from holdfast.runtime._async import run_in_thread
 from holdfast.runtime.events.events import ExecutorFailedEvent, WorkflowEvent, WorkflowWarningEvent
 from holdfast.runtime.step.context import TurnContext, TurnServices
@@ -106,6 +107,7 @@ class TurnRunner:
 
         ``cancelled`` is how often its task was cancelled before, by handlers that did not take it back.
         """
+        log_fields.set((self._run.run_id, self._run.workflow.name, turn.executor_id))
         try:
             placed = self._find(turn.executor_id)
             if placed.to_reset:
@@ -177,11 +179,14 @@ class TurnRunner:
         context = TurnContext(self._run, placed, snapshot, 0)
         for name in await context.kept_fields():
             setattr(placed.instance, name, await context.kept_field(name))
+        before = log_fields.set((self._run.run_id, self._run.workflow.name, placed.address))
         try:
             await placed.instance.on_checkpoint_restored(context)
         except Exception as error:
             error.add_note(f"in on_checkpoint_restored() of executor {placed.address!r}")
             raise
+        finally:
+            log_fields.reset(before)
         context.close_restored()
 
     def _failed(self, turn: Turn, context: TurnContext, attempt: int, error: BaseException) -> FinishedTurn:
