@@ -22,9 +22,9 @@ from holdfast.checkpoint.diff.comparison import describe_pair, plan_pair
 from holdfast.checkpoint.diff.node_text import short, short_pair, type_of
 from holdfast.checkpoint.diff.render import render_difference
 from holdfast.checkpoint.diff.sequence_diff import LONGEST, WIDEST, gaps, unified
-from holdfast.checkpoint.diff.stored_content import Verdict, compare_pieces, content_of, pieces_of
 from holdfast.checkpoint.diff.tree_diff import MOST, WHOLE, Codecs, compare_trees
 from holdfast.checkpoint.diff.value_pairs import Pair
+from holdfast.checkpoint.format.stored_content import Verdict, compare_pieces, content_of, pieces_of
 from holdfast.errors import CheckpointCorrupt
 from tests.properties.test_codec import CODEC, VALUES
 from tests.support.parts import Part, Ref, TypeRegistry

@@ -83,7 +83,7 @@ class Report:
     mood: Mood = Mood.GOOD
 
 
-@checkpointable(name="Price", version=2, upgrade=lambda version, fields: fields)
+@checkpointable(name="PriceInCents", version=2, upgrade=lambda version, fields: fields)
 @dataclass
 class Amount:
     cents: int

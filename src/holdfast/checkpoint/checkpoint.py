@@ -10,6 +10,7 @@ from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.format.changes import Changes, Ref, sizes_in
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.refs import RunPlace, placed_in
+from holdfast.checkpoint.format.stored_content import content_of, pieces_of
 from holdfast.checkpoint.values import BlobSource, Encoder, Wanted, restored
 from holdfast.checkpoint.views import (
     CheckpointSummary,
@@ -23,9 +24,10 @@ from holdfast.checkpoint.views import (
 )
 from holdfast.engine.state import Scope
 from holdfast.engine.value import NotAtHand, Value
-from holdfast.errors import NotLoaded, UnknownType
+from holdfast.errors import CheckpointCorrupt, NotLoaded, UnknownType
 from holdfast.graph.context import DEFAULT_SHARED_SCOPE
 from holdfast.graph.state_key import StateKey
+from holdfast.graph.typing.types import TypeForm
 from holdfast.ids import CheckpointId, Digest, ExecutorId
 
 # Kinds of values that a checkpoint holds and does not show.
@@ -45,6 +47,11 @@ class CheckpointContent(Protocol):
     @property
     def encoder(self) -> Encoder:
         """The encoder that decodes values."""
+        ...
+
+    @property
+    def plain(self) -> bool:
+        """True if values are shown as plain JSON, which needs no classes."""
         ...
 
     def source(self, checkpoint_id: CheckpointId) -> BlobSource:
@@ -75,6 +82,7 @@ class LoadedContent(NamedTuple):
     read: Manifest
     encoder: Encoder
     values: ReadBlobs
+    plain: bool = False
 
     def source(self, _: CheckpointId) -> BlobSource:
         return self.values
@@ -164,7 +172,7 @@ class Checkpoint(CheckpointInfo):
     @property
     def pending_requests(self) -> list[RequestView]:
         """The requests that wait for their answers."""
-        form = self._codec.decode_form
+        form = _describe if self.content.plain else self._codec.decode_form
         return [RequestView(asked, self._read, form) for asked in self._manifest.requests.values()]
 
     @property
@@ -201,6 +209,10 @@ class Checkpoint(CheckpointInfo):
         ref = (await self.content.full(self._checkpoint_id)).state.get(scope, {}).get(key)
         if ref is None:
             return default
+        if self.content.plain:
+            wanted = sizes_in([ref])
+            read = await self.content.source(self._checkpoint_id).read(wanted) if wanted else {}
+            return self._read_plain(ref, f"state {key!r}", read)
         value = self._restored(ref)
         while True:
             try:
@@ -226,6 +238,8 @@ class Checkpoint(CheckpointInfo):
         values = self.content.values
         if values is None:
             raise not_loaded(place, ref, self.checkpoint_id)
+        if self.content.plain:
+            return self._read_plain(ref, place, values.content)
         value = self._restored(ref)
         for absent in value.missing():
             absent.bring(values.content)  # type: ignore[attr-defined]
@@ -236,6 +250,25 @@ class Checkpoint(CheckpointInfo):
                 f"{place} of checkpoint {self.checkpoint_id[:12]}...: {error}; the types of workflow "
                 f"{self.workflow_name!r} are known once it is built here with .with_checkpointing(storage)"
             ) from error
+
+    def _read_plain(self, ref: Ref, place: str, blobs: Mapping[Digest, bytes]) -> Any:
+        """Return a value as plain JSON."""
+        from holdfast.checkpoint.codec.plain import plain_of_bytes
+        from holdfast.checkpoint.codec.value_tree import NotATree
+
+        try:
+            return plain_of_bytes(content_of(ref.label, pieces_of(ref), blobs))
+        except NotATree as error:
+            raise CheckpointCorrupt(
+                f"{place} of checkpoint {self.checkpoint_id[:12]}... cannot be read: {error}; "
+                f"'await storage.verify()' lists what is affected"
+            ) from error
+
+
+def _describe(form: bytes) -> TypeForm:
+    from holdfast.checkpoint.codec.plain import described_type
+
+    return described_type(form)
 
 
 class _ExecutorStates(Mapping[str, Any]):

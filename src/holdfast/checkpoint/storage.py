@@ -223,9 +223,16 @@ class CheckpointStorage:
         wanted = None if run_id is None else run_id_of(run_id)
         return await self._browser.latest(workflow_name, wanted)
 
-    async def load(self, checkpoint_id: str | CheckpointInfo, values: bool = True) -> Checkpoint:
-        """Return a checkpoint with its values; without them they can be read one by one with ``read_state``."""
-        return await self._browser.load(id_of_checkpoint(checkpoint_id), values)
+    async def load(
+        self, checkpoint_id: str | CheckpointInfo, values: bool = True, *, plain: bool = False
+    ) -> Checkpoint:
+        """Return a checkpoint with its values; without them they can be read one by one with ``read_state``.
+
+        With ``plain`` values are plain JSON, as trees with the names of their types, so the classes of the workflow
+        need not be here; docs/reference/json-forms.md describes them.
+        """
+        check_flag("plain", plain)
+        return await self._browser.load(id_of_checkpoint(checkpoint_id), values, plain)
 
     async def draw_tree(self, run_id: str, ascii: bool = False) -> str:
         """Draw the checkpoints of a run as a tree of text, with the run that it was forked from and all forks of these.

@@ -15,7 +15,8 @@ from collections.abc import Callable, Mapping
 from datetime import date, datetime, time, timedelta, timezone
 from typing import Any, TypeAlias
 
-from holdfast.checkpoint.codec import arrays, exceptions, wire
+from holdfast.checkpoint.codec import arrays, exceptions, type_forms, wire
+from holdfast.checkpoint.codec.codec import Codec
 from holdfast.checkpoint.codec.refusals import NotStorable
 from holdfast.checkpoint.codec.registry import mark_of
 from holdfast.checkpoint.codec.shapes import kind_of, shape_of
@@ -23,6 +24,8 @@ from holdfast.checkpoint.codec.standard import TAKEN, dict_of, find_lazy_taker
 from holdfast.checkpoint.codec.value_tree import Extension, tree_of
 from holdfast.graph.typing.conversion import parse_duration
 from holdfast.graph.typing.match import show_value
+from holdfast.graph.typing.schema import DIALECT, DescribedType, JsonSchema, json_schema
+from holdfast.graph.typing.types import type_name
 
 TYPE, VALUE, TEXT = "$type", "$value", "$text"
 _DEEPEST = 200  # what is nested deeper is cut, for not every reader of JSON takes it
@@ -287,6 +290,60 @@ _FORMS: Mapping[int, Callable[[Any, Walk], Any]] = {
         "numpy.generic", b64encode(data[1]).decode(), dtype=_dtype(data[0])
     ),
 }
+
+
+# -- types -----------------------------------------------------------------------------------------
+
+
+def described_type(form: bytes, schema: JsonSchema | None = None) -> DescribedType:
+    """Return a stored type annotation without its classes: its name, and its schema.
+
+    The schema of a type of the language is made here; one of classes must be given, else it says no more than the name.
+
+    >>> from holdfast.checkpoint.codec import Codec
+    >>> described_type(Codec().encode_form(list[int] | None, "here"))
+    list[int] | None
+    """
+    described = tree_of(form)
+    if schema is None and not _names_class(described):
+        found = type_forms.form_of(_READ.decode(form), _READ.types)
+        return DescribedType(type_name(found), json_schema(found))
+    name = _form_name(described)
+    return DescribedType(name, {"$schema": DIALECT, "title": name} if schema is None else schema)
+
+
+_READ = Codec()
+
+
+def _names_class(described: Any) -> bool:
+    """Return True if a stored type names a class, also one of an enum in a literal."""
+    if isinstance(described, Extension):
+        return True
+    if not isinstance(described, list):
+        return False
+    return described[:1] == ["class"] or any(map(_names_class, described[1:]))
+
+
+def _form_name(described: Any) -> str:
+    """Return the name of a stored type, as ``type_name`` writes it."""
+    if isinstance(described, str):
+        return described
+    kind, *rest = described
+    if kind == "class":
+        return _local(rest[0])
+    if kind == "literal":
+        return f"Literal[{', '.join(sorted(map(_literal_name, rest)))}]"
+    names = list(map(_form_name, rest))
+    if kind == "union":
+        return " | ".join(sorted(names, key=lambda name: (name == "None", name)))
+    return f"{names[0]}[{', '.join(names[1:]) or '()'}]"
+
+
+def _literal_name(node: Any) -> str:
+    plain = _Walker(_take_stored).walk(node)
+    if isinstance(plain, PlainValue) and "$member" in plain:
+        return f"{plain[TYPE]}.{plain['$member']}"
+    return repr(plain)
 
 
 # -- back ------------------------------------------------------------------------------------------

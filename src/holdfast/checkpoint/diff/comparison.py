@@ -14,11 +14,11 @@ from holdfast.checkpoint.codec.value_tree import Node, NotATree, tree_of
 from holdfast.checkpoint.diff.difference import CheckpointDiff, Difference, DiffValue
 from holdfast.checkpoint.diff.node_text import short, short_pair
 from holdfast.checkpoint.diff.sequence_diff import Lines, unified
-from holdfast.checkpoint.diff.stored_content import Verdict, compare_pieces, content_of, pieces_of, sizes_of
 from holdfast.checkpoint.diff.tree_diff import WHOLE, Codecs, compare_trees, make_node_side, make_side
 from holdfast.checkpoint.diff.value_pairs import Pair, pairs_of
 from holdfast.checkpoint.format.changes import Part, Ref
 from holdfast.checkpoint.format.manifest import Manifest
+from holdfast.checkpoint.format.stored_content import Verdict, compare_pieces, content_of, pieces_of, sizes_of
 from holdfast.checkpoint.read.catalog import RunCatalog
 from holdfast.checkpoint.read.loader import load
 from holdfast.checkpoint.read.reread import steadily

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.checkpoint.diff.node_text import in_line
 from holdfast.checkpoint.diff.sequence_diff import gaps
-from holdfast.checkpoint.diff.stored_content import name_of
 from holdfast.checkpoint.format.changes import Ref
 from holdfast.checkpoint.format.manifest import Manifest
+from holdfast.checkpoint.format.stored_content import name_of
 
 # The private scopes of an executor that hold values of users, with their names for people.
 _PRIVATE = {"": "private", "state": "state", "fields": "field"}

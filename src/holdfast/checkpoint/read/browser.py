@@ -209,15 +209,15 @@ class CheckpointBrowser:
 
         return await steadily(look)
 
-    async def load(self, checkpoint_id: CheckpointId, values: bool) -> Checkpoint:
-        """Return a checkpoint, with its values or without."""
+    async def load(self, checkpoint_id: CheckpointId, values: bool, plain: bool = False) -> Checkpoint:
+        """Return a checkpoint, with its values or without; ``plain`` shows them as plain JSON."""
 
         async def look() -> Checkpoint:
-            return await self._load(*await self._catalog.find(checkpoint_id), values)
+            return await self._load(*await self._catalog.find(checkpoint_id), values, plain)
 
         return await steadily(look)
 
-    async def _load(self, head: Head, seq: int, values: bool) -> Checkpoint:
+    async def _load(self, head: Head, seq: int, values: bool, plain: bool = False) -> Checkpoint:
         store, blobs = self._catalog.store, self._catalog.blobs(head.family)
         if not values:
             record = await self._catalog.record(head, seq)
@@ -226,12 +226,12 @@ class CheckpointBrowser:
             if all(one.checkpoint_id != record.checkpoint_id for one in records):
                 raise corrupt(record.checkpoint_id, "it was removed while it was looked at")
             complete = [await whole(record, blobs) for record in records]
-            listed = ListedContent(complete, self._content_readers(head, blobs))
+            listed = ListedContent(complete, self._content_readers(head, blobs)._replace(plain=plain))
             return listed.checkpoints([record])[0]
         loaded = await load(store, blobs, head, seq, Depth.ALL)
         read = await read_shown_blobs([loaded.manifest.as_changes()], blobs)
         encoder = self._catalog.encoder(self._catalog.codec_for(head.workflow_name))
-        info, values_of = loaded.info, LoadedContent(loaded.manifest, encoder, read)
+        info, values_of = loaded.info, LoadedContent(loaded.manifest, encoder, read, plain)
         return Checkpoint(info.checkpoint_id, loaded.header, info.new_bytes, info.tags, values_of)
 
     async def draw_tree(self, head: Head, ascii: bool) -> str:
@@ -251,6 +251,7 @@ class ContentReaders(NamedTuple):
     source: Callable[[CheckpointId], BlobSource]
     full: Callable[[Record], Awaitable[Manifest]]
     values: ReadBlobs | None = None
+    plain: bool = False
 
 
 class ListedContent:
@@ -281,6 +282,11 @@ class ListedContent:
     def encoder(self) -> Encoder:
         """The encoder that decodes values."""
         return self._readers.encoder
+
+    @property
+    def plain(self) -> bool:
+        """True if values are shown as plain JSON."""
+        return self._readers.plain
 
     def source(self, checkpoint_id: CheckpointId) -> BlobSource:
         """Return the source of the blobs of a checkpoint."""
