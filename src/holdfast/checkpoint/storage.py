@@ -107,6 +107,16 @@ class CheckpointStorage:
         return self.catalog.store
 
     @property
+    def read_only(self) -> bool:
+        """True if the storage was opened with ``read_only=True``: what would write is refused."""
+        return bool(getattr(self.store, "read_only", False))
+
+    def _check_writable(self, verb: str) -> None:
+        """Raise ``StorageError`` if the storage is read-only."""
+        if self.read_only:
+            self.store.refuse(repr(verb))  # type: ignore[attr-defined]
+
+    @property
     def counters(self) -> Counters:
         """Numbers of commits, encoded values, blobs and more since the storage was made."""
         return self.catalog.counters
@@ -262,6 +272,7 @@ class CheckpointStorage:
         Whoever drives the run takes the answers at its next checkpoint. If nobody does, they wait until the run is
         resumed: what this returns says how it stands. Raises ``RequestAlreadyAnswered`` if someone was faster.
         """
+        self._check_writable("respond")
         if not isinstance(responses, Mapping):
             raise WrongType(
                 f"responses are a dict of request ids and answers, not a {type(responses).__name__}"
@@ -304,6 +315,7 @@ class CheckpointStorage:
 
         A run that is over stays as it is.
         """
+        self._check_writable("cancel")
         return await run_info(self.store, await cancel_run(self.store, await self.catalog.head(run_id)))
 
     # Looking after the storage.
@@ -326,6 +338,7 @@ class CheckpointStorage:
         Make a copy of the storage before. Each run is repaired at once or not at all, so this may be interrupted
         anywhere; one that is driven now is left alone. ``progress`` is told how many runs of how many are done.
         """
+        self._check_writable("repair")
         from holdfast.checkpoint.maintenance.repair import repair_store
 
         check_progress(progress)
@@ -347,10 +360,12 @@ class CheckpointStorage:
 
     async def tag(self, checkpoint_id: str | CheckpointInfo, *tags: str) -> None:
         """Give a checkpoint tags, beside those that it has; one with a tag is kept, whatever the retention says."""
+        self._check_writable("tag")
         await self.catalog.tag(id_of_checkpoint(checkpoint_id), tuple(map(checked_tag, tags)), ())
 
     async def untag(self, checkpoint_id: str | CheckpointInfo, *tags: str) -> None:
         """Take tags from a checkpoint, all of them if none is named."""
+        self._check_writable("untag")
         await self.catalog.tag(id_of_checkpoint(checkpoint_id), (), tags or None)
 
     async def prune(
@@ -366,6 +381,7 @@ class CheckpointStorage:
         Without ``retention`` each run has its own. With ``dry_run`` nothing is removed, and the report says what would
         be. May be interrupted anywhere. ``progress`` is told how many runs of how many are done.
         """
+        self._check_writable("prune")
         checked_retention(retention)
         check_flag("dry_run", dry_run)
         check_progress(progress)
@@ -386,6 +402,7 @@ class CheckpointStorage:
         ``dry_run`` the report says what would go. May be interrupted anywhere. ``progress`` is told how many old runs
         of how many are done.
         """
+        self._check_writable("prune_runs")
         from holdfast.checkpoint.maintenance.old_runs import OldRuns, prune_old_runs
 
         check_flag("dry_run", dry_run)
@@ -394,10 +411,12 @@ class CheckpointStorage:
 
     async def delete(self, checkpoint_id: str | CheckpointInfo) -> None:
         """Remove one checkpoint; those that follow it stay. The one on which its run stands cannot be removed."""
+        self._check_writable("delete")
         await delete_checkpoint(self.catalog, id_of_checkpoint(checkpoint_id))
 
     async def delete_run(self, run_id: str) -> None:
         """Remove a run with all its checkpoints; forks of it stay. One that is driven raises ``RunTaken``."""
+        self._check_writable("delete_run")
         await delete_run(self.catalog, await self.catalog.head(run_id))
 
     # Moving runs to other storages.
@@ -423,6 +442,7 @@ class CheckpointStorage:
         It has the same ids here, and is not driven: one that was RUNNING is STOPPED. ``run_id`` makes sure that the
         file holds that run; a run cannot get another id. Raises ``RunExists``, unless all that the file holds is here.
         """
+        self._check_writable("import_run")
         from holdfast.checkpoint.transfer.run_transfer import import_run
 
         check_progress(progress)
@@ -445,6 +465,7 @@ class CheckpointStorage:
                 f"other={other!r}: give the storage to copy to, like SqliteCheckpointStorage('copy.db')"
             )
         check_progress(progress)
+        other._check_writable("copy_to")
         return await copy_runs(self.store, other.store, _optional_run_id(run_id), progress)
 
 

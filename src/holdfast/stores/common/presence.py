@@ -42,17 +42,23 @@ if sys.platform == "win32":
     def _try_lock(handle: int) -> bool | None:
         return None
 
+    _try_shared_lock = _try_lock
+
 else:
     import fcntl
 
-    def _try_lock(handle: int) -> bool | None:
+    def _try_shared_lock(handle: int) -> bool | None:
+        """Take a lock that many may hold, on a file that is open for reading; returns as ``_try_lock`` does."""
+        return _try_lock(handle, fcntl.LOCK_SH)
+
+    def _try_lock(handle: int, kind: int = fcntl.LOCK_EX) -> bool | None:
         """Take the lock; return False if another process has it, None if the file system has no locks.
 
         Not by ``flock``: a forked child would share the lock, and keep it when the parent dies. A process loses a lock
         of this kind when it closes any descriptor of the file, so it opens its own file only once.
         """
         try:
-            fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(handle, kind | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in _NO_LOCKS:
                 return None
@@ -113,6 +119,20 @@ class Presence:
             renewer = own.exit(self._folder)
         if renewer is not None:
             renewer.join()
+
+    def seems_alive(self, process: str) -> bool:
+        """Return what ``lives`` would, without writing anything; True where this user cannot tell."""
+        try:
+            handle = open_regular(_get_path(self._folder, process), os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        except PermissionError:
+            return True
+        try:
+            free = _try_shared_lock(handle)
+            return not is_gone(process) if free is None else not free
+        finally:
+            os.close(handle)
 
     def lives(self, process: str) -> bool:
         """Return True if a process joined in this folder and lives; False if it never joined."""

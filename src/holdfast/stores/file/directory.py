@@ -47,8 +47,9 @@ _REMEMBERED = 500
 class Directory:
     """Does what a file store does, without an event loop."""
 
-    def __init__(self, root: Path, namespace: str) -> None:
+    def __init__(self, root: Path, namespace: str, read_only: bool = False) -> None:
         self.root = root
+        self._read_only = read_only
         self._namespace = namespace
         base = root / "namespaces" / make_file_name(namespace) if namespace else root
         self.disk = Disk(root / marker.TEMP)
@@ -57,7 +58,7 @@ class Directory:
         self.blobs = BlobFolder(base / "blobs", self.disk, Locks(root / marker.LOCKS, self._prefix))
         self._runs = base / "runs"
         self._signs = WakeSigns(base / "waking")
-        self._index = RunIndex(base / "index.db")
+        self._index = RunIndex(None if read_only else base / "index.db")
         self._lock = threading.Lock()
         self._indexing = threading.Lock()
         self._remembered: OrderedDict[str, RunFile] = OrderedDict()
@@ -70,10 +71,15 @@ class Directory:
         if self._info is not None:
             return self._info
         with self._lock:
-            info = marker.open_store(self.root, self.disk)
+            open_store = marker.look_at_store if self._read_only else marker.open_store
+            info = open_store(self.root, self.disk)
             marker.refuse_links(self.root, self._runs.parent)
             self._info = info
         return self._info
+
+    def lives(self, process: str) -> bool:
+        """Return True if a process that joined lives."""
+        return self.presence.seems_alive(process) if self._read_only else self.presence.lives(process)
 
     def close(self) -> None:
         """Close the files that are kept open; the directory can be used on."""
@@ -107,7 +113,7 @@ class Directory:
 
     def _lines(self, name: str) -> LineFile:
         lock = RunLock(self._lock_path(name))
-        return LineFile(self._runs / f"{name}{SUFFIX}", lock, self.disk, self._namespace)
+        return LineFile(self._runs / f"{name}{SUFFIX}", lock, self.disk, self._namespace, self._read_only)
 
     def _lock_path(self, name: str) -> Path:
         return self.root / marker.LOCKS / f"{self._prefix}{name}.run"
@@ -214,7 +220,7 @@ class Directory:
 
     def _driven(self, query: RunQuery) -> list[Head] | None:
         """Return the runs that a sign says are driven, if only such are asked for, as hosts do again and again."""
-        if query.statuses != frozenset([RunStatus.RUNNING]):
+        if query.statuses != frozenset([RunStatus.RUNNING]) or self._read_only:
             return None
         try:
             self._set_signs()

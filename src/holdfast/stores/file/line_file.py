@@ -70,8 +70,11 @@ class PendingLine:
 class LineFile:
     """The lines of one run. Not safe for several threads at a time; any number of processes may use the file."""
 
-    def __init__(self, path: Path, lock: RunLock, disk: Disk, namespace: str) -> None:
+    def __init__(
+        self, path: Path, lock: RunLock, disk: Disk, namespace: str, read_only: bool = False
+    ) -> None:
         self.path = path
+        self._read_only = read_only
         self._lock = lock
         self._disk = disk
         self._namespace = namespace
@@ -103,6 +106,9 @@ class LineFile:
             size = os.fstat(handle).st_size
             # What is not durable yet may be taken back, and another line come in its place: it is read under the lock.
             is_durable = mark.covers(self._file_id(handle), size)
+            if self._read_only and not is_durable:
+                self._take_complete_lines(handle, mark, size)
+                return self.state
             if is_durable:
                 self._catch_up(handle, mark, size)
         finally:
@@ -111,6 +117,16 @@ class LineFile:
             with self.hold():
                 pass
         return self.state
+
+    def _take_complete_lines(self, handle: int, mark: SyncMark, size: int) -> None:
+        """Take in all complete lines without the lock: nothing may be written to make them durable.
+
+        Lines in doubt are not among them. A line that is written right now may be taken back, so all are read anew.
+        """
+        if mark.in_doubt and mark.file_id == self._file_id(handle):
+            size = min(size, mark.offset)
+        self._forget()
+        self._catch_up(handle, mark, size)
 
     def check_readable(self) -> None:
         """Raise ``CheckpointCorrupt`` if the end of the file is damaged, or the file is that of another run."""
@@ -182,7 +198,7 @@ class LineFile:
         try:
             is_current, size = True, os.fstat(handle).st_size
             line = _last_line(handle, mark, size)
-            if line is None and size > mark.offset and not self._try_settle():
+            if line is None and size > mark.offset and not self._read_only and not self._try_settle():
                 is_current, line = False, _last_line(handle, mark, mark.offset)
         finally:
             os.close(handle)

@@ -57,6 +57,17 @@ def open_store(root: Path, disk: Disk) -> StoreInfo:
     return _checked(marker, _read(marker))
 
 
+def look_at_store(root: Path, disk: Disk) -> StoreInfo:
+    """Read the marker, and write nothing; raises ``StorageError`` if there is none, or ``OSError``."""
+    marker = root / NAME
+    if not os.path.lexists(marker):
+        raise StorageError(
+            f"file store {root}: there is no {NAME}, and a store that is opened with read_only=True is not made; "
+            f"give the directory of a store"
+        )
+    return _checked(marker, _read(marker))
+
+
 def refuse_links(root: Path, base: Path) -> None:
     """Raise ``OSError`` if a folder of the store, or of a namespace that lies in ``base``, is a link."""
     for folder in [*(root / name for name in _FOLDERS), base, *(base / name for name in _OF_NAMESPACE)]:

@@ -63,8 +63,9 @@ def list_files(folder: Path, suffix: str) -> dict[str, FileStamp]:
 class RunIndex:
     """The heads and ids that were read before, in memory and in a database. Not safe for several threads at a time."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path | None) -> None:
         self._path = path
+        """The database; None if nothing may be written, and it is not used."""
         self._heads: dict[str, tuple[str, Head | None]] = {}
         """By the name of a run's file: its stamp, and the head that it said then."""
         self._loaded = False
@@ -143,7 +144,7 @@ class RunIndex:
         """Remove the database; the next one who needs it makes it anew."""
         self._heads, self._loaded = {}, False
         self._tags, self._read_tags = None, {}
-        for suffix in ("", "-wal", "-shm"):
+        for suffix in ("", "-wal", "-shm") if self._path is not None else ():
             with suppress(OSError):
                 os.unlink(f"{self._path}{suffix}")
 
@@ -156,6 +157,8 @@ class RunIndex:
 
     def _with_database(self, work: Callable[[sqlite3.Connection], _T], otherwise: _T) -> _T:
         """Do something with the database; where it cannot be used, return ``otherwise``."""
+        if self._path is None:
+            return otherwise
         try:
             database = sqlite3.connect(self._path, timeout=_BUSY_SECONDS, isolation_level=None)
         except sqlite3.Error:

@@ -59,10 +59,11 @@ class FileStore:
     in_any_task = True
     """As the port says of stores that have it."""
 
-    def __init__(self, path: str | os.PathLike[str], namespace: str = "") -> None:
+    def __init__(self, path: str | os.PathLike[str], namespace: str = "", *, read_only: bool = False) -> None:
         self.path = Path(path).absolute()
         self.namespace = namespace
-        self._directory = Directory(self.path, namespace)
+        self._read_only = read_only
+        self._directory = Directory(self.path, namespace, read_only)
         self._commits: CommitThreads | None = None
         self._process = os.getpid()
         self._closed = False
@@ -186,9 +187,7 @@ class FileStore:
             self._finalizer.atexit = False  # then the presence sees to it itself
 
     async def lives(self, process: str) -> bool:
-        return await self._do(
-            f"tell whether {process!r} lives", lambda: self._directory.presence.lives(process)
-        )
+        return await self._do(f"tell whether {process!r} lives", lambda: self._directory.lives(process))
 
     async def close(self) -> None:
         if self._closed:
@@ -217,7 +216,8 @@ class FileStore:
         if self._closed:
             raise StorageError(f"file store {self.path} is closed; open another one on the same directory")
         if self._process != os.getpid():  # a fork takes neither threads nor the state of locks along
-            self._directory, self._commits = Directory(self.path, self.namespace), None
+            self._directory = Directory(self.path, self.namespace, self._read_only)
+            self._commits = None
             self._finalizer = None
             self._process = os.getpid()
 

@@ -12,6 +12,7 @@ import os
 import sqlite3
 import threading
 import weakref
+from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.store import StoreInfo
 from holdfast.errors import StorageError
@@ -26,6 +27,9 @@ from holdfast.stores.sqlite.database_file import (
     sync_log_name,
 )
 from holdfast.stores.sqlite.sqlite_errors import make_storage_error, retry_while_busy
+
+if TYPE_CHECKING:
+    from holdfast.stores.sqlite.read_only import ReadOnlyConnection
 
 CONNECTION_CLASS = sqlite3.Connection
 
@@ -46,6 +50,7 @@ class DatabaseConnection:
         self._reads_only = reads_only
         self._epoch = 0
         self._connection: sqlite3.Connection | None = None
+        self._read_only: ReadOnlyConnection | None = None
         self._info: StoreInfo | None = None
         with _forking:
             _connections.add(self)
@@ -65,6 +70,8 @@ class DatabaseConnection:
         """Return the connection, opened if it is not; raise ``StorageError`` if that fails."""
         location = self._location
         location.check_identity()
+        if location.read_only:
+            return self._open_read_only()
         if self._connection is not None and self.is_open:
             return self._connection
         self.drop()
@@ -87,6 +94,30 @@ class DatabaseConnection:
         self._connection = connection
         location.remember_identity()
         return connection
+
+    def is_current(self) -> bool:
+        """Return True if what was read is what the database held; False if it was read without locks and changed."""
+        return self._read_only is None or self._read_only.is_current()
+
+    def _open_read_only(self) -> sqlite3.Connection:
+        """Return a connection that writes nothing."""
+        from holdfast.stores.sqlite.read_only import ReadOnlyConnection  # which few processes need
+
+        location = self._location
+        if self._read_only is not None and self._read_only.is_current():
+            return self._read_only.connection
+        self.drop()
+        try:
+            self._read_only = ReadOnlyConnection(location.path, location.busy_seconds)
+            self._info = schema.read_info(self._read_only.connection, location.path)
+        except StorageError:
+            self.drop()
+            raise
+        except Exception as error:
+            self.drop()
+            raise make_storage_error(error, location.path, "reading", location.busy_seconds) from error
+        location.remember_identity()
+        return self._read_only.connection
 
     def _prepare(self, connection: sqlite3.Connection) -> StoreInfo:
         location = self._location
@@ -124,6 +155,9 @@ class DatabaseConnection:
     def drop(self) -> None:
         """Close the connection; an open transaction is rolled back."""
         connection, self._connection = self._connection, None
+        read_only, self._read_only = self._read_only, None
+        if read_only is not None:
+            read_only.close()
         if connection is not None:
             try:
                 connection.close()

@@ -28,6 +28,8 @@ class DatabaseLocation:
 
     path: Path
     busy_seconds: float
+    read_only: bool = False
+    """True if nothing may be written, whoever opens it."""
     epoch: int = 0
     """Counts failed syncs; connections of an earlier epoch are not used again."""
     secured: int = 0

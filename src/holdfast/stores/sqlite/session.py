@@ -23,6 +23,9 @@ from holdfast.stores.sqlite.sqlite_errors import (
 )
 from holdfast.stores.sqlite.transaction import TransactionWriter, WriteTask
 
+# A database that is opened read-only may have to be read so often until nobody changed it meanwhile.
+_MOST_READS = 20
+
 Query = Callable[[sqlite3.Connection], Any]
 
 
@@ -40,11 +43,16 @@ class Session:
     """
 
     def __init__(
-        self, path: Path, namespace: str, busy_seconds: float, big_blob: int, large_values: Path
+        self,
+        location: DatabaseLocation,
+        namespace: str,
+        big_blob: int,
+        large_values: Path,
     ) -> None:
+        path = location.path
         self._forks = connection.forks
         self.blob_files = BlobFiles(large_values, namespace)
-        self.location = location = DatabaseLocation(path, busy_seconds)
+        self.location = location
         self.reader = DatabaseConnection(location, reads_only=True)
         write_connection = DatabaseConnection(location, reads_only=False)
         self.writer = TransactionWriter(location, write_connection, namespace, big_blob)
@@ -95,6 +103,18 @@ class Session:
             settle_calls([call])
 
     def _run_query(self, query: Query) -> Any:
+        for _ in range(_MOST_READS if self.location.read_only else 0):
+            try:
+                result = self._query_once(query)
+            except Exception:
+                if self.reader.is_current():
+                    raise
+                continue  # another process writes, and this one holds no lock that would keep it from it
+            if self.reader.is_current():
+                return result
+        return self._query_once(query)
+
+    def _query_once(self, query: Query) -> Any:
         opened = self.reader.open()
         try:
             return retry_while_busy(lambda: query(opened), self.location.busy_seconds)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from typing import cast
 
-from holdfast.checkpoint.arguments import check_progress, checked_path
+from holdfast.checkpoint.arguments import check_flag, check_progress, checked_path
 from holdfast.checkpoint.progress import Progress
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.storage import CheckpointStorage
+from holdfast.stores.common.read_only import ReadOnlyStore
 from holdfast.stores.sqlite.store import SqliteStore
 
 
@@ -15,14 +17,21 @@ class SqliteCheckpointStorage(CheckpointStorage):
     """Checkpoints in one SQLite file, and big values in a folder beside it: the embedded default.
 
     Several runs commit together, several processes may use one file, and what was acknowledged survives a power cut.
+    With ``read_only`` nothing is written, not even beside the file, and what would write is refused.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     storage = SqliteCheckpointStorage(f"{folder}/holdfast.db")
     """
 
-    def __init__(self, path: str | os.PathLike[str], retention: Retention | None = None) -> None:
-        self._database = SqliteStore(checked_path("path", path))
+    def __init__(
+        self, path: str | os.PathLike[str], retention: Retention | None = None, *, read_only: bool = False
+    ) -> None:
+        check_flag("read_only", read_only)
+        store = SqliteStore(checked_path("path", path), read_only=read_only)
+        self._database: SqliteStore = (
+            cast(SqliteStore, ReadOnlyStore(store, f"the store {str(store.path)!r}")) if read_only else store
+        )
         super().__init__(self._database, retention)
 
     async def backup(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:

@@ -8,6 +8,7 @@ import sys
 import weakref
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,6 +36,7 @@ from holdfast.checkpoint.threads import upkeep_threads
 from holdfast.errors import InvalidArgument, StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.sqlite import notes_and_letters, row_reader
+from holdfast.stores.sqlite.database_file import DatabaseLocation
 from holdfast.stores.sqlite.removal import (
     begin_sweep,
     remove_blobs,
@@ -76,6 +78,7 @@ class SqliteStore:
         *,
         busy_seconds: float = 60.0,
         big_blob: int = 262_144,
+        read_only: bool = False,
     ) -> None:
         if os.fspath(path) in (":memory:", ""):
             raise InvalidArgument(
@@ -85,7 +88,7 @@ class SqliteStore:
         # Absolute: the process may change its directory before the file is opened, or opened again.
         self.path = Path(os.path.abspath(path))
         self.namespace = namespace
-        self._busy_seconds = busy_seconds
+        self._location = DatabaseLocation(self.path, busy_seconds, read_only)
         self._big_blob = big_blob
         self._large_values = self.path.with_name(self.path.name + "-blobs")
         self._session: Session | None = None
@@ -163,9 +166,12 @@ class SqliteStore:
         from holdfast.stores.sqlite.damage import find_damage
 
         await self.open()
-        return await upkeep_threads.call(
-            partial(find_damage, self._get_session().location, self.namespace, run_id)
-        )
+        look = partial(find_damage, self._get_session().location, self.namespace, run_id)
+        found = await upkeep_threads.call(look)
+        if self._location.read_only and found:  # read without locks, it may have changed meanwhile
+            again = await upkeep_threads.call(look)
+            found = [damage for damage in found if damage in again]
+        return found
 
     async def mend(self, run_id: RunId | None) -> Sequence[Mended]:
         from holdfast.stores.sqlite.damage import mend
@@ -296,9 +302,8 @@ class SqliteStore:
     async def lives(self, process: str) -> bool:
         await self.open()
         session = self._get_session()
-        lives: bool = await session.files.call(
-            FileJob("looking who uses", partial(session.presence.lives, process))
-        )
+        looks = session.presence.seems_alive if self._location.read_only else session.presence.lives
+        lives: bool = await session.files.call(FileJob("looking who uses", partial(looks, process)))
         return lives
 
     async def backup(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
@@ -334,8 +339,6 @@ class SqliteStore:
             )
         if self._finalizer is not None:
             self._finalizer.detach()
-        self._session = Session(
-            self.path, self.namespace, self._busy_seconds, self._big_blob, self._large_values
-        )
+        self._session = Session(replace(self._location), self.namespace, self._big_blob, self._large_values)
         self._finalizer = weakref.finalize(self, self._session.stop)
         return self._session
