@@ -99,18 +99,20 @@ class Router:
     def _deliver(
         self, graph: Graph, path: str, target: ExecutorId, value: Value, source: ExecutorId | None
     ) -> None:
-        """Bind a message to its target; a nested workflow gets a new instance, and its start the message."""
+        """Bind a message to its target; a nested workflow is started anew unless it lasts, and gets the message."""
         address = target
         if path:
             address = ExecutorId(path + target)
         elif not graph.nests:
             self.deliveries.append(Delivery(target, value, source))
             return
-        while (nested := graph.executors[target].nested) is not None:
+        while (nested := (host := graph.executors[target]).nested) is not None:
             number = self.instances.get(address) or self._snapshot.instances.get(address, 0)
-            self.instances[address] = number + 1
+            if not host.lasting or not number:
+                number += 1
+                self.instances[address] = number
             graph, target = nested, nested.start
-            address = ExecutorId(f"{address}#{number + 1}/{target}")
+            address = ExecutorId(f"{address}#{number}/{target}")
         self.deliveries.append(Delivery(address, value, source))
 
     def _buffer(self, edge: FanIn, path: str, source: ExecutorId, value: Value) -> None:

@@ -15,7 +15,7 @@ from holdfast.engine.snapshot import Buffer, BufferKey, Delta, Snapshot, advance
 from holdfast.engine.state import NO_CHANGES, Changes, combine
 from holdfast.engine.value import Captor, Copier
 from holdfast.errors import InvalidArgument, LimitExceeded, WrongType
-from holdfast.graph.graph import Graph, ancestors, path_of
+from holdfast.graph.graph import Graph, ancestors, host_of, path_of
 from holdfast.graph.typing.types import type_name
 from holdfast.ids import ExecutorId
 
@@ -143,7 +143,7 @@ def apply(
     after = advance(snapshot, delta)
     if not graph.nests:
         return make_tuple(Applied, (after, delta, router.unrouted, _NO_PATHS, router.intermediate))
-    applied = _drop_finished(after, delta, snapshot, outcomes, router.unrouted)
+    applied = _drop_finished(graph, after, delta, snapshot, outcomes, router.unrouted)
     return applied._replace(intermediate=router.intermediate) if router.intermediate else applied
 
 
@@ -174,6 +174,7 @@ def _too_many_deliveries(deliveries: Sequence[Delivery], snapshot: Snapshot, lim
 
 
 def _drop_finished(
+    graph: Graph,
     after: Snapshot,
     delta: Delta,
     before: Snapshot,
@@ -192,6 +193,8 @@ def _drop_finished(
     )
     while over and (path := next(alive, None)) is not None:  # there may be many more than it takes
         over.difference_update(ancestors(path))
+    if over and graph.has_lasting:
+        over = _without_lasting(graph, over, after)
     if not over:
         return Applied(after, delta, unrouted)
     finished = frozenset(over)
@@ -204,6 +207,19 @@ def _drop_finished(
         rounds={**delta.rounds, **{key: None for key in after.rounds if key.path in finished}},
     )
     return Applied(advance(before, delta), delta, unrouted, finished)
+
+
+def _without_lasting(graph: Graph, over: set[str], after: Snapshot) -> set[str]:
+    """Return the paths that end: a lasting nested workflow does not end by itself, only with the one around it."""
+    ending: set[str] = set()
+    for path in sorted(over, key=len):  # outer ones first
+        host = host_of(path)
+        if path_of(host) in ending or not graph.locate(host).spec.lasting:
+            ending.add(path)
+    for host in sorted(after.instances, key=len) if ending else ():
+        if path_of(host) in ending and graph.locate(host).spec.lasting:
+            ending.add(f"{host}#{after.instances[host]}/")
+    return ending
 
 
 def find_waiting_joins(graph: Graph, snapshot: Snapshot) -> tuple[WaitingJoin, ...]:

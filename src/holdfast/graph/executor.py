@@ -4,9 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, ParamSpec, Protocol, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    overload,
+)
 
-from holdfast.errors import GraphError
+from holdfast.errors import GraphError, InvalidArgument
 from holdfast.graph.context import PassOn, WorkflowContext
 from holdfast.graph.handler import Handler, Policy, handler, response_handler
 from holdfast.graph.retry import RetryPolicy
@@ -209,11 +221,17 @@ class Nestable(Protocol):
         ...
 
 
+Lifetime: TypeAlias = Literal["message", "run"]
+
+
 class WorkflowExecutor(Executor):
     """Nests a workflow: each message that it takes starts it anew, its outputs are sent on.
 
     Nesting is inlining: the nested executors run in the supersteps of the outer workflow, with addresses
     like ``review#1/draft`` and state of their own. Their questions surface with that address.
+
+    With ``lifetime="run"`` it is started once: all messages go to the same start, which keeps its state and the
+    fields of its executors for as long as the run, or the nested workflow around it, lives.
 
     >>> from holdfast import WorkflowBuilder, WorkflowExecutor, executor
     >>> @executor
@@ -227,14 +245,25 @@ class WorkflowExecutor(Executor):
 
     shareable = True
 
-    def __init__(self, workflow: Nestable, id: str | None = None) -> None:
+    def __init__(self, workflow: Nestable, id: str | None = None, lifetime: Lifetime = "message") -> None:
         super().__init__(id if id is not None else workflow.name)
+        if lifetime not in ("message", "run"):
+            raise InvalidArgument(
+                f"WorkflowExecutor {self.id!r}: lifetime={lifetime!r} must be 'message', for a new start with each "
+                f"message, or 'run', for one start that keeps its state"
+            )
         self._workflow = workflow
+        self._lifetime = lifetime
 
     @property
     def workflow(self) -> Nestable:
         """The workflow that is nested."""
         return self._workflow
+
+    @property
+    def lifetime(self) -> Lifetime:
+        """``"message"`` if each message starts the workflow anew, ``"run"`` if one start keeps its state."""
+        return self._lifetime
 
 
 class Summarized(Protocol):

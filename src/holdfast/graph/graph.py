@@ -114,6 +114,15 @@ class Graph:
         return any(spec.nested is not None for spec in self.executors.values())
 
     @cached_property
+    def has_lasting(self) -> bool:
+        """True if any nested workflow, also in nested ones, is started once for all messages."""
+        return any(
+            spec.lasting or spec.nested.has_lasting
+            for spec in self.executors.values()
+            if spec.nested is not None
+        )
+
+    @cached_property
     def has_aliases(self) -> bool:
         """True if any executor, also in nested workflows, has an alias."""
         nested = [spec.nested for spec in self.executors.values() if spec.nested is not None]

@@ -30,11 +30,11 @@ class ExecutorSpec:
     """An executor's id, its handlers and the way to get an instance of it for a run.
 
     ``nested`` is the graph of a nested workflow: such an executor has no handlers, it takes what the start of
-    that graph takes and sends what that graph gives out.
+    that graph takes and sends what that graph gives out. It is ``lasting`` if it is started once for all messages.
     """
 
     __slots__ = (
-        *("id", "handlers", "create", "shared_instance", "nested", "dispatch", "answerers"),
+        *("id", "handlers", "create", "shared_instance", "nested", "lasting", "dispatch", "answerers"),
         *("retries", "shareable", "hooked", "keeps", "watched"),
     )
 
@@ -52,6 +52,7 @@ class ExecutorSpec:
         self.create = create
         self.shared_instance = shared_instance
         self.nested = nested
+        self.lasting = False
         # True if turns of it are tried again, call its hook, keep fields, and are watched for changes of other fields.
         self.retries = any(handler.policy.retry is not None for handler in handlers)
         self.shareable = (shared_instance or executor_class).shareable
@@ -183,7 +184,9 @@ def spec_of(
     if isinstance(placed, type):
         placed = Recipe.of(placed, default_id(placed), (), {})
     if isinstance(placed, WorkflowExecutor):
-        return ExecutorSpec(id or placed.id, (), lambda: placed, type(placed), nested=placed.workflow.graph)
+        host = ExecutorSpec(id or placed.id, (), lambda: placed, type(placed), nested=placed.workflow.graph)
+        host.lasting = placed.lifetime == "run"
+        return host
     if isinstance(placed, Recipe):
         cls = placed.executor_class
         return _check_class(_spec_of_class(cls, id or placed.id, placed.create, None, known), cls)

@@ -150,6 +150,8 @@ def _executor(spec: ExecutorSpec, name: Callable[[TypeForm], str]) -> dict[str, 
         )
     if spec.nested is not None:
         description["nested"] = spec.nested.fingerprint
+    if spec.lasting:
+        description["lifetime"] = "run"
     return description
 
 

@@ -138,6 +138,8 @@ def _executor_lines(
         if (was.nested is None) != (now.nested is None):
             what = "is a nested workflow now" if now.nested else "is no longer a nested workflow"
             yield f"executor {now.id!r} {what}"
+        elif was.lifetime != now.lifetime:
+            yield f"executor {now.id!r} nests its workflow with lifetime={now.lifetime!r} now (was {was.lifetime!r})"
         yield from _other_lines(f"executor {now.id!r}", was.others, now.others)
     places = {name: place for place, name in enumerate(new)}
     pairs = [(place, places[name]) for place, name in enumerate(old) if name in new]

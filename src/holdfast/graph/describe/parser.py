@@ -13,7 +13,7 @@ from holdfast.graph.edge import EdgeKind
 from holdfast.graph.typing.match import show_value
 
 TYPES = ("accepts", "sends", "yields")
-_EXECUTOR_KEYS = frozenset({"id", *TYPES, "answers", "nested"})
+_EXECUTOR_KEYS = frozenset({"id", *TYPES, "answers", "nested", "lifetime"})
 _GRAPH_KEYS = frozenset({"start", "executors", "edges", "workflows"})
 _TO_SEVERAL = (EdgeKind.FAN_OUT, EdgeKind.MULTI_SELECTION)
 _LONGEST = 120
@@ -58,6 +58,7 @@ class DescribedExecutor(NamedTuple):
     types: Mapping[str, tuple[str, ...]]
     answers: frozenset[tuple[str, str]]
     nested: str | None
+    lifetime: str
     others: Mapping[str, str]
 
 
@@ -102,6 +103,7 @@ def _executor(said: object) -> DescribedExecutor | None:
         {key: tuple(map(_name, said[key])) for key in TYPES if _is_list(said.get(key))},
         frozenset(_answer(pair) for pair in answers) if _is_list(answers) else frozenset(),
         None if nested is None else _name(nested),
+        _name(said.get("lifetime", "message")),
         _unknown(said, _EXECUTOR_KEYS),
     )
 
