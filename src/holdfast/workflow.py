@@ -187,6 +187,7 @@ class Workflow:
         *,
         run_id: str | None = None,
         take_over: bool = False,
+        by: str | None = None,
         run_context: Mapping[str, Any] | None = None,
     ) -> Run:
         """Go on with a run that is in the storage, from where it stands or from an earlier checkpoint.
@@ -195,10 +196,17 @@ class Workflow:
         checkpoint stays readable. ``responses`` answer pending requests. A run that another process drives raises
         ``RunTaken``; with ``take_over`` it is taken away from there, and what that process does no longer counts.
         A run that has nothing to do is COMPLETED or WAITING when this returns. ``run_context`` is as for ``start``;
-        what the run had before is not stored, so give it again.
+        what the run had before is not stored, so give it again. ``by`` says who answers or goes back.
         """
         run = await self._resume(
-            checkpoint, responses, storage, allow_graph_change, run_id, take_over, RunContext(run_context)
+            checkpoint,
+            responses,
+            storage,
+            allow_graph_change,
+            run_id,
+            take_over,
+            RunContext(run_context),
+            by,
         )
         await run.open()
         run.begin()
@@ -213,16 +221,17 @@ class Workflow:
         storage: CheckpointStorage | None = None,
         allow_graph_change: bool = False,
         *,
+        by: str | None = None,
         run_context: Mapping[str, Any] | None = None,
     ) -> Run:
         """Begin a new run at a checkpoint of another one, which stays as it is.
 
         ``edits`` gives values of shared state other than they were: by ``(scope_name, key)``, by a ``StateKey``, or by
-        a key of the default shared scope. ``run_context`` is as for ``start``.
+        a key of the default shared scope. ``run_context`` is as for ``start``, ``by`` says who forks.
         """
         stored = self._stored_runs(self._require_storage(storage), RunContext(run_context))
         new_id = _check_run_id(run_id) or self._definition.environment.new_run_id()
-        run = await stored.forked_run(checkpoint, edits or {}, new_id, allow_graph_change)
+        run = await stored.forked_run(checkpoint, edits or {}, new_id, allow_graph_change, by)
         await run.open()
         run.begin()
         await run.rest_if_idle()
@@ -365,6 +374,7 @@ class Workflow:
         run_id: str | None = None,
         take_over: bool = False,
         run_context: RunContext = NO_RUN_CONTEXT,
+        by: str | None = None,
     ) -> Run:
         if (checkpoint is None) == (run_id is None):
             given = "nothing" if checkpoint is None else "both"
@@ -372,7 +382,7 @@ class Workflow:
                 f"a run is resumed by a checkpoint (or its id), or by run_id=...; {given} was given"
             )
         stored = self._stored_runs(self._require_storage(storage), run_context)
-        return await stored.resumed_run(checkpoint, run_id, allow_graph_change, take_over, responses)
+        return await stored.resumed_run(checkpoint, run_id, allow_graph_change, take_over, responses, by)
 
     async def resumed(
         self,

@@ -118,7 +118,7 @@ def all_changes(draw: Callable[[Any], Any]) -> Changes:
         buffers=draw(st.lists(st.tuples(st.builds(BufferKey, IDS, KEYS), st.none() | held), max_size=2)),
         outputs=draw(st.lists(st.tuples(IDS, pool), max_size=2)),
         requests=draw(st.lists(asked, max_size=2)),
-        answers=draw(st.lists(st.tuples(KEYS, pool), max_size=2)),
+        answers=draw(st.lists(st.tuples(KEYS, pool, st.none() | st.text()), max_size=2)),
         answered=draw(st.lists(KEYS, max_size=2)),
         instances=draw(st.lists(st.tuples(IDS, st.none() | st.integers(1, 2**40)), max_size=2)),
         since_input=draw(st.none() | st.integers(0, 2**40)),

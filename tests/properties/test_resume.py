@@ -167,9 +167,7 @@ def _without_tails(patch: Patch) -> None:
 
 def _answers_without_responses(patch: Patch) -> None:
     straight = recorder._answers
-    patch.setattr(
-        recorder, "_answers", lambda snapshot, given: straight(snapshot, given)._replace(responses={})
-    )
+    patch.setattr(recorder, "_answers", lambda *given: straight(*given)._replace(responses={}))
 
 
 def _newest_request_first(held: Manifest) -> None:

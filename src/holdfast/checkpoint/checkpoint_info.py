@@ -356,6 +356,7 @@ _SHOWN = (
         "superstep",
         "phase",
         "cause",
+        "by",
         "parent_id",
         "timestamp",
     ),

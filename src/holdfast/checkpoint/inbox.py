@@ -39,10 +39,13 @@ class Answer(NamedTuple):
     request_id: RequestId
     asked_by: int
     value: Value
+    by: str | None = None
 
 
 class Cancel(NamedTuple):
     """A call for the run to end as CANCELLED."""
+
+    by: str | None = None
 
 
 class Message(NamedTuple):
@@ -56,13 +59,21 @@ class Message(NamedTuple):
 Wish: TypeAlias = Answer | Cancel | Message
 
 
-def answer_letter(request_id: RequestId, asked_by: int, value: Encoded) -> Letter:
+class GivenAnswers(NamedTuple):
+    """Answers by the ids of their requests, and the person or program that gives them."""
+
+    responses: Mapping[str, Any]
+    by: str | None = None
+
+
+def answer_letter(request_id: RequestId, asked_by: int, value: Encoded, by: str | None = None) -> Letter:
     """Make the letter with an answer; a request that is asked again can be answered again."""
     document = {
         "request": request_id,
         "asked_by": asked_by,
         "label": value.label,
         "value": value.data,
+        "by": by,
     }
     return Letter(answer_key(request_id, asked_by), stored_form(ormsgpack.packb(document)))
 
@@ -72,9 +83,10 @@ def answer_key(request_id: RequestId, asked_by: int) -> str:
     return json.dumps(["answer", asked_by, request_id], ensure_ascii=False)
 
 
-def cancel_letter(salt: bytes) -> Letter:
+def cancel_letter(salt: bytes, by: str | None = None) -> Letter:
     """Make a letter that cancels a run; ``salt`` makes its key unique."""
-    return Letter(json.dumps(["cancel", salt.hex()]), stored_form(ormsgpack.packb({"cancel": True})))
+    document = {"cancel": True, "by": by}
+    return Letter(json.dumps(["cancel", salt.hex()]), stored_form(ormsgpack.packb(document)))
 
 
 def message_letters(value: Encoded, target: str | None, key: str | None, by: str | None) -> list[Letter]:
@@ -124,14 +136,14 @@ def read_letter(letter: Letter, encoder: Encoder) -> Wish | None:
     try:
         document = ormsgpack.unpackb(plain_form(letter.data))
         if "cancel" in document:
-            return Cancel()
+            return Cancel(document["by"])
         if "message" in document:
             kind = class_of(document["label"], encoder.codec)
             value = Encoded(encoder, kind, data=document["value"])
             return Message(document["message"], value, document["by"])
         kind = class_of(document["label"], encoder.codec)
         value = Encoded(encoder, kind, data=document["value"])
-        return Answer(RequestId(document["request"]), document["asked_by"], value)
+        return Answer(RequestId(document["request"]), document["asked_by"], value, document["by"])
     except Exception:
         return None
 
@@ -141,10 +153,11 @@ async def leave_answers(
     head: Head,
     blobs: BlobReader,
     encoder: Encoder,
-    responses: Mapping[str, Any],
+    given: GivenAnswers,
     latest: LatestManifests | None = None,
 ) -> Head:
     """Leave answers to pending requests of a run, all or none; return the head of the run at that moment."""
+    responses, by = given
     manifest = await (latest or LatestManifests()).read(store, blobs, head)
     # Only the requests that are answered are decoded: there may be many others, of types that are not known here.
     answered = {
@@ -159,7 +172,7 @@ async def leave_answers(
         for request_id, answer in responses.items()
     }
     letters = {
-        request_id: answer_letter(request_id, manifest.requests[request_id].seq, value)  # type: ignore[arg-type]
+        request_id: answer_letter(request_id, manifest.requests[request_id].seq, value, by)  # type: ignore[arg-type]
         for request_id, value in values.items()
     }
     left = await store.leave(head.run_id, head.seq, list(letters.values()))
@@ -181,11 +194,11 @@ def _read_request(head: Head, asked: Asked, encoder: Encoder, blobs: BlobReader)
         ) from error
 
 
-async def cancel_run(store: Store, head: Head) -> Head:
+async def cancel_run(store: Store, head: Head, by: str | None = None) -> Head:
     """Cancel a run, at once if nobody drives it, else by a letter to its owner; return its head afterwards."""
     while not head.status.ended:
         if await is_driven(store, head):
-            letter = cancel_letter(secrets.token_bytes(8))
+            letter = cancel_letter(secrets.token_bytes(8), by)
             left = (await store.leave(head.run_id, head.seq, [letter])).head
             if left is None or left.status is RunStatus.RUNNING:
                 return left or head
@@ -199,6 +212,7 @@ async def cancel_run(store: Store, head: Head) -> Head:
                 reason="",
                 wake_at=None,
                 waiting_for="",
+                by=by or "",
                 updated=max(time_ns() // 1_000, head.updated + 1),
             )
             if await _end_run(store, head, status):

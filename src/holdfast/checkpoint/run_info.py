@@ -40,6 +40,8 @@ class RunInfo:
     """The time when it goes on by itself, because a sleep or the time of a question is over; None if it does not."""
     waiting_for: tuple[str, ...] = ()
     """For a run that is WAITING: ``"answers"``, ``"time"`` (a sleep) or ``"messages"`` (of fan-ins); else empty."""
+    by: str = ""
+    """The person or program that cancelled it, as ``by=`` said."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the info as plain JSON; docs/reference/json-forms.md describes it."""
@@ -60,6 +62,7 @@ async def run_info(store: Store, head: Head, known: dict[str, bool] | None = Non
         head.reason,
         None if head.wake_at is None else moment(head.wake_at),
         tuple(head.waiting_for.split()),
+        head.by,
     )
 
 

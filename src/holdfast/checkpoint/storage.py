@@ -29,7 +29,7 @@ from holdfast.checkpoint.checkpoint_info import CheckpointInfo, moment
 from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.replay import Replay
-from holdfast.checkpoint.inbox import cancel_run, leave_answers, leave_message
+from holdfast.checkpoint.inbox import GivenAnswers, cancel_run, leave_answers, leave_message
 from holdfast.checkpoint.maintenance.prune import (
     PruneReport,
     delete_checkpoint,
@@ -266,11 +266,12 @@ class CheckpointStorage:
 
     # Reaching a run that someone else may drive.
 
-    async def respond(self, run_id: str, responses: Mapping[str, Any]) -> RunInfo:
+    async def respond(self, run_id: str, responses: Mapping[str, Any], *, by: str | None = None) -> RunInfo:
         """Answer pending requests of a run, all or none, from any process; they are durable when this returns.
 
         Whoever drives the run takes the answers at its next checkpoint. If nobody does, they wait until the run is
         resumed: what this returns says how it stands. Raises ``RequestAlreadyAnswered`` if someone was faster.
+        ``by`` says who answers.
         """
         self._check_writable("respond")
         if not isinstance(responses, Mapping):
@@ -280,11 +281,13 @@ class CheckpointStorage:
         if not responses:
             raise InvalidArgument(f"no response was given to run {run_id}; pass {{request_id: answer}}")
 
+        given = GivenAnswers(responses, check_by(by))
+
         async def leave() -> Head:
             head = await self.catalog.head(run_id)
             encoder = self.catalog.encoder_for(head.workflow_name)
             blobs = self.catalog.blobs(head.family)
-            return await leave_answers(self.store, head, blobs, encoder, responses, self._latest)
+            return await leave_answers(self.store, head, blobs, encoder, given, self._latest)
 
         return await run_info(self.store, await steadily(leave))
 
@@ -305,18 +308,20 @@ class CheckpointStorage:
         again, and another one with that key is an error. A message that no executor takes is dropped with a
         ``DeadLetter`` warning. ``by`` says who sent it.
         """
+        self._check_writable("send")
         key, by = check_key(key), check_by(by)
         head = await self.catalog.head(run_id)
         value = self.catalog.encoder_for(head.workflow_name)(message, "message")
         return await run_info(self.store, await leave_message(self.store, head, value, target_id, key, by))
 
-    async def cancel(self, run_id: str) -> RunInfo:
+    async def cancel(self, run_id: str, *, by: str | None = None) -> RunInfo:
         """Cancel a run from any process: at once if nobody drives it, else whoever does ends it soon.
 
-        A run that is over stays as it is.
+        A run that is over stays as it is. ``by`` says who cancels it (``RunInfo.by``).
         """
         self._check_writable("cancel")
-        return await run_info(self.store, await cancel_run(self.store, await self.catalog.head(run_id)))
+        by = check_by(by)
+        return await run_info(self.store, await cancel_run(self.store, await self.catalog.head(run_id), by))
 
     # Looking after the storage.
 

@@ -279,6 +279,8 @@ class _Drawing:
         if made.checkpoint_id in self._heads or status is not RunStatus.RUNNING:
             waits = status is RunStatus.WAITING and made.waiting_for == ("messages",)
             words.append("waiting for messages" if waits else status)
+        if made.by is not None:
+            words.append(f"by {_in_line(made.by)}")
         words += [f"tagged {_in_line(tag)}" for tag in made.tags]
         return "".join(f", {word}" for word in words)
 

@@ -128,7 +128,8 @@ class Changes(NamedTuple):
     buffers: Sequence[tuple[BufferKey, Sequence[tuple[ExecutorId, Sequence[Ref]]] | None]] = ()
     outputs: Sequence[tuple[ExecutorId, Ref]] = ()
     requests: Sequence[Asked] = ()
-    answers: Sequence[tuple[RequestId, Ref]] = ()
+    answers: Sequence[tuple[RequestId, Ref, str | None]] = ()
+    """Each with the person or program that gave it, if that is known."""
     answered: Sequence[RequestId] = ()
     instances: Sequence[tuple[ExecutorId, int | None]] = ()
     since_input: int | None = None

@@ -253,6 +253,14 @@ def _unpack_pairs(document: list[Any], refs: list[Ref]) -> list[tuple[Any, Ref]]
     return [(name, refs[number]) for name, number in document]
 
 
+def _pack_answers(answers: Sequence[tuple[str, Ref, str | None]], add: _Add) -> list[Any]:
+    return [[name, add(ref)] if by is None else [name, add(ref), by] for name, ref, by in answers]
+
+
+def _unpack_answers(document: list[Any], refs: list[Ref]) -> list[tuple[Any, Ref, str | None]]:
+    return [(name, refs[number], by[0] if by else None) for name, number, *by in document]
+
+
 def _pack_happened(happened: Sequence[Happened], add: _Add) -> list[Any]:
     return [
         [executor_id, add(event)] if event is not None else [executor_id, None, *(warning or ())]
@@ -295,7 +303,7 @@ _PACKED: Mapping[str, Callable[[Any, _Add], Any]] = {
     "buffers": _pack_buffers,
     "outputs": _pack_pairs,
     "requests": lambda requests, add: [_pack_asked(asked, add) for asked in requests],
-    "answers": _pack_pairs,
+    "answers": _pack_answers,
     "answered": lambda ids, _: list(ids),
     "instances": lambda instances, _: [[host, count] for host, count in instances],
     "fingerprint": lambda fingerprint, _: bytes.fromhex(fingerprint),
@@ -323,7 +331,7 @@ _UNPACKED: Mapping[str, Callable[[Any, list[Ref]], Any]] = {
     "buffers": _unpack_buffers,
     "outputs": _unpack_pairs,
     "requests": lambda requests, refs: [_unpack_asked(asked, refs) for asked in requests],
-    "answers": _unpack_pairs,
+    "answers": _unpack_answers,
     "answered": _as_it_is,
     "instances": lambda instances, _: [(ExecutorId(host), count) for host, count in instances],
     "since_input": _as_it_is,

@@ -176,7 +176,7 @@ class Manifest:
             if self.digests:
                 self._forget(_refs_of(self.deliveries))
             self.deliveries = list(deliveries)
-        for request_id, ref in answers:
+        for request_id, ref, _by in answers:
             asked = self.requests.pop(request_id)
             self.deliveries.append(Delivered(asked.executor_id, None, ref, asked))
             self.answered[request_id] = True

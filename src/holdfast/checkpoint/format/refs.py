@@ -35,7 +35,7 @@ def placed_in(changes: Changes) -> Iterable[tuple[Place, Ref]]:
             asked = delivered.request
             yield RunPlace("request", asked.executor_id, asked.request_id), asked.data
     yield from ((RunPlace("output", executor_id), ref) for executor_id, ref in changes.outputs)
-    yield from ((RunPlace("answer", None, request_id), ref) for request_id, ref in changes.answers)
+    yield from ((RunPlace("answer", None, request_id), ref) for request_id, ref, _ in changes.answers)
     for asked in changes.requests:
         yield RunPlace("request", asked.executor_id, asked.request_id), asked.data
     for event in changes.happened:

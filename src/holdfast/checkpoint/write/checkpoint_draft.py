@@ -44,6 +44,8 @@ class CheckpointDraft(NamedTuple):
     further: FurtherInput | None = None
     by: str | None = None
     """The person or program that makes it."""
+    answered_by: Mapping[RequestId, str] = {}
+    """The persons or programs that gave ``responses``, as far as they said so."""
 
     def values(self) -> list[Value]:
         """Return the values that it brings."""

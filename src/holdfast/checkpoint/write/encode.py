@@ -233,7 +233,10 @@ class Packer(ValueNamer):
             writes=[
                 (scope, key, PutRef(self.ref(put.value))) for (scope, key), put in (entry.edits or {}).items()
             ],
-            answers=[(request_id, self.ref(value)) for request_id, value in (entry.responses or {}).items()],
+            answers=[
+                (request_id, self.ref(value), entry.answered_by.get(request_id))
+                for request_id, value in (entry.responses or {}).items()
+            ],
             since_input=entry.since_input,
             fingerprint=entry.fingerprint,
             graph=None if entry.graph is None else self.ref(entry.graph),

@@ -224,12 +224,17 @@ class RunLog:
             await self._schedule.count(head, records, self._manifest)
 
     async def set_status(
-        self, status: RunStatus, reason: str = "", drafts: Sequence[NoteDraft] = (), taken: Sequence[str] = ()
+        self,
+        status: RunStatus,
+        reason: str = "",
+        drafts: Sequence[NoteDraft] = (),
+        taken: Sequence[str] = (),
+        by: str | None = None,
     ) -> None:
         """Change only what the head says of the run, and note what the superstep under way did already."""
         notes, blobs = await self._notes(drafts)
         self._maker.tick()
-        head = self._next_head(status)._replace(reason=reason)
+        head = self._next_head(status)._replace(reason=reason, by=by or "")
         if status in (RunStatus.FAILED, RunStatus.CANCELLED):
             # Only letters that come later make it worth another try.
             left = sum(1 for letter in self.letters if letter.key not in taken)

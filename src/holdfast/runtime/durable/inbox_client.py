@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from holdfast.checkpoint.inbox import (
     Answer,
     Cancel,
+    GivenAnswers,
     Message,
     answer_letter,
     asks_to_cancel,
@@ -42,6 +43,10 @@ class InboxClient:
         self._commits = commits
         self._keys: dict[RequestId, str] = {}
         """The keys of the letters in which answers came."""
+        self._by: dict[RequestId, str] = {}
+        """The persons or programs that gave answers, as far as they said so."""
+        self.cancelled_by: str | None = None
+        """The person or program that cancels the run, if that was said."""
         self._void: set[str] = set()
         """The keys of useless letters, which the next commit takes."""
 
@@ -55,10 +60,10 @@ class InboxClient:
         """True if the next commit takes letters that nobody acts on."""
         return bool(self._void)
 
-    async def leave(self, answers: Mapping[RequestId, Value]) -> None:
+    async def leave(self, answers: Mapping[RequestId, Value], by: str | None = None) -> None:
         """Leave answers to pending requests, so that they are durable; raise ``RequestAlreadyAnswered`` if late."""
         letters = [
-            answer_letter(request_id, self._asked_by(request_id), value)  # type: ignore[arg-type]
+            answer_letter(request_id, self._asked_by(request_id), value, by)  # type: ignore[arg-type]
             for request_id, value in answers.items()
         ]
         left = await self._commits.explaining(self._log.leave(letters))
@@ -66,6 +71,8 @@ class InboxClient:
             known = {letter.key: str(request_id) for letter, request_id in zip(letters, answers, strict=True)}
             raise already_answered([known[key] for key in left.refused])
         self._keys.update(zip(answers, (letter.key for letter in letters), strict=True))
+        if by is not None:
+            self._by.update(dict.fromkeys(answers, by))
 
     def _asked_by(self, request_id: RequestId) -> int:
         asked_by = self._log.asked_by(request_id)
@@ -73,11 +80,11 @@ class InboxClient:
             raise already_answered([request_id])
         return asked_by
 
-    async def leave_at_newest_head(self, responses: Mapping[Any, Any]) -> None:
+    async def leave_at_newest_head(self, responses: Mapping[Any, Any], by: str | None) -> None:
         """Answer requests of a run that another process moved on, like a process that never drove it."""
         head, store = await self._log.newest(), self._log.store
         blobs = BlobReader(store, head.family, self._log.encoder.counters)
-        await leave_answers(store, head, blobs, self._log.encoder, responses)
+        await leave_answers(store, head, blobs, self._log.encoder, GivenAnswers(responses, by))
 
     async def read(self) -> None:
         """Read the inbox now instead of with the next commit, unless a commit changes meanwhile what counts."""
@@ -102,17 +109,24 @@ class InboxClient:
             wish = read_letter(letter, self._log.encoder)
             if isinstance(wish, Answer) and self._log.asked_by(wish.request_id) == wish.asked_by:
                 answers[wish.request_id] = wish.value
+                if wish.by is not None:
+                    self._by[wish.request_id] = wish.by
                 self._keys[wish.request_id] = letter.key
             elif isinstance(wish, Message):
                 messages[letter.key] = wish
             else:
-                cancelled = cancelled or isinstance(wish, Cancel)
+                if isinstance(wish, Cancel):
+                    cancelled, self.cancelled_by = True, self.cancelled_by or wish.by
                 self._void.add(letter.key)
         return OpenedLetters(answers, messages, cancelled)
 
     def drop(self, key: str) -> None:
         """Let the next commit take a letter that nobody can act on."""
         self._void.add(key)
+
+    def answered_by(self, responses: Collection[RequestId]) -> dict[RequestId, str]:
+        """Return who gave these answers, as far as they said so."""
+        return {known: self._by.pop(known) for known in responses if known in self._by} if self._by else {}
 
     def cancel_keys(self) -> set[str]:
         """Return the keys of the letters that ask to cancel the run."""

@@ -238,6 +238,17 @@ class Recorder:
 
     # The beginning.
 
+    def sign(self, by: str | None) -> None:
+        """Say who goes back, forks or edits: the checkpoints with which the recorder begins keep that."""
+        if by is not None:
+            self._first = [
+                draft if draft.cause is Cause.SUPERSTEP else draft._replace(by=by) for draft in self._first
+            ]
+
+    def name_canceller(self, by: str | None) -> None:
+        """Say who cancels the run."""
+        self._inbox.cancelled_by = by
+
     @property
     def asks_again(self) -> bool:
         """True if it has yet to make a checkpoint that asks the pending requests again."""
@@ -316,14 +327,14 @@ class Recorder:
         """True if the inbox had letters at the last commit."""
         return self._inbox.has_letters
 
-    async def leave(self, answers: Mapping[RequestId, Value]) -> None:
+    async def leave(self, answers: Mapping[RequestId, Value], by: str | None = None) -> None:
         """Leave answers to pending requests, so that they are durable; raise ``RequestAlreadyAnswered`` if late."""
         await self.caught_up()  # who answers has seen a request that has to be stored
-        await self._inbox.leave(answers)
+        await self._inbox.leave(answers, by)
 
-    async def leave_at_newest_head(self, responses: Mapping[Any, Any]) -> None:
+    async def leave_at_newest_head(self, responses: Mapping[Any, Any], by: str | None) -> None:
         """Answer requests of a run that another process moved on."""
-        await self._inbox.leave_at_newest_head(responses)
+        await self._inbox.leave_at_newest_head(responses, by)
 
     async def read_inbox(self) -> None:
         """Read the inbox now instead of with the next commit."""
@@ -348,7 +359,8 @@ class Recorder:
         await self.caught_up()
         self._trail.began = None
         self.journal.over = False
-        await self._append([_answers(snapshot, responses)], taken=self._inbox.take(responses))
+        draft = _answers(snapshot, responses, self._inbox.answered_by(responses))
+        await self._append([draft], taken=self._inbox.take(responses))
 
     async def given(
         self, inputs: Sequence[tuple[FurtherInput, str | None]], superstep: int, keys: Sequence[str]
@@ -407,7 +419,7 @@ class Recorder:
         status = RunStatus.RUNNING if going_on else status_at_rest(after)
         entries = [self._end(status, before, after, delta, kept, at_leisure)]
         if responses:
-            entries.append(_answers(after, responses))
+            entries.append(_answers(after, responses, self._inbox.answered_by(responses)))
         if at_leisure and in_background:
             made = await commits.run_in_background(entries, taken, trail.add)
             trail.announce(made)
@@ -535,13 +547,13 @@ class Recorder:
             return status
         try:
             if status in (RunStatus.FAILED, RunStatus.CANCELLED):
-                await (
-                    self._log.read_letters()
-                )  # those that came meanwhile do not make it worth another try, either
+                # Those that came meanwhile do not make it worth another try, either.
+                await self._log.read_letters()
             drafts, taken = [draft() for draft in pending], self._inbox.take(())
-            await self._commits.run(self._log.set_status(status, _reason(error), drafts, taken))
+            by = self._inbox.cancelled_by if status is RunStatus.CANCELLED else None
+            await self._commits.run(self._log.set_status(status, _reason(error), drafts, taken, by))
             if status.ended:
-                await self._forget_cancels(status, _reason(error))
+                await self._forget_cancels(status, _reason(error), by)
         except HoldfastError as problem:
             if error is not None:
                 error.add_note(f"that the run is {status} could not be stored: {problem}")
@@ -556,12 +568,12 @@ class Recorder:
             if error is not None:
                 error.add_note(f"what it did since its last checkpoint could not be stored: {problem}")
 
-    async def _forget_cancels(self, status: RunStatus, reason: str) -> None:
+    async def _forget_cancels(self, status: RunStatus, reason: str, by: str | None) -> None:
         """Take letters that ask to cancel the run, which is over: a resume should not find them."""
         taken: set[str] = set()
         while found := self._inbox.cancel_keys() - taken:
             taken |= found
-            await self._commits.run(self._log.set_status(status, reason, taken=sorted(found)))
+            await self._commits.run(self._log.set_status(status, reason, taken=sorted(found), by=by))
 
 
 def _beginning(made: Sequence[CheckpointInfo]) -> Beginning | None:
@@ -572,7 +584,9 @@ def _beginning(made: Sequence[CheckpointInfo]) -> Beginning | None:
     return None
 
 
-def _answers(snapshot: Snapshot, responses: Mapping[RequestId, Value]) -> CheckpointDraft:
+def _answers(
+    snapshot: Snapshot, responses: Mapping[RequestId, Value], answered_by: Mapping[RequestId, str]
+) -> CheckpointDraft:
     # In the order in which they are delivered: that of the requests, of which there may be many more.
     ordered = (
         responses
@@ -586,6 +600,8 @@ def _answers(snapshot: Snapshot, responses: Mapping[RequestId, Value]) -> Checkp
         RunStatus.RUNNING,
         responses=ordered,
         since_input=0,
+        answered_by=answered_by,
+        by=", ".join(dict.fromkeys(answered_by[known] for known in ordered if known in answered_by)) or None,
     )
 
 

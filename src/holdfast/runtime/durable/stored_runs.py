@@ -140,12 +140,14 @@ class StoredRuns:
         allow_graph_change: bool,
         take_over: bool = False,
         responses: Answers | None = None,
+        by: str | None = None,
     ) -> Run:
         """Return a run that goes on from its head, or from a checkpoint of it, with answers to its requests.
 
         A run that moves is taken over only once it is known that it can go on here; then all is read again.
         """
         self._graph_may_change = allow_graph_change
+        check_by(by)
 
         async def look() -> tuple[RunId, ResumePoint]:
             if checkpoint is None:
@@ -165,11 +167,12 @@ class StoredRuns:
             found, point = await steadily(look)
             recorder = point.recorder
             assert recorder is not None, "stored runs have one"
+            recorder.sign(by)
             if claim is not None:
                 recorder.use_claim(claim)
             run = self._run(found, point)
             if responses is not None and responses != {}:
-                run.take(responses)
+                run.take(responses, by)
             return run, recorder.claim, recorder.head
 
         run, claim, head = await resumed()
@@ -194,10 +197,15 @@ class StoredRuns:
     def _runner(self, run_id: RunId, point: ResumePoint, log: EventLog) -> Runner:
         return Runner(self._workflow, run_id, point, self._encoder, log, self._run_context)
 
-    async def runner_at(self, checkpoint: str | CheckpointInfo, run_id: RunId, log: EventLog) -> Runner:
-        """Return a runner that drives a run from another checkpoint of it."""
+    async def runner_at(
+        self, checkpoint: str | CheckpointInfo, run_id: RunId, log: EventLog, by: str | None
+    ) -> Runner:
+        """Return a runner that drives a run from another checkpoint of it; ``by`` says who goes back."""
         await check_undriven(self._catalog.store, await self._catalog.head(run_id), False, "checkpoint")
-        return self._runner(run_id, await self._resume_own(checkpoint, run_id), log)
+        point = await self._resume_own(checkpoint, run_id)
+        assert point.recorder is not None, "stored runs have one"
+        point.recorder.sign(by)
+        return self._runner(run_id, point, log)
 
     async def runner_at_head(self, run_id: RunId, log: EventLog) -> Runner:
         """Return a runner that goes on with a run that nobody drives; raise ``RunTaken`` if someone does."""
@@ -222,9 +230,15 @@ class StoredRuns:
         return await steadily(look)
 
     async def forked_run(
-        self, checkpoint: str | CheckpointInfo, edits: Edits, run_id: RunId, allow_graph_change: bool
+        self,
+        checkpoint: str | CheckpointInfo,
+        edits: Edits,
+        run_id: RunId,
+        allow_graph_change: bool,
+        by: str | None = None,
     ) -> Run:
         """Return a new run that begins at a checkpoint of another one, with some of its state changed."""
+        check_by(by)
         if not isinstance(edits, Mapping):
             raise WrongType(
                 f"edits are a dict like {{('scope', 'key'): value}}, not a {type(edits).__name__}"
@@ -246,6 +260,7 @@ class StoredRuns:
             )
             first[1:1] = [edit]
         recorder = self._loader.record_fork(run_id, head, loaded, first)
+        recorder.sign(by)
         return self._run(run_id, ResumePoint(snapshot, recorder, True))
 
     def _edited(self, key: EditKey, value: Any) -> Value:

@@ -56,7 +56,9 @@ class RunResult:
         """Return the outputs, in order."""
         return self.outputs
 
-    async def respond(self, responses: Mapping[RequestId, Any] | Mapping[str, Any]) -> RunResult:
+    async def respond(
+        self, responses: Mapping[RequestId, Any] | Mapping[str, Any], *, by: str | None = None
+    ) -> RunResult:
         """Answer pending requests, all or none of those given, and go on to the next result.
 
         >>> import asyncio
@@ -73,7 +75,7 @@ class RunResult:
         """
         if self._run is None:
             raise RunEnded(f"this result of run {self.run_id} belongs to no run that can go on")
-        await self._run.respond(responses)
+        await self._run.respond(responses, by=by)
         try:
             return await self._run.wait_for_completion()
         finally:

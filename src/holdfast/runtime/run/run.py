@@ -206,10 +206,13 @@ class Run:
         """
         return RunWatch(self)
 
-    async def send_response(self, request_id: str | Response, data: Any = None) -> None:
+    async def send_response(
+        self, request_id: str | Response, data: Any = None, *, by: str | None = None
+    ) -> None:
         """Answer a pending request, by its id or with a response that the request created.
 
-        The answer is brought to the type that the request asks for. It is delivered at the next barrier.
+        The answer is brought to the type that the request asks for. It is delivered at the next barrier. ``by`` says
+        who answers.
         """
         if not isinstance(request_id, str | Response):
             raise WrongType(
@@ -217,22 +220,24 @@ class Run:
                 f"several answers there is 'run.respond({{request_id: answer}})'"
             )
         response = request_id if isinstance(request_id, Response) else Response(RequestId(request_id), data)
-        await self.respond({response.request_id: response.data})
+        await self.respond({response.request_id: response.data}, by=by)
 
-    async def respond(self, responses: Answers) -> None:
+    async def respond(self, responses: Answers, *, by: str | None = None) -> None:
         """Answer several pending requests at once, all or none; with storage they are durable when this returns.
 
-        Raises ``RequestAlreadyAnswered`` if someone else was faster, here or in another process.
+        Raises ``RequestAlreadyAnswered`` if someone else was faster, here or in another process. ``by`` says who
+        answers.
         """
+        by = check_by(by)
         if not responses:
             raise InvalidArgument(f"no response was given to run {self.run_id}; pass {{request_id: answer}}")
         if self.status is RunStatus.WAITING and await self._waker.moved_by_others() is not None:
             recorder = self._lifecycle.runner.recorder
             assert recorder is not None, "nobody else can move a run that is not stored"
-            await recorder.leave_at_newest_head(responses)
+            await recorder.leave_at_newest_head(responses, by)
             return
         runner = self._lifecycle.runner
-        await runner.leave_answers(self.take(responses))
+        await runner.leave_answers(self.take(responses, by))
         self._waker.go_on_if_waiting(runner)
 
     async def send(
@@ -285,7 +290,7 @@ class Run:
             lifecycle.going_back.set_result(None)
             lifecycle.going_back = None
 
-    def take(self, responses: Answers) -> Sequence[RequestId]:
+    def take(self, responses: Answers, by: str | None = None) -> Sequence[RequestId]:
         """Take answers, which are delivered when the run moves; return the requests that they answer."""
         if not isinstance(responses, Mapping):
             raise WrongType(
@@ -304,7 +309,7 @@ class Run:
             raise RunEnded(
                 f"run {self.run_id} is {status}; it takes no responses: {resumable}start a new run"
             )
-        return runner.take_answers(responses)
+        return runner.take_answers(responses, by)
 
     async def wait_for_completion(self) -> RunResult:
         """Wait until the run waits for answers or messages, or is over; raise the error with which it failed.
@@ -332,12 +337,14 @@ class Run:
         return result
 
     async def restore_checkpoint(
-        self, checkpoint: str | CheckpointInfo, grace: float = GRACE_SECONDS
+        self, checkpoint: str | CheckpointInfo, grace: float = GRACE_SECONDS, *, by: str | None = None
     ) -> None:
         """Go back to an earlier checkpoint of this run, in place, and go on from there.
 
-        What the current superstep did is discarded. What followed that checkpoint stays readable.
+        What the current superstep did is discarded. What followed that checkpoint stays readable. ``by`` says who goes
+        back.
         """
+        by = check_by(by)
         lifecycle, home = self._lifecycle, self._home
         if home is None:
             raise InvalidArgument(
@@ -355,7 +362,7 @@ class Run:
             await home.check(checkpoint, self.run_id)  # before the run is stopped for it
             if lifecycle.status is RunStatus.RUNNING:
                 await lifecycle.leave(RunStatus.STOPPED, grace)
-            lifecycle.go_back(await home.runner_at(checkpoint, self.run_id, lifecycle.log))
+            lifecycle.go_back(await home.runner_at(checkpoint, self.run_id, lifecycle.log, by))
             await self.open()
             lifecycle.move()
         finally:
@@ -363,13 +370,17 @@ class Run:
             lifecycle.going_back = None
         await self.rest_if_idle()
 
-    async def cancel(self, grace: float = GRACE_SECONDS) -> None:
+    async def cancel(self, grace: float = GRACE_SECONDS, *, by: str | None = None) -> None:
         """End the run as CANCELLED; what its current superstep did reaches nobody, unless the run is resumed.
 
         Handlers get a ``CancelledError``. One that has not ended after ``grace`` seconds is left behind, with a
         ``StubbornHandler`` warning; nothing that it does counts. The same goes for sync functions in their threads.
+        ``by`` says who cancels it (``RunInfo.by``).
         """
+        by = check_by(by)
         await self._lifecycle.settled()
+        if self._lifecycle.runner.recorder is not None and by is not None:
+            self._lifecycle.runner.recorder.name_canceller(by)
         await self._lifecycle.leave(RunStatus.CANCELLED, grace)
 
     async def close(self, grace: float = GRACE_SECONDS) -> None:

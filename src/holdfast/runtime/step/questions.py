@@ -43,6 +43,7 @@ class Questions:
         """The answers that are to be delivered."""
         self._given: dict[RequestId, Value] = {}
         """Answers that were given to a stored run, and are not in its inbox yet."""
+        self._given_by: dict[RequestId, str] = {}
         self.cancel_asked = False
         """True if a letter in the inbox asks to cancel the run."""
 
@@ -71,8 +72,10 @@ class Questions:
         """True if any answer was taken that has yet to be delivered."""
         return bool(self.answers or self._given)
 
-    def take(self, responses: Mapping[RequestId, object] | Mapping[str, object]) -> Sequence[RequestId]:
-        """Take answers, all or none; they are delivered at the next barrier.
+    def take(
+        self, responses: Mapping[RequestId, object] | Mapping[str, object], by: str | None = None
+    ) -> Sequence[RequestId]:
+        """Take answers of somebody, all or none; they are delivered at the next barrier.
 
         Those for a run that is stored have to be left in its inbox by ``leave``.
         """
@@ -82,6 +85,8 @@ class Questions:
             for request_id, answer in responses.items()
         }
         (self.answers if self._recorder is None else self._given).update(checked)
+        if by is not None:
+            self._given_by.update(dict.fromkeys(checked, by))
         return list(checked)
 
     async def leave(self, request_ids: Sequence[RequestId] | None = None) -> None:
@@ -91,9 +96,11 @@ class Questions:
             return
         given = {request_id: self._given[request_id] for request_id in request_ids}
         try:
-            await self._recorder.leave(given)
+            # Those of one call are left together.
+            await self._recorder.leave(given, self._given_by.get(request_ids[0]))
         finally:
             self._given = {known: v for known, v in self._given.items() if known not in given}
+            self._given_by = {known: who for known, who in self._given_by.items() if known not in given}
         self._accept(given)
 
     def _accept(self, answers: Mapping[RequestId, Value]) -> None:

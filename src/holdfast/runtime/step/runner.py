@@ -147,10 +147,10 @@ class Runner:
         return self.questions.pending_now()
 
     def take_answers(
-        self, responses: Mapping[RequestId, object] | Mapping[str, object]
+        self, responses: Mapping[RequestId, object] | Mapping[str, object], by: str | None = None
     ) -> Sequence[RequestId]:
         """Take answers, all or none, which are delivered at the next barrier; return the requests."""
-        return self.questions.take(responses)
+        return self.questions.take(responses, by)
 
     async def leave_answers(self, request_ids: Sequence[RequestId]) -> None:
         """Leave answers that were taken in the inbox of a stored run, so that they are durable."""
