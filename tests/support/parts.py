@@ -94,6 +94,7 @@ from holdfast.runtime.durable.recorder import Recorder
 from holdfast.runtime.durable.stored_runs import MOST_TAKEOVERS
 from holdfast.runtime.environment import Environment, use
 from holdfast.runtime.events.event_log import EventLog
+from holdfast.runtime.events.notices import traceback_text
 from holdfast.runtime.run.lifecycle import RunLifecycle
 from holdfast.runtime.step.effects import Effects
 from holdfast.runtime.step.executors import RunExecutors

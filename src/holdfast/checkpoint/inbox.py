@@ -210,6 +210,7 @@ async def cancel_run(store: Store, head: Head, by: str | None = None) -> Head:
                 owner="",
                 takeovers=0,
                 reason="",
+                traceback="",
                 wake_at=None,
                 waiting_for="",
                 by=by or "",

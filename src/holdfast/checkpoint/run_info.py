@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from holdfast.checkpoint.arguments import check_text, microseconds_of, status_of
@@ -42,6 +42,8 @@ class RunInfo:
     """For a run that is WAITING: ``"answers"``, ``"time"`` (a sleep) or ``"messages"`` (of fan-ins); else empty."""
     by: str = ""
     """The person or program that cancelled it, as ``by=`` said."""
+    traceback: str = field(default="", repr=False)
+    """The files, lines and functions of the error with which it failed, and messages; at most 8,000 characters."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the info as plain JSON; docs/reference/json-forms.md describes it."""
@@ -63,6 +65,7 @@ async def run_info(store: Store, head: Head, known: dict[str, bool] | None = Non
         None if head.wake_at is None else moment(head.wake_at),
         tuple(head.waiting_for.split()),
         head.by,
+        head.traceback,
     )
 
 

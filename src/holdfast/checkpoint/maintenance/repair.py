@@ -385,6 +385,7 @@ class Salvage:
             owner="",
             takeovers=0,
             reason="",
+            traceback="",
             waiting_for=" ".join(waiting_at(header)),
         )
 

@@ -55,6 +55,16 @@ class Prepared(NamedTuple):
     """The blobs that the notes name."""
 
 
+class Failure(NamedTuple):
+    """The error with which a run failed, for people."""
+
+    reason: str = ""
+    traceback: str = ""
+
+
+NO_FAILURE = Failure()
+
+
 class RunLog:
     """Writes the checkpoints of one run. A run has one writer at a time, which the head names."""
 
@@ -226,7 +236,7 @@ class RunLog:
     async def set_status(
         self,
         status: RunStatus,
-        reason: str = "",
+        failure: Failure = NO_FAILURE,
         drafts: Sequence[NoteDraft] = (),
         taken: Sequence[str] = (),
         by: str | None = None,
@@ -234,7 +244,8 @@ class RunLog:
         """Change only what the head says of the run, and note what the superstep under way did already."""
         notes, blobs = await self._notes(drafts)
         self._maker.tick()
-        head = self._next_head(status)._replace(reason=reason, by=by or "")
+        head = self._next_head(status)
+        head = head._replace(reason=failure.reason, traceback=failure.traceback, by=by or "")
         if status in (RunStatus.FAILED, RunStatus.CANCELLED):
             # Only letters that come later make it worth another try.
             left = sum(1 for letter in self.letters if letter.key not in taken)

@@ -14,7 +14,7 @@ from holdfast.checkpoint.ownership import Claim
 from holdfast.checkpoint.store import Head, Store
 from holdfast.checkpoint.values import Encoded
 from holdfast.checkpoint.write.checkpoint_draft import CheckpointDraft
-from holdfast.checkpoint.write.log import NoteDraft, RunLog
+from holdfast.checkpoint.write.log import NO_FAILURE, Failure, NoteDraft, RunLog
 from holdfast.engine.durability import Durability
 from holdfast.engine.message import Expiry
 from holdfast.engine.snapshot import Delta, FurtherInput, Snapshot, compute_delta, status_at_rest
@@ -551,9 +551,10 @@ class Recorder:
                 await self._log.read_letters()
             drafts, taken = [draft() for draft in pending], self._inbox.take(())
             by = self._inbox.cancelled_by if status is RunStatus.CANCELLED else None
-            await self._commits.run(self._log.set_status(status, _reason(error), drafts, taken, by))
+            failure = _describe_failure(error)
+            await self._commits.run(self._log.set_status(status, failure, drafts, taken, by))
             if status.ended:
-                await self._forget_cancels(status, _reason(error), by)
+                await self._forget_cancels(status, failure, by)
         except HoldfastError as problem:
             if error is not None:
                 error.add_note(f"that the run is {status} could not be stored: {problem}")
@@ -568,12 +569,12 @@ class Recorder:
             if error is not None:
                 error.add_note(f"what it did since its last checkpoint could not be stored: {problem}")
 
-    async def _forget_cancels(self, status: RunStatus, reason: str, by: str | None) -> None:
+    async def _forget_cancels(self, status: RunStatus, failure: Failure, by: str | None) -> None:
         """Take letters that ask to cancel the run, which is over: a resume should not find them."""
         taken: set[str] = set()
         while found := self._inbox.cancel_keys() - taken:
             taken |= found
-            await self._commits.run(self._log.set_status(status, reason, taken=sorted(found), by=by))
+            await self._commits.run(self._log.set_status(status, failure, taken=sorted(found), by=by))
 
 
 def _beginning(made: Sequence[CheckpointInfo]) -> Beginning | None:
@@ -605,8 +606,12 @@ def _answers(
     )
 
 
-def _reason(error: BaseException | None) -> str:
-    return "" if error is None else f"{type(error).__name__}: {error}"[:1_000]
+def _describe_failure(error: BaseException | None) -> Failure:
+    if error is None:
+        return NO_FAILURE
+    from holdfast.runtime.events.notices import traceback_text  # runs seldom fail
+
+    return Failure(f"{type(error).__name__}: {error}"[:1_000], traceback_text(error))
 
 
 def _retrieve_exception(task: asyncio.Task[None]) -> None:

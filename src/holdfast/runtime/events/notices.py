@@ -122,3 +122,82 @@ def _restore_event(executor_id: ExecutorId | None, told: Value | tuple[str, str]
     found = getattr(errors, kind, HoldfastWarning)
     warning = found if isinstance(found, type) and issubclass(found, HoldfastWarning) else HoldfastWarning
     return WorkflowWarningEvent(warning(text), executor_id)
+
+
+# Of an error that goes deep, the beginning and the end say most.
+_LONGEST_TRACEBACK = 8_000
+_LONGEST_MESSAGE = 1_000
+_MOST_FRAMES = 40
+_MOST_ERRORS = 10
+
+
+def traceback_text(error: BaseException) -> str:
+    """Return the traceback of an error and of those that led to it, for people who look at the run later.
+
+    It names files, lines and functions, and has the messages of the errors: no lines of code, and no values of
+    variables, which may be secret. Frames of Holdfast itself are left out where others say more.
+
+    >>> try:
+    ...     int("x")
+    ... except ValueError as error:
+    ...     print(traceback_text(error))  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+      File "<doctest ...>", line 2, in <module>
+    ValueError: invalid literal for int() with base 10: 'x'
+    """
+    text = "\n".join(_lines_of(error, set()))
+    if len(text) <= _LONGEST_TRACEBACK:
+        return text
+    half = (_LONGEST_TRACEBACK - 20) // 2
+    return f"{text[:half]}\n  ... cut ...\n{text[-half:]}"
+
+
+def _lines_of(error: BaseException, seen: set[int]) -> list[str]:
+    if id(error) in seen or len(seen) >= _MOST_ERRORS:
+        return [f"(further errors: {type(error).__name__})"]
+    seen.add(id(error))
+    lines: list[str] = []
+    earlier = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if earlier is not None:
+        lines += [*_lines_of(earlier, seen), "", "which led to:" if error.__cause__ else "and then:", ""]
+    frames = _frames_of(error, is_first=earlier is None)
+    lines += ["Traceback (most recent call last):", *frames] if frames else []
+    lines.append(_message_of(error))
+    lines += [_cut(note) for note in getattr(error, "__notes__", ())[:_MOST_ERRORS] if isinstance(note, str)]
+    if isinstance(error, BaseExceptionGroup):
+        for number, part in enumerate(error.exceptions, 1):
+            lines.append(f"  error {number} of {len(error.exceptions)}:")
+            lines += [f"    {line}" for line in _lines_of(part, seen)]
+            if len(seen) >= _MOST_ERRORS:
+                break
+    return lines
+
+
+def _frames_of(error: BaseException, is_first: bool) -> list[str]:
+    places: list[tuple[str, str]] = []
+    traceback = error.__traceback__
+    while traceback is not None:
+        frame = traceback.tb_frame
+        code = frame.f_code
+        place = f'  File "{code.co_filename}", line {traceback.tb_lineno}, in {code.co_name}'
+        places.append((str(frame.f_globals.get("__name__", "")), place))
+        traceback = traceback.tb_next
+    others = [place for module, place in places if module.partition(".")[0] != "holdfast"]
+    lines = others or [place for _, place in places if is_first]
+    if len(lines) <= _MOST_FRAMES:
+        return lines
+    left_out = f"  ... {len(lines) - _MOST_FRAMES} more ..."
+    return [*lines[: _MOST_FRAMES // 2], left_out, *lines[-_MOST_FRAMES // 2 :]]
+
+
+def _message_of(error: BaseException) -> str:
+    name = type(error).__qualname__
+    try:
+        message = str(error)
+    except Exception:  # of a class of the user's
+        message = "(it has no text)"
+    return _cut(f"{name}: {message}" if message else name)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST_MESSAGE else f"{text[:_LONGEST_MESSAGE]}..."
