@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.maintenance.prune import PruneReport
     from holdfast.checkpoint.maintenance.repair import Repair, RepairReport
     from holdfast.checkpoint.maintenance.statistics import StorageStatistics, StorageUsage
+    from holdfast.checkpoint.pending_requests import RequestRecord
     from holdfast.checkpoint.retention import Retention
     from holdfast.checkpoint.run_info import RunInfo
     from holdfast.checkpoint.storage import CheckpointStorage
@@ -159,6 +160,7 @@ __all__ = [
     "RequestExpired",
     "RequestInfoEvent",
     "RequestInfoExecutor",
+    "RequestRecord",
     "Response",
     "Retention",
     "RetryPolicy",
@@ -249,6 +251,7 @@ _LATER = {
     "Repair": "checkpoint.maintenance.repair",
     "RepairReport": "checkpoint.maintenance.repair",
     "RequestInfoEvent": "runtime.events.events",
+    "RequestRecord": "checkpoint.pending_requests",
     "Response": "runtime.events.events",
     "Retention": "checkpoint.retention",
     "Run": "runtime.run.run",

@@ -39,6 +39,7 @@ from holdfast import (
     PendingRequest,
     PlainEvent,
     RequestInfoEvent,
+    RequestRecord,
     RunInfo,
     RunStatus,
     SuperStepCompletedEvent,
@@ -268,6 +269,13 @@ def test_run_info() -> None:
 
 def test_pending_request() -> None:
     assert through_json(REQUEST.to_dict()) == form("PendingRequest")
+
+
+def test_request_record() -> None:
+    record = RequestRecord(
+        "run-1", "Triage", "ask.2.1", "ask", plain_value(REQUEST.data), REQUEST.response_schema, NOON, None
+    )
+    assert through_json(record.to_dict()) == form("RequestRecord")
 
 
 async def test_infos_of_a_storage_are_json() -> None:

@@ -172,7 +172,7 @@ class Checkpoint(CheckpointInfo):
     @property
     def pending_requests(self) -> list[RequestView]:
         """The requests that wait for their answers."""
-        form = _describe if self.content.plain else self._codec.decode_form
+        form = self._describe if self.content.plain else self._codec.decode_form
         return [RequestView(asked, self._read, form) for asked in self._manifest.requests.values()]
 
     @property
@@ -251,6 +251,11 @@ class Checkpoint(CheckpointInfo):
                 f"{self.workflow_name!r} are known once it is built here with .with_checkpointing(storage)"
             ) from error
 
+    def _describe(self, form: bytes) -> TypeForm:
+        from holdfast.checkpoint.codec.plain import described_type
+
+        return described_type(form, self._manifest.schemas.get(form))
+
     def _read_plain(self, ref: Ref, place: str, blobs: Mapping[Digest, bytes]) -> Any:
         """Return a value as plain JSON."""
         from holdfast.checkpoint.codec.plain import plain_of_bytes
@@ -263,12 +268,6 @@ class Checkpoint(CheckpointInfo):
                 f"{place} of checkpoint {self.checkpoint_id[:12]}... cannot be read: {error}; "
                 f"'await storage.verify()' lists what is affected"
             ) from error
-
-
-def _describe(form: bytes) -> TypeForm:
-    from holdfast.checkpoint.codec.plain import described_type
-
-    return described_type(form)
 
 
 class _ExecutorStates(Mapping[str, Any]):

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.maintenance.problems import VerifyReport
     from holdfast.checkpoint.maintenance.repair import RepairReport
     from holdfast.checkpoint.maintenance.statistics import StorageStatistics
+    from holdfast.checkpoint.pending_requests import RequestRecord
     from holdfast.checkpoint.transfer.run_copy import CopyReport
 
 _INTERNAL = frozenset({"catalog", "run_logs"})
@@ -197,6 +198,25 @@ class CheckpointStorage:
         times = (created_after, created_before, updated_after, updated_before)
         query = make_run_query(workflow_name, status, times, text)
         return await count_runs(self.store, query, interrupted)
+
+    async def list_requests(
+        self,
+        workflow_name: str | None = None,
+        run_id: str | None = None,
+        limit: int | None = 100,
+        after: str | RequestRecord | None = None,
+    ) -> list[RequestRecord]:
+        """Return the requests that wait for an answer, those that were asked first before others.
+
+        Of all runs, of those of a workflow, or of one run, but not of runs that were cancelled. ``after`` is the last
+        record of the page before, or its ``cursor``. The classes of the workflows need not be here: data is plain
+        JSON, and a JSON Schema describes the answer.
+        """
+        from holdfast.checkpoint.pending_requests import list_requests
+
+        check_limit(limit)
+        wanted = None if run_id is None else run_id_of(run_id)
+        return await list_requests(self.catalog, workflow_name, wanted, limit, after)
 
     async def list_checkpoints(
         self,

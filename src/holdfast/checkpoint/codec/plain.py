@@ -24,7 +24,7 @@ from holdfast.checkpoint.codec.standard import TAKEN, dict_of, find_lazy_taker
 from holdfast.checkpoint.codec.value_tree import Extension, tree_of
 from holdfast.graph.typing.conversion import parse_duration
 from holdfast.graph.typing.match import show_value
-from holdfast.graph.typing.schema import DIALECT, DescribedType, JsonSchema, json_schema
+from holdfast.graph.typing.schema import DIALECT, DescribedType, json_schema
 from holdfast.graph.typing.types import type_name
 
 TYPE, VALUE, TEXT = "$type", "$value", "$text"
@@ -295,10 +295,11 @@ _FORMS: Mapping[int, Callable[[Any, Walk], Any]] = {
 # -- types -----------------------------------------------------------------------------------------
 
 
-def described_type(form: bytes, schema: JsonSchema | None = None) -> DescribedType:
+def described_type(form: bytes, schema: str | None = None) -> DescribedType:
     """Return a stored type annotation without its classes: its name, and its schema.
 
-    The schema of a type of the language is made here; one of classes must be given, else it says no more than the name.
+    The schema of a type of the language is made here; one of classes is given as JSON, else it says no more than the
+    name.
 
     >>> from holdfast.checkpoint.codec import Codec
     >>> described_type(Codec().encode_form(list[int] | None, "here"))
@@ -309,7 +310,7 @@ def described_type(form: bytes, schema: JsonSchema | None = None) -> DescribedTy
         found = type_forms.form_of(_READ.decode(form), _READ.types)
         return DescribedType(type_name(found), json_schema(found))
     name = _form_name(described)
-    return DescribedType(name, {"$schema": DIALECT, "title": name} if schema is None else schema)
+    return DescribedType(name, {"$schema": DIALECT, "title": name} if schema is None else json.loads(schema))
 
 
 _READ = Codec()

@@ -146,6 +146,10 @@ class Changes(NamedTuple):
     """The input of the run, said in keyframes: elsewhere it is what the first checkpoint delivers."""
     renewed: bool = False
     """True if a further input came to a run at rest: its outputs are those since then."""
+    schemas: Sequence[tuple[bytes, str]] = ()
+    """The JSON Schemas of answers whose types name classes, by the encoded type, said once for each."""
+    asked_at: Sequence[tuple[RequestId, int]] = ()
+    """The times at which pending requests were asked, said in keyframes: elsewhere it is the time of the record."""
 
 
 NOTHING = Changes()

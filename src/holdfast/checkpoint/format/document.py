@@ -316,6 +316,8 @@ _PACKED: Mapping[str, Callable[[Any, _Add], Any]] = {
     "rounds": _pack_rounds,
     "input": lambda ref, add: add(ref),
     "renewed": lambda renewed, _: renewed,
+    "schemas": lambda schemas, _: [list(pair) for pair in schemas],
+    "asked_at": lambda times, _: [list(pair) for pair in times],
 }
 
 _PARTS = [(Changes._fields.index(name), name, pack) for name, pack in _PACKED.items()]
@@ -342,4 +344,6 @@ _UNPACKED: Mapping[str, Callable[[Any, list[Ref]], Any]] = {
     "rounds": _unpack_rounds,
     "input": lambda number, refs: refs[number],
     "renewed": lambda renewed, _: bool(renewed),
+    "schemas": lambda schemas, _: [(form, schema) for form, schema in schemas],
+    "asked_at": lambda times, _: [(RequestId(request_id), time) for request_id, time in times],
 }

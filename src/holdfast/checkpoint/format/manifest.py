@@ -33,6 +33,7 @@ class Manifest:
 
     __slots__ = (
         "answered",
+        "asked_at",
         "buffers",
         "deliveries",
         "digests",
@@ -45,6 +46,7 @@ class Manifest:
         "outputs",
         "requests",
         "rounds",
+        "schemas",
         "since_input",
         "state",
     )
@@ -56,6 +58,10 @@ class Manifest:
         self.outputs: list[tuple[ExecutorId, Ref]] = []
         self.requests: dict[RequestId, Asked] = {}
         self.answered: dict[RequestId, bool] = {}
+        self.asked_at: dict[RequestId, int] = {}
+        """The times at which the pending requests were asked; an old store may not tell all of them."""
+        self.schemas: dict[bytes, str] = {}
+        """The JSON Schemas of answers, by the encoded type; of types that name classes."""
         self.expiries = Expiries()
         """When the pending requests expire."""
         self.instances: dict[ExecutorId, int] = {}
@@ -68,8 +74,11 @@ class Manifest:
         self.digests: Counter[Digest] = Counter()
         """The number of times that each blob is named here: it may be named again without being stored again."""
 
-    def fold(self, changes: Changes, is_end: bool, seq: int = 0) -> None:
-        """Take in what the checkpoint ``seq`` changed; one at the end of a superstep counts as a superstep."""
+    def fold(self, changes: Changes, is_end: bool, seq: int = 0, time: int = 0) -> None:
+        """Take in what the checkpoint ``seq`` changed; one at the end of a superstep counts as a superstep.
+
+        A keyframe has neither seq nor time.
+        """
         self.since_input += is_end
         if changes is NOTHING:
             self.happened = []
@@ -93,6 +102,8 @@ class Manifest:
             rounds,
             given,
             renewed,
+            schemas,
+            asked_at,
         ) = changes
         if since is not None:
             self.since_input = since
@@ -107,7 +118,11 @@ class Manifest:
         self.happened = list(happened) if happened else []
         if renewed:
             self._renew()
-        self._fold_messages(changes, seq)
+        self._fold_messages(changes, seq, time)
+        if schemas:
+            self.schemas = {**self.schemas, **dict(schemas)}
+        if asked_at:
+            self.asked_at.update(asked_at)
         if writes:
             self._fold_writes(writes)
         for scope in dropped:
@@ -157,16 +172,19 @@ class Manifest:
             key: asked._replace(seq=seq, expiry=_anew(asked.expiry, time))
             for key, asked in self.requests.items()
         }
+        self.asked_at = dict.fromkeys(self.requests, time)
         self.expiries = Expiries(self.requests.values())
 
     def first_expiry(self) -> int | None:
         """When the time of the first pending request is over, if any has one."""
         return self.expiries.first(self.requests)
 
-    def _fold_messages(self, changes: Changes, seq: int) -> None:
+    def _fold_messages(self, changes: Changes, seq: int, time: int) -> None:
         deliveries, _, _, buffers, outputs, requests, answers, answered, *_ = changes
         for asked in requests:
             self.requests[asked.request_id] = asked._replace(seq=asked.seq or seq)
+            if time:
+                self.asked_at[asked.request_id] = time
             self._hold([asked.data])
         if requests:
             self.expiries.add(requests)
@@ -178,6 +196,7 @@ class Manifest:
             self.deliveries = list(deliveries)
         for request_id, ref, _by in answers:
             asked = self.requests.pop(request_id)
+            self.asked_at.pop(request_id, None)
             self.deliveries.append(Delivered(asked.executor_id, None, ref, asked))
             self.answered[request_id] = True
             self._hold([ref])
@@ -259,6 +278,8 @@ class Manifest:
             graph=self.graph,
             rounds=list(self.rounds.items()),
             input=self.input,
+            schemas=list(self.schemas.items()),
+            asked_at=list(self.asked_at.items()),
         )
 
 

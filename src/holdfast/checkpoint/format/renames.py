@@ -119,7 +119,7 @@ def fold_record(
     """Fold the changes of the checkpoint ``seq`` into what the run held before, as its header says."""
     if changes.renames is not None:
         rename(manifest, changes.renames)
-    manifest.fold(changes, phase is Phase.END and cause is Cause.SUPERSTEP, seq)
+    manifest.fold(changes, phase is Phase.END and cause is Cause.SUPERSTEP, seq, time)
     if cause is Cause.INPUT and changes.deliveries:
         manifest.keep_input(changes.deliveries[0].value)
     if cause is Cause.RESTORE or cause is Cause.FORK:

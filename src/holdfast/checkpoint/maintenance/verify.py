@@ -390,6 +390,8 @@ def _same(framed: Manifest, replayed: Manifest) -> bool:
         and framed.graph == replayed.graph
         and framed.input == replayed.input
         and framed.rounds == replayed.rounds
+        and framed.schemas == replayed.schemas
+        and (not framed.asked_at or framed.asked_at == replayed.asked_at)  # earlier versions did not tell
         and _sizes(framed) == _sizes(replayed)
     )
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TypeAlias, TypeVar
 
+from holdfast.checkpoint.codec.declared_types import classes_in
 from holdfast.checkpoint.format import slices
 from holdfast.checkpoint.format.changes import (
     NOTHING,
@@ -183,6 +185,7 @@ class Packer(ValueNamer):
         super().__init__(manifest, noted)
         self._encoder = encoder
         self._growths: dict[state.Place, tuple[Value, Grow]] = {}
+        self._described: set[bytes] = set()
 
     def grew_by_little(self, entry: CheckpointDraft, value: Value, little: int) -> bool:
         """Return True if a text that an entry brings is the one that was there, with at most so much behind it.
@@ -256,6 +259,7 @@ class Packer(ValueNamer):
         rest = happened or buffers or outputs or requests or instances or dropped or rounds
         if since_input is None and not rest:
             return Changes(delivered, written)
+        asked = [self._asked(request) for request in requests] if requests else ()
         return Changes(
             delivered,
             written,
@@ -268,11 +272,12 @@ class Packer(ValueNamer):
             if buffers
             else (),
             outputs=[(output.executor_id, self.ref(output.value)) for output in outputs] if outputs else (),
-            requests=[self._asked(request) for request in requests] if requests else (),
+            requests=asked,
             instances=list(instances.items()) if instances else (),
             since_input=since_input,
             happened=happened,
             rounds=list(rounds.items()) if rounds else (),
+            schemas=self._new_schemas(asked, requests) if requests else (),
         )
 
     def _happened(self, entry: CheckpointDraft) -> Sequence[Happened]:
@@ -292,6 +297,18 @@ class Packer(ValueNamer):
     def _asked(self, request: Request) -> Asked:
         form = self._encoder.codec.encode_form(request.response_type, "response_type")
         return Asked(request.request_id, request.executor_id, self.ref(request.data), form, 0, request.expiry)
+
+    def _new_schemas(self, asked: Sequence[Asked], requests: Sequence[Request]) -> list[tuple[bytes, str]]:
+        """Return the schemas of answers that the run has not told yet; those without classes follow from the type."""
+        from holdfast.graph.typing.schema import json_schema  # few runs ask for classes
+
+        found: dict[bytes, str] = {}
+        for one, request in zip(asked, requests, strict=True):
+            known = one.form in self._manifest.schemas or one.form in self._described
+            if not known and next(iter(classes_in(request.response_type)), None) is not None:
+                self._described.add(one.form)
+                found[one.form] = json.dumps(json_schema(request.response_type), separators=(",", ":"))
+        return list(found.items())
 
     def _buffered(self, key: BufferKey, before: Buffer | None, after: Buffer | None) -> list[Buffered]:
         """Return what came into the buffer of a fan-in; None if it is gone, and None first if it began anew."""
