@@ -367,7 +367,7 @@ class CheckpointCorrupt(StorageError):
 
 
 class LimitExceeded(HoldfastError):
-    """A named limit of the workflow was reached; ``limit`` is its name in ``Limits``.
+    """A named limit was reached; ``limit`` is its name in ``Limits``, or ``"letters"`` for those that wait for a run.
 
     >>> LimitExceeded("max_deliveries", 10, "too many").limit
     'max_deliveries'

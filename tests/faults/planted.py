@@ -111,7 +111,9 @@ class KeepsLetters(Wrapped):
 class ManyAnswers(Wrapped):
     """Says that letters were left, also where their keys had been used."""
 
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
         left = await self.inner.leave(run_id, since, letters)
         return LeaveResult(left.head)
 
@@ -119,7 +121,9 @@ class ManyAnswers(Wrapped):
 class HastyLetters(Wrapped):
     """Acknowledges letters at once and leaves them 20 ms later."""
 
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
         self._leaving = asyncio.create_task(self._leave(run_id, since, letters))
         return LeaveResult(await self.inner.head(run_id))
 

@@ -222,7 +222,9 @@ class Interposed(Wrapped):
         self.before: Any = None
         self.after: Any = None
 
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
         before, self.before = self.before, None
         if before is not None:
             await before()
@@ -630,7 +632,9 @@ async def test_a_storage_that_fails_at_the_end_leaves_the_question_open(time: Vi
 class FailsToLeave(Wrapped):
     fails = False
 
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
         if self.fails:
             raise StorageError("the disk is gone")
         left: LeaveResult = await self.inner.leave(run_id, since, letters)

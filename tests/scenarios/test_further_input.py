@@ -18,6 +18,7 @@ from holdfast import (
     GraphError,
     Host,
     InvalidArgument,
+    LimitExceeded,
     RunEnded,
     RunNotFound,
     RunStatus,
@@ -383,6 +384,36 @@ async def test_killed_between_send_and_delivery(kind: str, tmp_path: Path) -> No
     assert latest is not None
     loaded = await storage.load(latest.checkpoint_id)
     assert (loaded.status, list(loaded.outputs)) == (RunStatus.COMPLETED, ["2 two"])
+    await storage.close()
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite", "file"])
+async def test_a_run_for_which_too_many_letters_wait_takes_no_more(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.checkpoint.inbox.MOST_LETTERS", 3)
+    storage = Place(kind, tmp_path).storage
+    workflow = chat(storage)
+    await workflow.run("ask", run_id="c")
+    (request,) = (await storage.load(await storage.get_latest(run_id="c") or "")).pending_requests
+    for number in range(2):
+        await storage.send("c", f"{number}")
+    with pytest.raises(
+        LimitExceeded, match=r"run 'c' \(waiting\) takes no further message: 3 letters wait"
+    ) as full:
+        await storage.send("c", "two letters", key="k")
+    assert (full.value.limit, full.value.allowed) == ("letters", 3)
+    await storage.send("c", "2")
+    with pytest.raises(LimitExceeded):
+        await storage.send("c", "3")
+    # An answer and the cancellation of a run are never too many.
+    await storage.respond("c", {request.request_id: True})
+    await Host(storage, workflow).wake_due()
+    await storage.send("c", "two letters", key="k")
+    await Host(storage, workflow).wake_due()
+    latest = await storage.get_latest(run_id="c")
+    assert latest is not None
+    assert (await storage.load(latest)).shared_state["count"] >= 5
     await storage.close()
 
 

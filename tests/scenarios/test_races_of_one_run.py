@@ -63,8 +63,10 @@ class Gated(MemoryStore):
             self.entered.pop(name).set()
             await self.opened[name].wait()
 
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
-        left = await super().leave(run_id, since, letters)
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
+        left = await super().leave(run_id, since, letters, most)
         await self._pass("left")
         return left
 

@@ -111,7 +111,9 @@ def night() -> Night:
 class Watchful(Mortal):
     """Takes its time with letters too."""
 
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
         await self._world.pause()
         if self.dead:
             raise ConnectionError

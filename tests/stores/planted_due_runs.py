@@ -132,8 +132,10 @@ class CountsLettersThatWereTaken(MemoryStore):
 class MarksRunsThatWaitWhenALetterComes(MemoryStore):
     """Forgets those for which one came while they were running."""
 
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
-        left = await super().leave(run_id, since, letters)
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
+        left = await super().leave(run_id, since, letters, most)
         if left.head is not None and left.head.status is RunStatus.WAITING:
             self.__dict__.setdefault("_marked", set()).add(run_id)
         return left

@@ -94,8 +94,10 @@ class TakesWithoutTheOthers(Kept):
 
 
 class ReturnsOnlyItsOwnLetters(Kept):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
-        left = await super().leave(run_id, since, letters)
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
+        left = await super().leave(run_id, since, letters, most)
         self.__dict__.setdefault("_mine", set()).update(letters)
         return left
 
@@ -105,18 +107,22 @@ class ReturnsOnlyItsOwnLetters(Kept):
 
 
 class KnowsOnlyKeysThatItSaw(Kept):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
         seen: set[str] = self.__dict__.setdefault("_seen", set())
         for letter in letters:
             if letter.key not in seen:
                 self._letters.get(run_id, {}).pop(letter.key, None)
                 seen.add(letter.key)
-        return await super().leave(run_id, since, letters)
+        return await super().leave(run_id, since, letters, most)
 
 
 class LooksBeforeOthersLeave(Kept):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
-        left = await super().leave(run_id, since, [])
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
+        left = await super().leave(run_id, since, [], most)
         known = self._letters.setdefault(run_id, {})
         refused = tuple(letter.key for letter in letters if letter.key in known)
         await asyncio.sleep(0)

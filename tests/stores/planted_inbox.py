@@ -26,9 +26,11 @@ class LettersOf(MemoryStore):
         taken = tuple(self.key(key) for key in commit.taken)
         return self.shown(list(await super().commit(commit._replace(taken=taken))))
 
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
         kept = [Letter(self.key(letter.key), self.data(letter.data)) for letter in letters]
-        return await super().leave(run_id, since, kept)
+        return await super().leave(run_id, since, kept, most)
 
     async def inbox(self, run_id: RunId) -> Sequence[Letter]:
         return self.shown(list(await super().inbox(run_id)))
@@ -77,54 +79,68 @@ class ShowsAHundredLetters(LettersOf):
 
 
 class SaysWhereTheRunBegan(MemoryStore):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
-        left = await super().leave(run_id, since, letters)
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
+        left = await super().leave(run_id, since, letters, most)
         first: dict[RunId, Head | None] = self.__dict__.setdefault("_first", {})
         return left._replace(head=first.setdefault(run_id, left.head))
 
 
 class SaysNotWhereTheRunStoodWhenItRefuses(MemoryStore):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
-        left = await super().leave(run_id, since, letters)
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
+        left = await super().leave(run_id, since, letters, most)
         return left if not left.refused else left._replace(head=None)
 
 
 class LeavesForRunsToCome(MemoryStore):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
         if run_id not in self._heads:
             self._letters.setdefault(run_id, {}).update({letter.key: letter for letter in letters})
-        return await super().leave(run_id, since, letters)
+        return await super().leave(run_id, since, letters, most)
 
 
 class RefusesForRunsThatAreMissing(MemoryStore):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
         if run_id not in self._heads:
             raise StorageError("no such run")
-        return await super().leave(run_id, since, letters)
+        return await super().leave(run_id, since, letters, most)
 
 
 class LeavingIsAnUpdate(MemoryStore):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
-        left = await super().leave(run_id, since, letters)
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
+        left = await super().leave(run_id, since, letters, most)
         if left.head is not None:
             self._heads[run_id] = left.head._replace(updated=left.head.updated + 5)
         return left
 
 
 class LeavingIsACommit(MemoryStore):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
-        left = await super().leave(run_id, since, letters)
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
+        left = await super().leave(run_id, since, letters, most)
         if left.head is not None:
             self._heads[run_id] = left.head._replace(token=left.head.token + 1)
         return left
 
 
 class LeavesOnlyForRunsThatGoOn(MemoryStore):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
         head = self._heads.get(run_id)
         if head is not None and head.status.ended:
             return LeaveResult(head)
-        return await super().leave(run_id, since, letters)
+        return await super().leave(run_id, since, letters, most)
 
 
 class ReturnsEachLetterOnce(MemoryStore):
@@ -176,8 +192,10 @@ class TakesBeforeItCompares(MemoryStore):
 
 
 class LetsLettersBeReplaced(MemoryStore):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
-        left = await super().leave(run_id, since, letters)
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
+        left = await super().leave(run_id, since, letters, most)
         waiting = self._letters.get(run_id, {})
         waiting.update({letter.key: letter for letter in letters if waiting.get(letter.key) is not None})
         return left
@@ -186,31 +204,39 @@ class LetsLettersBeReplaced(MemoryStore):
 class LooksOnlySince(MemoryStore):
     """Forgets what waits as soon as the run moves on."""
 
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
         head = self._heads.get(run_id)
         if head is not None and since < head.seq and self._letters.get(run_id):
             known = self._letters[run_id]
             letters = [letter for letter in letters if letter.key not in known or known[letter.key] is None]
-        return await super().leave(run_id, since, letters)
+        return await super().leave(run_id, since, letters, most)
 
 
 class LeavesWhatItCan(MemoryStore):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
-        left = await super().leave(run_id, since, letters)
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
+        left = await super().leave(run_id, since, letters, most)
         if left.refused:
-            await super().leave(run_id, since, [one for one in letters if one.key not in left.refused])
+            await super().leave(run_id, since, [one for one in letters if one.key not in left.refused], most)
         return left
 
 
 class NamesOneOfTheRefused(MemoryStore):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
-        left = await super().leave(run_id, since, letters)
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
+        left = await super().leave(run_id, since, letters, most)
         return left._replace(refused=left.refused[:1])
 
 
 class NamesAllAsRefused(MemoryStore):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
-        left = await super().leave(run_id, since, letters)
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
+        left = await super().leave(run_id, since, letters, most)
         return left._replace(refused=tuple(letter.key for letter in letters) if left.refused else ())
 
 
@@ -234,8 +260,10 @@ class ForgetsWhatWasTakenOnTheWay(MemoryStore):
 class RefusesButLeaves(MemoryStore):
     """Says of what was taken long ago that it is refused, and leaves it all the same."""
 
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
-        left = await super().leave(run_id, since, letters)
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
+        left = await super().leave(run_id, since, letters, most)
         if left.refused and since > 2:
             self._letters[run_id].update({letter.key: letter for letter in letters})
         return left
@@ -254,13 +282,15 @@ class HasOneInbox(MemoryStore):
 
 
 class KeysAreUsedByAllRuns(MemoryStore):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
         used = {key for known in self._letters.values() for key in known}
         refused = tuple(letter.key for letter in letters if letter.key in used)
         return (
             LeaveResult(self._heads[run_id], refused)
             if refused
-            else await super().leave(run_id, since, letters)
+            else await super().leave(run_id, since, letters, most)
         )
 
 
@@ -301,7 +331,9 @@ class TakesByPattern(MemoryStore):
 
 
 class LooksBeforeItLeaves(MemoryStore):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
         known = self._letters.setdefault(run_id, {})
         refused = tuple(letter.key for letter in letters if letter.key in known)
         await asyncio.sleep(0)
@@ -311,23 +343,27 @@ class LooksBeforeItLeaves(MemoryStore):
 
 
 class WritesTheWholeInbox(MemoryStore):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
         before = dict(self._letters.get(run_id, {}))
         await asyncio.sleep(0)
-        left = await super().leave(run_id, since, letters)
+        left = await super().leave(run_id, since, letters, most)
         if not left.refused:
             self._letters[run_id] = {**before, **{letter.key: letter for letter in letters}}
         return left
 
 
 class LeavesOneByOne(MemoryStore):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
-        left = await super().leave(run_id, since, [])
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
+        left = await super().leave(run_id, since, [], most)
         refused = [letter.key for letter in letters if letter.key in self._letters.get(run_id, {})]
         if left.head is None or refused:
             return left._replace(refused=tuple(refused))
         for letter in letters:
-            await super().leave(run_id, since, [letter])
+            await super().leave(run_id, since, [letter], most)
             await asyncio.sleep(0)
         return left
 
@@ -363,11 +399,13 @@ class TakesBehindTheHead(MemoryStore):
 
 
 class LeavesInOneLoop(MemoryStore):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
         loop = self.__dict__.setdefault("_loop", asyncio.get_running_loop())
         if loop is not asyncio.get_running_loop():
             raise RuntimeError("attached to a different loop")
-        return await super().leave(run_id, since, letters)
+        return await super().leave(run_id, since, letters, most)
 
 
 # ---------------------------------------------------------------- presence and closing
@@ -422,7 +460,45 @@ class JoinsWhenItIsClosed(MemoryStore):
         self._joined = True
 
 
+class TakesLettersWithoutEnd(MemoryStore):
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
+        return await super().leave(run_id, since, letters)
+
+
+class CountsLettersThatWereTaken(MemoryStore):
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
+        known = self._letters.get(run_id, {})
+        taken = sum(letter is None for letter in known.values())
+        return await super().leave(run_id, since, letters, None if most is None else most - taken)
+
+
+class LeavesAsManyAsThereIsRoomFor(MemoryStore):
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
+        left = await super().leave(run_id, since, letters, most)
+        if left.is_full:
+            for letter in letters:
+                await super().leave(run_id, since, [letter], most)
+        return left
+
+
+class BoundsLettersOfAllSenders(MemoryStore):
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
+        return await super().leave(run_id, since, letters, 3 if most is None else most)
+
+
 BUGS: list[tuple[type[MemoryStore], str]] = [
+    (TakesLettersWithoutEnd, "test_no_more_letters_wait_than_the_sender_allows"),
+    (CountsLettersThatWereTaken, "test_no_more_letters_wait_than_the_sender_allows"),
+    (LeavesAsManyAsThereIsRoomFor, "test_no_more_letters_wait_than_the_sender_allows"),
+    (BoundsLettersOfAllSenders, "test_no_more_letters_wait_than_the_sender_allows"),
     (FailsForTheInboxOfAnUnknownRun, "test_a_run_for_which_nothing_was_left_has_an_empty_inbox"),
     (ReturnsNone, "test_a_run_for_which_nothing_was_left_has_an_empty_inbox"),
     (LettersInOrderOfKeys, "test_letters_are_kept_in_the_order_in_which_they_were_left"),

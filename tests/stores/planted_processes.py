@@ -114,9 +114,11 @@ class Filed(MemoryStore):
         with self._filed():
             return await super().notes(run_id)
 
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
         with self._filed():
-            return await super().leave(run_id, since, letters)
+            return await super().leave(run_id, since, letters, most)
 
     async def inbox(self, run_id: RunId) -> Sequence[Letter]:
         with self._filed():
@@ -190,14 +192,16 @@ class ForgetsWhatWasTaken(Filed):
 
 
 class KnowsOnlyItsOwnKeys(Filed):
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
         mine: set[str] = self.__dict__.setdefault("_mine", set())
         with self._filed():
             for letter in letters:
                 if letter.key not in mine:
                     self._letters.get(run_id, {}).pop(letter.key, None)
                     mine.add(letter.key)
-            return await MemoryStore.leave(self, run_id, since, letters)
+            return await MemoryStore.leave(self, run_id, since, letters, most)
 
 
 class KeepsTagsInMemory(Filed):

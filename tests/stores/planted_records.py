@@ -493,8 +493,10 @@ class Renaming(MemoryStore):
     async def notes(self, run_id: RunId) -> Sequence[Note]:
         return await super().notes(self.name(run_id))
 
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
-        return await super().leave(self.name(run_id), since, letters)
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
+        return await super().leave(self.name(run_id), since, letters, most)
 
     async def inbox(self, run_id: RunId) -> Sequence[Letter]:
         return await super().inbox(self.name(run_id))

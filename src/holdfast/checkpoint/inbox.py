@@ -17,7 +17,7 @@ from holdfast.checkpoint.format.stored_form import plain_form, stored_form
 from holdfast.checkpoint.ownership import is_driven
 from holdfast.checkpoint.read.loader import BlobReader, LatestManifests
 from holdfast.checkpoint.read.snapshots import request_of
-from holdfast.checkpoint.store import Commit, Expected, Head, Letter, Store
+from holdfast.checkpoint.store import MOST_LETTERS, Commit, Expected, Head, Letter, Store
 from holdfast.checkpoint.values import Encoded, Encoder, class_of
 from holdfast.engine.answers import already_answered, check_answer
 from holdfast.engine.message import Request
@@ -25,7 +25,14 @@ from holdfast.engine.persistent import Layered
 from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.status import RunStatus
 from holdfast.engine.value import Value
-from holdfast.errors import HeadMoved, InvalidArgument, RunNotFound, UnknownRequest, UnknownType
+from holdfast.errors import (
+    HeadMoved,
+    InvalidArgument,
+    LimitExceeded,
+    RunNotFound,
+    UnknownRequest,
+    UnknownType,
+)
 from holdfast.graph.context import RequestExpired
 from holdfast.ids import ExecutorId, RequestId
 
@@ -112,12 +119,21 @@ async def leave_message(
 ) -> Head:
     """Leave a further input for a run; one that was left before with the same key is not left again.
 
-    Returns the head of the run at that moment. Raises ``InvalidArgument`` if the key was used for another message.
+    Returns the head of the run at that moment. Raises ``InvalidArgument`` if the key was used for another message,
+    ``LimitExceeded`` if too many letters wait.
     """
     letters = message_letters(value, target, key, by)
-    left = await store.leave(head.run_id, 0, letters)
+    left = await store.leave(head.run_id, 0, letters, MOST_LETTERS)
     if left.head is None:
         raise RunNotFound(f"run {head.run_id!r} was removed while a message was sent to it")
+    if left.is_full:
+        raise LimitExceeded(
+            "letters",
+            MOST_LETTERS,
+            f"run {head.run_id!r} ({left.head.status.value}) takes no further message: {MOST_LETTERS:,} letters wait "
+            f"for it already. Nothing was sent, and nothing is lost: let a Host or 'workflow.resume' go on with the "
+            f"run, then send again",
+        )
     if left.refused and len(left.refused) < len(letters):
         raise InvalidArgument(
             f"key={key!r}: another message was sent to run {head.run_id!r} with this key; a key stands for one message "

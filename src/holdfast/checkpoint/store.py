@@ -119,6 +119,10 @@ class Letter(NamedTuple):
     data: bytes
 
 
+MOST_LETTERS = 10_000
+"""The largest number of letters that may wait for a run when a further message is left for it."""
+
+
 class LeaveResult(NamedTuple):
     """The result of leaving letters."""
 
@@ -126,6 +130,8 @@ class LeaveResult(NamedTuple):
     """The head of the run when they were left; None if there is no such run."""
     refused: tuple[str, ...] = ()
     """Keys that were used before; if there are any, no letter was left."""
+    is_full: bool = False
+    """True if no letter was left because too many wait."""
 
 
 class Commit(NamedTuple):
@@ -427,12 +433,15 @@ class Store(Protocol):
         """Return the journal of a run, in order: the notes since its checkpoint; empty if there is no such run."""
         ...
 
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
         """Leave letters for the owner of a run, all or none, durably; needs no token and moves no head.
 
         A key can be left once in the life of a run, whether it was taken since or not. ``since`` is the seq of a
         checkpoint on which the run stood when the sender knew that the keys were unused: a store need not look at
-        letters that were taken earlier.
+        letters that were taken earlier. If more than ``most`` letters would wait for the run then, none is left; keys
+        that were used before are refused first.
         """
         ...
 

@@ -253,16 +253,22 @@ class MemoryStore:
         self._check_open()
         return list(self._notes.get(run_id, {}).values())
 
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
         self._check_open()
         head = self._heads.get(run_id)
         if head is None:
             return LeaveResult(None)
         known = self._letters.setdefault(run_id, {})
         refused = tuple(letter.key for letter in letters if letter.key in known)
-        if not refused:
-            known.update({letter.key: letter for letter in letters})
-        return LeaveResult(head, refused)
+        if refused:
+            return LeaveResult(head, refused)
+        may_be_full = most is not None and len(known) + len(letters) > most  # some may be taken
+        if most is not None and may_be_full and len(self._get_waiting_letters(run_id)) + len(letters) > most:
+            return LeaveResult(head, is_full=True)
+        known.update({letter.key: letter for letter in letters})
+        return LeaveResult(head)
 
     async def inbox(self, run_id: RunId) -> Sequence[Letter]:
         self._check_open()

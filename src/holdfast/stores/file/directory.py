@@ -152,10 +152,10 @@ class Directory:
         with self.blobs.bring(family, blobs):
             pass
 
-    def leave(self, run_id: RunId, letters: Sequence[Letter]) -> LeaveResult:
-        """Leave letters for a run, durably."""
+    def leave(self, run_id: RunId, letters: Sequence[Letter], most: int | None = None) -> LeaveResult:
+        """Leave letters for a run, durably, unless more than ``most`` would wait."""
         self._get_ready()
-        return self.run(run_id).leave(letters)
+        return self.run(run_id).leave(letters, most)
 
     def tag(self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None) -> bool:
         """Take tags from a record and add others."""

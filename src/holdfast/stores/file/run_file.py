@@ -263,8 +263,8 @@ class RunFile:
                 self._append(held, _commit_draft(commit, state))
         return self._letters_now()
 
-    def leave(self, letters: Sequence[Letter]) -> LeaveResult:
-        """Leave letters, unless one of their keys was used before."""
+    def leave(self, letters: Sequence[Letter], most: int | None) -> LeaveResult:
+        """Leave letters, unless one of their keys was used before, or more than ``most`` would wait."""
         if self._look().head is None:
             return LeaveResult(None)
         with self._hold() as held:
@@ -272,6 +272,8 @@ class RunFile:
             if state.head is None:
                 return LeaveResult(None)
             refused = tuple(letter.key for letter in letters if letter.key in state.used)
+            if not refused and most is not None and len(state.letters) + len(letters) > most:
+                return LeaveResult(state.head, is_full=True)
             if letters and not refused:
                 self._append(held, LineDraft("letters", state.head, letters=letters))
             return LeaveResult(state.head, refused)

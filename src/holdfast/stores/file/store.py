@@ -170,9 +170,11 @@ class FileStore:
             f"read the journal of run {run_id!r}", lambda: self._directory.run(run_id).notes()
         )
 
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
         return await self._do(
-            f"leave letters for run {run_id!r}", lambda: self._directory.leave(run_id, letters)
+            f"leave letters for run {run_id!r}", lambda: self._directory.leave(run_id, letters, most)
         )
 
     async def inbox(self, run_id: RunId) -> Sequence[Letter]:

@@ -29,6 +29,7 @@ _ADD_NOTE = (
 _ADD_LETTER = "INSERT INTO letters (id, run, key, seal, data) VALUES (?, ?, ?, ?, ?)"
 _FIND_LETTER = "SELECT id, seal, data IS NULL FROM letters WHERE run = ? AND key = ?"
 _TAKE = "UPDATE letters SET seal = ?, data = NULL WHERE id = ?"
+_COUNT_WAITING = "SELECT count(*) FROM letters WHERE run = ? AND data IS NOT NULL"
 _WAITING = "SELECT key, data FROM letters WHERE run = ? AND data IS NOT NULL ORDER BY id"
 _NOTES = "SELECT key, data FROM notes WHERE run = ? ORDER BY id"
 _FIND_RUN = "SELECT id FROM runs WHERE namespace = ? AND run = ?"
@@ -70,6 +71,12 @@ def take_letters(connection: sqlite3.Connection, run: int, run_id: RunId, keys: 
 def read_waiting_letters(connection: sqlite3.Connection, run: int) -> list[Letter]:
     """Return the letters that nobody took yet."""
     return [Letter(_decode_key(key), read_data(data)) for key, data in connection.execute(_WAITING, (run,))]
+
+
+def count_waiting_letters(connection: sqlite3.Connection, run: int) -> int:
+    """Return the number of letters that nobody took yet."""
+    (count,) = connection.execute(_COUNT_WAITING, (run,)).fetchone()
+    return int(count)
 
 
 def find_known_keys(connection: sqlite3.Connection, run: int, letters: Sequence[Letter]) -> tuple[str, ...]:

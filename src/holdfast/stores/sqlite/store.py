@@ -285,8 +285,10 @@ class SqliteStore:
             lambda connection: notes_and_letters.read_notes(connection, self.namespace, run_id)
         )
 
-    async def leave(self, run_id: RunId, since: int, letters: Sequence[Letter]) -> LeaveResult:
-        left: LeaveResult = await self._get_session().writes.call(LettersForRun(run_id, tuple(letters)))
+    async def leave(
+        self, run_id: RunId, since: int, letters: Sequence[Letter], most: int | None = None
+    ) -> LeaveResult:
+        left: LeaveResult = await self._get_session().writes.call(LettersForRun(run_id, tuple(letters), most))
         return left
 
     async def inbox(self, run_id: RunId) -> Sequence[Letter]:

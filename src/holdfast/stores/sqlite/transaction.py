@@ -41,6 +41,8 @@ class LettersForRun(NamedTuple):
 
     run_id: RunId
     letters: tuple[Letter, ...]
+    most: int | None
+    """The largest number of letters that may wait then."""
 
 
 Change: TypeAlias = Callable[[sqlite3.Connection], Any]
@@ -269,6 +271,10 @@ def _leave_letters(connection: sqlite3.Connection, namespace: str, task: Letters
     if head is None or run is None:
         return LeaveResult(None)
     refused = notes_and_letters.find_known_keys(connection, run, task.letters)
+    if not refused and task.most is not None:
+        waiting = notes_and_letters.count_waiting_letters(connection, run)
+        if waiting + len(task.letters) > task.most:
+            return LeaveResult(head, is_full=True)
     if not refused and task.letters:
         change = notes_and_letters.add_letters(connection, run, task.run_id, task.letters)
         change_content(connection, namespace, run, head, change)

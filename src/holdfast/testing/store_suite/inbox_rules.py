@@ -45,6 +45,25 @@ class InboxRules:
         assert await read_inbox(store) == ()
         assert await read_inbox(store, "nobody") == ()
 
+    async def test_no_more_letters_wait_than_the_sender_allows(self, store: Store) -> None:
+        head = await begin(store, "r")
+        await begin(store, "other")
+        await leave_letters(store, "elsewhere", run="other")
+        run = RunId("r")
+        assert not (await store.leave(run, 1, sample_letters("a", "b"), 3)).is_full
+        assert await store.leave(run, 1, sample_letters("c", "d"), 3) == LeaveResult(head, is_full=True)
+        assert get_keys(await read_inbox(store)) == ["a", "b"]
+        # Keys that did not get in are unused, and one that was used is refused first.
+        assert await store.leave(run, 1, sample_letters("b"), 2) == LeaveResult(head, ("b",))
+        assert await store.leave(run, 1, sample_letters("c"), 3) == LeaveResult(head)
+        assert (await store.leave(run, 1, sample_letters("d"), 3)).is_full
+        # Others may leave more, and those that were taken make room.
+        assert await store.leave(run, 1, sample_letters("d")) == LeaveResult(head)
+        await store.commit(staying_commit(head, taken=["a", "b"]))
+        assert not (await store.leave(run, 1, sample_letters("e"), 3)).is_full
+        assert (await store.leave(run, 1, sample_letters("f"), 3)).is_full
+        assert get_keys(await read_inbox(store)) == ["c", "d", "e"]
+
     async def test_letters_are_kept_in_the_order_in_which_they_were_left(self, store: Store) -> None:
         await begin(store, "r")
         await leave_letters(store, "d", "b", "c")
