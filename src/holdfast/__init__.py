@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.maintenance.prune import PruneReport
     from holdfast.checkpoint.maintenance.repair import Repair, RepairReport
     from holdfast.checkpoint.maintenance.statistics import StorageStatistics, StorageUsage
+    from holdfast.checkpoint.maintenance.vacuum import VacuumReport
     from holdfast.checkpoint.pending_requests import RequestRecord
     from holdfast.checkpoint.retention import Retention
     from holdfast.checkpoint.run_info import RunInfo
@@ -195,6 +196,7 @@ __all__ = [
     "UnknownType",
     "UnnamedWorkflow",
     "UnroutedMessage",
+    "VacuumReport",
     "VerifyReport",
     "WaitingFanIn",
     "Workflow",
@@ -265,6 +267,7 @@ _LATER = {
     "Store": "checkpoint.store",
     "SuperStepCompletedEvent": "runtime.events.events",
     "SuperStepStartedEvent": "runtime.events.events",
+    "VacuumReport": "checkpoint.maintenance.vacuum",
     "VerifyReport": "checkpoint.maintenance.problems",
     "WorkflowCompletedEvent": "runtime.events.events",
     "WorkflowErrorEvent": "runtime.events.events",

@@ -99,6 +99,8 @@ VERBS: dict[str, Verb] = {
     "prune_runs": lambda s, c: s.prune_runs(timedelta(0)),
     "delete": lambda s, c: s.delete(c),
     "delete_run": lambda s, c: s.delete_run("w"),
+    "vacuum": lambda s, c: s.vacuum(),
+    "send": lambda s, c: s.send("w", 1),
     "repair": lambda s, c: s.repair(),
     "import_run": lambda s, c: s.import_run("anything"),
     "copy_to": lambda s, c: InMemoryCheckpointStorage().copy_to(s),

@@ -29,3 +29,4 @@ from holdfast.stores.sqlite import (
     session,
     transaction,
 )
+from holdfast.stores.sqlite import vacuum as sqlite_vacuum

@@ -43,6 +43,7 @@ from holdfast.checkpoint.read.loader import BlobReader, changes_of
 from holdfast.checkpoint.read.pages import Page
 from holdfast.checkpoint.read.snapshots import snapshot_of
 from holdfast.checkpoint.store import (
+    Blob,
     Commit,
     Depth,
     Expected,

@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.maintenance.problems import VerifyReport
     from holdfast.checkpoint.maintenance.repair import RepairReport
     from holdfast.checkpoint.maintenance.statistics import StorageStatistics
+    from holdfast.checkpoint.maintenance.vacuum import VacuumReport
     from holdfast.checkpoint.pending_requests import RequestRecord
     from holdfast.checkpoint.transfer.run_copy import CopyReport
 
@@ -329,6 +330,7 @@ class CheckpointStorage:
         ``DeadLetter`` warning. ``by`` says who sent it.
         """
         self._check_writable("send")
+        self._check_writable("send")
         key, by = check_key(key), check_by(by)
         head = await self.catalog.head(run_id)
         value = self.catalog.encoder_for(head.workflow_name)(message, "message")
@@ -433,6 +435,20 @@ class CheckpointStorage:
         check_flag("dry_run", dry_run)
         check_progress(progress)
         return await prune_old_runs(self.catalog, OldRuns.of(older_than, status), dry_run, progress)
+
+    async def vacuum(self, progress: Progress | None = None) -> VacuumReport:
+        """Give the room that is not used any more back to the file system; return the bytes before and after.
+
+        SQLite writes anew what is in use: readers go on, and writers wait for it; the report says for how long. It is
+        refused, and changes nothing, if that would take longer than they wait, or if the disk has too little room. A
+        directory loses temporary files, values without a run and lines that no longer count. Memory has nothing to
+        give. It may be interrupted anywhere. ``progress`` is called with how much is done, and of how much.
+        """
+        from holdfast.checkpoint.maintenance.vacuum import vacuum_store
+
+        self._check_writable("vacuum")
+        check_progress(progress)
+        return await vacuum_store(self.store, progress)
 
     async def delete(self, checkpoint_id: str | CheckpointInfo) -> None:
         """Remove one checkpoint; those that follow it stay. The one on which its run stands cannot be removed."""

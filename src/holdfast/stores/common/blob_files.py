@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from holdfast.checkpoint.store import Blob
@@ -154,6 +154,24 @@ class BlobFiles:
                 continue
             freed += size
         return freed
+
+    def has_folder(self, family: RunId) -> bool:
+        """Return True if a family has, or had, blobs here."""
+        return (self._folder / make_file_name(family)).is_dir()
+
+    def remove_empty_folders(self) -> None:
+        """Remove temporary files that a crash left, and the folders of families without blobs; writers wait for it."""
+        if not self._root.is_dir():
+            return
+        alone = self.try_sweep_lock()
+        if alone is None:
+            return
+        with alone:
+            if self._disk.temp.is_dir():
+                self._disk.sweep()
+            for folder in self._folder.iterdir() if self._folder.is_dir() else ():
+                with suppress(OSError):  # it is not empty
+                    folder.rmdir()
 
     def _make_root(self) -> None:
         reject_link(self._root)

@@ -120,6 +120,17 @@ class Presence:
         if renewer is not None:
             renewer.join()
 
+    def has_others(self) -> bool:
+        """Return True if another process joined in this folder and lives."""
+        own = _get_process_files()
+        with own.lock:
+            mine = _get_path(self._folder, this_process()).name
+            try:
+                names = [name for name in os.listdir(self._folder) if name.endswith(_ENDING) and name != mine]
+            except FileNotFoundError:
+                return False
+            return any(_is_alive(own, self._folder, self._folder / name, "") for name in names)
+
     def seems_alive(self, process: str) -> bool:
         """Return what ``lives`` would, without writing anything; True where this user cannot tell."""
         try:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from holdfast.checkpoint.store import Blob, MarkedBlobs
@@ -66,15 +66,42 @@ class BlobFolder:
             return False
         return True
 
+    def remove_unused(self, used: Callable[[], set[str] | None]) -> None:
+        """Remove the folders of families that no run has any more; ``used`` names those that are, None if unsure."""
+        known = used()
+        if known is None or not self._folder.is_dir():
+            return
+        for name in sorted(set(os.listdir(self._folder)) - known):
+            folder = self._folder / name
+            if folder.is_symlink() or not folder.is_dir():
+                continue
+            with self._alone_by_name(name) as handle:
+                if handle is None:
+                    continue
+                if os.listdir(folder):
+                    known = used()  # a run may have begun before the lock was taken
+                    if known is None or name in known:
+                        continue
+                    for file in filter(_is_digest, os.listdir(folder)):
+                        os.unlink(folder / file)
+                with suppress(OSError):  # something else lies in it
+                    folder.rmdir()
+
     @contextmanager
     def _alone(self, family: RunId) -> Iterator[int | None]:
         """Wait until all commits under way are published, with those that come later behind the gate.
 
         Without it, commits that overlap would keep a sweep waiting for ever.
         """
+        with self._alone_by_name(make_file_name(family)) as handle:
+            yield handle
+
+    @contextmanager
+    def _alone_by_name(self, name: str) -> Iterator[int | None]:
+        """Hold the lock of the family with this name alone."""
         with (
-            self._locks.try_alone(_gate_name(family), _PATIENCE),
-            self._locks.try_alone(_lock_name(family), _PATIENCE) as handle,
+            self._locks.try_alone(f"{name}.gate", _PATIENCE),
+            self._locks.try_alone(f"{name}.blobs", _PATIENCE) as handle,
         ):
             yield handle
 

@@ -6,10 +6,11 @@ import os
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from holdfast.checkpoint.maintenance.vacuum import VacuumReport
 from holdfast.checkpoint.store import (
     Blob,
     Commit,
@@ -291,6 +292,27 @@ class Directory:
             name = self._index.find(checkpoint_id, files, lambda name: self._new_file(name).ids())
         return None if name is None else self._file(name).find(checkpoint_id)
 
+    # What nobody needs.
+
+    def vacuum(self, report: Callable[[int, int], None]) -> VacuumReport:
+        """Remove temporary files, blobs of families without a run, emptied folders, and lines that no longer count."""
+        self._get_ready()
+        before = _measure(self.root)
+        self.disk.sweep()
+        names = self._names()
+        for number, name in enumerate(names, 1):
+            with suppress(CheckpointCorrupt):
+                self._new_file(name).make_room()
+            report(number, len(names))
+        self.blobs.remove_unused(self._families)
+        return VacuumReport(before, _measure(self.root))
+
+    def _families(self) -> set[str] | None:
+        """Return the names of the folders of all families that have a run; None if some cannot be known."""
+        if self.damaged():
+            return None
+        return {make_file_name(head.family) for head in self.runs(RunQuery())}
+
     # What is damaged.
 
     def damaged(self) -> list[Damage]:
@@ -370,3 +392,13 @@ class Directory:
 def _copy(source: Path, target: Path) -> None:
     with suppress(FileNotFoundError, IrregularFile):
         target.write_bytes(read_regular(source))
+
+
+def _measure(folder: Path) -> int:
+    """Return the bytes of all files in a folder."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += os.lstat(os.path.join(place, name)).st_size
+    return total

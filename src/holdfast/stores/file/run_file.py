@@ -49,6 +49,7 @@ _T = TypeVar("_T")
 _MANY = 16
 # The file is written anew when more than this is of no use, and more than what is of use.
 _WASTE = 64 * 1024
+_LITTLE_WASTE = 4096
 
 
 class RunFile:
@@ -313,11 +314,23 @@ class RunFile:
             self._make_room(held)
             return True
 
-    def _make_room(self, held: HeldLock) -> None:
+    def make_room(self) -> None:
+        """Write the file anew if a tenth of it is needed by nobody; raise ``CheckpointCorrupt`` if it is damaged."""
+        state = self._look()
+        if state.head is None or not self._has_waste(state.live_bytes() // 10, _LITTLE_WASTE):
+            return
+        with self._hold() as held:
+            if self._lines.state.head is not None:
+                self._make_room(held, self._lines.state.live_bytes() // 10, _LITTLE_WASTE)
+
+    def _has_waste(self, *least: int) -> bool:
+        state = self._lines.state
+        return not state.bad and state.end - state.live_bytes() > max(least)
+
+    def _make_room(self, held: HeldLock, *least: int) -> None:
         """Write the file anew without what nobody needs, if that is much."""
         state = self._lines.state
-        live = state.live_bytes()
-        if state.bad or state.end - live <= max(live, _WASTE):
+        if not self._has_waste(*(least or (state.live_bytes(), _WASTE))):
             return
         drafts = self._drafts_of_all()
         assert state.head is not None

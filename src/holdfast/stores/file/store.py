@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from holdfast.checkpoint.maintenance.vacuum import VacuumReport
+from holdfast.checkpoint.progress import Progress, run_with_progress
 from holdfast.checkpoint.store import (
     Blob,
     Commit,
@@ -181,6 +183,15 @@ class FileStore:
         return await self._do(
             f"read the inbox of run {run_id!r}", lambda: self._directory.run(run_id).inbox()
         )
+
+    async def vacuum(self, progress: Progress | None = None) -> VacuumReport:
+        """Remove what nobody needs: temporary files, blobs without a run, and lines that no longer count."""
+
+        def work(report: Callable[[int, int], None]) -> VacuumReport:
+            return self._work("vacuum it", lambda: self._directory.vacuum(report))
+
+        self._check_open()
+        return await run_with_progress(work, progress)
 
     async def join(self) -> None:
         await self._do("let others see this process", lambda: self._directory.presence.join())

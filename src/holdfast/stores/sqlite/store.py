@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from holdfast.checkpoint.maintenance.vacuum import VacuumReport
 from holdfast.checkpoint.progress import Progress, run_in_thread, run_with_progress
 from holdfast.checkpoint.store import (
     Blob,
@@ -315,6 +316,37 @@ class SqliteStore:
         await self.open()
         target = Path(os.path.abspath(path))  # noqa: ASYNC240
         await run_with_progress(partial(back_up, self._get_session().location, target), progress)
+
+    async def vacuum(self, progress: Progress | None = None) -> VacuumReport:
+        """Remove blobs of families without a run, and give the room that is not used back to the file system."""
+        from holdfast.stores.sqlite import vacuum
+
+        await self.open()
+        session = self._get_session()
+        size = partial(vacuum.measure, self.path, self._large_values)
+        before = await upkeep_threads.call(size)
+        if not await self.damaged():  # whose family is not known
+            await self._remove_unused_families()
+        is_alone: bool = await session.files.call(
+            FileJob("looking who uses", lambda: not session.presence.has_others())
+        )
+        work = partial(vacuum.give_room_back, session.location, is_alone)
+        seconds = await run_with_progress(work, progress)
+        await session.files.call(FileJob("vacuuming", session.blob_files.remove_empty_folders))
+        return VacuumReport(before, await upkeep_threads.call(size), seconds)
+
+    async def _remove_unused_families(self) -> None:
+        """Remove the blobs of families whose runs are gone: whoever removed these was killed before it came to that."""
+        from holdfast.stores.sqlite.vacuum import find_unused_families
+
+        files = self._get_session().blob_files
+        families = await self._read(lambda connection: find_unused_families(connection, self.namespace))
+        for family, has_rows in families:
+            if not has_rows and not await upkeep_threads.call(partial(files.has_folder, family)):
+                continue
+            mark, sizes = await self.mark(family)
+            if sizes and not await self.runs(RunQuery(family=family, limit=1)):
+                await self.discard(family, mark, list(sizes))
 
     async def _read(self, query: Callable[[sqlite3.Connection], Result]) -> Result:
         result: Result = await self._get_session().reads.call(query)
