@@ -3,6 +3,7 @@
 import collections
 import datetime as dt
 import enum
+import json
 import math
 from dataclasses import dataclass
 from decimal import Decimal
@@ -16,7 +17,14 @@ from ormsgpack import Ext, packb
 
 from holdfast import Codec
 from holdfast.errors import CheckpointCorrupt, NotCheckpointable, UnknownType
-from tests.support.parts import TypeRegistry, measure_nesting
+from tests.support.parts import (
+    NotATree,
+    TypeRegistry,
+    measure_nesting,
+    plain_of_bytes,
+    plain_value,
+    value_of_plain,
+)
 from tests.unit.test_codec_exact import exact
 
 
@@ -122,6 +130,26 @@ def containers(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 VALUES = st.recursive(ATOMS, containers, max_leaves=20)
+
+
+def through_json(plain: Any) -> Any:
+    return json.loads(json.dumps(plain, allow_nan=False))
+
+
+@given(VALUES)
+def test_every_value_has_one_plain_form_live_and_stored(value: Any) -> None:
+    plain = through_json(plain_value(value))
+    assert through_json(plain_of_bytes(CODEC.encode(value))) == plain
+    assert through_json(plain_value(value_of_plain(plain))) == plain
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_break_the_plain_form(data: bytes) -> None:
+    try:
+        plain = plain_of_bytes(data)
+    except NotATree:
+        return
+    json.dumps(plain, allow_nan=False)
 
 
 @given(VALUES)

@@ -18,6 +18,7 @@ from holdfast.checkpoint.checkpoint_info import (
 from holdfast.checkpoint.codec.plain import plain_of_bytes, plain_value, value_of_plain
 from holdfast.checkpoint.codec.reader import measure_nesting
 from holdfast.checkpoint.codec.registry import TypeRegistry
+from holdfast.checkpoint.codec.value_tree import NotATree
 from holdfast.checkpoint.derived_starts import collapse, expand, find_checkpoint, read_records
 from holdfast.checkpoint.format.changes import (
     Asked,

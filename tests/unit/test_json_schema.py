@@ -378,6 +378,24 @@ def test_hints_that_cannot_be_resolved_take_anything() -> None:
     assert properties == {"known": {"type": "integer"}, "unknown": {}}
 
 
+def test_a_class_of_a_library_is_made_by_its_decode() -> None:
+    class Celsius:
+        def __init__(self, degrees: float) -> None:
+            self.degrees = degrees
+
+    def decode(text: str) -> Any:
+        return Celsius(float(text)) if text != "hot" else 100
+
+    checkpointable(Celsius, encode=lambda celsius: str(celsius.degrees), decode=decode)
+    assert set(json_schema(Celsius)) == {"$schema", "title"}
+    assert convert("21.5", Celsius).degrees == 21.5
+    assert convert(["21.5"], list[Celsius])[0].degrees == 21.5
+    with pytest.raises(Unconvertible, match="'warm' is no Celsius"):
+        convert("warm", Celsius)
+    with pytest.raises(Unconvertible, match="decode of Celsius gave a int for 'hot'"):
+        convert("hot", Celsius)
+
+
 # -- of workflows and requests ---------------------------------------------------------------------
 
 

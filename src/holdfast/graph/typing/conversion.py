@@ -9,6 +9,7 @@ import sys
 import typing
 from binascii import a2b_base64
 from collections import Counter, abc, defaultdict, deque
+from collections.abc import Callable
 from datetime import timedelta
 from enum import Enum, Flag
 from functools import partial
@@ -20,6 +21,7 @@ from holdfast.graph.typing.types import (
     MARK,
     TypeForm,
     args_of,
+    find_mark,
     is_anything,
     is_typed_dict,
     members,
@@ -68,6 +70,8 @@ def _as_one(value: Any, form: TypeForm, path: str) -> Any:
         return _as_literal(value, form, path)
     if origin is typing.Any or not isinstance(origin, type):
         raise _unfit(value, form, path)
+    if (decode := decoder_of(origin)) is not None:
+        return _as_decoded(value, origin, decode, path)
     if issubclass(origin, Enum):
         return _as_enum(value, origin, path)
     if hasattr(origin, "model_validate"):  # a pydantic model knows best
@@ -122,6 +126,21 @@ def full_name(cls: type) -> str:
     'collections.deque'
     """
     return f"{cls.__module__.partition('.')[0]}.{cls.__name__}"
+
+
+def decoder_of(cls: type) -> Callable[[Any], Any] | None:
+    """Return the function that ``checkpointable(cls, encode=..., decode=...)`` gave for a class; None without one."""
+    found: Callable[[Any], Any] | None = getattr(find_mark(cls), "decode", None)
+    return found
+
+
+def _as_decoded(value: object, origin: type, decode: Callable[[Any], Any], path: str) -> Any:
+    made = _call(decode, value, origin, path)
+    if not isinstance(made, origin):
+        raise Unconvertible(
+            f"{path}: decode of {origin.__name__} gave a {type(made).__name__} for {show_value(value, 80)}"
+        )
+    return made
 
 
 def is_struct(cls: type) -> bool:

@@ -19,6 +19,7 @@ from holdfast.graph.typing.conversion import (
     ARRAYS,
     CONCRETE,
     RecordField,
+    decoder_of,
     fields_of,
     full_name,
     is_struct,
@@ -159,6 +160,8 @@ class _SchemaBuilder:
         scalar = _SCALARS.get(full_name(origin))
         if scalar is not None:
             return dict(scalar)
+        if decoder_of(origin) is not None:  # which alone knows what it takes
+            return {"title": type_name(form)}
         if issubclass(origin, Enum):
             return self._define(form, lambda: _enum(origin))
         if hasattr(origin, "model_json_schema"):
