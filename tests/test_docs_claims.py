@@ -27,6 +27,7 @@ BETWEEN_PARTS = {
     "abandon",
     "ask_later",
     "begin",
+    "check_stored",
     "driven",
     "event_feed",
     "go_on",

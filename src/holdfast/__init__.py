@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.storage import CheckpointStorage
     from holdfast.checkpoint.store import Store
     from holdfast.checkpoint.transfer.run_copy import CopyReport, UncopiedRun
+    from holdfast.checkpoint.upgrade import UpgradeCheck, UpgradeReport
     from holdfast.checkpoint.views import CheckpointSummary
     from holdfast.host import Host
     from holdfast.log_fields import RunLogFilter
@@ -196,6 +197,8 @@ __all__ = [
     "UnknownType",
     "UnnamedWorkflow",
     "UnroutedMessage",
+    "UpgradeCheck",
+    "UpgradeReport",
     "VacuumReport",
     "VerifyReport",
     "WaitingFanIn",
@@ -268,6 +271,8 @@ _LATER = {
     "SuperStepCompletedEvent": "runtime.events.events",
     "SuperStepStartedEvent": "runtime.events.events",
     "VacuumReport": "checkpoint.maintenance.vacuum",
+    "UpgradeCheck": "checkpoint.upgrade",
+    "UpgradeReport": "checkpoint.upgrade",
     "VerifyReport": "checkpoint.maintenance.problems",
     "WorkflowCompletedEvent": "runtime.events.events",
     "WorkflowErrorEvent": "runtime.events.events",

@@ -10,12 +10,14 @@ from copy import copy
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
+from holdfast.checkpoint.arguments import check_flag
 from holdfast.checkpoint.ownership import is_driven, process_of, this_process
 from holdfast.checkpoint.run_info import RunInfo, run_info
 from holdfast.checkpoint.store import RunQuery
 from holdfast.engine.status import RunStatus
 from holdfast.errors import (
     ExecutorFailed,
+    GraphChanged,
     HeadMoved,
     HoldfastError,
     InvalidArgument,
@@ -155,8 +157,14 @@ class Host:
         concurrency: int = 100,
         woken: Callable[[Run], object] | None = None,
         run_context: RunContextFactory | None = None,
+        allow_graph_change: bool = False,
     ) -> None:
-        """``poll`` is how often it looks for runs, in seconds; ``concurrency`` how many go on at the same time.
+        """Several ``workflows`` may be builds of one name, the newest first: a run goes on with the build that made it.
+
+        If that is not here, a run goes on with the newest build that fits, with ``allow_graph_change``; else it is left
+        as it is, and ``problems`` says why.
+
+        ``poll`` is how often it looks for runs, in seconds; ``concurrency`` how many go on at the same time.
 
         ``woken`` is called with each run that it goes on with, before anything of it happens; but not with those that
         someone in this event loop holds: they see for themselves what their ``Run`` does.
@@ -164,6 +172,7 @@ class Host:
         ``run_context`` is called with the ``RunInfo`` of each of these runs, and gives the values that its handlers
         find in ``ctx.run_context``: nothing of what the run had before is stored. It may be async.
         """
+        check_flag("allow_graph_change", allow_graph_change)
         if not hasattr(storage, "store"):
             raise WrongType(f"a host takes a storage first, not a {type(storage).__name__}: {storage!r}")
         given: tuple[object, object] = (woken, poll)  # as they come from programs without a type checker
@@ -179,7 +188,8 @@ class Host:
         if type(concurrency) is not int or concurrency < 1:
             raise InvalidArgument(f"concurrency={concurrency!r}: must be a whole number of at least 1")
         self._storage = storage
-        self._workflows = _by_name(workflows)
+        self._builds = _by_name(workflows)
+        self._graph_may_change = allow_graph_change
         self._poll = poll
         self._concurrency = concurrency
         self._woken = woken
@@ -256,8 +266,8 @@ class Host:
         loop_time = asyncio.get_running_loop().time()
         self._forget_tried(loop_time)
         crowded, self._crowded = self._crowded, False
-        await self._rescue.look(self._workflows, loop_time)
-        for name, workflow in self._workflows.items():
+        await self._rescue.look(self._builds, loop_time)
+        for name, builds in self._builds.items():
             room = self._concurrency - len(self._active)
             if room <= 0:
                 break
@@ -271,14 +281,14 @@ class Host:
                 if len(self._active) >= self._concurrency:
                     break
                 if self._may_begin(head):
-                    self._begin(workflow, head)
+                    self._begin(builds, head)
                     started += 1
             while len(self._active) < self._concurrency:
                 interrupted = await self._rescue.next(name)
                 if interrupted is None:
                     break
                 if self._may_begin(interrupted):
-                    self._begin(workflow, interrupted)
+                    self._begin(builds, interrupted)
                     started += 1
         return started
 
@@ -296,9 +306,9 @@ class Host:
         )
         return head.run_id not in self._active and not same
 
-    def _begin(self, workflow: Workflow, head: Head) -> None:
+    def _begin(self, builds: Sequence[Workflow], head: Head) -> None:
         self._tried.pop(head.run_id, None)
-        task = asyncio.create_task(self._wake(workflow, head), name=f"holdfast host {head.run_id}")
+        task = asyncio.create_task(self._wake(builds, head), name=f"holdfast host {head.run_id}")
         self._active[head.run_id] = task
         task.add_done_callback(lambda done: self._ended(head, done))
 
@@ -308,7 +318,7 @@ class Host:
         if not task.cancelled() and (error := task.exception()) is not None:
             _logger.error("waking run %s failed", head.run_id, exc_info=error, extra=_extra_of(head))
 
-    async def _wake(self, workflow: Workflow, head: Head) -> None:
+    async def _wake(self, builds: Sequence[Workflow], head: Head) -> None:
         loop_time = asyncio.get_running_loop().time()
         early = head.wake_at is None or in_microseconds(self._now()) < head.wake_at
         known: Sequence[Warning] = ()
@@ -318,7 +328,7 @@ class Host:
                 known = run.warnings
                 await run.go_on()
             else:
-                run = await self._resumed(workflow, head)
+                run = await self._resumed(builds, head)
         except (RunTaken, HeadMoved, RunEnded):  # someone else was faster
             self._crowded = True
             return
@@ -334,9 +344,27 @@ class Host:
             # It has letters, but they cannot be taken before it is awake.
             self._tried[head.run_id] = _Tried(head.checkpoint_id, in_microseconds(wakes), None)
 
-    async def _resumed(self, workflow: Workflow, head: Head) -> Run:
-        given = await self._context_of(head)
-        run = await workflow.resumed(head.run_id, self._storage, run_context=given)
+    async def _resume(
+        self, builds: Sequence[Workflow], head: Head, run_context: Mapping[str, Any] | None
+    ) -> Run:
+        """Return the run with the build that made it; else with the newest that fits, if the graph may change."""
+        problem: GraphChanged | None = None
+        own_first = sorted(builds, key=lambda build: not build.graph.recognises(head.fingerprint))
+        tries = [(build, False) for build in own_first]
+        if self._graph_may_change:
+            tries += [(build, True) for build in builds]
+        for build, may_change in tries:
+            try:
+                return await build.resumed(
+                    head.run_id, self._storage, run_context=run_context, allow_graph_change=may_change
+                )
+            except GraphChanged as error:
+                problem = problem or error
+        assert problem is not None, "there is a build"
+        raise problem
+
+    async def _resumed(self, builds: Sequence[Workflow], head: Head) -> Run:
+        run = await self._resume(builds, head, await self._context_of(head))
         self._runs[head.run_id] = run
         if self._woken is not None:
             try:
@@ -407,16 +435,19 @@ def _without_traceback(error: Exception) -> Exception:
     return kept
 
 
-def _by_name(workflows: Sequence[Workflow]) -> dict[str, Workflow]:
-    named: dict[str, Workflow] = {}
+def _by_name(workflows: Sequence[Workflow]) -> dict[str, list[Workflow]]:
+    """Return the builds of each name, in the order in which they were given."""
+    named: dict[str, list[Workflow]] = {}
     for workflow in workflows:
         if not hasattr(workflow, "resumed"):
             raise WrongType(f"a host takes workflows, not a {type(workflow).__name__}: {workflow!r}")
-        if workflow.name in named:
+        builds = named.setdefault(workflow.name, [])
+        if any(build.fingerprint == workflow.fingerprint for build in builds):
             raise InvalidArgument(
-                f"a host got two workflows with the name {workflow.name!r}; give each its own"
+                f"a host got two workflows with the name {workflow.name!r} and the same graph; give each its own name, "
+                f"or give one of them"
             )
-        named[workflow.name] = workflow
+        builds.append(workflow)
     if not named:
         raise InvalidArgument(
             "a host needs the workflows whose runs it goes on with: Host(storage, workflow)"

@@ -17,13 +17,15 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.checkpoint_info import CheckpointInfo
     from holdfast.checkpoint.codec import Codec
     from holdfast.checkpoint.storage import CheckpointStorage
+    from holdfast.checkpoint.store import Head
+    from holdfast.checkpoint.upgrade import UpgradeCheck
     from holdfast.runtime.config import RunConfig
     from holdfast.runtime.durable.stored_runs import Edits, StoredRuns
     from holdfast.runtime.run.result import RunResult
     from holdfast.runtime.run.run import Answers, Run, RunFactory
     from holdfast.runtime.run.stream import RunStream
 
-_INTERNAL = frozenset({"resumed"})
+_INTERNAL = frozenset({"check_stored", "resumed"})
 """Methods of ``Workflow`` for other parts of Holdfast, which ``dir`` leaves out."""
 
 
@@ -390,9 +392,15 @@ class Workflow:
         storage: CheckpointStorage | None = None,
         *,
         run_context: Mapping[str, Any] | None = None,
+        allow_graph_change: bool = False,
     ) -> Run:
         """Return a stored run that goes on from its last checkpoint, before anything of it happens: for hosts."""
-        return await self._resume(None, storage=storage, run_id=run_id, run_context=RunContext(run_context))
+        given = RunContext(run_context)
+        return await self._resume(None, None, storage, allow_graph_change, run_id, run_context=given)
+
+    async def check_stored(self, storage: CheckpointStorage, head: Head) -> UpgradeCheck:
+        """Return if and how this build can go on with a stored run: for ``storage.check_upgrade``."""
+        return await self._stored_runs(storage).check_upgrade(head)
 
     async def _continue(self, given: RunStart, run_id: str, storage: CheckpointStorage | None) -> Run | None:
         stored = self._stored_runs(self._require_storage(storage))
@@ -431,7 +439,8 @@ class Workflow:
             raise WrongType(f"storage={storage!r}: give a storage, like SqliteCheckpointStorage('runs.db')")
         if self._codec is None:
             self._codec = declared_codec(self._graph)
-        storage.catalog.learn(self._name, self._codec, self._definition.config.limits.max_value_size)
+        limits = self._definition.config.limits
+        storage.catalog.learn(self._name, self._graph.fingerprint, self._codec, limits.max_value_size)
         return StoredRuns(self._definition, storage, self._codec, run_context)
 
     def __dir__(self) -> list[str]:

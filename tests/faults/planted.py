@@ -170,9 +170,9 @@ def _wake_twice() -> None:
     """Let a host wake each run twice, and nobody stop it."""
     genuine = Host._begin
 
-    def begin(self: Host, workflow: Workflow, head: Head) -> None:
-        genuine(self, workflow, head)
-        genuine(self, workflow, head)
+    def begin(self: Host, builds: Sequence[Workflow], head: Head) -> None:
+        genuine(self, builds, head)
+        genuine(self, builds, head)
 
     async def free(store: Store, head: Head, take_over: bool, resumed: str = "") -> Head:
         return head

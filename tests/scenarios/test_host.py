@@ -278,7 +278,7 @@ async def test_a_run_that_cannot_be_woken_is_left_alone_for_a_while(
     assert (set(host.problems), woken, await status(storage)) == ({"r", "s"}, [], RunStatus.WAITING)
     monkeypatch.setattr(host_module, "_BACKOFF_SECONDS", -1.0)
     host._tried = {run: tried._replace(again=0.0) for run, tried in host._tried.items()}
-    host._workflows = {"Sleeping": sleeping()}  # as if the program had been mended
+    host._builds = {"Sleeping": [sleeping()]}  # as if the program had been mended
     assert await host.wake_due() == 2
     assert (host.problems, host._tried, sorted(ran)) == ({}, {}, ["r", "s"])
 
@@ -417,7 +417,7 @@ async def test_runs_whose_process_died_are_gone_on_with(place: Place) -> None:
     assert await host.wake_due() == 1
     assert (ran, await status(storage)) == (["step r", "step r"], RunStatus.COMPLETED)
     await interrupted(storage, "s")  # also by a host that has just looked for such runs
-    host._workflows = {"Step": workflow}
+    host._builds = {"Step": [workflow]}
     assert await host.wake_due() == 1
     assert await status(storage, "s") is RunStatus.COMPLETED
 
@@ -771,11 +771,11 @@ async def test_a_host_that_was_too_late_looks_elsewhere(
     tried: list[str] = []
 
     class Late(Host):
-        async def _resumed(self, workflow: Workflow, head: Head) -> Run:
+        async def _resumed(self, builds: Sequence[Workflow], head: Head) -> Run:
             tried.append(head.run_id)
             if len(tried) <= 2:
                 raise RunTaken("by another host")
-            return await super()._resumed(workflow, head)
+            return await super()._resumed(builds, head)
 
     host = Late(storage, sleeping(), concurrency=2)
     host._chance = lambda: 0.5

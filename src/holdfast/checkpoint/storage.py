@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.maintenance.vacuum import VacuumReport
     from holdfast.checkpoint.pending_requests import RequestRecord
     from holdfast.checkpoint.transfer.run_copy import CopyReport
+    from holdfast.checkpoint.upgrade import UpgradeReport, WorkflowBuild
 
 _INTERNAL = frozenset({"catalog", "run_logs"})
 """Attributes of ``CheckpointStorage`` for other parts of Holdfast, which ``dir`` leaves out."""
@@ -306,7 +307,7 @@ class CheckpointStorage:
 
         async def leave() -> Head:
             head = await self.catalog.head(run_id)
-            encoder = self.catalog.encoder_for(head.workflow_name)
+            encoder = self.catalog.encoder_for(head)
             blobs = self.catalog.blobs(head.family)
             return await leave_answers(self.store, head, blobs, encoder, given, self._latest)
 
@@ -333,7 +334,7 @@ class CheckpointStorage:
         self._check_writable("send")
         key, by = check_key(key), check_by(by)
         head = await self.catalog.head(run_id)
-        value = self.catalog.encoder_for(head.workflow_name)(message, "message")
+        value = self.catalog.encoder_for(head)(message, "message")
         return await run_info(self.store, await leave_message(self.store, head, value, target_id, key, by))
 
     async def cancel(self, run_id: str, *, by: str | None = None) -> RunInfo:
@@ -344,6 +345,21 @@ class CheckpointStorage:
         self._check_writable("cancel")
         by = check_by(by)
         return await run_info(self.store, await cancel_run(self.store, await self.catalog.head(run_id), by))
+
+    async def check_upgrade(
+        self, workflow: WorkflowBuild, *, progress: Progress | None = None
+    ) -> UpgradeReport:
+        """Say which stored runs a build of a workflow can go on with, which not and why; nothing is changed.
+
+        Looks at all runs with the name of the workflow but for those that are COMPLETED. ``progress`` is told how many
+        runs of how many are done.
+        """
+        from holdfast.checkpoint.upgrade import check_upgrade
+
+        check_progress(progress)
+        if not hasattr(workflow, "check_stored"):
+            raise WrongType(f"check_upgrade takes a workflow, not a {type(workflow).__name__}: {workflow!r}")
+        return await check_upgrade(self, self.store, workflow, progress)
 
     # Looking after the storage.
 

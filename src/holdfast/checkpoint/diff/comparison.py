@@ -60,7 +60,13 @@ async def _load_side(catalog: RunCatalog, checkpoint_id: CheckpointId) -> _Side:
     head, seq = await catalog.find(checkpoint_id)
     blobs = catalog.blobs(head.family)
     loaded = await load(catalog.store, blobs, head, seq, Depth.ALL)
-    return _Side(loaded.info, loaded.manifest, catalog.codec_for(head.workflow_name), head.family, blobs)
+    return _Side(
+        loaded.info,
+        loaded.manifest,
+        catalog.codec_for(head.workflow_name, head.fingerprint),
+        head.family,
+        blobs,
+    )
 
 
 async def _diff_sides(old: _Side, new: _Side) -> CheckpointDiff:

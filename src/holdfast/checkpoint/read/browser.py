@@ -182,7 +182,7 @@ class CheckpointBrowser:
 
     def _content_readers(self, head: Head, blobs: BlobReader) -> ContentReaders:
         return ContentReaders(
-            self._catalog.encoder(self._catalog.codec_for(head.workflow_name)),
+            self._catalog.encoder(self._catalog.codec_for(head.workflow_name, head.fingerprint)),
             lambda checkpoint_id: _ListedBlobs(self._catalog, checkpoint_id, blobs),
             lambda record: self._load_manifest(head, record),
         )
@@ -230,7 +230,7 @@ class CheckpointBrowser:
             return listed.checkpoints([record])[0]
         loaded = await load(store, blobs, head, seq, Depth.ALL)
         read = await read_shown_blobs([loaded.manifest.as_changes()], blobs)
-        encoder = self._catalog.encoder(self._catalog.codec_for(head.workflow_name))
+        encoder = self._catalog.encoder(self._catalog.codec_for(head.workflow_name, head.fingerprint))
         info, values_of = loaded.info, LoadedContent(loaded.manifest, encoder, read, plain)
         return Checkpoint(info.checkpoint_id, loaded.header, info.new_bytes, info.tags, values_of)
 

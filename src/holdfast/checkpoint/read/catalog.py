@@ -33,25 +33,33 @@ class RunCatalog:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.counters = Counters()
-        self._codecs: dict[str, Codec] = {}
+        self._codecs: dict[tuple[str, str], Codec] = {}
+        """By the name of a workflow and the fingerprint of its graph; that of the newest build has none."""
         self._largest: dict[str, int] = {}
         self._anything = Codec()
 
     # Codecs.
 
-    def learn(self, workflow_name: str, codec: Codec, max_value_size: int) -> None:
-        """Remember the codec of a workflow, which reads its checkpoints, and the size limit of its values."""
-        self._codecs[workflow_name] = codec
+    def learn(self, workflow_name: str, fingerprint: str, codec: Codec, max_value_size: int) -> None:
+        """Remember the codec of a build of a workflow, which reads its checkpoints, and the size limit of its values.
+
+        Builds of one name may have different types: each run is read with those of its own build.
+        """
+        self._codecs[workflow_name, fingerprint] = self._codecs[workflow_name, ""] = codec
         self._largest[workflow_name] = max_value_size
 
-    def codec_for(self, workflow_name: str) -> Codec:
-        """Return the codec of a workflow; it knows the types of the workflow only if that was built here."""
-        return self._codecs.get(workflow_name, self._anything)
+    def codec_for(self, workflow_name: str, fingerprint: str = "") -> Codec:
+        """Return the codec of a workflow; it knows the types of the workflow only if that was built here.
 
-    def encoder_for(self, workflow_name: str) -> Encoder:
-        """Return an encoder for values that are sent to a run of a workflow from outside."""
-        limit = self._largest.get(workflow_name, Limits().max_value_size)
-        return self.encoder(self.codec_for(workflow_name), limit)
+        If the build with this fingerprint is not known here, it is that of the build that was made last.
+        """
+        codec = self._codecs.get((workflow_name, fingerprint))
+        return codec or self._codecs.get((workflow_name, ""), self._anything)
+
+    def encoder_for(self, head: Head) -> Encoder:
+        """Return an encoder for values that are sent to a run from outside."""
+        limit = self._largest.get(head.workflow_name, Limits().max_value_size)
+        return self.encoder(self.codec_for(head.workflow_name, head.fingerprint), limit)
 
     def encoder(self, codec: Codec, limit: int = _ANY_SIZE) -> Encoder:
         """Return an encoder that counts what it does in the counters of the storage."""

@@ -254,6 +254,11 @@ class Recorder:
         """True if it has yet to make a checkpoint that asks the pending requests again."""
         return not self._opened and any(entry.cause in (Cause.RESTORE, Cause.FORK) for entry in self._first)
 
+    async def read_journal(self) -> None:
+        """Read the journal of a resumed run; raise if the run cannot go on with it."""
+        if self._resumption is not None:
+            await self._resumption.read_journal()
+
     async def open(self, moves: bool, superstep: int) -> None:
         """Commit what comes before anything else, once; a run that ``moves`` is RUNNING from now on.
 

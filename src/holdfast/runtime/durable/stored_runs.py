@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 from typing import Any, TypeAlias
 
 from holdfast.checkpoint.arguments import check_by, id_of_checkpoint
@@ -22,6 +23,7 @@ from holdfast.checkpoint.read.loader import Loaded
 from holdfast.checkpoint.read.reread import steadily
 from holdfast.checkpoint.storage import CheckpointStorage
 from holdfast.checkpoint.store import Commit, Expected, Head, Store
+from holdfast.checkpoint.upgrade import UpgradeCheck, UpgradeVerdict
 from holdfast.checkpoint.values import restored
 from holdfast.checkpoint.write.checkpoint_draft import CheckpointDraft
 from holdfast.engine.snapshot import Snapshot
@@ -30,8 +32,10 @@ from holdfast.engine.status import RunStatus
 from holdfast.engine.superstep import begin
 from holdfast.engine.value import Value
 from holdfast.errors import (
+    GraphChanged,
     GraphError,
     HeadMoved,
+    HoldfastError,
     InvalidArgument,
     RunExists,
     RunPoisoned,
@@ -212,6 +216,29 @@ class StoredRuns:
         head = await check_undriven(self._catalog.store, await self._catalog.head(run_id), False)
         point = await self._loader.resume(head, head.seq, self._graph_may_change)
         return self._runner(run_id, point, log)
+
+    async def check_upgrade(self, head: Head) -> UpgradeCheck:
+        """Return if and how this build can go on with a run; nothing is changed."""
+
+        async def look(allow_graph_change: bool) -> None:
+            point = await self._loader.resume(head, head.seq, allow_graph_change)
+            assert point.recorder is not None, "stored runs have one"
+            await point.recorder.read_journal()
+
+        reason = ""
+        for allow_graph_change in (False, True):
+            try:
+                await steadily(partial(look, allow_graph_change))
+            except HoldfastError as error:
+                reason = (
+                    str(error) if not allow_graph_change or not isinstance(error, GraphChanged) else reason
+                )
+                if not isinstance(error, GraphChanged):
+                    break
+            else:
+                verdict: UpgradeVerdict = "with a graph change" if allow_graph_change else "goes on"
+                return UpgradeCheck(head.run_id, head.status, verdict, reason)
+        return UpgradeCheck(head.run_id, head.status, "cannot go on", reason)
 
     async def check(self, checkpoint: str | CheckpointInfo, run_id: RunId) -> None:
         """Raise unless the run can go on from there."""
