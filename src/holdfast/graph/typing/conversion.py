@@ -316,7 +316,7 @@ def _resolvable_hints(origin: Any) -> dict[str, TypeForm]:
     """Return the type of each field whose annotation can be resolved, and Any for the others."""
     hints: dict[str, TypeForm] = {}
     for base in reversed(getattr(origin, "__mro__", (origin,))):
-        for name, hint in getattr(base, "__annotations__", {}).items():
+        for name, hint in _annotations(base).items():
             holder = SimpleNamespace(__annotations__={name: hint})
             known = {**vars(sys.modules.get(base.__module__, typing)), getattr(base, "__name__", ""): base}
             try:
@@ -324,6 +324,15 @@ def _resolvable_hints(origin: Any) -> dict[str, TypeForm]:
             except (NameError, TypeError):
                 hints[name] = Any
     return hints
+
+
+def _annotations(origin: Any) -> dict[str, Any]:
+    if sys.version_info >= (3, 14):  # where reading them may raise
+        import annotationlib
+
+        return annotationlib.get_annotations(origin, format=annotationlib.Format.FORWARDREF)
+    found: dict[str, Any] = getattr(origin, "__annotations__", {})
+    return found
 
 
 def _join_names(names: Any) -> str:
