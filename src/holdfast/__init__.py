@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.maintenance.vacuum import VacuumReport
     from holdfast.checkpoint.pending_requests import RequestRecord
     from holdfast.checkpoint.retention import Retention
-    from holdfast.checkpoint.run_info import RunInfo
+    from holdfast.checkpoint.run_info import ForkOrigin, RunInfo
     from holdfast.checkpoint.storage import CheckpointStorage
     from holdfast.checkpoint.store import Store
     from holdfast.checkpoint.transfer.run_copy import CopyReport, UncopiedRun
@@ -132,6 +132,7 @@ __all__ = [
     "ExecutorShared",
     "ExecutorTimeout",
     "FileCheckpointStorage",
+    "ForkOrigin",
     "GraphChanged",
     "GraphError",
     "HeadMoved",
@@ -243,6 +244,7 @@ _LATER = {
     "ExecutorFailedEvent": "runtime.events.events",
     "ExecutorInvokedEvent": "runtime.events.events",
     "FileCheckpointStorage": "stores.file.storage",
+    "ForkOrigin": "checkpoint.run_info",
     "Host": "host",
     "InMemoryCheckpointStorage": "stores.memory",
     "LostValue": "checkpoint.maintenance.problems",

@@ -10,9 +10,11 @@ import pytest
 from holdfast import (
     CheckpointStorage,
     ExecutorFailed,
+    ForkOrigin,
     HoldfastError,
     InMemoryCheckpointStorage,
     InvalidArgument,
+    Retention,
     RunNotFound,
     Workflow,
     WorkflowBuilder,
@@ -20,6 +22,50 @@ from holdfast import (
     executor,
     open_storage,
 )
+
+
+async def test_a_fork_says_where_it_comes_from(storage: CheckpointStorage) -> None:
+    run = await doubling().start(1, run_id="first", storage=storage)
+    await run.wait_for_completion()
+    begun = run.checkpoints[0]
+    for name in ("fork", "other"):
+        await (await doubling().fork(begun, run_id=name, storage=storage)).wait_for_completion()
+    end = (await storage.list_checkpoints(run_id="fork"))[-1]
+    await (await doubling().fork(end, run_id="of fork", storage=storage)).wait_for_completion()
+    found = {info.run_id: info.forked_from for info in await storage.list_runs()}
+    assert found == {
+        "first": None,
+        "fork": ForkOrigin("first", begun.checkpoint_id),
+        "other": ForkOrigin("first", begun.checkpoint_id),
+        "of fork": ForkOrigin("fork", end.checkpoint_id),
+    }
+    assert await ids(storage, forked_from="first") == ["fork", "other"]
+    assert await ids(storage, forked_from="first", newest_first=True, status="completed") == ["other", "fork"]
+    assert await ids(storage, forked_from="fork") == ["of fork"]
+    assert await ids(storage, forked_from="nobody") == []
+    # A fork that goes back is still the fork that it was, and so it is where the first run is gone.
+    run = await doubling().resume(run_id="fork", storage=storage)
+    await run.restore_checkpoint((await storage.list_checkpoints(run_id="fork"))[0])
+    await run.wait_for_completion()
+    await storage.prune(Retention.latest_only())
+    await storage.delete_run("first")
+    assert await ids(storage, forked_from="first") == ["fork", "other"]
+    (info,) = await storage.list_runs(forked_from="fork")
+    assert info.to_dict()["forked_from"] == {"run_id": "fork", "checkpoint_id": end.checkpoint_id}
+
+
+async def test_a_fork_that_moves_to_another_storage_says_where_it_comes_from(
+    storage: CheckpointStorage, tmp_path: Path
+) -> None:
+    run = await doubling().start(1, run_id="first", storage=storage)
+    await run.wait_for_completion()
+    fork = await doubling().fork(run.checkpoints[0], run_id="fork", storage=storage)
+    await fork.wait_for_completion()
+    await storage.export_run("fork", tmp_path / "fork.export")
+    other = InMemoryCheckpointStorage()
+    moved = await other.import_run(tmp_path / "fork.export")
+    assert moved.forked_from == ForkOrigin("first", run.checkpoints[0].checkpoint_id)
+
 
 NAIVE = datetime(2026, 5, 1, tzinfo=UTC).replace(tzinfo=None)
 

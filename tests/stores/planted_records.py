@@ -245,6 +245,7 @@ class Listing(MemoryStore):
             and query.family in (None, head.family)
             and (query.statuses is None or head.status in query.statuses)
             and (query.updated_after is None or head.updated >= query.updated_after)
+            and (query.forked_from is None or self.comes_from(head, query.forked_from))
             and (query.updated_before is None or head.updated < query.updated_before)
             and (query.created_after is None or head.created >= query.created_after)
             and (query.created_before is None or head.created < query.created_before)
@@ -253,6 +254,9 @@ class Listing(MemoryStore):
 
     def behind(self, head: Head, after: RunPosition, query: RunQuery) -> bool:
         return bool(self.key(head, query) > (-after.time if query.newest else after.time, after.run_id))
+
+    def comes_from(self, head: Head, run_id: RunId) -> bool:
+        return head.origin[65:] == run_id
 
     def contains(self, text: str, wanted: str) -> bool:
         return wanted.casefold() in text.casefold()
@@ -317,6 +321,16 @@ class IncludesTheEndOfATime(Listing):
     def matches(self, head: Head, query: RunQuery) -> bool:
         before = query.updated_before
         return super().matches(head, query if before is None else query._replace(updated_before=before + 1))
+
+
+class TakesFamiliesForForks(Listing):
+    def comes_from(self, head: Head, run_id: RunId) -> bool:
+        return head.family == run_id != head.run_id
+
+
+class FindsForksOfRunsThatEndAlike(Listing):
+    def comes_from(self, head: Head, run_id: RunId) -> bool:
+        return head.origin.endswith(f" {run_id}")
 
 
 class FindsTextOfTheSameCase(Listing):
@@ -559,6 +573,8 @@ BUGS: list[tuple[type[MemoryStore], str]] = [
     (LeavesOutDrivenRunsOfTheNewest, "test_newest_lists_runs_of_every_status"),
     (IgnoresWhenRunsBegan, "test_runs_are_filtered_by_times"),
     (IncludesTheEndOfATime, "test_runs_are_filtered_by_times"),
+    (TakesFamiliesForForks, "test_forks_are_found_by_the_run_that_they_come_from"),
+    (FindsForksOfRunsThatEndAlike, "test_forks_are_found_by_the_run_that_they_come_from"),
     (FindsTextOfTheSameCase, "test_runs_are_found_by_text"),
     (FindsTextByLowerCase, "test_odd_texts_stand_for_themselves"),
     (FindsTextByPatterns, "test_odd_texts_stand_for_themselves"),

@@ -151,6 +151,7 @@ async def test_lines(files, directory) -> None:
             "fingerprint": "",
             "by": "",
             "traceback": "",
+            "origin": "",
             "#updated": "2025-06-16T12:00:00.000001+00:00",
         },
         "body": {

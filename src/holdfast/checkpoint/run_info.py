@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.checkpoint.arguments import check_text, microseconds_of, status_of
 from holdfast.checkpoint.checkpoint_info import json_field, microseconds, moment
@@ -13,6 +13,17 @@ from holdfast.engine.status import RunStatus
 from holdfast.ids import RunId
 
 _TIMES = ("created_after", "created_before", "updated_after", "updated_before")
+
+
+class ForkOrigin(NamedTuple):
+    """The run and the checkpoint at which a fork began.
+
+    >>> ForkOrigin("r1", "ab12").run_id
+    'r1'
+    """
+
+    run_id: str
+    checkpoint_id: str
 
 
 @dataclass(frozen=True)
@@ -45,9 +56,15 @@ class RunInfo:
     traceback: str = field(default="", repr=False)
     """The files, lines and functions of the error with which it failed, and messages; at most 8,000 characters."""
 
+    forked_from: ForkOrigin | None = None
+    """For a fork, the run and the checkpoint at which it began; both may have been removed since."""
+
     def to_dict(self) -> dict[str, Any]:
         """Return the info as plain JSON; docs/reference/json-forms.md describes it."""
-        return {one.name: json_field(getattr(self, one.name)) for one in fields(self)}
+        origin = None if self.forked_from is None else self.forked_from._asdict()
+        return {one.name: json_field(getattr(self, one.name)) for one in fields(self)} | {
+            "forked_from": origin
+        }
 
 
 async def run_info(store: Store, head: Head, known: dict[str, bool] | None = None) -> RunInfo:
@@ -66,7 +83,13 @@ async def run_info(store: Store, head: Head, known: dict[str, bool] | None = Non
         tuple(head.waiting_for.split()),
         head.by,
         head.traceback,
+        _origin_of(head),
     )
+
+
+def _origin_of(head: Head) -> ForkOrigin | None:
+    checkpoint_id, _, run_id = head.origin.partition(" ")
+    return ForkOrigin(run_id, checkpoint_id) if run_id else None
 
 
 def make_run_query(

@@ -166,18 +166,21 @@ class CheckpointStorage:
         updated_after: datetime | None = None,
         updated_before: datetime | None = None,
         text: str | None = None,
+        forked_from: str | None = None,
     ) -> list[RunInfo]:
         """Return the runs, oldest first by ``created``, or with ``newest_first`` the last ``updated`` first.
 
         ``after`` is the last run of the page before, or its id. Give the run itself where runs may move between pages:
         it knows where it was listed; an id means the place where that run is now. ``..._after`` includes its time,
         ``..._before`` does not; times have a time zone. ``text`` is looked for in run ids, workflow names, tags and
-        reasons, in upper and lower case (``str.casefold``), never in values.
+        reasons, in upper and lower case (``str.casefold``), never in values. ``forked_from`` is the id of a run: only
+        forks of it are listed.
         """
         check_limit(limit)
         check_flag("newest_first", newest_first)
         times = (created_after, created_before, updated_after, updated_before)
         query = make_run_query(workflow_name, status, times, text)._replace(limit=limit, newest=newest_first)
+        query = await self._only_forks(query, forked_from)
         if isinstance(after, RunInfo):
             query = query._replace(after=position_of_run(after, newest_first))
         elif after is not None:
@@ -195,11 +198,22 @@ class CheckpointStorage:
         updated_after: datetime | None = None,
         updated_before: datetime | None = None,
         text: str | None = None,
+        forked_from: str | None = None,
     ) -> int:
         """Return the number of runs that ``list_runs`` would list with these arguments and without a limit."""
         times = (created_after, created_before, updated_after, updated_before)
         query = make_run_query(workflow_name, status, times, text)
+        query = await self._only_forks(query, forked_from)
         return await count_runs(self.store, query, interrupted)
+
+    async def _only_forks(self, query: RunQuery, forked_from: str | None) -> RunQuery:
+        if forked_from is None:
+            return query
+        query = query._replace(forked_from=run_id_of(forked_from))
+        origin = await self.catalog.head_or_none(forked_from)
+        return (
+            query if origin is None else query._replace(family=origin.family)
+        )  # by which they are found fast
 
     async def list_requests(
         self,
@@ -591,7 +605,8 @@ class RunLogs:
         head = Head(
             run_id, origin.workflow_name, origin.family, CheckpointId(""), 0, 0, RunStatus.RUNNING, now, now
         )
-        head = self._with_retention(head._replace(retention=origin.retention), retention)
+        begun_at = f"{loaded.checkpoint_id} {origin.run_id}"
+        head = self._with_retention(head._replace(retention=origin.retention, origin=begun_at), retention)
         start = LogStart(loaded.manifest, Replay(), max(loaded.header.time, now - 1))
         log = self._open_log(head, encoder, clock_and_salt, start)
         log.stand_on(loaded.checkpoint_id)

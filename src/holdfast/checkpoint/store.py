@@ -89,6 +89,8 @@ class Head(NamedTuple):
     """The person or program that changed the status, if that was said; any str."""
     traceback: str = ""
     """The traceback of the error with which the run failed, for people; any str."""
+    origin: str = ""
+    """For a fork, the id of the checkpoint at which it began, a space, and the id of the run of that; else empty."""
 
 
 class Expected(NamedTuple):
@@ -218,6 +220,8 @@ class RunQuery(NamedTuple):
     created_before: int | None = None
     updated_after: int | None = None
     updated_before: int | None = None
+    forked_from: RunId | None = None
+    """Only forks that began at a checkpoint of this run."""
     text: str | None = None
     """Only runs that have this in their id, their workflow's name, their reason or a tag of one of their checkpoints.
 

@@ -108,6 +108,7 @@ def pack_head(head: Head) -> dict[str, Any]:
         "fingerprint": head.fingerprint,
         "by": _pack_text(head.by),
         "traceback": _pack_text(head.traceback),
+        "origin": head.origin,
     }
 
 
@@ -141,6 +142,7 @@ def read_head(fields: Any) -> Head:
         fingerprint=_text(fields["fingerprint"]),
         by=_read_text(fields["by"]),
         traceback=_read_text(fields["traceback"]),
+        origin=_text(fields["origin"]),
     )
 
 

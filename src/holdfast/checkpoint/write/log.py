@@ -331,6 +331,7 @@ class RunLog:
                 self._manifest.fingerprint,
                 "",
                 "",
+                current.origin,
             ),
         )
 

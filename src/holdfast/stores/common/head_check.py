@@ -86,7 +86,7 @@ def check_head_fields(head: Head) -> Head:
         number = getattr(head, name)
         if type(number) is not int or number < 0:
             raise ValueError(f"its {name} is {number!r}")
-    for name in ("run_id", "workflow_name", "family", "owner", "waiting_for", "fingerprint"):
+    for name in ("run_id", "workflow_name", "family", "owner", "waiting_for", "fingerprint", "origin"):
         if not isinstance(getattr(head, name), str):
             raise ValueError(f"its {name} is {getattr(head, name)!r}")
     return head

@@ -83,6 +83,7 @@ def _matches(head: Head, query: RunQuery) -> bool:
         (query.workflow_name is None or head.workflow_name == query.workflow_name)
         and (query.statuses is None or head.status in query.statuses)
         and (query.family is None or head.family == query.family)
+        and (query.forked_from is None or head.origin.partition(" ")[2] == query.forked_from)
         and (query.created_after is None or head.created >= query.created_after)
         and (query.created_before is None or head.created < query.created_before)
         and (query.updated_after is None or head.updated >= query.updated_after)

@@ -75,6 +75,7 @@ def seal_head(namespace: str, head: Head, content: int) -> int:
         fingerprint,
         by,
         traceback,
+        origin,
     ) = head
     try:
         packed = ormsgpack.packb(
@@ -99,6 +100,7 @@ def seal_head(namespace: str, head: Head, content: int) -> int:
                 fingerprint.encode(),
                 by.encode(),
                 traceback.encode(),
+                origin.encode(),
                 content,
             )
         )

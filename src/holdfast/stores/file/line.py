@@ -238,7 +238,7 @@ def _readable_time(microseconds: int) -> str:
 
 def _read_head(document: Mapping[str, Any]) -> Head:
     head = Head(**{name: document[name] for name in Head._fields if name in document})
-    for name in ("reason", "retention", "checkpoint_id", "by", "traceback"):
+    for name in ("reason", "retention", "checkpoint_id", "by", "traceback", "origin"):
         if not isinstance(getattr(head, name), str):
             raise ValueError(f"{name} of the head is no text")
     if head.wake_at is not None and type(head.wake_at) is not int:

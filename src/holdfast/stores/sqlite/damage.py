@@ -45,8 +45,8 @@ _HEADERS = "SELECT checkpoint, seq, header FROM checkpoints WHERE run = ? ORDER 
 _SUMS = "SELECT id, run, content FROM runs WHERE namespace = ?"
 _ADD_EMPTY_RUN = (
     "INSERT INTO runs (id, namespace, run, created, updated, workflow, family, checkpoint, seq, token, status, owner, "
-    "takeovers, reason, retention, waiting_for, letters_known, fingerprint, by, traceback, content, seal) "
-    "VALUES (?, ?, ?, ?, 0, '', '', x'', 0, 0, '', '', 0, x'', '', '', 0, '', x'', x'', 0, 0)"
+    "takeovers, reason, retention, waiting_for, letters_known, fingerprint, by, traceback, origin, content, seal) "
+    "VALUES (?, ?, ?, ?, 0, '', '', x'', 0, 0, '', '', 0, x'', '', '', 0, '', x'', x'', '', 0, 0)"
 )
 _HAS_FAMILY = "SELECT 1 FROM families WHERE namespace = ? AND family = ?"
 _NAMESPACES = "SELECT namespace FROM families WHERE family = ?"

@@ -20,7 +20,7 @@ from holdfast.stores.sqlite.row_writer import FIND_FAMILY, get_prefix
 
 HEAD_COLUMNS = (
     "run, workflow, family, checkpoint, seq, token, status, created, updated, owner, wake_at, takeovers, reason, "
-    "retention, waiting_for, letters_known, fingerprint, by, traceback, content, seal"
+    "retention, waiting_for, letters_known, fingerprint, by, traceback, origin, content, seal"
 )
 """The columns that ``check_head_row`` takes."""
 _HEADS = f"SELECT {HEAD_COLUMNS} FROM runs WHERE namespace = ?"
@@ -63,6 +63,8 @@ _TIMES = {
     "updated_after": "updated >= :updated_after",
     "updated_before": "updated < :updated_before",
 }
+# Behind the id of a checkpoint, which has 64 digits, and a space.
+_FORKED_FROM = "substr(origin, 66) = :forked_from AND family <> run"
 _BEHIND_AGE = "(created, run) > (:after_time, :after_run)"
 # The first part is what the index can be searched by.
 _BEHIND_CHANGE = "updated <= :after_time AND (updated < :after_time OR run > :after_run)"
@@ -131,6 +133,7 @@ def _make_head(row: tuple[Any, ...]) -> Head:
         fingerprint,
         by,
         traceback,
+        origin,
     ) = row
     return Head(
         run,
@@ -152,6 +155,7 @@ def _make_head(row: tuple[Any, ...]) -> Head:
         fingerprint,
         str(by, "utf-8", "surrogatepass"),
         str(traceback, "utf-8", "surrogatepass"),
+        origin,
     )
 
 
@@ -265,6 +269,9 @@ def _make_where(namespace: str, query: RunQuery) -> tuple[str, dict[str, Any]]:
     if query.family is not None:
         conditions.append(_IN_FAMILY)
         values["family"] = query.family
+    if query.forked_from is not None:
+        conditions.append(_FORKED_FROM)
+        values["forked_from"] = query.forked_from
     for name, condition in _TIMES.items():
         time = getattr(query, name)
         if time is not None:

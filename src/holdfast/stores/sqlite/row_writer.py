@@ -20,15 +20,15 @@ from holdfast.stores.sqlite import notes_and_letters
 MOST_TOGETHER = 512
 """The largest number of commits that are written together."""
 ADD_RUN = (
-    "INSERT INTO runs (namespace, run, created, wake_at, status, family, updated, workflow, checkpoint, seq, token, "
-    "owner, takeovers, reason, retention, waiting_for, letters_known, fingerprint, by, traceback, content, seal) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO runs (namespace, run, created, wake_at, status, family, updated, workflow, checkpoint, seq, "
+    "token, owner, takeovers, reason, retention, waiting_for, letters_known, fingerprint, by, traceback, origin, "
+    "content, seal) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 # Without the columns that are in indexes: naming such a column writes one page more.
 MOVE_RUN = (
     "UPDATE runs SET updated = ?, workflow = ?, checkpoint = ?, seq = ?, token = ?, "
     "owner = ?, takeovers = ?, reason = ?, retention = ?, waiting_for = ?, letters_known = ?, fingerprint = ?, by = ?, "
-    "traceback = ?, content = ?, seal = ? WHERE id = ?"
+    "traceback = ?, origin = ?, content = ?, seal = ? WHERE id = ?"
 )
 _SET_INDEXED = "UPDATE runs SET created = ?, wake_at = ?, status = ?, family = ? WHERE id = ?"
 SET_STATUS = "UPDATE runs SET wake_at = ?, status = ? WHERE id = ?"
@@ -288,7 +288,7 @@ def get_indexed_columns(head: Head) -> tuple[int, int | None, str, RunId]:
 def get_moving_columns(namespace: str, head: Head, content: int) -> tuple[object, ...]:
     """Return the columns of a run that change from commit to commit, in the order of ``MOVE_RUN``."""
     _, workflow, _, checkpoint, seq, token, _, _, updated, owner, _, takeovers, reason, kept = head[:14]
-    waits, letters, fingerprint, by, traceback = head[14:]
+    waits, letters, fingerprint, by, traceback, origin = head[14:]
     return (
         updated,
         workflow,
@@ -305,6 +305,7 @@ def get_moving_columns(namespace: str, head: Head, content: int) -> tuple[object
         fingerprint,
         bytearray(by, "utf-8", "surrogatepass"),
         bytearray(traceback, "utf-8", "surrogatepass"),
+        origin,
         content,
         seal_head(namespace, head, content),
     )

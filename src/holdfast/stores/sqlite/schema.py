@@ -29,7 +29,7 @@ TABLES = (
         seq INTEGER NOT NULL, token INTEGER NOT NULL, status TEXT NOT NULL, owner TEXT NOT NULL,
         wake_at INTEGER, takeovers INTEGER NOT NULL, reason BLOB NOT NULL, retention TEXT NOT NULL,
         waiting_for TEXT NOT NULL, letters_known INTEGER NOT NULL, fingerprint TEXT NOT NULL, by BLOB NOT NULL,
-        traceback BLOB NOT NULL, content INTEGER NOT NULL, seal INTEGER NOT NULL)""",
+        traceback BLOB NOT NULL, origin TEXT NOT NULL, content INTEGER NOT NULL, seal INTEGER NOT NULL)""",
     "CREATE UNIQUE INDEX runs_by_name ON runs (namespace, run)",
     "CREATE INDEX runs_by_age ON runs (namespace, created, run)",
     "CREATE INDEX runs_by_waking ON runs (namespace, wake_at) WHERE wake_at IS NOT NULL",

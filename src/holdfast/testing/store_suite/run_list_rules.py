@@ -6,7 +6,7 @@ from holdfast.checkpoint.store import Letter, Note, RunPosition, RunQuery, Store
 from holdfast.engine.status import RunStatus
 from holdfast.ids import RunId
 from holdfast.testing.store_suite.actions import begin, list_run_ids, move_on
-from holdfast.testing.store_suite.samples import NOON, first_commit, sample_record
+from holdfast.testing.store_suite.samples import NOON, first_commit, sample_id, sample_record
 
 
 async def read_pages(store: Store, query: RunQuery) -> list[str]:
@@ -202,6 +202,21 @@ class RunListRules:
             assert await list_run_ids(store, query) == expected, query
             assert await list_run_ids(store, query._replace(newest=True)) == expected, query
             assert await store.count_runs(query) == len(expected), query
+
+    async def test_forks_are_found_by_the_run_that_they_come_from(self, store: Store) -> None:
+        await begin(store, "a")
+        for run, origin in (("b", "a"), ("c", "a"), ("d", "b"), ("e", "a b"), ("f", "A")):
+            await begin(store, run, family=RunId("a"), origin=f"{sample_id(origin, 1)} {origin}")
+        for origin, expected in (("a", ["b", "c"]), ("b", ["d"]), ("a b", ["e"]), ("A", ["f"]), ("c", [])):
+            query = RunQuery(forked_from=RunId(origin))
+            for family in (None, RunId("a")):
+                assert await list_run_ids(store, query._replace(family=family)) == expected, origin
+                assert await list_run_ids(store, query._replace(family=family, newest=True)) == expected
+                assert await store.count_runs(query._replace(family=family)) == len(expected)
+        head = await store.head(RunId("e"))
+        assert head is not None
+        assert head.origin == f"{sample_id('a b', 1)} a b"
+        assert (await move_on(store, head)).origin == head.origin
 
     async def test_runs_are_found_by_text(self, store: Store) -> None:
         await begin(store, "Order-17", workflow_name="Refunds")
