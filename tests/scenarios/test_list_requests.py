@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -25,6 +25,7 @@ from holdfast import (
     Retention,
     RunNotFound,
     SqliteCheckpointStorage,
+    Store,
     Workflow,
     WorkflowBuilder,
     WorkflowContext,
@@ -206,6 +207,34 @@ async def test_types_of_the_language_need_no_stored_schema(storage: CheckpointSt
     assert record.response_schema == request.response_schema
     assert record.data == 1
     assert record.expires_at is None
+
+
+class InboxReads:
+    """A store that notes whose inbox is read."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.seen: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def inbox(self, run_id: Any) -> Any:
+        self.seen.append(run_id)
+        return await self._store.inbox(run_id)
+
+
+async def test_a_page_reads_the_runs_that_it_shows(storage: CheckpointStorage) -> None:
+    workflow = asking(storage)
+    for number in range(30):
+        await workflow.run(1, run_id=f"run-{number:02}")
+    reads = InboxReads(storage.store)
+    watched = CheckpointStorage(cast(Store, reads))
+    first = await watched.list_requests(limit=3)
+    assert reads.seen == [f"run-{number:02}" for number in range(3)]
+    reads.seen.clear()
+    await watched.list_requests(limit=3, after=first[-1])
+    assert reads.seen == [f"run-{number:02}" for number in range(2, 6)]
 
 
 async def test_a_run_that_is_driven_shows_what_it_asked(storage: CheckpointStorage) -> None:
