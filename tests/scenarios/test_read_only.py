@@ -72,6 +72,9 @@ async def look_at_all(storage: CheckpointStorage, folder: Path) -> list[Any]:
         await storage.draw_tree("r"),
         (await storage.verify()).ok,
         await storage.statistics(),
+        [request.request_id for request in await storage.list_requests()],
+        await storage.count_runs(),
+        str((await storage.load(latest, plain=True)).scopes["Shared"]["small"]),
     ]
 
 
