@@ -1,5 +1,6 @@
 """Lists of runs for people: the newest first, by times, by text, and how many there are."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
@@ -9,18 +10,24 @@ import pytest
 
 from holdfast import (
     CheckpointStorage,
+    Executor,
     ExecutorFailed,
     ForkOrigin,
     HoldfastError,
+    Host,
     InMemoryCheckpointStorage,
     InvalidArgument,
+    RequestExpired,
     Retention,
     RunNotFound,
     Workflow,
     WorkflowBuilder,
+    WorkflowContext,
     WrongType,
     executor,
+    handler,
     open_storage,
+    response_handler,
 )
 
 
@@ -180,3 +187,61 @@ async def test_bad_filters_are_named(
 async def test_newest_first_is_a_flag() -> None:
     with pytest.raises(WrongType, match="newest_first='yes'"):
         await InMemoryCheckpointStorage().list_runs(newest_first="yes")  # type: ignore[arg-type]
+
+
+class Asks(Executor):
+    @handler
+    async def ask(self, text: str, ctx: WorkflowContext[str]) -> None:
+        if "q" in text:
+            await ctx.request_info("sure?", response_type=bool, request_id="q")
+        if "e" in text:
+            await ctx.request_info("soon?", response_type=bool, request_id="e", expires=timedelta(hours=2))
+        if "s" in text:
+            await ctx.send_message(text)
+
+    @response_handler
+    async def answered(self, request: str, answer: bool | RequestExpired, ctx: WorkflowContext[None]) -> None:
+        pass
+
+
+class Sleeps(Executor):
+    @handler
+    async def sleep(self, text: str, ctx: WorkflowContext[None]) -> None:
+        await ctx.sleep(timedelta(hours=1))
+
+
+@pytest.mark.parametrize(
+    ("text", "waiting_for", "hours"),
+    [
+        ("q", ("answers",), None),
+        ("e", ("answers",), 2),
+        ("qe", ("answers",), 2),
+        ("s", ("time",), 1),
+        ("qs", ("answers", "time"), 1),
+        ("es", ("answers", "time"), 1),
+        ("qes", ("answers", "time"), 1),
+    ],
+)
+async def test_a_run_that_waits_says_for_whom_and_until_when(
+    text: str, waiting_for: tuple[str, ...], hours: int | None
+) -> None:
+    """For a person, for a time, or both; a question that expires is for a person, and wakes the run by itself."""
+    storage = InMemoryCheckpointStorage()
+    asking = WorkflowBuilder(name="Waits").set_start_executor(Asks).add_edge(Asks, Sleeps).build()
+    run = await asking.start(text, run_id="r", storage=storage)
+    async with asyncio.timeout(10):
+        while run.status == "running":  # noqa: ASYNC110
+            await asyncio.sleep(0)
+    (info,) = await storage.list_runs()
+    assert (info.status, info.waiting_for) == ("waiting", waiting_for)
+    # Less than a minute passed since the run began, or the test would have ended.
+    assert hours == (
+        None if info.wake_at is None else round((info.wake_at - info.created) / timedelta(hours=1))
+    )
+    assert (run.waiting_for, run.wake_at) == (info.waiting_for, info.wake_at)
+    if "e" in text and "s" not in text:
+        await storage.respond("r", {"e": True})
+        await Host(storage, asking).wake_due()
+        (info,) = await storage.list_runs()
+        assert (info.waiting_for, info.wake_at) == ((("answers",), None) if "q" in text else ((), None))
+    await run.close()
