@@ -46,7 +46,7 @@ from holdfast.errors import (
     WaitingFanIn,
     WrongType,
 )
-from holdfast.graph.context import RequestExpired, WorkflowContext
+from holdfast.graph.context import RequestExpired, SubWorkflowRequest, WorkflowContext
 from holdfast.graph.executor import Executor, Recipe, RequestInfoExecutor, WorkflowExecutor, executor
 from holdfast.graph.handler import handler, response_handler
 from holdfast.graph.retry import RetryPolicy
@@ -188,6 +188,7 @@ __all__ = [
     "StorageUsage",
     "Store",
     "StubbornHandler",
+    "SubWorkflowRequest",
     "SuperStepCompletedEvent",
     "SuperStepStartedEvent",
     "SuperstepLimit",

@@ -33,11 +33,13 @@ from holdfast.errors import (
     UnknownRequest,
     UnknownType,
 )
-from holdfast.graph.context import RequestExpired
+from holdfast.graph.context import RequestExpired, SubWorkflowRequest
 from holdfast.ids import ExecutorId, RequestId
 
 # An answer of this type needs no declaration: every storage can hold it.
 checkpointable(name="holdfast.RequestExpired")(RequestExpired)
+# One that was sent on is found again by its id, which has the type of its answer.
+checkpointable(name="SubWorkflowRequest", exclude=("response_type",))(SubWorkflowRequest)
 
 
 class Answer(NamedTuple):

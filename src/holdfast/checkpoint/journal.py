@@ -43,6 +43,7 @@ class Journaled(NamedTuple):
         """The values that went out of it; not those of state, which may be big and are read when someone asks."""
         yield from (sent.value for sent in self.outcome.messages)
         yield from (output.value for output in self.outcome.outputs)
+        yield from self.outcome.responses.values()
         yield from (request.data for request in self.outcome.requests)
         yield from (told for _, told in self.events if not isinstance(told, tuple))
 
@@ -94,6 +95,8 @@ def turn_draft(turn: Journaled, encoder: Encoder, merge_for: MergeFor) -> NoteDr
                 for executor_id, what in turn.events
             ],
         }
+        if outcome.responses:
+            document["responses"] = [[known, add(value)] for known, value in outcome.responses.items()]
         return _note(["turn", outcome.executor_id], document, table)
 
     return NoteDraft(list(_values_of(turn)), make)
@@ -228,6 +231,7 @@ class _Reader:
                 )
                 for request_id, who, number, form, *expiry in document["requests"]
             ),
+            {RequestId(known): self.value(number) for known, number in document.get("responses", ())},
         )
         events: list[Told] = [
             (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.engine._fast import make_tuple
 from holdfast.engine.message import Delivery
-from holdfast.engine.snapshot import Delta, Snapshot
+from holdfast.engine.snapshot import NO_RESPONSES, Delta, Snapshot
 from holdfast.engine.state import combine, write
 from holdfast.engine.value import Captor
 from holdfast.graph.graph import Graph
@@ -23,7 +23,7 @@ def pass_on(
     graph: Graph, snapshot: Snapshot, outcome: Outcome, capture: Captor
 ) -> tuple[Snapshot, Delta] | None:
     """Return the next snapshot and the delta to it; None for all other supersteps. ``graph`` nests nothing."""
-    source, messages, changes, outputs, requests = outcome
+    source, messages, changes, outputs, requests, _ = outcome
     if len(messages) != 1 or outputs or requests:
         return None
     value, only = messages[0]
@@ -35,7 +35,7 @@ def pass_on(
     writes = combine(state, ((source, changes),), capture) if changes else {}
     if writes:
         state = write(state, writes)
-    delta = make_tuple(Delta, (deliveries, writes, {}, (), (), {}, (), {}))
+    delta = make_tuple(Delta, (deliveries, writes, {}, (), (), {}, (), {}, NO_RESPONSES))
     after = make_tuple(
         Snapshot,
         (

@@ -38,13 +38,19 @@ class Request(NamedTuple):
 class Delivery(NamedTuple):
     """A message with the executor that will get it; the input of a run has no source.
 
-    With a ``request`` the message is the response to it.
+    With a ``request`` the message is the response to it. With a request and a source it is an offer to answer it: the
+    source is the executor that nests the workflow which asks.
     """
 
     target: ExecutorId
     value: Value
     source: ExecutorId | None = None
     request: Request | None = None
+
+
+def offered_request(delivery: Delivery) -> Request | None:
+    """Return the request that a delivery offers to an executor of the workflow around; None for other deliveries."""
+    return delivery.request if delivery.source is not None else None
 
 
 class Output(NamedTuple):

@@ -7,13 +7,14 @@ from types import CoroutineType
 from typing import Any
 
 from holdfast.engine._fast import make_tuple
-from holdfast.engine.message import Delivery, Output, Sent, Unrouted
+from holdfast.engine.message import Delivery, Output, Request, Sent, Unrouted
 from holdfast.engine.persistent import Chain
 from holdfast.engine.snapshot import Buffer, BufferKey, Delta, FurtherInput, Snapshot, advance
-from holdfast.engine.value import JoinedValue, Value
+from holdfast.engine.value import ImmutableValue, JoinedValue, Value
 from holdfast.errors import ConditionFailed
+from holdfast.graph.context import SubWorkflowRequest
 from holdfast.graph.edge import Direct, Edge, FanIn, FanOut, MultiSelection, Switch, describe_edge
-from holdfast.graph.graph import Graph, host_of
+from holdfast.graph.graph import Graph, host_of, path_of
 from holdfast.graph.typing.match import show_value
 from holdfast.ids import ExecutorId
 
@@ -89,12 +90,32 @@ class Router:
             host = host_of(path)
             graph, path, spec = self._graph.locate(host)
             local = spec.id
-            if graph.outgoing[local]:
+            if local in graph.passing_on:
                 self.send(host, Sent(output.value))
                 return
             if graph.output_from is not None and local not in (*graph.output_from, *graph.intermediate_from):
                 return
         self.intermediate.append(output)
+
+    def offer(self, request: Request) -> bool:
+        """Offer the request of a nested workflow to executors around it that answer such; return True if there are any.
+
+        The innermost workflow around it comes first.
+        """
+        path = path_of(request.executor_id)
+        while path:
+            host = host_of(path)
+            graph, path, spec = self._graph.locate(host)
+            takers = [
+                taker
+                for edge in graph.outgoing[spec.id]
+                for taker in _choose_takers(graph, edge, request, path)
+            ]
+            for taker in dict.fromkeys(takers):
+                self.deliveries.append(Delivery(ExecutorId(path + taker), request.data, host, request))
+            if takers:
+                return True
+        return False
 
     def _deliver(
         self, graph: Graph, path: str, target: ExecutorId, value: Value, source: ExecutorId | None
@@ -212,6 +233,23 @@ def _choose_targets(
         inside = f"in nested workflow {path[:-1]!r}: {failed}"
         address = ExecutorId(path + failed.executor_id)
         raise ConditionFailed(inside, executor_id=address) from failed.__cause__
+
+
+def _choose_takers(graph: Graph, edge: Edge, request: Request, path: str) -> Iterable[ExecutorId]:
+    """Choose the targets of an edge that a request of the workflow nested at its source is offered to."""
+    takers = [target for target in edge.targets if graph.executors[target].takes_requests]
+    if not takers or isinstance(edge, FanIn):
+        return ()
+    if isinstance(edge, Switch):  # conditions of other targets are not made for requests
+        edge = edge._replace(cases=tuple(case for case in edge.cases if case.target in takers))
+    message = message_of(request)
+    return [t for t in _choose_targets(graph, edge, ImmutableValue(message), path) if t in takers]
+
+
+def message_of(request: Request) -> SubWorkflowRequest:
+    """Return the message with which a request is offered."""
+    asker, data = str(request.executor_id), request.data.load()
+    return SubWorkflowRequest(str(request.request_id), asker, data, request.response_type)
 
 
 def _takes(graph: Graph, target: ExecutorId, value: Value) -> bool:

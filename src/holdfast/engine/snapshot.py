@@ -25,6 +25,9 @@ class BufferKey(NamedTuple):
     fan_in: str
 
 
+NO_RESPONSES: Mapping[RequestId, Value] = {}
+
+
 class Snapshot(NamedTuple):
     """A run between two supersteps; it is never changed, only followed by another.
 
@@ -59,12 +62,14 @@ class Delta(NamedTuple):
     dropped: tuple[Scope, ...] = ()
     rounds: Mapping[BufferKey, None] = {}
     """The rounds of ``Snapshot.rounds`` that are over."""
+    answers: Mapping[RequestId, Value] = {}
+    """Answers of executors to pending requests of nested workflows; they are delivered behind the deliveries."""
 
 
 def advance(snapshot: Snapshot, delta: Delta) -> Snapshot:
     """Return the snapshot after a superstep that changed ``delta``."""
     superstep, since_input, _, state, buffers, outputs, requests, answered, instances, rounds = snapshot
-    deliveries, writes, buffered, given_out, asked, started, dropped, over = delta
+    deliveries, writes, buffered, given_out, asked, started, dropped, over, answers = delta
     if writes:
         state = write(state, writes)
     if dropped:
@@ -75,6 +80,16 @@ def advance(snapshot: Snapshot, delta: Delta) -> Snapshot:
         outputs = outputs.extend(given_out)
     if asked:
         requests = requests.change({request.request_id: request for request in asked})
+    if answers:
+        deliveries = (
+            *deliveries,
+            *(
+                Delivery(requests[known].executor_id, value, None, requests[known])
+                for known, value in answers.items()
+            ),
+        )
+        requests = requests.change(dict.fromkeys(answers, GONE))
+        answered = answered.change(dict.fromkeys(answers, True))
     if started:
         instances = instances.change({host: count or GONE for host, count in started.items()})
     if over:
@@ -170,20 +185,23 @@ V = TypeVar("V")
 
 
 def compute_delta(before: Snapshot, after: Snapshot) -> Delta:
-    """Return one delta for all supersteps between two snapshots, between which no request was answered.
+    """Return one delta for all supersteps between two snapshots, of which at most the last answers requests.
 
     ``advance`` makes the later snapshot of it, but for the numbers of supersteps: with the same values, which are
     compared by identity, and in the same order. What came and went in between is in neither.
     """
+    answers = [one for one in after.deliveries if _is_new_answer(one, before)]
+    answered = {one.request.request_id: one.request for one in answers if one.request is not None}
+    asked = [request for key, request in answered.items() if key not in before.requests]
     return Delta(
-        after.deliveries,
+        after.deliveries[: len(after.deliveries) - len(answers)],
         _state_writes(before.state, after.state),
         {
             **_removed_keys(before.buffers, after.buffers),
             **{key: after.buffers[key] for key in _changed_keys(before.buffers, after.buffers)},
         },
         tuple(islice(after.outputs, len(before.outputs), None)),
-        tuple(after.requests[key] for key in _changed_keys(before.requests, after.requests)),
+        (*asked, *(after.requests[key] for key in _changed_keys(before.requests, after.requests))),
         {
             **_removed_keys(before.instances, after.instances),
             **{
@@ -193,7 +211,13 @@ def compute_delta(before: Snapshot, after: Snapshot) -> Delta:
         },
         tuple(scope for scope in before.state if scope not in after.state),
         _removed_keys(before.rounds, after.rounds),
+        {one.request.request_id: one.value for one in answers if one.request is not None},
     )
+
+
+def _is_new_answer(delivery: Delivery, before: Snapshot) -> bool:
+    request = delivery.request
+    return request is not None and delivery.source is None and request.request_id not in before.answered
 
 
 def _state_writes(before: State, after: State) -> dict[Place, Write]:

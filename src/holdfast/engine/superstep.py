@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
 from holdfast.engine._fast import make_tuple
 from holdfast.engine._fast_superstep import pass_on
 from holdfast.engine.limits import Limits
-from holdfast.engine.message import Delivery, Output, Request, Sent, Unrouted
+from holdfast.engine.message import Delivery, Output, Request, Sent, Unrouted, offered_request
 from holdfast.engine.router import Router, brief, deliver_input, expected_sources
-from holdfast.engine.snapshot import Buffer, BufferKey, Delta, Snapshot, advance
+from holdfast.engine.snapshot import NO_RESPONSES, Buffer, BufferKey, Delta, Snapshot, advance
 from holdfast.engine.state import NO_CHANGES, Changes, combine
-from holdfast.engine.value import Captor, Copier
+from holdfast.engine.value import Captor, Copier, Value
 from holdfast.errors import InvalidArgument, LimitExceeded, WrongType
 from holdfast.graph.graph import Graph, ancestors, host_of, path_of
 from holdfast.graph.typing.types import type_name
-from holdfast.ids import ExecutorId
+from holdfast.ids import ExecutorId, RequestId
 
 
 class Turn(NamedTuple):
@@ -28,20 +28,22 @@ class Turn(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The messages, changes, outputs and requests of a turn."""
+    """The messages, changes, outputs and requests of a turn, and its responses to requests of nested workflows."""
 
     executor_id: ExecutorId
     messages: Sequence[Sent] = ()
     changes: Changes = NO_CHANGES
     outputs: Sequence[Output] = ()
     requests: Sequence[Request] = ()
+    responses: Mapping[RequestId, Value] = NO_RESPONSES
 
 
 class Applied(NamedTuple):
     """The result of a superstep: the next snapshot, and the delta to it.
 
     ``unrouted`` are the messages that reached nobody, ``finished`` the paths of nested workflows that came to
-    their end, ``intermediate`` the outputs that are only shown.
+    their end, ``intermediate`` the outputs that are only shown. ``asked`` are the requests that go outside now: not
+    those that are offered to an executor, but those that it was offered before and did not answer.
     """
 
     snapshot: Snapshot
@@ -49,6 +51,7 @@ class Applied(NamedTuple):
     unrouted: Sequence[Unrouted] = ()
     finished: frozenset[str] = frozenset()
     intermediate: Sequence[Output] = ()
+    asked: Sequence[Request] = ()
 
 
 class WaitingJoin(NamedTuple):
@@ -119,11 +122,11 @@ def apply(
     if len(outcomes) == 1 and not graph.nests:
         passed = pass_on(graph, snapshot, outcomes[0], capture)
         if passed is not None:
-            return make_tuple(Applied, (*passed, _NONE_UNROUTED, _NO_PATHS, ()))
+            return make_tuple(Applied, (*passed, _NONE_UNROUTED, _NO_PATHS, (), ()))
     router = Router(graph, snapshot)
     changed: list[tuple[ExecutorId, Changes]] = []
     requests: tuple[Request, ...] = ()
-    for executor_id, messages, changes, outputs, asked in outcomes:
+    for executor_id, messages, changes, outputs, asked, _ in outcomes:
         for sent in messages:
             router.send(executor_id, sent)
         for output in outputs:
@@ -132,19 +135,27 @@ def apply(
             changed.append((executor_id, changes))
         if asked:
             requests += tuple(asked)
+    to_tell: Sequence[Request] = requests
     if requests:
         _check_ids(requests, snapshot)
+        if graph.nests:
+            to_tell = [request for request in requests if not router.offer(request)]
     buffers, rounds = router.release() if router.buffered else _NOTHING_RELEASED
     if len(router.deliveries) > limits.max_deliveries:
         raise _too_many_deliveries(router.deliveries, snapshot, limits)
     writes = combine(snapshot.state, changed, capture) if changed else {}
     deliveries, outputs = tuple(router.deliveries), tuple(router.outputs)
-    delta = make_tuple(Delta, (deliveries, writes, buffers, outputs, requests, router.instances, (), rounds))
+    answers = _answers_of(outcomes, snapshot) if graph.nests else NO_RESPONSES
+    delta = make_tuple(
+        Delta, (deliveries, writes, buffers, outputs, requests, router.instances, (), rounds, answers)
+    )
     after = advance(snapshot, delta)
     if not graph.nests:
-        return make_tuple(Applied, (after, delta, router.unrouted, _NO_PATHS, router.intermediate))
+        found = (router.unrouted, _NO_PATHS, router.intermediate, to_tell)
+        return make_tuple(Applied, (after, delta, *found))
     applied = _drop_finished(graph, after, delta, snapshot, outcomes, router.unrouted)
-    return applied._replace(intermediate=router.intermediate) if router.intermediate else applied
+    left = _left_unanswered(snapshot, after)
+    return applied._replace(intermediate=router.intermediate, asked=[*left, *to_tell])
 
 
 _NOTHING_RELEASED: tuple[dict[BufferKey, Buffer | None], dict[BufferKey, None]] = ({}, {})
@@ -207,6 +218,28 @@ def _drop_finished(
         rounds={**delta.rounds, **{key: None for key in after.rounds if key.path in finished}},
     )
     return Applied(advance(before, delta), delta, unrouted, finished)
+
+
+def _answers_of(outcomes: Sequence[Outcome], before: Snapshot) -> Mapping[RequestId, Value]:
+    """Return the responses of turns to pending requests, in the order of these; the first in graph order counts."""
+    found: dict[RequestId, Value] = {}
+    for outcome in outcomes:
+        for request_id, value in outcome.responses.items():
+            if request_id in before.requests:
+                found.setdefault(request_id, value)
+    if len(found) < 2:
+        return found
+    return {known: found[known] for known in before.requests if known in found}
+
+
+def _left_unanswered(before: Snapshot, after: Snapshot) -> Sequence[Request]:
+    """Return the requests that were offered in this superstep and are still pending."""
+    offered = dict.fromkeys(
+        request.request_id
+        for delivery in before.deliveries
+        if (request := offered_request(delivery)) is not None
+    )
+    return [after.requests[key] for key in offered if key in after.requests]
 
 
 def _without_lasting(graph: Graph, over: set[str], after: Snapshot) -> set[str]:

@@ -171,6 +171,14 @@ class WorkflowContext(Protocol[T_Out, T_Final]):
         """
         ...
 
+    async def respond_to(self, request: SubWorkflowRequest, value: Any) -> None:
+        """Answer a request of a nested workflow, which came to this executor as a message.
+
+        The value is brought to the type that the request asks for. It is delivered in the next superstep, to the
+        executor that asked. Raises ``RequestAlreadyAnswered`` if someone else was faster.
+        """
+        ...
+
     @overload
     async def read_state(self, key: StateKey[T], default: T, scope_name: str | None = None) -> T: ...
     @overload
@@ -273,3 +281,26 @@ class RequestExpired:
     request_id: str
     expires: datetime.datetime
     """When its time was over, UTC."""
+
+
+@dataclass(frozen=True)
+class SubWorkflowRequest:
+    """A request of a nested workflow, as a message to an executor of the workflow around it.
+
+    It goes along the edges of the ``WorkflowExecutor`` to executors with a handler for it. One that is not answered
+    by ``ctx.respond_to`` in that turn goes outside, as it does where no executor has such a handler.
+
+    >>> from holdfast import Executor, SubWorkflowRequest, WorkflowContext, handler
+    >>> class Policy(Executor):
+    ...     @handler
+    ...     async def decide(self, request: SubWorkflowRequest, ctx: WorkflowContext) -> None:
+    ...         if request.data == "small":
+    ...             await ctx.respond_to(request, True)
+    """
+
+    request_id: str
+    executor_id: str
+    """The executor that asks, with its path: ``legal#1/Review``."""
+    data: Any
+    response_type: TypeForm = object
+    """The type of the answer; ``object`` in a request that was sent on or kept, and stored for that."""

@@ -17,7 +17,7 @@ from holdfast.graph.describe.description import (
 from holdfast.graph.edge import Direct, Edge, FanIn
 from holdfast.graph.spec import ExecutorSpec, distinct
 from holdfast.graph.state_key import MergeRule
-from holdfast.graph.typing.types import TypeForm
+from holdfast.graph.typing.types import TypeForm, members
 from holdfast.ids import ExecutorId
 
 
@@ -90,6 +90,26 @@ class Graph:
             for executor_id, edges in self.outgoing.items()
             if len(edges) == 1 and isinstance(edges[0], Direct) and edges[0].condition is None
         }
+
+    @cached_property
+    def passing_on(self) -> frozenset[ExecutorId]:
+        """The executors whose outgoing edges take what they return, or what the workflow that they nest gives out.
+
+        Edges of a nested workflow that lead only to executors which take nothing but its requests do not.
+        """
+        return frozenset(
+            executor_id
+            for executor_id, edges in self.outgoing.items()
+            if edges
+            and (
+                self.executors[executor_id].nested is None
+                or not all(self._takes_only_requests(target) for edge in edges for target in edge.targets)
+            )
+        )
+
+    def _takes_only_requests(self, executor_id: ExecutorId) -> bool:
+        spec = self.executors[executor_id]
+        return spec.takes_requests and len(spec.accepts) == 1 and len(members(spec.accepts[0])) == 1
 
     @cached_property
     def fan_ins(self) -> tuple[FanIn, ...]:
@@ -175,7 +195,7 @@ class Graph:
     def types_given_by(self, executor_id: ExecutorId) -> tuple[TypeForm, ...]:
         """Return the types that an executor gives out: what it yields and, without outgoing edges, what it returns."""
         spec = self.executors[executor_id]
-        if self.outgoing[executor_id]:
+        if executor_id in self.passing_on:
             return spec.yields()
         returned = spec.sends() if spec.nested else [f for h in spec.handlers for f in h.signature.returns]
         return distinct([*spec.yields(), *returned])

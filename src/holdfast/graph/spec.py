@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import GraphError
+from holdfast.graph.context import SubWorkflowRequest
 from holdfast.graph.executor import Executor, FunctionExecutor, Recipe, WorkflowExecutor, default_id
 from holdfast.graph.handler import Handler, handlers_of
 from holdfast.graph.typing.annotations import find_uncallable_signature
@@ -35,7 +36,7 @@ class ExecutorSpec:
 
     __slots__ = (
         *("id", "handlers", "create", "shared_instance", "nested", "lasting", "dispatch", "answerers"),
-        *("retries", "shareable", "hooked", "keeps", "watched"),
+        *("retries", "shareable", "hooked", "keeps", "watched", "takes_requests"),
     )
 
     def __init__(
@@ -76,6 +77,10 @@ class ExecutorSpec:
                 )
         self.answerers = tuple(handler for handler in handlers if handler.signature.request is not None)
         takers = [handler for handler in handlers if handler.signature.request is None]
+        # Those of nested workflows; a handler for anything is not meant for them.
+        self.takes_requests = any(
+            SubWorkflowRequest in members(handler.signature.accepts) for handler in takers
+        )
         if nested is not None:
             self.dispatch: Dispatch[Handler] = nested.executors[nested.start].dispatch
             return

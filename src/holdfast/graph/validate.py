@@ -162,6 +162,11 @@ def _check_reachable(graph: Graph) -> None:
 def _check_types(graph: Graph, edge: Edge) -> None:
     for source_id in edge.sources:
         source = graph.executors[source_id]
+        targets = edge.targets
+        if source.nested is not None and not isinstance(edge, FanIn):  # others may take its requests
+            targets = tuple(target for target in targets if not graph.executors[target].takes_requests)
+            if not targets:
+                continue
         sends = source.sends()
         if not sends:
             raise GraphError(
@@ -171,7 +176,7 @@ def _check_types(graph: Graph, edge: Edge) -> None:
         if any(is_anything(form) for form in sends):
             continue
         arriving = tuple(GenericAlias(list, form) for form in sends) if isinstance(edge, FanIn) else sends
-        for target_id in edge.targets:
+        for target_id in targets:
             _check_pair(edge, source_id, arriving, graph.executors[target_id])
 
 

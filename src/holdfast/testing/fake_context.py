@@ -12,7 +12,7 @@ from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.state import EMPTY_STATE, Place, Put, Scope, State, combine, write
 from holdfast.engine.value import Copier
 from holdfast.errors import GraphError, InvalidArgument, UnknownRequest
-from holdfast.graph.context import PassOn, RequestExpired
+from holdfast.graph.context import PassOn, RequestExpired, SubWorkflowRequest
 from holdfast.graph.executor import Executor, Recipe
 from holdfast.graph.graph import Graph
 from holdfast.graph.state_key import StateKey
@@ -164,6 +164,11 @@ class FakeContext(TurnContext):
         return [show_request(request) for request in (self._requests or {}).values()]
 
     @property
+    def responses(self) -> dict[str, Any]:
+        """The answers that were given with ``respond_to``, by request id."""
+        return {str(known): value.load() for known, value in (self._responses or {}).items()}
+
+    @property
     def state(self) -> dict[Any, Any]:
         """The state as the next superstep would see it: ``{"key": ..., ("scope", "key"): ...}``."""
         after = self._state_after()
@@ -218,6 +223,15 @@ class FakeContext(TurnContext):
             )
         end_of_sleep(delay, until, self._run.environment.now())  # raises for what is neither
         self._slept.append(given)
+
+    async def respond_to(self, request: SubWorkflowRequest, value: Any) -> None:
+        """Take an answer to any request that a test made; it is brought to the type that this asks for."""
+        asked = RequestId(request.request_id)
+        capture, asker = self._run.capture, ExecutorId(request.executor_id)
+        pending = Request(asked, asker, capture(request.data, "request"), request.response_type)
+        known = Snapshot(requests=self._snapshot.requests.change({asked: pending}))
+        answered = self._responses or {}
+        self._responses = {**answered, asked: check_answer(known, asked, value, capture, answered)}
 
     def tell(self, event: WorkflowEvent) -> None:
         """Record an event."""

@@ -32,8 +32,8 @@ def pack_plain(delta: Delta) -> PlainChanges | None:
 
     The result is, to the byte, that of ``Packer.changes`` and ``pack_changes``.
     """
-    deliveries, writes, buffers, outputs, requests, instances, dropped, rounds = delta
-    if buffers or outputs or requests or instances or dropped or rounds:
+    deliveries, writes, buffers, outputs, requests, instances, dropped, rounds, answers = delta
+    if buffers or outputs or requests or instances or dropped or rounds or answers:
         return None
     numbers: dict[int, int] = {}  # of refs, by identity
     sizes: list[tuple[str, int]] = []

@@ -61,6 +61,8 @@ class CheckpointDraft(NamedTuple):
         delta = self.delta
         if delta is not None:
             values += [delivery.value for delivery in delta.deliveries]
+            if delta.answers:
+                values += delta.answers.values()
             if delta.outputs:
                 values += [output.value for output in delta.outputs]
             if delta.requests:

@@ -250,13 +250,13 @@ class Packer(ValueNamer):
     def _ended(
         self, before: Snapshot, delta: Delta, since_input: int | None, happened: Sequence[Happened]
     ) -> Changes:
-        deliveries, writes, buffers, outputs, requests, instances, dropped, rounds = delta
+        deliveries, writes, buffers, outputs, requests, instances, dropped, rounds, answers = delta
         delivered = [self._delivered(delivery) for delivery in deliveries]
         # Most supersteps have little of the rest: what is not there should cost nothing.
         written: Sequence[tuple[state.Scope, str, Written]] = ()
         if writes:
             written = [(*place, self._written(before, place, change)) for place, change in writes.items()]
-        rest = happened or buffers or outputs or requests or instances or dropped or rounds
+        rest = happened or buffers or outputs or requests or instances or dropped or rounds or answers
         if since_input is None and not rest:
             return Changes(delivered, written)
         asked = [self._asked(request) for request in requests] if requests else ()
@@ -273,6 +273,7 @@ class Packer(ValueNamer):
             else (),
             outputs=[(output.executor_id, self.ref(output.value)) for output in outputs] if outputs else (),
             requests=asked,
+            answers=[(known, self.ref(value), None) for known, value in answers.items()] if answers else (),
             instances=list(instances.items()) if instances else (),
             since_input=since_input,
             happened=happened,

@@ -397,7 +397,7 @@ class Recorder:
         kept = [self._storable(event) for event in happened] if happened else ()
         commits, trail = self._commits, self._trail
         going_on = bool(after.deliveries or responses)
-        at_leisure = going_on and not responses
+        at_leisure = going_on and not responses and not delta.answers
         if self._durability == "exit":
             if at_leisure:
                 trail.put_off(before, after, kept)

@@ -85,14 +85,14 @@ class EventEmitter:
 
     def conclude(self, applied: Applied, events: list[WorkflowEvent]) -> None:
         """Add to ``events`` the warnings, outputs and requests of a superstep; its completion is the last."""
-        after, delta, unrouted, _, intermediate = applied
+        after, delta, unrouted, _, intermediate, asked = applied
         for message in unrouted:
             events.append(self.warning(warn_of_unrouted(self._graph, message), message.source))
         for executor_id, value in intermediate:
             events.append(WorkflowOutputEvent(value.load(), executor_id, intermediate=True))
         for executor_id, value in delta.outputs:
             events.append(WorkflowOutputEvent(value.load(), executor_id))
-        for request in delta.requests:
+        for request in asked:
             events.append(RequestInfoEvent(show_request(request)))
         on_their_way = bool(delta.deliveries) or after.buffers.size > 0
         events.append(SuperStepCompletedEvent(on_their_way, after.requests.size > 0, bool(delta.writes)))

@@ -7,13 +7,21 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.engine._fast import make_tuple
+from holdfast.engine.answers import check_answer
 from holdfast.engine.message import Expiry, Output, Request, Sent
-from holdfast.engine.snapshot import Snapshot
+from holdfast.engine.snapshot import NO_RESPONSES, Snapshot
 from holdfast.engine.state import NO_CHANGES, Scope, StagedState
 from holdfast.engine.superstep import Outcome
 from holdfast.engine.value import Captor, Copier, NotAtHand, Value
 from holdfast.errors import ChangedAfterCapture, GraphError, InvalidArgument, TurnOver, WrongType
-from holdfast.graph.context import DEFAULT_SHARED_SCOPE, PassOn, RequestExpired, WorkflowContext
+from holdfast.graph.context import (
+    DEFAULT_SHARED_SCOPE,
+    PassOn,
+    RequestExpired,
+    SubWorkflowRequest,
+    WorkflowContext,
+)
+from holdfast.graph.graph import path_of
 from holdfast.graph.state_key import StateKey
 from holdfast.graph.typing.types import TypeForm, type_name
 from holdfast.ids import ExecutorId, RequestId, RunId, complaint_about_id
@@ -123,6 +131,7 @@ class TurnContext(WorkflowContext[Any, Any]):
     # Most turns have none of these, so they are made when the first comes.
     _outputs: list[Output] | None = None
     _requests: dict[RequestId, Request] | None = None
+    _responses: dict[RequestId, Value] | None = None
     _captured: dict[int, tuple[str, object, Value]] | None = None
     _staged: StagedState | None = None
     events: list[WorkflowEvent] | tuple[()] = ()
@@ -178,7 +187,8 @@ class TurnContext(WorkflowContext[Any, Any]):
 
     def close_restored(self) -> None:
         """End the restore of an executor; raise if it did anything but read."""
-        done = self._messages or self._outputs or self._requests or (self._staged and self._staged.changes)
+        asked = self._requests or self._responses
+        done = self._messages or self._outputs or asked or (self._staged and self._staged.changes)
         self._over = True
         if done:
             raise GraphError(
@@ -195,8 +205,9 @@ class TurnContext(WorkflowContext[Any, Any]):
                     self.tell(WorkflowWarningEvent(self._changed(what, value), self._placed.address))
         changes = self._staged.changes if self._staged is not None else NO_CHANGES
         requests = tuple(self._requests.values()) if self._requests else ()
+        responses = self._responses or NO_RESPONSES
         return make_tuple(
-            Outcome, (self._placed.address, self._messages, changes, self._outputs or (), requests)
+            Outcome, (self._placed.address, self._messages, changes, self._outputs or (), requests, responses)
         )
 
     def tell(self, event: WorkflowEvent) -> None:
@@ -353,6 +364,24 @@ class TurnContext(WorkflowContext[Any, Any]):
             key, placed.address, self._capture(data, "request"), response_type, expiry
         )
         return key
+
+    async def respond_to(self, request: SubWorkflowRequest, value: Any) -> None:
+        self._check_open()
+        if not isinstance(request, SubWorkflowRequest):
+            raise WrongType(
+                f"executor {self.executor_id!r}: respond_to takes a SubWorkflowRequest and the answer, not a "
+                f"{type(request).__name__}"
+            )
+        path = path_of(request.executor_id)
+        if path == self._placed.path or not path.startswith(self._placed.path):
+            raise InvalidArgument(
+                f"executor {self.executor_id!r} cannot answer request {request.request_id!r} of "
+                f"{request.executor_id!r}: that is in no workflow which is nested beside it; answer it where it "
+                f"arrives as a SubWorkflowRequest"
+            )
+        answered = self._responses or {}
+        answer = check_answer(self._snapshot, request.request_id, value, self._run.capture, answered)
+        self._responses = {**answered, RequestId(request.request_id): answer}
 
     async def yield_output(self, value: Any) -> None:
         self._yielded(self._capture(value, "output"))

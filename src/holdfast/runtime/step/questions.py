@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from holdfast.engine.answers import check_answer
+from holdfast.engine.message import offered_request
 from holdfast.engine.snapshot import deliver_answers
 from holdfast.engine.value import Captor, Value
 from holdfast.errors import RequestAlreadyAnswered
@@ -53,9 +54,14 @@ class Questions:
         return self.pending_now()()
 
     def pending_now(self) -> Callable[[], list[PendingRequest]]:
-        """Return a function that gives the requests which wait for an answer now: there may be many."""
-        requests, taken = self._at.shown.requests, dict(self._taken)
-        return lambda: [show_request(r) for r in requests.values() if r.request_id not in taken]
+        """Return a function that gives the requests which wait for an answer now: there may be many.
+
+        Those are left out that are offered to an executor of the workflow around the one that asks.
+        """
+        shown, taken = self._at.shown, dict(self._taken)
+        offered = filter(None, map(offered_request, shown.deliveries)) if shown.requests.size else ()
+        hidden = {*taken, *(request.request_id for request in offered)}
+        return lambda: [show_request(r) for r in shown.requests.values() if r.request_id not in hidden]
 
     @property
     def open(self) -> bool:
@@ -88,6 +94,10 @@ class Questions:
         if by is not None:
             self._given_by.update(dict.fromkeys(checked, by))
         return list(checked)
+
+    def forget(self, answered: Collection[RequestId]) -> None:
+        """Forget answers to requests that an executor of the run answered meanwhile."""
+        self.answers = {known: value for known, value in self.answers.items() if known not in answered}
 
     async def leave(self, request_ids: Sequence[RequestId] | None = None) -> None:
         """Leave given answers, some or all, in the inbox, so that they are durable; raise if others were faster."""

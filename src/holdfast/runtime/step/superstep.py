@@ -108,7 +108,7 @@ class SuperstepRunner:
         outcomes: list[Outcome] = []
         for turn in finished:
             if (outcome := turn.outcome) is not None:
-                outcomes.append(outcome)
+                outcomes.append(outcome if not outcome.responses else self._without_late(outcome))
         if len(outcomes) < len(turns):
             emitter.emit(events)
             self._fall_short(finished, started)
@@ -117,6 +117,8 @@ class SuperstepRunner:
             applied = apply(self._graph, snapshot, outcomes, self._limits, self._capture)
         except (NotAtHand, HoldfastError) as problem:
             applied = await self._apply_again(problem, snapshot, outcomes, finished, events)
+        if applied.delta.answers:
+            self._questions.forget(applied.delta.answers)
         told = len(events)
         emitter.conclude(applied, events)
         if recorder is None:
@@ -131,12 +133,20 @@ class SuperstepRunner:
             finally:
                 self._log.more_soon = False
             self._accept(recorder, applied, made, events, answers)
+        if applied.delta.answers:  # others may have come while it was stored
+            self._questions.forget(applied.delta.answers)
         if applied.finished:
             self._executors.forget(applied.finished)
         if done:
             for executor_id in done:
                 self._executors.restore_before_next_turn(executor_id, self._at.snapshot)
         emitter.emit(events)
+
+    def _without_late(self, outcome: Outcome) -> Outcome:
+        """Return the outcome of a turn without responses to requests that someone outside answered before."""
+        taken = self._questions.answers
+        in_time = {known: value for known, value in outcome.responses.items() if known not in taken}
+        return outcome._replace(responses=in_time)
 
     async def _take_up(
         self, turns: Sequence[Turn], snapshot: Snapshot, events: list[WorkflowEvent]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.engine._fast import make_tuple
 from holdfast.engine.message import Request
-from holdfast.engine.router import brief
+from holdfast.engine.router import brief, message_of
 from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.superstep import Outcome, Turn
 from holdfast.errors import ExecutorTimeout, GraphError, RunTaken, WrongType
@@ -128,6 +128,8 @@ class TurnRunner:
                     context.message_number += 1
                     _, value, context.source, request = delivery
                     message = value.load()
+                    if request is not None and context.source is not None:
+                        message, request = message_of(request), None
                     handler = spec.dispatch.find(message) if request is None else None
                     handler = handler or find_handler(placed, message, request)
                     name, signed, (_, timeout) = handler
