@@ -145,16 +145,14 @@ Patch = pytest.MonkeyPatch
 
 def _folding(patch: Patch, bent: Callable[[Changes], Changes]) -> None:
     straight = Manifest.fold
-    patch.setattr(
-        Manifest, "fold", lambda self, changes, is_end, seq=0: straight(self, bent(changes), is_end, seq)
-    )
+    patch.setattr(Manifest, "fold", lambda self, changes, *rest: straight(self, bent(changes), *rest))
 
 
 def _forgetting(patch: Patch, forget: Callable[[Manifest], Any]) -> None:
     straight = Manifest.fold
 
-    def fold(self: Manifest, changes: Changes, is_end: bool, seq: int = 0) -> None:
-        straight(self, changes, is_end, seq)
+    def fold(self: Manifest, changes: Changes, *rest: Any) -> None:
+        straight(self, changes, *rest)
         forget(self)
 
     patch.setattr(Manifest, "fold", fold)
