@@ -1261,3 +1261,10 @@ async def test_condition_that_returns_a_coroutine() -> None:
     workflow = started().add_edge(upper, lower, condition=lambda message: later(message)).build()
     with pytest.raises(ConditionFailed, match="it returned a coroutine, but routing awaits nothing"):
         await workflow.run("text")
+
+
+def test_a_method_written_in_c_is_refused_with_its_signature() -> None:
+    with pytest.raises(
+        GraphError, match=r"executor 'upper' must take a message .* its signature is \(self, /\)"
+    ):
+        executor(str.upper, input=str)

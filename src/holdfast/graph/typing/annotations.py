@@ -68,7 +68,8 @@ def find_local_names(function: Function, depth: int) -> dict[str, Any]:
     ``from __future__ import annotations`` leaves only text, and classes that are local to a function are
     reachable only from its frame: so they are looked up while that frame is still there, at decoration.
     """
-    texts = [text for text in function.__annotations__.values() if isinstance(text, str)]
+    annotations = getattr(function, "__annotations__", {})  # functions in C have none
+    texts = [text for text in annotations.values() if isinstance(text, str)]
     if not texts:
         return {}
     words = {word for text in texts for word in _find_words(text)}
