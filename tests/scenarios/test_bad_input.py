@@ -1267,4 +1267,4 @@ def test_a_method_written_in_c_is_refused_with_its_signature() -> None:
     with pytest.raises(
         GraphError, match=r"executor 'upper' must take a message .* its signature is \(self, /\)"
     ):
-        executor(str.upper, input=str)
+        executor(input=str)(str.upper)

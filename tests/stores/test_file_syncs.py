@@ -288,6 +288,20 @@ async def test_a_folder_that_cannot_be_synced(files, others, directory, monkeypa
     assert await files.head(RUN) == head(RUN, 1)
 
 
+async def test_a_mark_of_which_half_was_written_says_nothing(files, others, directory) -> None:
+    """The disk was full after a file was written anew: the id is that of the new file, the rest of the old mark."""
+    await write(files, RUN, 2)
+    mark = lock_path(directory).read_bytes().split()
+    assert len(mark) == 3
+    lock_path(directory).write_bytes(b"%s %020d %s" % (mark[0], 99_999, mark[2]))
+    with run_path(directory).open("ab") as file:
+        file.write(b'{"sum":"half a line')
+    assert await others.head(RUN) == head(RUN, 2)
+    assert await others.inspect() == []
+    await files.commit(step(RUN, 3))
+    assert await seqs(others) == [1, 2, 3]
+
+
 # -- doubt -----------------------------------------------------------------------------------------
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
+from zlib import crc32
 
 from holdfast.errors import StorageError
 from holdfast.stores.common.disk import Disk, open_regular
@@ -27,7 +28,7 @@ _LONGEST_PAUSE_SECONDS = 0.01
 _BUSY = {errno.EWOULDBLOCK, errno.EACCES}
 _OFFSET_DIGITS = 20
 _DOUBT = "doubt"
-_MARK_BYTES = 64
+_MARK_BYTES = 80
 
 
 class LockBusy(Exception):
@@ -74,8 +75,9 @@ class HeldLock:
         disk.sync(self.file.handle)
 
     def _write(self, text: str) -> None:
-        # Padded, so that it is as long as any before it.
-        os.pwrite(self.file.handle, f"{text:<{_MARK_BYTES}}\n".encode(), 0)
+        # Padded, so that it is as long as any before it; summed, for a full disk may take half of it.
+        summed = f"{text} {_sum_of(text)}" if text else ""
+        os.pwrite(self.file.handle, f"{summed:<{_MARK_BYTES}}\n".encode(), 0)
 
 
 class RunLock:
@@ -180,8 +182,14 @@ def try_lock(handle: int) -> bool:
     return True
 
 
+def _sum_of(text: str) -> str:
+    return f"{crc32(text.encode()):08x}"
+
+
 def _parse(content: bytes) -> SyncMark:
-    words = content.decode("ascii", "replace").split()
-    if len(words) < 2 or not words[1].isdigit():
+    """Read a mark; one that is not whole says nothing, as if there were none."""
+    text, _, summed = content.decode("ascii", "replace").strip().rpartition(" ")
+    words = text.split()
+    if len(words) < 2 or not words[1].isdigit() or summed != _sum_of(text):
         return SyncMark()
     return SyncMark(words[0], int(words[1]), words[2:] == [_DOUBT])
