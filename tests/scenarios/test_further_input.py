@@ -126,6 +126,17 @@ async def test_one_object_takes_messages_in_every_status(place: Place) -> None:
     assert run.status is RunStatus.COMPLETED
 
 
+async def test_several_messages_at_once_open_a_run_that_is_over(place: Place) -> None:
+    """One of them opens it, and all are delivered."""
+    workflow = chat(place.storage)
+    run = await workflow.start("one", run_id="c")
+    await run.wait_for_completion()
+    await asyncio.gather(*(run.send(f"turn {number}") for number in range(5)))
+    await run.wait_for_completion()
+    assert run.status is RunStatus.COMPLETED
+    assert (await place.storage.load(await latest_id(place))).shared_state["count"] == 6
+
+
 async def test_without_storage_a_run_that_goes_on_takes_messages(nothing_is_left_running) -> None:
     run = await chat(None).start("ask")
     result = await run.wait_for_completion()

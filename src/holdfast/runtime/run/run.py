@@ -277,6 +277,11 @@ class Run:
         """Go on with a stored run that is over, for a message came; whoever was faster goes on with it."""
         lifecycle, home = self._lifecycle, self._home
         assert home is not None, "it is stored"
+        await lifecycle.settled()
+        if not lifecycle.status.ended:  # another message was faster, and lets the run find this one
+            if lifecycle.status is RunStatus.WAITING:
+                await self._go_on_with_message(lifecycle.runner)
+            return
         lifecycle.going_back = asyncio.get_running_loop().create_future()
         try:
             runner = await home.runner_at_head(self.run_id, lifecycle.log)
