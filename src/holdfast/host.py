@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 from holdfast.checkpoint.arguments import check_flag
-from holdfast.checkpoint.ownership import is_driven, process_of, this_process
+from holdfast.checkpoint.ownership import ask_for_owners, is_driven_by, process_of, this_process
 from holdfast.checkpoint.run_info import RunInfo, run_info
 from holdfast.checkpoint.store import RunQuery
 from holdfast.engine.status import RunStatus
@@ -96,7 +96,7 @@ class _Rescue:
         """Look for runs of these workflows, if it is time to; but not while there are some that were not begun."""
         if loop_time < self._look_at or any(self._found.values()):
             return
-        if loop_time < self._read_at and all([await self._store.lives(driver) for driver in self._drivers]):
+        if loop_time < self._read_at and await self._all_live():
             self._look_at = loop_time + _RESCUE_SECONDS
             return
         count, drivers, known = 0, set(), dict[str, bool]()
@@ -104,14 +104,18 @@ class _Rescue:
             running = await self._store.runs(RunQuery(name, frozenset([RunStatus.RUNNING])))
             count += len(running)
             found = self._found[name] = deque()
+            await ask_for_owners(self._store, running, known)
             for head in running:
-                if not await is_driven(self._store, head, known):
+                if not is_driven_by(head, known):
                     found.append(head)
                 elif (process := process_of(head.owner)) != this_process():
                     drivers.add(process)
         self._drivers = drivers
         self._look_at = loop_time + _RESCUE_SECONDS
         self._read_at = loop_time + min(max(count / _HEADS_A_SECOND, _RESCUE_SECONDS), _LONGEST_SECONDS)
+
+    async def _all_live(self) -> bool:
+        return len(await self._store.living(self._drivers)) == len(self._drivers)
 
     async def next(self, name: str) -> Head | None:
         """Return a run of a workflow that was found and has not moved since, each once; None if there is no more."""

@@ -6,7 +6,7 @@ A child plants one in itself before it does anything; it is gone with the child.
 import asyncio
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -135,8 +135,8 @@ class HastyLetters(Wrapped):
 class NobodyLives(Wrapped):
     """Believes of every other process that it is dead."""
 
-    async def lives(self, process: str) -> bool:
-        return False
+    async def living(self, processes: Collection[str]) -> Set[str]:
+        return frozenset()
 
 
 def _other_keys() -> None:

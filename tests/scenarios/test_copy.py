@@ -1,6 +1,6 @@
 """All runs of a storage are copied to another of any kind, and copies are brought up to date."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -165,8 +165,8 @@ async def test_a_run_that_is_driven_there_is_left_alone(storages: Storages) -> N
     await there.store.commit(Commit(driven, Expected(head.checkpoint_id, head.token)))
 
     class Living(Wrapped):
-        async def lives(self, process: str) -> bool:
-            return process == "else"
+        async def living(self, processes: Collection[str]) -> Set[str]:
+            return {process for process in processes if process == "else"}
 
     report = await here.copy_to(wrapped(there, Living))
     assert "it is driven in the other storage" in str(report.uncopied[0])

@@ -5,7 +5,7 @@ import gc
 import logging
 import weakref
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence, Set
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -446,9 +446,9 @@ class Elsewhere(Wrapped):
         self.alive = True
         self.asked: Counter[str] = Counter()
 
-    async def lives(self, process: str) -> bool:
+    async def living(self, processes: Collection[str]) -> Set[str]:
         self.asked["lives"] += 1
-        return self.alive if process == self.process else await self.inner.lives(process)
+        return {*await self.inner.living(processes), *({self.process} if self.alive else ())} & set(processes)
 
     async def head(self, run_id: RunId) -> Head | None:
         self.asked["head"] += 1
@@ -794,9 +794,9 @@ async def test_a_process_is_asked_for_once_for_all_its_runs(storage: CheckpointS
         def __getattr__(self, name: str) -> Any:
             return getattr(self.inner, name)
 
-        async def lives(self, process: str) -> bool:
-            asked.append(process)
-            return await self.inner.lives(process)
+        async def living(self, processes: Collection[str]) -> Set[str]:
+            asked.extend(processes)
+            return await self.inner.living(processes)
 
     for number in range(3):
         head = await left(sleeping(), storage, f"r{number}")

@@ -5,7 +5,7 @@ import contextlib
 import gc
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence, Set
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -284,8 +284,8 @@ async def test_run_that_is_driven_here_is_taken(place: Place, scene: Scene) -> N
 class Alive(Wrapped):
     """A store to which a process of another host is known."""
 
-    async def lives(self, process: str) -> bool:
-        return process == "abc/far-away:31:99" or await self.inner.lives(process)
+    async def living(self, processes: Collection[str]) -> Set[str]:
+        return {*await self.inner.living(processes), "abc/far-away:31:99"} & set(processes)
 
 
 async def test_run_that_another_process_drives_is_taken(place: Place, scene: Scene) -> None:

@@ -26,11 +26,12 @@ from holdfast import (
     WrongType,
     handler,
 )
+from holdfast.ids import RunId
 from tests.support.corruption_world import asking, failing, limits
 from tests.support.durable import ON_DISK, storage_at
 from tests.support.durable_damage import FileDamage, SqliteDamage, damage_of
 from tests.support.fault_processes import play
-from tests.support.parts import Depth
+from tests.support.parts import Depth, RunQuery
 
 RUNS = ("a", "b", "c")
 
@@ -199,6 +200,19 @@ async def test_only_the_run_that_is_named_is_touched(kind: str, tmp_path: Path) 
         assert await state_of(storage, "c") == whole
         assert (await storage.repair("b")).repairs
         assert (await storage.verify()).ok
+
+
+@pytest.mark.parametrize("kind", ON_DISK)
+async def test_a_damaged_run_is_tried_without_copying_others(kind: str, tmp_path: Path) -> None:
+    await filled(kind, tmp_path)
+    lose_last(kind, tmp_path, "a", "b")
+    async with storage_at(kind, tmp_path) as storage:
+        async with storage.store.rehearsal(RunId("a")) as (copy, _):
+            found = {head.run_id for head in await copy.runs(RunQuery())}
+            assert found | {damage.run_id for damage in await copy.inspect()} == {"a"}
+        foreseen = await storage.repair("a", dry_run=True)
+        assert foreseen.repairs
+        assert replace(foreseen, dry_run=False) == await storage.repair("a")
 
 
 @pytest.mark.parametrize("kind", ON_DISK)

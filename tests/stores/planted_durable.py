@@ -1,7 +1,7 @@
 """Stores that outlive their object, with bugs that take a second object to see, for the conformance suite to catch."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence, Set
 from typing import Any
 
 from holdfast.checkpoint.store import Commit, Expected, Head, LeaveResult, Letter, Note, StoreInfo
@@ -42,9 +42,9 @@ class Kept(MemoryStore):
         await super().join()
         self._present.append(self)
 
-    async def lives(self, process: str) -> bool:
+    async def living(self, processes: Collection[str]) -> Set[str]:
         self._check_open()
-        return any(not one._closed for one in self._present) and process == this_process()
+        return {this_process()} & set(processes) if any(not one._closed for one in self._present) else set()
 
 
 class ForgetsNotes(Kept):
@@ -156,13 +156,13 @@ class MixesLettersOfNamespaces(Kept):
 
 
 class SeesOnlyItself(Kept):
-    async def lives(self, process: str) -> bool:
-        return await MemoryStore.lives(self, process)
+    async def living(self, processes: Collection[str]) -> Set[str]:
+        return await MemoryStore.living(self, processes)
 
 
 class LivesOnWhenItIsClosed(Kept):
-    async def lives(self, process: str) -> bool:
-        return bool(self._present) and process == this_process()
+    async def living(self, processes: Collection[str]) -> Set[str]:
+        return {this_process()} & set(processes) if self._present else set()
 
 
 class ClosesForAll(Kept):

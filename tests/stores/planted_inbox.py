@@ -1,7 +1,7 @@
 """Stores with bugs of the inbox and of presence, for the conformance suite to catch."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence, Set
 
 from holdfast.checkpoint.store import Commit, Head, LeaveResult, Letter
 from holdfast.errors import StorageError
@@ -412,18 +412,18 @@ class LeavesInOneLoop(MemoryStore):
 
 
 class NobodyLives(MemoryStore):
-    async def lives(self, process: str) -> bool:
-        return False
+    async def living(self, processes: Collection[str]) -> Set[str]:
+        return frozenset()
 
 
 class EverybodyLives(MemoryStore):
-    async def lives(self, process: str) -> bool:
-        return True
+    async def living(self, processes: Collection[str]) -> Set[str]:
+        return frozenset(processes)
 
 
 class ThisProcessAlwaysLives(MemoryStore):
-    async def lives(self, process: str) -> bool:
-        return process == this_process()
+    async def living(self, processes: Collection[str]) -> Set[str]:
+        return {this_process()} & set(processes)
 
 
 class LivesUntilItCommits(MemoryStore):
@@ -445,9 +445,14 @@ class LeavesWhenItJoinsTwice(MemoryStore):
         self._joined = not self._joined
 
 
+class SeesOneProcessAtATime(MemoryStore):
+    async def living(self, processes: Collection[str]) -> Set[str]:
+        return await super().living(list(processes)[:1])
+
+
 class WhoeverBeginsAlikeLives(MemoryStore):
-    async def lives(self, process: str) -> bool:
-        return self._joined and process.startswith(this_process()[:-1])
+    async def living(self, processes: Collection[str]) -> Set[str]:
+        return {process for process in processes if self._joined and process.startswith(this_process()[:-1])}
 
 
 class AnswersWhenItIsClosed(MemoryStore):
@@ -555,6 +560,7 @@ BUGS: list[tuple[type[MemoryStore], str]] = [
     (LeavesWhenItJoinsTwice, "test_a_process_may_join_twice"),
     (ThisProcessAlwaysLives, "test_a_process_that_did_not_join_does_not_live"),
     (EverybodyLives, "test_a_process_that_is_made_up_does_not_live"),
+    (SeesOneProcessAtATime, "test_many_processes_are_asked_for_at_once"),
     (WhoeverBeginsAlikeLives, "test_a_process_that_is_made_up_does_not_live"),
     (AnswersWhenItIsClosed, "test_a_closed_store_refuses_to_be_used"),
     (JoinsWhenItIsClosed, "test_a_closed_store_refuses_to_be_used"),

@@ -3,7 +3,7 @@
 import asyncio
 import fcntl
 import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -128,9 +128,10 @@ class Filed(MemoryStore):
         with self._filed() as present:
             present.append(self._joined_as)
 
-    async def lives(self, process: str) -> bool:
+    async def living(self, processes: Collection[str]) -> Set[str]:
         with self._filed() as present:
-            return process in {one.rpartition(" ")[0] for one in present} and not is_gone(process)
+            joined = {one.rpartition(" ")[0] for one in present}
+            return {process for process in joined & set(processes) if not is_gone(process)}
 
     async def close(self) -> None:
         if not self._closed:
@@ -143,27 +144,27 @@ class Filed(MemoryStore):
 
 
 class SeesOnlyThisProcess(Filed):
-    async def lives(self, process: str) -> bool:
-        return process == this_process() and await super().lives(process)
+    async def living(self, processes: Collection[str]) -> Set[str]:
+        return {this_process()} & set(await super().living(processes))
 
 
 class TakesEveryProcessForThisOne(Filed):
-    async def lives(self, process: str) -> bool:
+    async def living(self, processes: Collection[str]) -> Set[str]:
         with self._filed() as present:
-            return bool(present) and not is_gone(process)
+            return {process for process in processes if present and not is_gone(process)}
 
 
 class BelievesTheDead(Filed):
-    async def lives(self, process: str) -> bool:
+    async def living(self, processes: Collection[str]) -> Set[str]:
         with self._filed() as present:
-            return process in {one.rpartition(" ")[0] for one in present}
+            return {one.rpartition(" ")[0] for one in present} & set(processes)
 
 
 class BelievesWhoeverLives(Filed):
     """Looks at processes, not at who joined."""
 
-    async def lives(self, process: str) -> bool:
-        return not is_gone(process)
+    async def living(self, processes: Collection[str]) -> Set[str]:
+        return {process for process in processes if not is_gone(process)}
 
 
 class StaysWhenItCloses(Filed):

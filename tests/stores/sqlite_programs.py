@@ -142,7 +142,7 @@ def fork_and_join(path: str) -> None:
     parent = this_process()
 
     async def lives(*names: str) -> None:
-        print(*[await store.lives(name) for name in names], flush=True)
+        print(*[name in await store.living(names) for name in names], flush=True)
 
     asyncio.run(store.join())
     hears, tells = os.pipe()

@@ -305,14 +305,18 @@ def join_and_fork(directory: str) -> None:
     parent = this_process()
     if pid := os.fork():
         os.waitpid(pid, 0)
-        print("parent", asyncio.run(store.lives(parent)))
+        print("parent", bool(asyncio.run(store.living([parent]))))
         asyncio.run(store.close())
     else:
-        print("child", asyncio.run(store.lives(parent)), asyncio.run(store.lives(this_process())))
+        print(
+            "child",
+            bool(asyncio.run(store.living([parent]))),
+            bool(asyncio.run(store.living([this_process()]))),
+        )
         asyncio.run(store.join())
-        print("joined", asyncio.run(store.lives(this_process())))
+        print("joined", bool(asyncio.run(store.living([this_process()]))))
         asyncio.run(store.close())
-        print("closed", asyncio.run(FileStore(directory).lives(parent)), flush=True)
+        print("closed", bool(asyncio.run(FileStore(directory).living([parent]))), flush=True)
         os._exit(0)
 
 
@@ -335,16 +339,16 @@ def test_forks(tmp_path, program, said) -> None:
 
 async def test_owners_lie_beside_the_runs_for_all_namespaces(files, directory) -> None:
     tenant = FileStore(directory, "Tenant 1")
-    assert not await tenant.lives(this_process())
+    assert not await tenant.living([this_process()])
     assert "owners" not in os.listdir(directory)
     await files.join()
-    assert await tenant.lives(this_process())
+    assert await tenant.living([this_process()])
     assert len(os.listdir(directory / "owners")) == 1
     assert await files.runs(RunQuery()) == []
     await write(files, RUN, 1)
     assert await files.runs(RunQuery()) == [head(RUN, 1)]
     await tenant.close()
-    assert await files.lives(this_process())
+    assert await files.living([this_process()])
     await files.close()
     assert not (directory / "owners").exists()
 

@@ -314,7 +314,8 @@ LOOKS: dict[str, Callable[[Directory], object]] = {
     "leave": lambda one: one.leave(RUN, letters("k")),
     "tag": lambda one: one.tag(RUN, 2, ["silver"], ()),
     "remove": prune,
-    "copy": lambda one: inspect(opened(one.copy())),
+    "copy": lambda one: inspect(opened(one.copy(None))),
+    "copy of one run": lambda one: inspect(opened(one.copy(RUN))),
 }
 
 

@@ -41,7 +41,7 @@ async def _refusals(path: Path) -> set[str]:
         store.inbox(RunId("r")),
         store.leave(RunId("r"), 1, [Letter("k", b"")]),
         store.join(),
-        store.lives("host:1:1"),
+        store.living(["host:1:1"]),
     ]
     messages = set()
     for use in uses:

@@ -24,7 +24,7 @@ async def test_a_store_that_only_joined_is_closed(database: Path) -> None:
     with pytest.raises(StorageError, match="is closed"):
         await store.join()
     with pytest.raises(StorageError, match="is closed"):
-        await store.lives(this_process())
+        await store.living([this_process()])
 
 
 async def test_joining_again_asks_no_thread(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -33,7 +33,7 @@ async def test_joining_again_asks_no_thread(store: SqliteStore, monkeypatch: pyt
         asked.delattr(WorkerThread, "call")
         await store.join()
         with pytest.raises(AttributeError):
-            await store.lives(this_process())
+            await store.living([this_process()])
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ async def test_many_who_join_at_once_join_once(store: SqliteStore, joins: list[C
     joins += [lambda: called.append(1)] * 50
     await asyncio.gather(*(store.join() for _ in range(50)))
     assert len(called) == 1
-    assert await store.lives(this_process())
+    assert await store.living([this_process()])
 
 
 async def test_that_joining_failed_is_told_to_all_and_tried_again(
@@ -71,7 +71,7 @@ async def test_that_joining_failed_is_told_to_all_and_tried_again(
     assert len({id(error) for error in found}) == 20
     assert all(isinstance(error, StorageError) and isinstance(error.__cause__, OSError) for error in found)
     await store.join()
-    assert await store.lives(this_process())
+    assert await store.living([this_process()])
 
 
 async def test_who_gives_up_joining_does_not_keep_others_from_it(
@@ -91,7 +91,7 @@ async def test_who_gives_up_joining_does_not_keep_others_from_it(
     go_on.set()
     assert await asyncio.gather(*joining, return_exceptions=True) == [ANY, None, None]
     assert joining[0].cancelled()
-    assert await store.lives(this_process())
+    assert await store.living([this_process()])
 
 
 async def test_a_store_that_is_dropped_leaves(database: Path) -> None:
@@ -110,7 +110,7 @@ async def test_what_is_in_the_way_is_told(store: SqliteStore, database: Path) ->
     with pytest.raises(StorageError, match=r"joining those who use .*runs.db' failed: .*runs.db-owners"):
         await store.join()
     with pytest.raises(StorageError, match=r"looking who uses .*runs.db' failed: .*runs.db-owners"):
-        await store.lives("other:1:1")
+        await store.living(["other:1:1"])
     await begin(store, "r")
 
 

@@ -7,7 +7,7 @@ import itertools
 import os
 import socket
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 
@@ -112,17 +112,28 @@ _CHANCES = 5
 _PATIENCE = 6_000
 
 
-async def is_driven(store: Store, head: Head, known: dict[str, bool] | None = None) -> bool:
-    """Return True if a run is RUNNING and its owner lives; ``known`` caches which processes live."""
+async def is_driven(store: Store, head: Head) -> bool:
+    """Return True if a run is RUNNING and its owner lives."""
+    known: dict[str, bool] = {}
+    await ask_for_owners(store, [head], known)
+    return is_driven_by(head, known)
+
+
+async def ask_for_owners(store: Store, heads: Iterable[Head], known: dict[str, bool]) -> None:
+    """Ask a store at once which of the processes that drive these runs live, and add the answer to ``known``."""
+    driven = {process_of(head.owner) for head in heads if head.status is RunStatus.RUNNING}
+    unknown = driven - known.keys() - {this_process()}
+    if unknown:
+        living = await store.living(unknown)
+        known.update({process: process in living for process in unknown})
+
+
+def is_driven_by(head: Head, known: Mapping[str, bool]) -> bool:
+    """Return True if a run is RUNNING and its owner lives, by what ``ask_for_owners`` found."""
     if head.status is not RunStatus.RUNNING:
         return False
     process = process_of(head.owner)
-    if process == this_process():
-        return is_held(head.owner)
-    known = {} if known is None else known
-    if process not in known:
-        known[process] = await store.lives(process)
-    return known[process]
+    return is_held(head.owner) if process == this_process() else known[process]
 
 
 def process_of(owner: str) -> str:

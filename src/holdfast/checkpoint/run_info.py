@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
 from holdfast.checkpoint.arguments import check_text, microseconds_of, status_of
 from holdfast.checkpoint.checkpoint_info import json_field, microseconds, moment
-from holdfast.checkpoint.ownership import is_driven
+from holdfast.checkpoint.ownership import ask_for_owners, is_driven_by
 from holdfast.checkpoint.store import Head, RunPosition, RunQuery, Store
 from holdfast.engine.status import RunStatus
 from holdfast.ids import RunId
@@ -67,8 +68,14 @@ class RunInfo:
         }
 
 
-async def run_info(store: Store, head: Head, known: dict[str, bool] | None = None) -> RunInfo:
-    """Make the info of a run from its head; ``known`` is as for ``is_driven``."""
+async def run_info(store: Store, head: Head) -> RunInfo:
+    """Make the info of a run from its head, and ask the store if its owner lives."""
+    known: dict[str, bool] = {}
+    await ask_for_owners(store, [head], known)
+    return _make_run_info(head, known)
+
+
+def _make_run_info(head: Head, known: Mapping[str, bool]) -> RunInfo:
     return RunInfo(
         head.run_id,
         head.workflow_name,
@@ -77,7 +84,7 @@ async def run_info(store: Store, head: Head, known: dict[str, bool] | None = Non
         head.seq,
         moment(head.created),
         moment(head.updated),
-        head.status is RunStatus.RUNNING and not await is_driven(store, head, known),
+        head.status is RunStatus.RUNNING and not is_driven_by(head, known),
         head.reason,
         None if head.wake_at is None else moment(head.wake_at),
         tuple(head.waiting_for.split()),
@@ -128,8 +135,9 @@ async def list_runs(store: Store, query: RunQuery, interrupted: bool | None) -> 
     while True:
         wanted = None if limit is None else limit - len(found)
         page = await store.runs(query._replace(limit=wanted))
+        await ask_for_owners(store, page, known)
         for head in page:
-            run = await run_info(store, head, known)
+            run = _make_run_info(head, known)
             if interrupted is None or run.interrupted is interrupted:
                 found.append(run)
         if wanted is None or len(page) < wanted or len(found) >= (limit or 0):
@@ -143,7 +151,8 @@ async def count_runs(store: Store, query: RunQuery, interrupted: bool | None) ->
         return await store.count_runs(query)
     running = await store.runs(_only_running(query))
     known: dict[str, bool] = {}
-    count = sum([not await is_driven(store, head, known) for head in running])
+    await ask_for_owners(store, running, known)
+    count = sum(not is_driven_by(head, known) for head in running)
     return count if interrupted else await store.count_runs(query) - count
 
 

@@ -5,7 +5,7 @@ This is the contract of all stores; ``holdfast.testing.StoreConformance`` checks
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from contextlib import AbstractAsyncContextManager
 from enum import IntEnum
 from typing import NamedTuple, Protocol
@@ -368,9 +368,10 @@ class Store(Protocol):
         """
         ...
 
-    def rehearsal(self) -> AbstractAsyncContextManager[Rehearsal]:
+    def rehearsal(self, run_id: RunId | None = None) -> AbstractAsyncContextManager[Rehearsal]:
         """Give a copy of the store that can be repaired to see the result; it is removed when the context ends.
 
+        With ``run_id`` it is a copy of that run alone, as long as its head can be found: other runs are not copied.
         It need not have the blobs, but reads those of the store, and asks the store which processes live.
         """
         ...
@@ -457,10 +458,10 @@ class Store(Protocol):
         """Show other processes that this one lives, until it dies or closes the store; may be called again."""
         ...
 
-    async def lives(self, process: str) -> bool:
-        """Return True if a process that joined still lives: it did not die, close the store, or stop for long.
+    async def living(self, processes: Collection[str]) -> Set[str]:
+        """Return those of the processes that joined and live: they did not die, close the store, or stop for long.
 
-        ``process`` is the result of ``ownership.this_process`` there. False for one that never joined.
+        Each is named by the result of ``ownership.this_process`` there. One that never joined does not live.
         """
         ...
 

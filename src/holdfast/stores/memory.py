@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence, Set
 from contextlib import asynccontextmanager
 from copy import deepcopy
 
@@ -156,8 +156,26 @@ class MemoryStore:
         return ()
 
     @asynccontextmanager
-    async def rehearsal(self) -> AsyncIterator[Rehearsal]:
-        yield Rehearsal(deepcopy(self), str)
+    async def rehearsal(self, run_id: RunId | None = None) -> AsyncIterator[Rehearsal]:
+        yield Rehearsal(deepcopy(self) if run_id is None else self._copy_run(run_id), str)
+
+    def _copy_run(self, run_id: RunId) -> MemoryStore:
+        """Return a store with one run and the blobs of its family: nothing in them changes, so they are shared."""
+        copy = MemoryStore(self.namespace)
+        copy._info, copy._joined, copy._marks = self._info, self._joined, self._marks
+        head = self._heads.get(run_id)
+        if head is None:
+            return copy
+        copy._heads[run_id] = head
+        for seq in self._seqs.get(run_id, ()):
+            copy._add_record(self._records[run_id, seq])
+        copy._add_blobs(
+            head.family,
+            [Blob(digest, data) for (of, digest), data in self._blobs.items() if of == head.family],
+        )
+        copy._notes[run_id] = dict(self._notes.get(run_id, {}))
+        copy._letters[run_id] = dict(self._letters.get(run_id, {}))
+        return copy
 
     async def replace(self, commit: Commit) -> None:
         self._check_open()
@@ -278,9 +296,9 @@ class MemoryStore:
         self._check_open()
         self._joined = True
 
-    async def lives(self, process: str) -> bool:
+    async def living(self, processes: Collection[str]) -> Set[str]:
         self._check_open()
-        return self._joined and process == this_process()
+        return {this_process()} & set(processes) if self._joined else frozenset()
 
     async def close(self) -> None:
         self._closed = True

@@ -134,7 +134,7 @@ async def repair_store(
         return await _repair_all(store, counters, run_id, progress)
     async with AsyncExitStack() as stack:
         try:
-            copy, retold = await stack.enter_async_context(store.rehearsal())
+            copy, retold = await stack.enter_async_context(store.rehearsal(run_id))
         except StorageError as error:  # a repair could read nothing, either
             return RepairReport(unrepaired=[Problem(None, None, str(error))], dry_run=True)
         return (await _repair_all(copy, counters, run_id, progress)).as_dry_run(retold)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from typing import Any, cast
 
 from holdfast.checkpoint.store import Rehearsal, Store
@@ -23,8 +23,8 @@ class _RehearsalStore:
         missing = [digest for digest in digests if digest not in here]
         return {**await self._original.blobs(family, missing), **here} if missing else here
 
-    async def lives(self, process: str) -> bool:
-        return await self._original.lives(process)
+    async def living(self, processes: Collection[str]) -> Set[str]:
+        return await self._original.living(processes)
 
 
 def make_rehearsal(copy: Store, original: Store, its_path: str, path: str) -> Rehearsal:

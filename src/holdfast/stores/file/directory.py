@@ -6,7 +6,7 @@ import os
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -78,9 +78,10 @@ class Directory:
             self._info = info
         return self._info
 
-    def lives(self, process: str) -> bool:
-        """Return True if a process that joined lives."""
-        return self.presence.seems_alive(process) if self._read_only else self.presence.lives(process)
+    def living(self, processes: Collection[str]) -> set[str]:
+        """Return those of the processes that joined and live."""
+        lives = self.presence.seems_alive if self._read_only else self.presence.lives
+        return {process for process in processes if lives(process)}
 
     def close(self) -> None:
         """Close the files that are kept open; the directory can be used on."""
@@ -364,8 +365,8 @@ class Directory:
                 names.append(name)
         return names
 
-    def copy(self) -> Path:
-        """Copy the runs, but no blobs, to a folder in ``temp``, to be removed by the caller."""
+    def copy(self, run_id: RunId | None) -> Path:
+        """Copy the runs, or one of them, but no blobs, to a folder in ``temp``, to be removed by the caller."""
         self._get_ready()
         folder = self.disk.new_folder()
         try:
@@ -376,10 +377,8 @@ class Directory:
                 base / "runs",
             ):  # marks first: they may say less than the files hold
                 (folder / part).mkdir(parents=True, exist_ok=True)
-                with suppress(FileNotFoundError):
-                    for name in os.listdir(self.root / part):
-                        if name.endswith((".run", SUFFIX)):
-                            _copy(self.root / part / name, folder / part / name)
+                for name in self._names_to_copy(part, run_id):
+                    _copy(self.root / part / name, folder / part / name)
             for lock in os.listdir(folder / marker.LOCKS):
                 if not os.path.lexists(self.root / marker.LOCKS / lock):  # the run was removed meanwhile
                     os.unlink(folder / marker.LOCKS / lock)
@@ -387,6 +386,16 @@ class Directory:
             self.disk.remove(folder)
             raise
         return folder
+
+    def _names_to_copy(self, part: Path, run_id: RunId | None) -> list[str]:
+        """Return the names of the locks or files of the runs that are copied; one that is named need not be there."""
+        if run_id is not None:
+            name = make_file_name(run_id)
+            return [f"{self._prefix}{name}.run" if part == Path(marker.LOCKS) else f"{name}{SUFFIX}"]
+        try:
+            return [name for name in os.listdir(self.root / part) if name.endswith((".run", SUFFIX))]
+        except FileNotFoundError:
+            return []
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence, Set
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
@@ -118,8 +118,8 @@ class FileStore:
         return await self._do("repair it", lambda: self._directory.mend(run_id))
 
     @asynccontextmanager
-    async def rehearsal(self) -> AsyncIterator[Rehearsal]:
-        folder = await self._do("copy what is to be repaired", lambda: self._directory.copy())
+    async def rehearsal(self, run_id: RunId | None = None) -> AsyncIterator[Rehearsal]:
+        folder = await self._do("copy what is to be repaired", lambda: self._directory.copy(run_id))
         copy = FileStore(folder, self.namespace)
         try:
             yield make_rehearsal(copy, self, str(folder), str(self.path))
@@ -199,8 +199,8 @@ class FileStore:
             self._finalizer = weakref.finalize(self, _leave, self._directory.presence, os.getpid())
             self._finalizer.atexit = False  # then the presence sees to it itself
 
-    async def lives(self, process: str) -> bool:
-        return await self._do(f"tell whether {process!r} lives", lambda: self._directory.lives(process))
+    async def living(self, processes: Collection[str]) -> Set[str]:
+        return await self._do("tell which processes live", lambda: self._directory.living(processes))
 
     async def close(self) -> None:
         if self._closed:

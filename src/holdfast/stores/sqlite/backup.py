@@ -21,10 +21,13 @@ from holdfast.ids import Digest, RunId
 from holdfast.stores.common.blob_files import BlobFiles
 from holdfast.stores.common.disk import Disk, IrregularFile, is_regular, open_regular, reject_link
 from holdfast.stores.common.locks import Locks
+from holdfast.stores.common.seals import MODULUS
 from holdfast.stores.sqlite.connection import DatabaseConnection
 from holdfast.stores.sqlite.database_file import DatabaseLocation
+from holdfast.stores.sqlite.notes_and_letters import has_table, read_number
 from holdfast.stores.sqlite.row_reader import read_head
 from holdfast.stores.sqlite.row_writer import change_content
+from holdfast.stores.sqlite.schema import create
 from holdfast.stores.sqlite.sqlite_errors import make_storage_error, retry_while_busy
 
 Report: TypeAlias = Callable[[int, int], None]
@@ -35,6 +38,20 @@ _STEP = 1024
 _CHUNK = 1 << 20
 _MOST_TRIES = 5
 _OWNED_RUNS = "SELECT id, namespace, run FROM runs WHERE owner <> ''"
+_ROW_OF_RUN = "SELECT id, content FROM source.runs WHERE namespace = ? AND run = ?"
+_HAS_SOURCE_TABLE = "SELECT 1 FROM source.sqlite_master WHERE type = 'table' AND name = ?"
+_CHECKPOINTS_OF_RUN = "(SELECT id FROM source.checkpoints WHERE run = :run)"
+_ROWS_OF_RUN = (
+    ("meta", ""),
+    ("runs", "WHERE id = :run"),
+    ("checkpoints", "WHERE run = :run"),
+    ("keyframes", f"WHERE checkpoint IN {_CHECKPOINTS_OF_RUN}"),
+    ("tags", f"WHERE checkpoint IN {_CHECKPOINTS_OF_RUN}"),
+    ("notes", "WHERE run = :run"),
+    ("letters", "WHERE run = :run"),
+    ("families", "WHERE family = (SELECT family FROM source.runs WHERE id = :run)"),
+)
+"""The tables in which a run has rows, and the conditions that select them."""
 _ENDINGS = ("-wal", "-shm", "-journal")
 _LOCK = ".backup"
 """The lock of a backup: a second one to the same path would remove common files if it failed."""
@@ -78,8 +95,17 @@ def back_up(source: DatabaseLocation, target: Path, report: Report) -> None:
         reader.close()
 
 
-def copy_database(source: DatabaseLocation, target: Path) -> None:
-    """Copy a database without its large values, as it stands at one moment, for a rehearsal."""
+def copy_for_rehearsal(source: DatabaseLocation, target: Path, namespace: str, run_id: RunId | None) -> None:
+    """Copy a run, or the whole database without its large values, as it stands at one moment.
+
+    If the row of the run cannot be read, all is copied: what is left of the run may lie anywhere.
+    """
+    if run_id is None or not _copy_run(source, target, namespace, run_id):
+        target.unlink(missing_ok=True)
+        _copy_database(source, target)
+
+
+def _copy_database(source: DatabaseLocation, target: Path) -> None:
     reader = DatabaseConnection(source, reads_only=True)
     try:
         with closing(sqlite3.connect(target)) as copy, reader.gate:
@@ -91,6 +117,50 @@ def copy_database(source: DatabaseLocation, target: Path) -> None:
         raise make_storage_error(error, target, doing, source.busy_seconds) from error
     finally:
         reader.close()
+
+
+def _copy_run(source: DatabaseLocation, target: Path, namespace: str, run_id: RunId) -> bool:
+    """Copy the rows of one run, but no blobs, for a rehearsal; return False if the row of the run cannot be read.
+
+    So it does if pages or indexes are damaged, for a repair would find that, too. A row that the run lacks by its
+    seals, and that lies with another run, is copied with it.
+    """
+    try:
+        with closing(sqlite3.connect(target, timeout=source.busy_seconds, isolation_level=None)) as copy:
+            create(copy)
+            copy.execute("ATTACH ? AS source", (str(source.path),))
+            copy.execute("BEGIN")  # one state of the run, whatever others write meanwhile
+            row = copy.execute(_ROW_OF_RUN, (namespace, run_id)).fetchone()
+            is_whole = copy.execute("PRAGMA source.integrity_check(1)").fetchone() == ("ok",)
+            if row is None or not isinstance(row[1], int) or not is_whole:
+                return False
+            number, content = row
+            for table, condition in _ROWS_OF_RUN:
+                if copy.execute(_HAS_SOURCE_TABLE, (table,)).fetchone() is not None:
+                    copy.execute(
+                        f"INSERT OR REPLACE INTO main.{table} SELECT * FROM source.{table} {condition}",
+                        {"run": number},
+                    )
+            _copy_lacking_row(copy, number, content)
+            copy.execute("COMMIT")
+            return True
+    except sqlite3.Error:  # a copy of all pages needs to understand none of them
+        return False
+
+
+def _copy_lacking_row(copy: sqlite3.Connection, number: int, content: int) -> None:
+    tables = [table for table in ("checkpoints", "notes", "letters") if has_table(copy, table)]
+    seals = [
+        read_number(seal)
+        for table in tables
+        for (seal,) in copy.execute(f"SELECT seal FROM main.{table} WHERE run = ?", (number,))
+    ]
+    lacking = (content - sum(seals)) % MODULUS
+    for table in tables if lacking else ():
+        copy.execute(
+            f"INSERT INTO main.{table} SELECT * FROM source.{table} WHERE seal = ? AND run <> ?",
+            (lacking, number),
+        )
 
 
 def _check_free(target: Path) -> None:

@@ -6,7 +6,7 @@ import os
 import sqlite3
 import sys
 import weakref
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -184,15 +184,16 @@ class SqliteStore:
         return mended
 
     @asynccontextmanager
-    async def rehearsal(self) -> AsyncIterator[Rehearsal]:
+    async def rehearsal(self, run_id: RunId | None = None) -> AsyncIterator[Rehearsal]:
         from tempfile import TemporaryDirectory
 
         from holdfast.stores.common.rehearsal import make_rehearsal
-        from holdfast.stores.sqlite.backup import copy_database
+        from holdfast.stores.sqlite.backup import copy_for_rehearsal
 
         with TemporaryDirectory(prefix="holdfast-") as folder:
             path = Path(folder) / self.path.name
-            await run_in_thread(partial(copy_database, self._get_session().location, path))
+            source = self._get_session().location
+            await run_in_thread(partial(copy_for_rehearsal, source, path, self.namespace, run_id))
             copy = SqliteStore(path, self.namespace, big_blob=sys.maxsize)
             copy._large_values = (
                 self._large_values
@@ -302,12 +303,14 @@ class SqliteStore:
         if not session.presence.joined:  # each run that begins calls this
             await session.join()
 
-    async def lives(self, process: str) -> bool:
+    async def living(self, processes: Collection[str]) -> Set[str]:
         await self.open()
         session = self._get_session()
-        looks = session.presence.seems_alive if self._location.read_only else session.presence.lives
-        lives: bool = await session.files.call(FileJob("looking who uses", partial(looks, process)))
-        return lives
+        lives = session.presence.seems_alive if self._location.read_only else session.presence.lives
+        living: Set[str] = await session.files.call(
+            FileJob("looking who uses", lambda: {process for process in processes if lives(process)})
+        )
+        return living
 
     async def backup(self, path: str | os.PathLike[str], progress: Progress | None = None) -> None:
         """Copy the store, with all its namespaces, to a new file while it is in use."""

@@ -163,6 +163,13 @@ async def list_due(store: Store, time: int = NOON, limit: int = 1_000, workflow:
     return [head.run_id for head in heads]
 
 
+async def lives(store: Store, process: str) -> bool:
+    """Return True if a store says that a process lives."""
+    found = await store.living([process])
+    assert set(found) <= {process}
+    return process in found
+
+
 async def begin_with_records(store: Store, run: str, records: int, **head_fields: object) -> Head:
     """Begin a run with so many records."""
     made = tuple(sample_record(run, seq) for seq in range(1, records + 1))

@@ -15,6 +15,7 @@ from holdfast.testing.store_suite.actions import (
     get_keys,
     leave_letters,
     list_run_ids,
+    lives,
     move_on,
     read_inbox,
     read_journal,
@@ -72,7 +73,7 @@ class ReopenRules:
         assert tuple(await (await reopen()).notes(RunId("r"))) == notes
         await move_on(await reopen(), sample_head("r"))
         await (await reopen()).add_blobs(RunId("r"), [blob])
-        assert not await (await reopen()).lives("nobody")
+        assert not await lives(await reopen(), "nobody")
         await (await reopen()).join()
         await (await reopen()).close()
 
@@ -306,19 +307,19 @@ class DurableMailRules:
 
     async def test_another_object_sees_that_this_process_lives(self, store: Store, reopen: Reopen) -> None:
         other = await reopen()
-        assert not await other.lives(this_process())
+        assert not await lives(other, this_process())
         await store.join()
-        assert await other.lives(this_process())
-        assert await (await reopen()).lives(this_process())
+        assert await lives(other, this_process())
+        assert await lives(await reopen(), this_process())
 
     async def test_a_process_lives_until_it_closes_the_store(self, store: Store, reopen: Reopen) -> None:
         other = await reopen()
         await store.join()
-        assert await other.lives(this_process())
+        assert await lives(other, this_process())
         await store.close()
-        assert not await other.lives(this_process())
+        assert not await lives(other, this_process())
         await other.join()
-        assert await other.lives(this_process())
+        assert await lives(other, this_process())
 
     async def test_a_process_lives_until_it_closes_the_last_object(
         self, store: Store, reopen: Reopen
@@ -326,9 +327,9 @@ class DurableMailRules:
         joined, looking = await reopen(), await reopen()
         await store.join()
         await joined.join()
-        assert await looking.lives(this_process())
+        assert await lives(looking, this_process())
         await looking.close()
-        assert await joined.lives(this_process())
+        assert await lives(joined, this_process())
         await store.close()
-        assert await joined.lives(this_process())
-        assert await (await reopen()).lives(this_process())
+        assert await lives(joined, this_process())
+        assert await lives(await reopen(), this_process())

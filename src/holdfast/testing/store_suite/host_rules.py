@@ -17,6 +17,7 @@ from holdfast.testing.store_suite.actions import (
     catch_refusal,
     leave_letters,
     list_due,
+    lives,
     move_on,
 )
 from holdfast.testing.store_suite.samples import (
@@ -36,23 +37,23 @@ from holdfast.testing.store_suite.samples import (
 
 
 class PresenceRules:
-    """The rules of ``join`` and ``lives``, and of a closed store."""
+    """The rules of ``join`` and ``living``, and of a closed store."""
 
     async def test_a_process_that_joined_lives(self, store: Store) -> None:
         await store.join()
-        assert await store.lives(this_process()) is True
+        assert await lives(store, this_process()) is True
         await begin(store, "r")
-        assert await store.lives(this_process()) is True
+        assert await lives(store, this_process()) is True
 
     async def test_a_process_may_join_twice(self, store: Store) -> None:
         await store.join()
         await store.join()
-        assert await store.lives(this_process()) is True
+        assert await lives(store, this_process()) is True
 
     async def test_a_process_that_did_not_join_does_not_live(self, store: Store) -> None:
-        assert await store.lives(this_process()) is False
+        assert await lives(store, this_process()) is False
         await begin(store, "r", owner=this_process())
-        assert await store.lives(this_process()) is False
+        assert await lives(store, this_process()) is False
 
     async def test_a_process_that_is_made_up_does_not_live(self, store: Store) -> None:
         await store.join()
@@ -61,7 +62,14 @@ class PresenceRules:
             *("", "nobody", there[:-1], f"{there}0", f" {there}", "..", "a/b", "%", "*"),
             *("host:1", "host:1:1", "häst 😀:1:2", "\x00", "\udc80", "x" * 1000, "\n"),
         ):
-            assert await store.lives(name) is False, name
+            assert await lives(store, name) is False, name
+
+    async def test_many_processes_are_asked_for_at_once(self, store: Store) -> None:
+        made_up = [f"host:{number}:1" for number in range(300)]
+        assert await store.living([*made_up, this_process()]) == set()
+        await store.join()
+        assert await store.living([*made_up, this_process(), *made_up]) == {this_process()}
+        assert await store.living(made_up) == await store.living([]) == set()
 
     async def test_a_closed_store_refuses_to_be_used(self, store: Store) -> None:
         await begin(store, "r")
@@ -74,7 +82,7 @@ class PresenceRules:
             lambda: store.leave(run, 1, sample_letters("a")),
             lambda: store.inbox(run),
             store.join,
-            lambda: store.lives(this_process()),
+            lambda: store.living([this_process()]),
         ]
         for number, use in enumerate(uses):
             try:

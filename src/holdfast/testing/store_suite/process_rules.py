@@ -26,6 +26,7 @@ from holdfast.testing.store_suite.actions import (
     get_keys,
     leave_letters,
     list_due,
+    lives,
     move_on,
     read_inbox,
     read_journal,
@@ -137,15 +138,15 @@ class OtherProcessRules:
         async with ChildProcess(work) as process:
             name = await process.hear()
             assert name != this_process()
-            assert await store.lives(name)
-            assert not await store.lives(this_process())
+            assert await lives(store, name)
+            assert not await lives(store, this_process())
             process.kill()
             await self._is_gone(store, name)
 
     async def _is_gone(self, store: Store, name: str) -> None:
         try:
             async with asyncio.timeout(self.patience):
-                while await store.lives(name):  # noqa: ASYNC110 - nobody tells when it is believed dead
+                while await lives(store, name):  # noqa: ASYNC110 - nobody tells when it is believed dead
                     await asyncio.sleep(0.01)
         except TimeoutError:
             raise AssertionError(f"{name} died, but the store believes that it lives") from None
@@ -166,13 +167,13 @@ class OtherProcessRules:
 
         async with ChildProcess(work) as process:
             name = await process.hear()
-            assert not await store.lives(name)
+            assert not await lives(store, name)
             process.say("join")
             assert await process.hear() == "joined"
-            assert await store.lives(name)
+            assert await lives(store, name)
             process.say("close")
             assert await process.hear() == "closed"
-            assert not await store.lives(name)
+            assert not await lives(store, name)
 
     async def test_what_another_process_notes_and_leaves_is_there_after_its_death(
         self, store: Store, reopen: Reopen

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from holdfast.checkpoint.store import Commit, Depth, Expected, Head, Keyframe, Store
+from holdfast.checkpoint.store import Commit, Depth, Expected, Head, Keyframe, RunQuery, Store
 from holdfast.ids import RunId
 from holdfast.testing.store_suite.actions import (
     begin_with_records,
     catch_refusal,
     get_keys,
     leave_letters,
+    list_run_ids,
+    lives,
     move_on,
     read_inbox,
     read_journal,
@@ -94,10 +96,35 @@ class RepairRules:
             await copy.replace(commit)
             assert await read_seqs(copy, "r") == [2, 3]
             assert len(await copy.blobs(head.family, [commit.blobs[0].digest])) == 1
-            assert await copy.lives("nobody") is False
+            assert await lives(copy, "nobody") is False
             assert retold("as it is") == "as it is"
         assert await read_run(store, "r") == before
         assert await store.blobs(head.family, [commit.blobs[0].digest]) == {}
+
+    async def test_a_rehearsal_of_one_run_has_that_run_alone(self, store: Store) -> None:
+        blob = sample_blob(b"x" * 100, "old")
+        head = await begin_with_records(store, "r", 4)
+        await store.add_blobs(head.family, [blob])
+        await store.commit(staying_commit(head, notes=sample_notes("a", "b")))
+        await leave_letters(store, "one", "two", "three", run="r")
+        await store.commit(staying_commit(head)._replace(taken=("two",)))
+        await store.tag(RunId("r"), 2, ["gold", "odd \ud800"])
+        await store.remove(make_removal(head, [3], [(4, Keyframe(b"\x00all", b"", True))]))
+        await begin_with_records(store, "other", 3)
+        before = await read_run(store, "r")
+        async with store.rehearsal(RunId("r")) as (copy, _):
+            assert await list_run_ids(copy, RunQuery()) == ["r"]
+            assert await read_run(copy, "r") == before
+            assert await read_tags(copy, "r") == {2: ("gold", "odd \ud800")}
+            assert await read_journal(copy, "r") == sample_notes("a", "b")
+            assert get_keys(await read_inbox(copy, "r")) == ["one", "three"]
+            assert (await copy.leave(RunId("r"), 4, sample_letters("two"))).refused == ("two",)
+            assert await copy.blobs(head.family, [blob.digest]) == {blob.digest: blob.data}
+            assert list(await copy.inspect()) == []
+            await copy.replace(_make_replacement(head))
+            assert await read_seqs(copy, "r") == [2, 3]
+        assert await read_run(store, "r") == before
+        assert await list_run_ids(store, RunQuery()) == ["other", "r"]
 
     async def test_nothing_is_wrong_with_a_sound_store(self, store: Store) -> None:
         head = await begin_with_records(store, "r", 6)
