@@ -23,7 +23,7 @@ from holdfast.errors import InvalidArgument, WrongType
 from holdfast.testing import VirtualTime
 from tests.support.durable import Place, Wrapped, head_of, wrapped
 from tests.support.modules import old_runs
-from tests.support.parts import Commit, Expected, RunId
+from tests.support.parts import Commit, Expected, KnownMarks, RunId
 
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 MONTH = timedelta(days=30)
@@ -167,9 +167,9 @@ class Meanwhile(Wrapped):
         super().__init__(inner)
         self._happens = happens
 
-    async def remove_run(self, run_id: RunId, expected: Expected) -> None:
+    async def remove_run(self, run_id: RunId, expected: Expected, known: KnownMarks | None = None) -> bool:
         await self._happens()
-        await self.inner.remove_run(run_id, expected)
+        return await self.inner.remove_run(run_id, expected, known)
 
 
 async def test_a_run_that_is_resumed_meanwhile_stays(place: Place) -> None:
@@ -191,6 +191,46 @@ async def test_a_run_that_is_resumed_meanwhile_stays(place: Place) -> None:
     assert (report.run_ids, report.skipped) == (("other",), 1)
     assert await ids(place.storage) == {"failed"}
     assert (await place.storage.verify()).ok
+
+
+@pytest.mark.parametrize("what", ["letter", "tag"])
+async def test_a_run_that_gets_a_letter_or_a_tag_meanwhile_stays(place: Place, what: str) -> None:
+    storage = place.storage
+    await make(storage, "done")
+    await make(storage, "other")
+    (first, *_) = await storage.list_checkpoints(run_id="done")
+
+    async def arrive() -> None:
+        if what == "letter":
+            await storage.send("done", "more")
+        else:
+            await storage.tag(first, "kept")
+
+    report = await wrapped(storage, lambda inner: Meanwhile(inner, once(arrive))).prune_runs(MONTH)
+    assert (report.run_ids, report.skipped) == (("other",), 1)
+    if what == "letter":
+        result = await (await workflow(storage).resume(run_id="done")).wait_for_completion()
+        assert result.outputs == ["more"]
+    else:
+        assert (await storage.list_checkpoints(run_id="done"))[0].tags == ("kept",)
+
+
+def once(happens: Callable[[], Any]) -> Callable[[], Any]:
+    """Let something happen the first time only."""
+    left = [happens]
+
+    async def happen() -> None:
+        if left:
+            await left.pop()()
+
+    return happen
+
+
+async def test_a_run_of_which_a_checkpoint_was_deleted_is_pruned(place: Place) -> None:
+    await make(place.storage, "done")
+    (first, *_) = await place.storage.list_checkpoints(run_id="done")
+    await place.storage.delete(first)
+    assert (await place.storage.prune_runs(MONTH)).run_ids == ("done",)
 
 
 async def test_a_run_that_someone_else_removes_meanwhile_is_skipped(place: Place) -> None:

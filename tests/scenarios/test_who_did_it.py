@@ -1,10 +1,13 @@
-"""``by=``: who sent, answered, forked, went back or cancelled is kept and shown."""
+"""``by=``: who sent, answered, forked, tagged, went back or cancelled is kept and shown."""
+
+from pathlib import Path
 
 import pytest
 
 from holdfast import (
     CheckpointStorage,
     Executor,
+    InMemoryCheckpointStorage,
     InvalidArgument,
     RunStatus,
     Workflow,
@@ -14,7 +17,7 @@ from holdfast import (
     response_handler,
 )
 from tests.support.durable import Place, info_of_run
-from tests.support.parts import Depth, RunId, plain_form, unpack_changes
+from tests.support.parts import Depth, RunId, info_from_dict, plain_form, unpack_changes
 
 
 class Ask(Executor):
@@ -103,6 +106,60 @@ async def test_those_who_cancel(place: Place, how: str) -> None:
     again = await asking(place.storage).resume(run_id="r")
     await again.wait_for_completion()
     assert (await info_of_run(place.storage, "r")).by == ""
+
+
+async def test_those_who_tag(place: Place, tmp_path: Path) -> None:
+    """Starts and ends alike, in lists, trees and copies; a tag that is there keeps who gave it first."""
+    storage = place.storage
+    await asking(storage).run("really", run_id="r")
+    for number, one in enumerate(await storage.list_checkpoints(run_id="r")):
+        await storage.tag(one, f"tag {number}", "start: all", by="kim")
+        await storage.tag(one, f"tag {number}", "late", by="lee")
+        await storage.tag(one, "nobody")
+    await place.reopened()
+    storage = place.storage
+    for number, one in enumerate(await storage.list_checkpoints(run_id="r")):
+        assert one.tags == (f"tag {number}", "start: all", "late", "nobody")
+        given = {f"tag {number}": "kim", "start: all": "kim", "late": "lee"}
+        assert one.tagged_by == one.info.tagged_by == one.to_dict()["tagged_by"] == given
+        assert (await storage.load(one)).tagged_by == given
+        assert info_from_dict(one.to_dict()).tagged_by == given
+    tree = await storage.draw_tree("r")
+    assert "tagged tag 0 by kim, tagged start: all by kim, tagged late by lee, tagged nobody" in tree
+    assert (await storage.verify()).ok
+    shown = [one.to_dict() for one in await storage.list_checkpoints(run_id="r")]
+
+    await storage.export_run("r", tmp_path / "r.holdfast")
+    for how in ("import", "copy"):
+        other = InMemoryCheckpointStorage()
+        if how == "import":
+            await other.import_run(tmp_path / "r.holdfast")
+        else:
+            await storage.copy_to(other)
+        assert [one.to_dict() for one in await other.list_checkpoints(run_id="r")] == shown
+    await storage.tag((await storage.list_checkpoints(run_id="r"))[0], "new", by="mia")
+    await storage.copy_to(other)
+    assert (await other.list_checkpoints(run_id="r"))[0].tagged_by["new"] == "mia"
+
+
+async def test_those_who_tag_are_not_searched(place: Place) -> None:
+    await asking(place.storage).run("really", run_id="r")
+    latest = await place.storage.get_latest(run_id="r")
+    assert latest is not None
+    await place.storage.tag(latest, "before deploy", by="kim")
+    assert [run.run_id for run in await place.storage.list_runs(text="DEPLOY")] == ["r"]
+    assert await place.storage.list_runs(text="kim") == []
+
+
+async def test_a_tag_that_is_taken_and_given_again_names_the_new_giver(place: Place) -> None:
+    await asking(place.storage).run("really", run_id="r")
+    (first, *_) = await place.storage.list_checkpoints(run_id="r")
+    await place.storage.tag(first, "gold", by="kim")
+    await place.storage.untag(first, "gold")
+    await place.storage.tag(first, "gold", by="lee")
+    assert (await place.storage.load(first)).tagged_by == {"gold": "lee"}
+    with pytest.raises(InvalidArgument, match="by="):
+        await place.storage.tag(first, "gold", by=" ")
 
 
 async def test_names_that_are_none(place: Place) -> None:

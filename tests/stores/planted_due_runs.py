@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from holdfast import RunStatus
-from holdfast.checkpoint.store import Commit, Expected, Head, LeaveResult, Letter
+from holdfast.checkpoint.store import Commit, Expected, Head, KnownMarks, LeaveResult, Letter
 from holdfast.ids import RunId
 from holdfast.stores.memory import MemoryStore
 from tests.stores.planted_durable import Kept
@@ -168,9 +168,9 @@ class NotesTheTimeBeforeItCompares(MemoryStore):
 
 
 class KeepsTimesOfRemovedRuns(MemoryStore):
-    async def remove_run(self, run_id: RunId, expected: Expected) -> None:
+    async def remove_run(self, run_id: RunId, expected: Expected, known: KnownMarks | None = None) -> bool:
         self.__dict__.setdefault("_old", {})[run_id] = self._heads[run_id]
-        await super().remove_run(run_id, expected)
+        return await super().remove_run(run_id, expected, known)
 
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
         old = self.__dict__.get("_old", {})

@@ -12,6 +12,7 @@ from holdfast.checkpoint.store import (
     Depth,
     Expected,
     Head,
+    KnownMarks,
     LeaveResult,
     Letter,
     MarkedBlobs,
@@ -89,18 +90,18 @@ class Filed(MemoryStore):
             return await super().blobs(family, digests)
 
     async def tag(
-        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None
+        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None, by: str = ""
     ) -> bool:
         with self._filed():
-            return await super().tag(run_id, seq, tags, drop)
+            return await super().tag(run_id, seq, tags, drop, by)
 
     async def remove(self, removal: Removal) -> bool:
         with self._filed():
             return await super().remove(removal)
 
-    async def remove_run(self, run_id: RunId, expected: Expected) -> None:
+    async def remove_run(self, run_id: RunId, expected: Expected, known: KnownMarks | None = None) -> bool:
         with self._filed():
-            return await super().remove_run(run_id, expected)
+            return await super().remove_run(run_id, expected, known)
 
     async def mark(self, family: RunId) -> MarkedBlobs:
         with self._filed():
@@ -207,9 +208,9 @@ class KnowsOnlyItsOwnKeys(Filed):
 
 class KeepsTagsInMemory(Filed):
     async def tag(
-        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None
+        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None, by: str = ""
     ) -> bool:
-        return await MemoryStore.tag(self, run_id, seq, tags, drop)
+        return await MemoryStore.tag(self, run_id, seq, tags, drop, by)
 
 
 class RemovesInMemory(Filed):
@@ -218,8 +219,8 @@ class RemovesInMemory(Filed):
 
 
 class RemovesRunsInMemory(Filed):
-    async def remove_run(self, run_id: RunId, expected: Expected) -> None:
-        return await MemoryStore.remove_run(self, run_id, expected)
+    async def remove_run(self, run_id: RunId, expected: Expected, known: KnownMarks | None = None) -> bool:
+        return await MemoryStore.remove_run(self, run_id, expected, known)
 
 
 class ForgetsWhoBroughtBlobs(Filed):

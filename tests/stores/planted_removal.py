@@ -4,21 +4,53 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.checkpoint.store import Blob, Commit, Depth, Expected, Letter, MarkedBlobs, Record, Removal
+from holdfast.checkpoint.store import (
+    Blob,
+    Commit,
+    Depth,
+    Expected,
+    KnownMarks,
+    Letter,
+    MarkedBlobs,
+    Record,
+    Removal,
+)
 from holdfast.errors import HeadMoved, StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.memory import MemoryStore
 from tests.stores.planted_durable import Kept
-from tests.support.store_parts import change_tags
+from tests.support.store_parts import TagChange
 
 # -- tags ------------------------------------------------------------------------------------------
 
 
 class SortsTags(MemoryStore):
     async def tag(
-        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None
+        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None, by: str = ""
     ) -> bool:
-        return await super().tag(run_id, seq, sorted(tags), drop)
+        return await super().tag(run_id, seq, sorted(tags), drop, by)
+
+
+class ForgetsWhoTags(MemoryStore):
+    async def tag(
+        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None, by: str = ""
+    ) -> bool:
+        return await super().tag(run_id, seq, tags, drop)
+
+
+class NamesTheLastWhoTags(MemoryStore):
+    async def tag(
+        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None, by: str = ""
+    ) -> bool:
+        return await super().tag(run_id, seq, tags, None if drop is None else [*drop, *tags], by)
+
+
+class ForgetsWhoTagsWithARemoval(MemoryStore):
+    async def remove(self, removal: Removal) -> bool:
+        done = await super().remove(removal)
+        for place, record in self._records.items():
+            self._records[place] = record._replace(tagged_by={})
+        return done
 
 
 class ShowsTagsOnlyWithValues(MemoryStore):
@@ -29,50 +61,52 @@ class ShowsTagsOnlyWithValues(MemoryStore):
 
 class AddsTags(MemoryStore):
     async def tag(
-        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None
+        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None, by: str = ""
     ) -> bool:
         record = self._records.get((run_id, seq))
         known = record.tags if record is not None else ()
-        return await super().tag(run_id, seq, tuple(dict.fromkeys([*known, *tags])))
+        return await super().tag(run_id, seq, tuple(dict.fromkeys([*known, *tags])), by=by)
 
 
 class UndoesWhatOthersTag(MemoryStore):
     async def tag(
-        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None
+        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None, by: str = ""
     ) -> bool:
         record = self._records.get((run_id, seq))
         known = record.tags if record is not None else ()
         await asyncio.sleep(0)
-        return await super().tag(run_id, seq, change_tags(known, tags, drop))
+        return await super().tag(run_id, seq, TagChange(tags, drop).apply(known, {})[0], by=by)
 
 
 class DropsNoTags(MemoryStore):
     async def tag(
-        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None
+        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None, by: str = ""
     ) -> bool:
-        return await super().tag(run_id, seq, tags, drop and ())
+        return await super().tag(run_id, seq, tags, drop and (), by)
 
 
 class TagsAnything(MemoryStore):
     async def tag(
-        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None
+        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None, by: str = ""
     ) -> bool:
-        await super().tag(run_id, seq, tags, drop)
+        await super().tag(run_id, seq, tags, drop, by)
         return True
 
 
 class SpellsTagsAnew(MemoryStore):
     async def tag(
-        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None
+        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None, by: str = ""
     ) -> bool:
-        return await super().tag(run_id, seq, [tag.encode("utf-8", "replace").decode() for tag in tags], drop)
+        return await super().tag(
+            run_id, seq, [tag.encode("utf-8", "replace").decode() for tag in tags], drop, by
+        )
 
 
 class MovesTheHeadWhenItTags(MemoryStore):
     async def tag(
-        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None
+        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None, by: str = ""
     ) -> bool:
-        done = await super().tag(run_id, seq, tags, drop)
+        done = await super().tag(run_id, seq, tags, drop, by)
         if done:
             self._heads[run_id] = self._heads[run_id]._replace(updated=0)
         return done
@@ -284,44 +318,49 @@ class RemovesStepByStep(MemoryStore):
 
 
 class RemovesOnlyTheHead(MemoryStore):
-    async def remove_run(self, run_id: RunId, expected: Expected) -> None:
+    async def remove_run(self, run_id: RunId, expected: Expected, known: KnownMarks | None = None) -> bool:
         self._get_expected_head(run_id, expected)
         del self._heads[run_id]
+        return True
 
 
 class KeepsTheJournalOfARemovedRun(MemoryStore):
-    async def remove_run(self, run_id: RunId, expected: Expected) -> None:
+    async def remove_run(self, run_id: RunId, expected: Expected, known: KnownMarks | None = None) -> bool:
         notes = self._notes.get(run_id, {})
-        await super().remove_run(run_id, expected)
+        done = await super().remove_run(run_id, expected, known)
         self._notes[run_id] = notes
+        return done
 
 
 class KeepsTheInboxOfARemovedRun(MemoryStore):
-    async def remove_run(self, run_id: RunId, expected: Expected) -> None:
+    async def remove_run(self, run_id: RunId, expected: Expected, known: KnownMarks | None = None) -> bool:
         letters = self._letters.get(run_id, {})
-        await super().remove_run(run_id, expected)
+        done = await super().remove_run(run_id, expected, known)
         self._letters[run_id] = letters
+        return done
 
 
 class KeepsTheUsedKeysOfARemovedRun(MemoryStore):
-    async def remove_run(self, run_id: RunId, expected: Expected) -> None:
+    async def remove_run(self, run_id: RunId, expected: Expected, known: KnownMarks | None = None) -> bool:
         letters = self._letters.get(run_id, {})
-        await super().remove_run(run_id, expected)
+        done = await super().remove_run(run_id, expected, known)
         self._letters[run_id] = dict.fromkeys(letters)
+        return done
 
 
 class FindsTheCheckpointsOfARemovedRun(MemoryStore):
-    async def remove_run(self, run_id: RunId, expected: Expected) -> None:
+    async def remove_run(self, run_id: RunId, expected: Expected, known: KnownMarks | None = None) -> bool:
         places = dict(self._places)
-        await super().remove_run(run_id, expected)
+        done = await super().remove_run(run_id, expected, known)
         self._places.update(places)
+        return done
 
 
 class RemembersTagsOfARemovedRun(MemoryStore):
-    async def remove_run(self, run_id: RunId, expected: Expected) -> None:
+    async def remove_run(self, run_id: RunId, expected: Expected, known: KnownMarks | None = None) -> bool:
         old: dict[CheckpointId, tuple[str, ...]] = self.__dict__.setdefault("_old", {})
         old.update({record.checkpoint_id: record.tags for record in self._records.values()})
-        await super().remove_run(run_id, expected)
+        return await super().remove_run(run_id, expected, known)
 
     def _add_record(self, record: Record) -> None:
         tags = self.__dict__.get("_old", {}).get(record.checkpoint_id, ())
@@ -329,28 +368,33 @@ class RemembersTagsOfARemovedRun(MemoryStore):
 
 
 class RemovesBlobsWithARun(MemoryStore):
-    async def remove_run(self, run_id: RunId, expected: Expected) -> None:
-        await super().remove_run(run_id, expected)
+    async def remove_run(self, run_id: RunId, expected: Expected, known: KnownMarks | None = None) -> bool:
+        done = await super().remove_run(run_id, expected, known)
         for place in [place for place in self._blobs if place[0] == run_id]:
             del self._blobs[place]
+        return done
 
 
 class RemovesRunsThatMoved(MemoryStore):
-    async def remove_run(self, run_id: RunId, expected: Expected) -> None:
+    async def remove_run(self, run_id: RunId, expected: Expected, known: KnownMarks | None = None) -> bool:
         head = self._heads.get(run_id)
-        await super().remove_run(run_id, Expected(head.checkpoint_id, head.token) if head else expected)
+        return await super().remove_run(
+            run_id, Expected(head.checkpoint_id, head.token) if head else expected
+        )
 
 
 class TakesARunThatIsGoneForRemoved(MemoryStore):
-    async def remove_run(self, run_id: RunId, expected: Expected) -> None:
+    async def remove_run(self, run_id: RunId, expected: Expected, known: KnownMarks | None = None) -> bool:
         if run_id in self._heads:
-            await super().remove_run(run_id, expected)
+            await super().remove_run(run_id, expected, known)
+        return True
 
 
 class RefusesTheIdOfARemovedRun(MemoryStore):
-    async def remove_run(self, run_id: RunId, expected: Expected) -> None:
-        await super().remove_run(run_id, expected)
+    async def remove_run(self, run_id: RunId, expected: Expected, known: KnownMarks | None = None) -> bool:
+        done = await super().remove_run(run_id, expected, known)
         self.__dict__.setdefault("_used", set()).add(run_id)
+        return done
 
     async def commit(self, commit: Commit) -> Sequence[Letter]:
         if commit.head.run_id in self.__dict__.get("_used", ()):
@@ -358,11 +402,23 @@ class RefusesTheIdOfARemovedRun(MemoryStore):
         return await super().commit(commit)
 
 
+class RemovesRunsWithNewLetters(MemoryStore):
+    async def remove_run(self, run_id: RunId, expected: Expected, known: KnownMarks | None = None) -> bool:
+        return await super().remove_run(run_id, expected, known and known._replace(letters=99))
+
+
+class RemovesRunsWithNewTags(MemoryStore):
+    async def remove_run(self, run_id: RunId, expected: Expected, known: KnownMarks | None = None) -> bool:
+        tags = {seq: record.tags for (_, seq), record in self._records.items() if record.tags}
+        return await super().remove_run(run_id, expected, known and known._replace(tags=tags))
+
+
 class RemovesTheFamily(MemoryStore):
-    async def remove_run(self, run_id: RunId, expected: Expected) -> None:
+    async def remove_run(self, run_id: RunId, expected: Expected, known: KnownMarks | None = None) -> bool:
         family = self._get_expected_head(run_id, expected).family
         for head in [head for head in self._heads.values() if head.family == family]:
             await super().remove_run(head.run_id, Expected(head.checkpoint_id, head.token))
+        return True
 
 
 # -- sweeping --------------------------------------------------------------------------------------
@@ -574,6 +630,9 @@ BUGS: list[tuple[type[MemoryStore], str]] = [
     (EmptiesTheJournalWithARemoval, "test_a_run_goes_on_after_a_removal"),
     (ForgetsLettersWithARemoval, "test_a_run_goes_on_after_a_removal"),
     (TakesTheTokenForARemoval, "test_a_run_goes_on_after_a_removal"),
+    (ForgetsWhoTags, "test_a_tag_says_who_gave_it"),
+    (NamesTheLastWhoTags, "test_a_tag_says_who_gave_it"),
+    (ForgetsWhoTagsWithARemoval, "test_a_removal_keeps_who_gave_the_tags_that_stay"),
     (ChangesNoTagsWithARemoval, "test_a_removal_changes_tags"),
     (ChangesTagsThatAreOthers, "test_a_removal_that_expects_other_tags_changes_nothing"),
     (RemovesFromTheFamily, "test_a_removal_touches_no_other_run"),
@@ -589,6 +648,8 @@ BUGS: list[tuple[type[MemoryStore], str]] = [
     (KeepsTheUsedKeysOfARemovedRun, "test_the_id_of_a_removed_run_can_be_used_again"),
     (RemembersTagsOfARemovedRun, "test_the_id_of_a_removed_run_can_be_used_again"),
     (RemovesOnlyTheHead, "test_the_id_of_a_removed_run_can_be_used_again"),
+    (RemovesRunsWithNewLetters, "test_a_run_that_got_a_letter_or_a_tag_is_not_removed"),
+    (RemovesRunsWithNewTags, "test_a_run_that_got_a_letter_or_a_tag_is_not_removed"),
     (RemovesTheFamily, "test_removing_a_run_touches_no_other"),
     (MarksAllBlobs, "test_a_mark_gives_the_blobs_of_a_family"),
     (MarksWhatThisRunBrought, "test_a_mark_gives_the_blobs_of_a_family"),
@@ -619,7 +680,7 @@ BUGS: list[tuple[type[MemoryStore], str]] = [
 
 class KeepsTagsToItself(Kept):
     async def tag(
-        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None
+        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None, by: str = ""
     ) -> bool:
         self.__dict__.setdefault("_tags", {})[run_id, seq] = tuple(tags)
         return (run_id, seq) in self._records

@@ -42,7 +42,7 @@ from tests.stores.file_commits import (
 from tests.support import modules
 from tests.support.modules import run_file
 from tests.support.parts import Disk
-from tests.support.store_parts import Directory, HeldLock, LineFile, RunLock
+from tests.support.store_parts import Directory, HeldLock, LineFile, RunLock, TagChange
 
 
 @pytest.fixture(autouse=True)
@@ -271,7 +271,7 @@ def begin(directory: Path) -> None:
         one.commit(step(RUN, seq))
     one.commit(stay(RUN, LAST, "a"))
     one.leave(RUN, letters("x"))
-    one.tag(RUN, LAST - 1, ["gold"], ())
+    one.tag(RUN, LAST - 1, TagChange(["gold"], ()))
 
 
 def prune(one: Directory, last: int = LAST) -> None:
@@ -312,7 +312,7 @@ LOOKS: dict[str, Callable[[Directory], object]] = {
     "runs": lambda one: one.runs(RunQuery()),
     "due": lambda one: one.due("W", 1 << 60, 9),
     "leave": lambda one: one.leave(RUN, letters("k")),
-    "tag": lambda one: one.tag(RUN, 2, ["silver"], ()),
+    "tag": lambda one: one.tag(RUN, 2, TagChange(["silver"], ())),
     "remove": prune,
     "copy": lambda one: inspect(opened(one.copy(None))),
     "copy of one run": lambda one: inspect(opened(one.copy(RUN))),

@@ -5,7 +5,7 @@
 
 from holdfast.stores.common.blob_files import BlobFiles
 from holdfast.stores.common.file_names import make_file_name
-from holdfast.stores.common.head_check import change_tags, check_needs
+from holdfast.stores.common.head_check import TagChange, check_needs
 from holdfast.stores.common.locks import Locks
 from holdfast.stores.common.presence import Presence
 from holdfast.stores.common.run_query import select_due_runs

@@ -132,6 +132,7 @@ INFO = info_from_dict(
         "message_count": 0,
         "request_count": 1,
         "tags": ["before-deploy"],
+        "tagged_by": {"before-deploy": "kim"},
     }
 )
 REQUEST = PendingRequest(RequestId("ask.2.1"), Report("Q3", [(1, 0.5)]), bool | None, ExecutorId("ask"), NOON)

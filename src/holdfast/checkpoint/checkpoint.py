@@ -126,18 +126,20 @@ class Checkpoint(CheckpointInfo):
         header: Header,
         new_bytes: int,
         tags: tuple[str, ...],
+        tagged_by: Mapping[str, str],
         content: CheckpointContent,
     ) -> None:
         self._checkpoint_id = checkpoint_id
         self._header = header
         self._new_bytes = new_bytes
         self._tags = tags
+        self._tagged_by = tagged_by
         self.content: Final = content
 
     @property
     def info(self) -> CheckpointInfo:
         """The info of the checkpoint, which needs no values."""
-        return CheckpointInfo(self._checkpoint_id, self._header, self._new_bytes, self._tags)
+        return CheckpointInfo(self._checkpoint_id, self._header, self._new_bytes, self._tags, self._tagged_by)
 
     @property
     def messages(self) -> list[MessageView]:

@@ -195,6 +195,9 @@ def waiting_at(header: Header) -> tuple[WaitingFor, ...]:
     return waiting_for(header.request_count, None, True)
 
 
+_NOBODY: Mapping[str, str] = {}
+
+
 class CheckpointInfo:
     """A checkpoint as far as its header tells: no value was read.
 
@@ -214,15 +217,21 @@ class CheckpointInfo:
     """
 
     # Two are made in each superstep and kept as long as the run, and few are looked at: they unpack their header then.
-    __slots__ = ("_checkpoint_id", "_header", "_new_bytes", "_tags")
+    __slots__ = ("_checkpoint_id", "_header", "_new_bytes", "_tagged_by", "_tags")
 
     def __init__(
-        self, checkpoint_id: CheckpointId, header: Header | bytes, new_bytes: int, tags: tuple[str, ...] = ()
+        self,
+        checkpoint_id: CheckpointId,
+        header: Header | bytes,
+        new_bytes: int,
+        tags: tuple[str, ...] = (),
+        tagged_by: Mapping[str, str] = _NOBODY,
     ) -> None:
         self._checkpoint_id = checkpoint_id
         self._header = header
         self._new_bytes = new_bytes
         self._tags = tags
+        self._tagged_by = tagged_by
 
     @property
     def _said(self) -> Header:
@@ -312,6 +321,11 @@ class CheckpointInfo:
         return self._tags
 
     @property
+    def tagged_by(self) -> dict[str, str]:
+        """By tag, the person or program that gave it, as ``by=`` said; other tags are missing."""
+        return dict(self._tagged_by)
+
+    @property
     def iteration_count(self) -> int:
         """Another name of ``superstep``."""
         return self.superstep
@@ -360,7 +374,7 @@ _SHOWN = (
         "parent_id",
         "timestamp",
     ),
-    *("status", "waiting_for", "new_bytes", "message_count", "request_count", "tags"),
+    *("status", "waiting_for", "new_bytes", "message_count", "request_count", "tags", "tagged_by"),
 )
 
 
@@ -394,7 +408,8 @@ def info_from_dict(data: Mapping[str, Any]) -> CheckpointInfo:
         replay_from=data["seq"],
         salt=b"",
     )
-    return CheckpointInfo(CheckpointId(data["checkpoint_id"]), header, data["new_bytes"], tuple(data["tags"]))
+    tags = tuple(data["tags"]), data.get("tagged_by", {})
+    return CheckpointInfo(CheckpointId(data["checkpoint_id"]), header, data["new_bytes"], *tags)
 
 
 def moment(microseconds: int) -> datetime.datetime:

@@ -7,7 +7,7 @@ removed; while one of them stays, a mark among the tags of the carrier says whic
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from holdfast.checkpoint.checkpoint_info import end_id, is_start_id, start_id
@@ -22,30 +22,45 @@ _END_REMOVED, _START_REMOVED = _REMOVED + "end", _REMOVED + "start"
 
 
 class _Labels(NamedTuple):
-    """The tags of both checkpoints of a carrier, and those of them that were removed."""
+    """The tags of both checkpoints of a carrier with who gave them, or None; and which of the two were removed."""
 
-    end: tuple[str, ...] = ()
-    start: tuple[str, ...] = ()
+    end: Mapping[str, str | None] = {}
+    start: Mapping[str, str | None] = {}
     removed: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, tags: Sequence[str]) -> _Labels:
+    def of(cls, record: Record) -> _Labels:
         """Read the tags of a record."""
-        end: list[str] = []
-        start: list[str] = []
+        end: dict[str, str | None] = {}
+        start: dict[str, str | None] = {}
         removed: list[str] = []
-        for tag in tags:
+        for tag in record.tags:
+            by = record.tagged_by.get(tag)
             if tag.startswith(_OF_START):
-                start.append(tag.removeprefix(_OF_START))
+                start[tag.removeprefix(_OF_START)] = by
             elif tag in (_END_REMOVED, _START_REMOVED):
                 removed.append(tag)
             else:
-                end.append(tag.removeprefix(_OF_END))
-        return cls(tuple(end), tuple(start), tuple(removed))
+                end[tag.removeprefix(_OF_END)] = by
+        return cls(end, start, tuple(removed))
 
     def tags(self) -> tuple[str, ...]:
         """Return them as the tags of a record."""
-        return (*map(_tag_of_end, self.end), *(_OF_START + tag for tag in self.start), *self.removed)
+        return (*map(_tag_of_end, self.end), *map(_tag_of_start, self.start), *self.removed)
+
+    def put_on(self, record: Record) -> Record:
+        """Return a record that has them as its tags."""
+        end = {_tag_of_end(tag): by for tag, by in self.end.items()}
+        start = {_tag_of_start(tag): by for tag, by in self.start.items()}
+        return record._replace(tags=self.tags(), tagged_by=_givers(end | start))
+
+
+def _tag_of_start(tag: str) -> str:
+    return _OF_START + tag
+
+
+def _givers(tags: Mapping[str, str | None]) -> dict[str, str]:
+    return {tag: by for tag, by in tags.items() if by is not None}
 
 
 def _tag_of_end(tag: str) -> str:
@@ -63,24 +78,28 @@ def expand(records: Iterable[Record]) -> list[Record]:
         if not record.tags:  # as most
             found.append(record)
             if has_start(record):
-                found.append(_start_of(record, ()))
+                found.append(_start_of(record))
             continue
-        labels = _Labels.of(record.tags)
+        labels = _Labels.of(record)
         shows_end = _END_REMOVED not in labels.removed or bool(labels.end)
         if shows_end:
-            found.append(record._replace(tags=labels.end))
+            found.append(_with_tags(record, labels.end))
         if has_start(record) and (_START_REMOVED not in labels.removed or labels.start):
-            found.append(_start_of(record, labels.start) if shows_end else _start_alone(record, labels.start))
+            found.append(_with_tags(_start_of(record) if shows_end else _start_alone(record), labels.start))
     return found
 
 
-def _start_of(end: Record, tags: tuple[str, ...]) -> Record:
+def _with_tags(record: Record, tags: Mapping[str, str | None]) -> Record:
+    return record._replace(tags=tuple(tags), tagged_by=_givers(tags))
+
+
+def _start_of(end: Record) -> Record:
     name, seq = start_id(end.checkpoint_id), end.seq + 1
-    return Record(name, end.run_id, seq, end.header, b"", b"", 0, None, tags, end.sound)
+    return Record(name, end.run_id, seq, end.header, b"", b"", 0, None, (), end.sound)
 
 
-def _start_alone(end: Record, tags: tuple[str, ...]) -> Record:
-    return end._replace(checkpoint_id=start_id(end.checkpoint_id), seq=end.seq + 1, tags=tags)
+def _start_alone(end: Record) -> Record:
+    return end._replace(checkpoint_id=start_id(end.checkpoint_id), seq=end.seq + 1)
 
 
 def collapse(checkpoints: Iterable[Record]) -> list[Record]:
@@ -91,13 +110,17 @@ def collapse(checkpoints: Iterable[Record]) -> list[Record]:
         name = end_id(one.checkpoint_id) if is_start_id(one.checkpoint_id) else one.checkpoint_id
         if not is_start_id(one.checkpoint_id):
             carriers[name] = one
-            labels[name] = _Labels(one.tags, (), (_START_REMOVED,) if has_start(one) else ())
+            labels[name] = _Labels(_given(one), {}, (_START_REMOVED,) if has_start(one) else ())
         elif name in carriers:
-            labels[name] = _Labels(labels[name].end, one.tags, ())
+            labels[name] = _Labels(labels[name].end, _given(one))
         else:
             carriers[name] = one._replace(checkpoint_id=name, seq=one.seq - 1)
-            labels[name] = _Labels((), one.tags, (_END_REMOVED,))
-    return [record._replace(tags=labels[name].tags()) for name, record in carriers.items()]
+            labels[name] = _Labels({}, _given(one), (_END_REMOVED,))
+    return [labels[name].put_on(record) for name, record in carriers.items()]
+
+
+def _given(checkpoint: Record) -> dict[str, str | None]:
+    return {tag: checkpoint.tagged_by.get(tag) for tag in checkpoint.tags}
 
 
 async def read_records(store: Store, run_id: RunId, first: int, last: int, depth: Depth) -> list[Record]:
@@ -136,7 +159,12 @@ async def find_checkpoint(store: Store, checkpoint_id: CheckpointId) -> tuple[Ru
 
 
 async def tag_checkpoint(
-    store: Store, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None
+    store: Store,
+    run_id: RunId,
+    seq: int,
+    tags: Sequence[str],
+    drop: Sequence[str] | None = None,
+    by: str = "",
 ) -> bool:
     """Take tags from a checkpoint, all without ``drop``, and add others; False if there is no such checkpoint."""
     found = await read_records(store, run_id, seq, seq, Depth.HEADERS)
@@ -146,10 +174,10 @@ async def tag_checkpoint(
     if not tags and not dropped:
         return True
     if is_start_id(found[0].checkpoint_id):
-        carrier, given, taken = seq - 1, _Labels(start=tuple(tags)), _Labels(start=dropped)
+        carrier, spell = seq - 1, _tag_of_start
     else:
-        carrier, given, taken = seq, _Labels(end=tuple(tags)), _Labels(end=dropped)
-    return await store.tag(run_id, carrier, given.tags(), taken.tags())
+        carrier, spell = seq, _tag_of_end
+    return await store.tag(run_id, carrier, list(map(spell, tags)), list(map(spell, dropped)), by)
 
 
 class RemovalPlan(NamedTuple):
@@ -169,7 +197,7 @@ class RemovalPlan(NamedTuple):
             going = [one for one in shown if one.checkpoint_id in gone]
             if not going:
                 continue
-            labels = _Labels.of(record.tags)
+            labels = _Labels.of(record)
             if len(going) == len(shown):
                 seqs.append(record.seq)
                 if labels.removed:  # tags of people stay, so that they keep it

@@ -415,10 +415,14 @@ class CheckpointStorage:
         check_progress(progress)
         return await count_usage(self.store, self.catalog.blobs, progress, measure_blobs)
 
-    async def tag(self, checkpoint_id: str | CheckpointInfo, *tags: str) -> None:
-        """Give a checkpoint tags, beside those that it has; one with a tag is kept, whatever the retention says."""
+    async def tag(self, checkpoint_id: str | CheckpointInfo, *tags: str, by: str | None = None) -> None:
+        """Give a checkpoint tags, beside those that it has; one with a tag is kept, whatever the retention says.
+
+        ``by`` says who gives them (``CheckpointInfo.tagged_by``); a tag that is there keeps who gave it first.
+        """
         self._check_writable("tag")
-        await self.catalog.tag(id_of_checkpoint(checkpoint_id), tuple(map(checked_tag, tags)), ())
+        given = tuple(map(checked_tag, tags))
+        await self.catalog.tag(id_of_checkpoint(checkpoint_id), given, (), check_by(by))
 
     async def untag(self, checkpoint_id: str | CheckpointInfo, *tags: str) -> None:
         """Take tags from a checkpoint, all of them if none is named."""

@@ -48,6 +48,8 @@ class Record(NamedTuple):
     """Given to the record later; its id does not cover them."""
     sound: bool = True
     """False if the store knows that something changed which the id does not cover; only known if all of it was read."""
+    tagged_by: Mapping[str, str] = {}
+    """By tag, the person or program that gave it; tags of which nobody said that are missing. Any str."""
 
     @property
     def parts(self) -> tuple[bytes, ...]:
@@ -175,6 +177,15 @@ class Removal(NamedTuple):
     """The blobs that the keyframes name."""
     tags: tuple[Retag, ...] = ()
     """Changes that are made before records are removed: a record without tags by then may go."""
+
+
+class KnownMarks(NamedTuple):
+    """The letters and tags that someone knows of who wants to remove a run."""
+
+    letters: int = 0
+    """The number of letters that wait."""
+    tags: Mapping[int, tuple[str, ...]] = {}
+    """By seq, the tags of the records that have any."""
 
 
 class MarkedBlobs(NamedTuple):
@@ -397,11 +408,12 @@ class Store(Protocol):
         ...
 
     async def tag(
-        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None
+        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None, by: str = ""
     ) -> bool:
         """Drop tags of a record, all if ``drop`` is None, and add others, durably; return False if there is no record.
 
-        Reading and changing them is one step: of several callers, none undoes the change of another.
+        Reading and changing them is one step: of several callers, none undoes the change of another. ``by`` says who
+        gives the tags that are added, empty if nobody says it; a tag that stays keeps who gave it first.
         """
         ...
 
@@ -409,16 +421,18 @@ class Store(Protocol):
         """Give records keyframes and tags and remove others, all or nothing, durably; return False if tags forbid it.
 
         They do if a record to be removed has tags, or one that gets other tags is not there or has not the tags that
-        it should have. Then nothing changed: to remove a record, drop its tags first. Raises ``HeadMoved`` as
-        ``commit`` does. Seqs without a record are skipped; the record on which the run stands cannot be removed
-        (``StorageError``). ``find`` does not find a removed checkpoint any more.
+        it should have. Then nothing changed: to remove a record, drop its tags first. Tags that a record keeps also
+        keep who gave them. Raises ``HeadMoved`` as ``commit`` does. Seqs without a record are skipped; the record on
+        which the run stands cannot be removed (``StorageError``). ``find`` does not find a removed checkpoint any more.
         """
         ...
 
-    async def remove_run(self, run_id: RunId, expected: Expected) -> None:
+    async def remove_run(self, run_id: RunId, expected: Expected, known: KnownMarks | None = None) -> bool:
         """Remove a run with its records, its journal and its inbox, all or nothing, durably; its blobs stay.
 
-        Raises ``HeadMoved`` as ``commit`` does. Afterwards the run id can be used as if it had never been there.
+        With ``known`` it removes nothing, and returns False, if more letters wait than that, or other tags are there:
+        they came meanwhile. Raises ``HeadMoved`` as ``commit`` does. Afterwards the run id can be used as if it had
+        never been there.
         """
         ...
 

@@ -281,8 +281,13 @@ class _Drawing:
             words.append("waiting for messages" if waits else status)
         if made.by is not None:
             words.append(f"by {_in_line(made.by)}")
-        words += [f"tagged {_in_line(tag)}" for tag in made.tags]
+        words += [_tagged(tag, made.tagged_by) for tag in made.tags]
         return "".join(f", {word}" for word in words)
+
+
+def _tagged(tag: str, tagged_by: Mapping[str, str]) -> str:
+    by = f" by {_in_line(tagged_by[tag])}" if tag in tagged_by else ""
+    return f"tagged {_in_line(tag)}{by}"
 
 
 def _place(made: CheckpointInfo) -> str:

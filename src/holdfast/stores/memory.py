@@ -21,6 +21,7 @@ from holdfast.checkpoint.store import (
     Depth,
     Expected,
     Head,
+    KnownMarks,
     LeaveResult,
     Letter,
     MarkedBlobs,
@@ -35,11 +36,13 @@ from holdfast.checkpoint.store import (
 from holdfast.errors import StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.common.head_check import (
-    change_tags,
+    TagChange,
     check_expected,
     check_head,
     check_needs,
     check_removal,
+    marks_allow,
+    select_givers,
     tags_allow,
 )
 from holdfast.stores.common.run_query import filter_runs, select_due_runs, select_runs
@@ -200,12 +203,13 @@ class MemoryStore:
         return {digest: self._blobs[family, digest] for digest in digests if (family, digest) in self._blobs}
 
     async def tag(
-        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None
+        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None, by: str = ""
     ) -> bool:
         self._check_open()
         record = self._records.get((run_id, seq))
         if record is not None:
-            self._records[run_id, seq] = record._replace(tags=change_tags(record.tags, tags, drop))
+            now, givers = TagChange(tags, drop, by).apply(record.tags, record.tagged_by)
+            self._records[run_id, seq] = record._replace(tags=now, tagged_by=givers)
         return record is not None
 
     async def remove(self, removal: Removal) -> bool:
@@ -225,7 +229,8 @@ class MemoryStore:
                 self._records[place] = self._records[place]._replace(keyframe=keyframe)
         for seq, _, after in removal.tags:
             place = removal.run_id, seq
-            self._records[place] = self._records[place]._replace(tags=after)
+            givers = select_givers(self._records[place].tagged_by, after)
+            self._records[place] = self._records[place]._replace(tags=after, tagged_by=givers)
         for seq in removal.seqs:
             self._remove_record(removal.run_id, seq)
         return True
@@ -242,10 +247,14 @@ class MemoryStore:
             self._seqs[run_id].remove(seq)
             del self._places[record.checkpoint_id]
 
-    async def remove_run(self, run_id: RunId, expected: Expected) -> None:
+    async def remove_run(self, run_id: RunId, expected: Expected, known: KnownMarks | None = None) -> bool:
         self._check_open()
         self._get_expected_head(run_id, expected)
+        tags = {seq: self._records[run_id, seq].tags for seq in self._seqs.get(run_id, ())}
+        if not marks_allow(known, len(self._get_waiting_letters(run_id)), tags):
+            return False
         self._remove_all(run_id)
+        return True
 
     def _remove_all(self, run_id: RunId) -> None:
         for seq in list(self._seqs.get(run_id, ())):

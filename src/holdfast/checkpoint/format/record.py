@@ -95,4 +95,6 @@ def _seal(checkpoint_id: CheckpointId, part: bytes) -> bytes:
 
 def info_of(record: Record) -> CheckpointInfo:
     """Return the info of a record: its header, its size and its tags."""
-    return CheckpointInfo(record.checkpoint_id, read_header(record), record.new_bytes, record.tags)
+    return CheckpointInfo(
+        record.checkpoint_id, read_header(record), record.new_bytes, record.tags, record.tagged_by
+    )

@@ -13,7 +13,7 @@ from holdfast.checkpoint.derived_starts import expand
 from holdfast.checkpoint.maintenance.prune import Freed, bytes_of, sweep
 from holdfast.checkpoint.progress import Progress, run_to_end
 from holdfast.checkpoint.read.catalog import RunCatalog
-from holdfast.checkpoint.store import Depth, Expected, Head, RunQuery
+from holdfast.checkpoint.store import Depth, Expected, Head, KnownMarks, RunQuery
 from holdfast.engine.status import RunStatus
 from holdfast.errors import HeadMoved, InvalidArgument, WrongType
 from holdfast.ids import RunId
@@ -127,13 +127,16 @@ async def _remove(catalog: RunCatalog, head: Head, dry_run: bool, gone: list[Run
     """Remove a run and add it to ``gone``, unless it moved on, has a tag, or has letters that wait."""
     store = catalog.store
     stored = await store.records(head.run_id, 1, head.seq, Depth.HEADERS)
-    if any(record.tags for record in stored) or await store.inbox(head.run_id):
+    if any(one.tags for one in expand(stored)) or await store.inbox(head.run_id):
         return Freed()
     size = await bytes_of(store, head.run_id, [record.seq for record in stored])
     if not dry_run:
+        known = KnownMarks(0, {record.seq: record.tags for record in stored if record.tags})
         try:
-            await store.remove_run(head.run_id, Expected(head.checkpoint_id, head.token))
+            removed = await store.remove_run(head.run_id, Expected(head.checkpoint_id, head.token), known)
         except HeadMoved:  # it was resumed, or someone else removed it
+            return Freed()
+        if not removed:  # someone sent it a letter just now, or gave it a tag
             return Freed()
     gone.append(head.run_id)
     return Freed(len(expand(stored)), 0, size)

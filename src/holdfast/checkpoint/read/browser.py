@@ -232,7 +232,9 @@ class CheckpointBrowser:
         read = await read_shown_blobs([loaded.manifest.as_changes()], blobs)
         encoder = self._catalog.encoder(self._catalog.codec_for(head.workflow_name, head.fingerprint))
         info, values_of = loaded.info, LoadedContent(loaded.manifest, encoder, read, plain)
-        return Checkpoint(info.checkpoint_id, loaded.header, info.new_bytes, info.tags, values_of)
+        return Checkpoint(
+            info.checkpoint_id, loaded.header, info.new_bytes, info.tags, info.tagged_by, values_of
+        )
 
     async def draw_tree(self, head: Head, ascii: bool) -> str:
         """Draw the checkpoints of a run and of all runs of its family as a tree of text."""
@@ -269,8 +271,9 @@ class ListedContent:
     def checkpoints(self, records: Iterable[Record]) -> list[Checkpoint]:
         """Return the checkpoints of these records; most are never asked for more than their header."""
         return [
-            Checkpoint(record.checkpoint_id, read_header(record), record.new_bytes, record.tags, self)
+            Checkpoint(name, read_header(record), record.new_bytes, record.tags, record.tagged_by, self)
             for record in records
+            for name in (record.checkpoint_id,)
         ]
 
     @property

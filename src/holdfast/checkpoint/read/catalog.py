@@ -128,12 +128,18 @@ class RunCatalog:
             await self.find(checkpoint_id)
             return await steadily(read)
 
-    async def tag(self, checkpoint_id: CheckpointId, tags: Sequence[str], drop: Sequence[str] | None) -> None:
+    async def tag(
+        self,
+        checkpoint_id: CheckpointId,
+        tags: Sequence[str],
+        drop: Sequence[str] | None,
+        by: str | None = None,
+    ) -> None:
         """Give a checkpoint tags and take others from it; all that it has if ``drop`` is None."""
 
         async def look() -> bool:
             head, seq = await self.find(checkpoint_id)
-            return await tag_checkpoint(self.store, head.run_id, seq, tags, drop)
+            return await tag_checkpoint(self.store, head.run_id, seq, tags, drop, by or "")
 
         if not await steadily(look):
             raise checkpoint_not_found(checkpoint_id)

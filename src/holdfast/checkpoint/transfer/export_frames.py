@@ -51,12 +51,13 @@ def pack_record(record: Record) -> list[Any]:
         record.values,
         None if keyframe is None else [keyframe.cut, keyframe.changes, keyframe.values],
         [_pack_text(tag) for tag in record.tags],
+        [[_pack_text(tag), _pack_text(by)] for tag, by in record.tagged_by.items()],
     ]
 
 
 def read_record(fields: Any, head: Head, before: int) -> Record:
     """Read a record of the run with this head; its seq must be greater than ``before``."""
-    checkpoint, seq, new_bytes, header, changes, values, keyframe, *more = fields
+    checkpoint, seq, new_bytes, header, changes, values, keyframe, tags, givers, *_ = fields
     if not before < _whole_number(seq) <= head.seq:
         raise ValueError(f"number {seq} of a checkpoint stands behind {before}")
     framed = None
@@ -72,7 +73,8 @@ def read_record(fields: Any, head: Head, before: int) -> Record:
         _bytes(values),
         _whole_number(new_bytes),
         framed,
-        tuple(map(_read_text, more[0])) if more else (),
+        tuple(map(_read_text, tags)),
+        tagged_by={_read_text(tag): _read_text(by) for tag, by in givers},
     )
 
 

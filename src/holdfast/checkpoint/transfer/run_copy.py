@@ -260,8 +260,9 @@ class _Copier:
         known = {record.seq: set(record.tags) for record in headers}
         for record in run.records:
             missing = [tag for tag in record.tags if tag not in known.get(record.seq, record.tags)]
-            if missing:
-                changed |= await self._target.tag(run.head.run_id, record.seq, missing, ())
+            for tag in missing:
+                by = record.tagged_by.get(tag, "")
+                changed |= await self._target.tag(run.head.run_id, record.seq, [tag], (), by)
         return changed
 
     async def _commit(self, commit: Commit) -> None:

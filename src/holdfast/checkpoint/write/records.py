@@ -48,6 +48,9 @@ _Parts: TypeAlias = tuple[bytes, bytes, bytes, bytes, int]
 _NOTHING: _Parts = (b"", b"", b"", b"", 0)
 
 
+_NO_GIVERS: Mapping[str, str] = {}
+
+
 class RecordMaker:
     """Makes the records of one run, each behind the one before, whether that was stored or not."""
 
@@ -141,7 +144,8 @@ class RecordMaker:
             self._replay = Replay(seq, plain_size)
             size += len(keyframe.changes) + len(keyframe.values) + namer.new_blob_bytes()
         return make_tuple(
-            Record, (checkpoint_id, head.run_id, seq, header, changes, values, size, keyframe, (), True)
+            Record,
+            (checkpoint_id, head.run_id, seq, header, changes, values, size, keyframe, (), True, _NO_GIVERS),
         )
 
     def _pack_header(self, head: Head, entry: CheckpointDraft, seq: int) -> bytes:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
-from holdfast.checkpoint.store import Commit, Expected, Head, Removal
+from holdfast.checkpoint.store import Commit, Expected, Head, KnownMarks, Removal
 from holdfast.errors import CheckpointNotFound, HeadMoved, StorageError
 from holdfast.ids import Digest, RunId
 
@@ -92,7 +92,31 @@ def check_head_fields(head: Head) -> Head:
     return head
 
 
-def change_tags(known: Sequence[str], tags: Sequence[str], drop: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the tags of a record after ``Store.tag``."""
-    kept = [] if drop is None else [tag for tag in known if tag not in drop]
-    return tuple(dict.fromkeys([*kept, *tags]))
+def marks_allow(known: KnownMarks | None, letters: int, tags: Mapping[int, Sequence[str]]) -> bool:
+    """Return True if a run may be removed with the letters and tags that it has."""
+    if known is None:
+        return True
+    there = {seq: tuple(given) for seq, given in tags.items() if given}
+    return letters <= known.letters and there == known.tags
+
+
+class TagChange(NamedTuple):
+    """The arguments of ``Store.tag`` that say what changes."""
+
+    tags: Sequence[str]
+    drop: Sequence[str] | None
+    by: str = ""
+
+    def apply(
+        self, known: Sequence[str], known_by: Mapping[str, str]
+    ) -> tuple[tuple[str, ...], dict[str, str]]:
+        """Return the tags of a record after the change, and who gave them."""
+        kept = [] if self.drop is None else [tag for tag in known if tag not in self.drop]
+        added = [tag for tag in self.tags if tag not in kept] if self.by else []
+        givers = {**select_givers(known_by, kept), **dict.fromkeys(added, self.by)}
+        return tuple(dict.fromkeys([*kept, *self.tags])), givers
+
+
+def select_givers(tagged_by: Mapping[str, str], tags: Iterable[str]) -> dict[str, str]:
+    """Return who gave these tags, as far as that was said."""
+    return {tag: tagged_by[tag] for tag in tags if tag in tagged_by}

@@ -36,15 +36,26 @@ def seal_record(record: Record) -> int:
     """Seal the fields of a record that its id does not cover: its size, its tags, and the kind of its keyframe."""
     keyframe = record.keyframe
     cut = None if keyframe is None else keyframe.cut
-    return seal_record_parts(record.checkpoint_id, record.seq, record.new_bytes, record.tags, cut)
+    return seal_record_parts(record.checkpoint_id, record.seq, record.new_bytes, seal_tags(record), cut)
+
+
+def seal_tags(record: Record) -> Sequence[bytes | list[bytes]]:
+    """Return the tags of a record as its seal covers them, each with who gave it if that was said."""
+    givers = record.tagged_by
+    return [
+        [_encode(tag), _encode(givers[tag])] if tag in givers else _encode(tag) for tag in record.tags or ()
+    ]
 
 
 def seal_record_parts(
-    checkpoint_id: str, seq: int, new_bytes: int, tags: Sequence[str], cut: bool | None
+    checkpoint_id: str, seq: int, new_bytes: int, tags: Sequence[bytes | list[bytes]], cut: bool | None
 ) -> int:
-    """Seal a record that is given by its fields; ``cut`` is None without a keyframe."""
+    """Seal a record that is given by its fields.
+
+    ``tags`` come from ``seal_tags``, ``cut`` is None without a keyframe.
+    """
     name = checkpoint_id.encode("utf-8", "surrogatepass")
-    packed = ormsgpack.packb((name, seq, new_bytes, [_encode(tag) for tag in tags] if tags else (), cut))
+    packed = ormsgpack.packb((name, seq, new_bytes, tags, cut))
     return _from_bytes(hash_bytes(packed, _BYTES), "big")
 
 

@@ -17,6 +17,7 @@ from holdfast.checkpoint.store import (
     Damage,
     Expected,
     Head,
+    KnownMarks,
     LeaveResult,
     Letter,
     Mended,
@@ -29,6 +30,7 @@ from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import CheckpointId, RunId
 from holdfast.stores.common.disk import Disk, IrregularFile, read_regular
 from holdfast.stores.common.file_names import make_file_name
+from holdfast.stores.common.head_check import TagChange
 from holdfast.stores.common.locks import Locks
 from holdfast.stores.common.presence import Presence
 from holdfast.stores.common.run_query import TagReader, filter_runs, select_due_runs, select_runs
@@ -159,20 +161,20 @@ class Directory:
         self._get_ready()
         return self.run(run_id).leave(letters, most)
 
-    def tag(self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None) -> bool:
+    def tag(self, run_id: RunId, seq: int, change: TagChange) -> bool:
         """Take tags from a record and add others."""
         self._get_ready()
-        return self.run(run_id).tag(seq, tags, drop)
+        return self.run(run_id).tag(seq, change)
 
     def remove(self, removal: Removal) -> bool:
         """Remove records of a run; return False if one of them has tags."""
         self._get_ready()
         return self.run(removal.run_id).remove(removal)
 
-    def remove_run(self, run_id: RunId, expected: Expected) -> None:
-        """Remove a run."""
+    def remove_run(self, run_id: RunId, expected: Expected, known: KnownMarks | None = None) -> bool:
+        """Remove a run; return False if letters or tags forbid it."""
         self._get_ready()
-        self.run(run_id).remove_run(run_id, expected)
+        return self.run(run_id).remove_run(run_id, expected, known)
 
     def replace(self, commit: Commit) -> None:
         """Let a run be what a commit says."""

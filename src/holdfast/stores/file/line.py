@@ -116,6 +116,8 @@ class LineDraft(NamedTuple):
     """The keyframes that earlier records get, by seq."""
     tags: Mapping[int, Sequence[str]] = {}
     """The tags that earlier records have from now on, by seq."""
+    tagged_by: Mapping[int, Mapping[str, str]] = {}
+    """The persons or programs that gave tags of earlier records, by seq and tag."""
     inbox: int = 0
     """The number of letters that wait after this line."""
     further: Mapping[str, Any] = {}
@@ -138,6 +140,10 @@ class LineDraft(NamedTuple):
         tags = {record.seq: record.tags for record in self.records if record.tags} | dict(self.tags)
         if tags:
             meta["tags"] = {str(seq): list(given) for seq, given in tags.items()}
+            givers = {record.seq: record.tagged_by for record in self.records} | dict(self.tagged_by)
+            said = {str(seq): list(map(list, givers[seq].items())) for seq in tags if givers.get(seq)}
+            if said:
+                meta["tagged_by"] = said
         if self.notes:
             meta["noted"] = len(self.notes)
         if self.letters:

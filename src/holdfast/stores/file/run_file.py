@@ -14,6 +14,7 @@ from holdfast.checkpoint.store import (
     Depth,
     Expected,
     Head,
+    KnownMarks,
     LeaveResult,
     Letter,
     Note,
@@ -23,11 +24,13 @@ from holdfast.checkpoint.store import (
 from holdfast.errors import CheckpointCorrupt, StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.common.head_check import (
-    change_tags,
+    TagChange,
     check_expected,
     check_head,
     check_needs,
     check_removal,
+    marks_allow,
+    select_givers,
     tags_allow,
 )
 from holdfast.stores.file.blobs import BlobFolder
@@ -177,7 +180,9 @@ class RunFile:
                 raise
             except Exception as error:
                 raise damaged(self.path, None, explain_problem(error), line.offset) from error
-            records.append(record._replace(tags=state.tags.get(seq, ())))
+            if seq in state.tags:
+                record = record._replace(tags=state.tags[seq], tagged_by=state.tagged_by[seq])
+            records.append(record)
         return records
 
     def _bodies(self, places: dict[LinePlace, None]) -> dict[LinePlace, dict[str, Any]] | None:
@@ -279,7 +284,7 @@ class RunFile:
                 self._append(held, LineDraft("letters", state.head, letters=letters))
             return LeaveResult(state.head, refused)
 
-    def tag(self, seq: int, tags: Sequence[str], drop: Sequence[str] | None) -> bool:
+    def tag(self, seq: int, change: TagChange) -> bool:
         """Take tags from a record and add others; return False if it is not there."""
         if seq not in self._look().records:
             return False
@@ -287,9 +292,11 @@ class RunFile:
             state = self._lines.state
             if state.head is None or seq not in state.records:
                 return False
-            changed = change_tags(state.tags.get(seq, ()), tags, drop)
-            if changed != state.tags.get(seq, ()):
-                self._append(held, LineDraft("tags", state.head, tags={seq: changed}))
+            known = state.tags.get(seq, ()), state.tagged_by.get(seq, {})
+            changed = change.apply(*known)
+            if changed != known:
+                tags, givers = changed
+                self._append(held, LineDraft("tags", state.head, tags={seq: tags}, tagged_by={seq: givers}))
             return True
 
     def remove(self, removal: Removal) -> bool:
@@ -306,11 +313,10 @@ class RunFile:
             keyframes = [(seq, frame) for seq, frame in removal.keyframes if seq in state.records]
             removed = [seq for seq in removal.seqs if seq in state.records]
             tags = {seq: after for seq, _, after in removal.tags}
+            givers = {seq: select_givers(state.tagged_by.get(seq, {}), after) for seq, after in tags.items()}
             if keyframes or removed or tags:
-                draft = LineDraft(
-                    "removal", head, keyframes=keyframes, tags=tags, further={"removed": removed}
-                )
-                self._append(held, draft)
+                draft = LineDraft("removal", head, keyframes=keyframes, tags=tags, tagged_by=givers)
+                self._append(held, draft._replace(further={"removed": removed}))
             self._make_room(held)
             return True
 
@@ -346,10 +352,13 @@ class RunFile:
         used = sorted(state.used - state.letters.keys())
         return [*_kept_drafts(records), _state_draft(state.head, notes, letters, used)]
 
-    def remove_run(self, run_id: RunId, expected: Expected) -> None:
-        """Remove the run: a last line says so, and then the file goes."""
+    def remove_run(self, run_id: RunId, expected: Expected, known: KnownMarks | None) -> bool:
+        """Remove the run: a last line says so, and then the file goes; return False if letters or tags forbid it."""
         with self._hold() as held:
-            head = self._expect(self._lines.state, run_id, expected)
+            state = self._lines.state
+            head = self._expect(state, run_id, expected)
+            if not marks_allow(known, len(state.letters), state.tags):
+                return False
             before = self._sign()
             self._lines.append(held, LineDraft("gone", head))
             if before is not None:
@@ -357,6 +366,7 @@ class RunFile:
             with suppress(OSError):  # whoever comes next tries again
                 self._lines.remove(held)
                 self._lines.remove_lock()
+            return True
 
     def replace(self, commit: Commit, aside: Path) -> None:
         """Let the run be what a commit says; the file as it is goes to ``aside``."""

@@ -52,6 +52,8 @@ class RunState:
         self.by_id: dict[CheckpointId, int] = {}
         self.tags: dict[int, tuple[str, ...]] = {}
         """By seq; a record without any may be missing."""
+        self.tagged_by: dict[int, dict[str, str]] = {}
+        """By seq and tag, who gave it, as far as that was said."""
         self.keyframes: dict[int, LinePlace] = {}
         """The lines that give records keyframes."""
         self.note_lines: list[LinePlace] = []
@@ -141,6 +143,7 @@ class RunState:
             self.used.update(meta["used"])
         for seq, tags in meta.get("tags", {}).items():
             self.tags[int(seq)] = tuple(tags)
+            self.tagged_by[int(seq)] = dict(meta.get("tagged_by", {}).get(seq, ()))
         for seq in meta.get("cut", ()):
             if seq in self.records:
                 self.keyframes[seq] = place
@@ -168,6 +171,7 @@ class RunState:
             if place is not None:
                 self.by_id.pop(place.checkpoint_id, None)
                 self.tags.pop(seq, None)
+                self.tagged_by.pop(seq, None)
                 self.keyframes.pop(seq, None)
         self.seqs = sorted(self.records)
 

@@ -20,6 +20,7 @@ from holdfast.checkpoint.store import (
     Depth,
     Expected,
     Head,
+    KnownMarks,
     LeaveResult,
     Letter,
     MarkedBlobs,
@@ -35,6 +36,7 @@ from holdfast.checkpoint.threads import Threads, upkeep_threads
 from holdfast.errors import StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.common.disk import explain_os_error
+from holdfast.stores.common.head_check import TagChange
 from holdfast.stores.common.presence import Presence
 from holdfast.stores.common.rehearsal import make_rehearsal
 from holdfast.stores.file.commit_threads import CommitThreads
@@ -145,10 +147,11 @@ class FileStore:
         )
 
     async def tag(
-        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None
+        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None, by: str = ""
     ) -> bool:
+        change = TagChange(tags, drop, by)
         return await self._do(
-            f"tag a checkpoint of run {run_id!r}", lambda: self._directory.tag(run_id, seq, tags, drop)
+            f"tag a checkpoint of run {run_id!r}", lambda: self._directory.tag(run_id, seq, change)
         )
 
     async def remove(self, removal: Removal) -> bool:
@@ -156,8 +159,10 @@ class FileStore:
             f"remove checkpoints of run {removal.run_id!r}", lambda: self._directory.remove(removal)
         )
 
-    async def remove_run(self, run_id: RunId, expected: Expected) -> None:
-        await self._do(f"remove run {run_id!r}", lambda: self._directory.remove_run(run_id, expected))
+    async def remove_run(self, run_id: RunId, expected: Expected, known: KnownMarks | None = None) -> bool:
+        return await self._do(
+            f"remove run {run_id!r}", lambda: self._directory.remove_run(run_id, expected, known)
+        )
 
     async def mark(self, family: RunId) -> MarkedBlobs:
         return await self._do(f"mark blobs of run {family!r}", lambda: self._directory.blobs.mark(family))

@@ -5,18 +5,26 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Sequence
 
-from holdfast.checkpoint.store import Depth, Expected, Head, MarkedBlobs, Record, Removal
+from holdfast.checkpoint.store import Depth, Expected, Head, KnownMarks, MarkedBlobs, Record, Removal
 from holdfast.errors import StorageError
 from holdfast.ids import Digest, RunId
 from holdfast.stores.common.blob_files import BlobFiles
-from holdfast.stores.common.head_check import change_tags, check_expected, check_removal, tags_allow
+from holdfast.stores.common.head_check import (
+    TagChange,
+    check_expected,
+    check_removal,
+    marks_allow,
+    select_givers,
+    tags_allow,
+)
 from holdfast.stores.common.seals import seal_record
-from holdfast.stores.sqlite.notes_and_letters import find_run, read_number
+from holdfast.stores.sqlite.notes_and_letters import count_waiting_letters, find_run, read_number
 from holdfast.stores.sqlite.row_reader import find_known_blobs, read_head, read_records, read_tags
 from holdfast.stores.sqlite.row_writer import (
     DELETE_ROWS_OF_RUN,
     FIND_FAMILY,
     add_blobs,
+    add_tags,
     change_content,
     get_prefix,
 )
@@ -60,7 +68,7 @@ def remove_records(connection: sqlite3.Connection, namespace: str, removal: Remo
         raise ChangeRefused(str(error)) from None
     rows = {seq: connection.execute(_FIND, (run, seq)).fetchone() for seq, _, _ in removal.tags}
     tags: dict[int, tuple[str, ...]] = {seq: () for seq, row in rows.items() if row is not None}
-    tags |= read_tags(connection, namespace, removal.run_id, 0, head.seq)
+    tags |= _read_tags(connection, namespace, head)
     if not tags_allow(removal, tags):
         return False
     if removal.blobs:
@@ -73,7 +81,8 @@ def remove_records(connection: sqlite3.Connection, namespace: str, removal: Remo
             change += _change_seal(connection, row, before, before._replace(keyframe=keyframe))
     for seq, _, after in removal.tags:
         before = _read_record(connection, namespace, removal.run_id, seq)
-        change += _replace_tags(connection, rows[seq], before, after)
+        now = before._replace(tags=after, tagged_by=select_givers(before.tagged_by, after))
+        change += _replace_tags(connection, rows[seq], before, now)
     for seq in removal.seqs:
         for found in connection.execute(_FIND, (run, seq)).fetchall():
             change -= read_number(connection.execute(_SEAL, found).fetchone()[0])
@@ -98,11 +107,28 @@ def _change_seal(connection: sqlite3.Connection, row: int, before: Record, after
     return new - read_number(old)
 
 
-def remove_run(connection: sqlite3.Connection, namespace: str, run_id: RunId, expected: Expected) -> None:
-    """Remove all rows of a run but its blobs, in the open transaction."""
-    _, run = _read_expected_run(connection, namespace, run_id, expected)
+def _read_tags(connection: sqlite3.Connection, namespace: str, head: Head) -> dict[int, tuple[str, ...]]:
+    return {
+        seq: tuple(tags) for seq, tags in read_tags(connection, namespace, head.run_id, 0, head.seq).items()
+    }
+
+
+def remove_run(
+    connection: sqlite3.Connection,
+    namespace: str,
+    run_id: RunId,
+    expected: Expected,
+    known: KnownMarks | None,
+) -> bool:
+    """Remove all rows of a run but its blobs, in the open transaction; False if letters or tags forbid it."""
+    head, run = _read_expected_run(connection, namespace, run_id, expected)
+    if not marks_allow(
+        known, count_waiting_letters(connection, run), _read_tags(connection, namespace, head)
+    ):
+        return False
     for statement in _DELETE_RUN:  # run numbers may be used again, so no row of it may stay
         connection.execute(statement, (run,))
+    return True
 
 
 def set_tags(
@@ -110,8 +136,7 @@ def set_tags(
     namespace: str,
     run_id: RunId,
     seq: int,
-    tags: Sequence[str],
-    drop: Sequence[str] | None,
+    tag_change: TagChange,
 ) -> bool:
     """Take tags from a record and add others, in the open transaction; False if there is no such record."""
     head, run = read_head(connection, namespace, run_id), find_run(connection, namespace, run_id)
@@ -119,19 +144,17 @@ def set_tags(
     if head is None or run is None or row is None:
         return False
     before = _read_record(connection, namespace, run_id, seq)
-    change = _replace_tags(connection, row, before, change_tags(before.tags, tags, drop))
+    tags, givers = tag_change.apply(before.tags, before.tagged_by)
+    change = _replace_tags(connection, row, before, before._replace(tags=tags, tagged_by=givers))
     change_content(connection, namespace, run, head, change)
     return True
 
 
-def _replace_tags(
-    connection: sqlite3.Connection, row: tuple[int], before: Record, tags: tuple[str, ...]
-) -> int:
-    """Give a record these tags and no others; return by how much its seal changes."""
+def _replace_tags(connection: sqlite3.Connection, row: tuple[int], before: Record, after: Record) -> int:
+    """Give a record the tags that it has ``after``, and no others; return by how much its seal changes."""
     connection.execute(_DELETE_TAGS, row)
-    given = [(*row, text.encode("utf-8", "surrogatepass")) for text in tags]
-    connection.executemany("INSERT INTO tags VALUES (?, ?)", given)
-    return _change_seal(connection, row[0], before, before._replace(tags=tags))
+    add_tags(connection, row[0], after)
+    return _change_seal(connection, row[0], before, after)
 
 
 def begin_sweep(connection: sqlite3.Connection, namespace: str, family: RunId) -> MarkedBlobs:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.checkpoint.store import Damage, Depth, Head, Keyframe, Record, RunQuery
@@ -42,7 +42,7 @@ _RECORDS = {
     "k.small_values, seal " + _FROM_WITH_KEYFRAMES,
 }
 _TAGS = (
-    "SELECT seq, tag FROM tags JOIN checkpoints ON checkpoints.id = tags.checkpoint WHERE run = "
+    "SELECT seq, tag, tags.by FROM tags JOIN checkpoints ON checkpoints.id = tags.checkpoint WHERE run = "
     "(SELECT id FROM runs WHERE namespace = ? AND run = ?) AND seq BETWEEN ? AND ? ORDER BY tags.rowid"
 )
 # The + keeps SQLite from the index of the status, which most runs may share: that of the time or of letters is better.
@@ -320,22 +320,22 @@ def read_records(
     tags = read_tags(connection, namespace, run_id, *bounds)
     rows = connection.execute(_RECORDS[depth], (namespace, run_id, *bounds))
     if depth is Depth.ALL:
-        return [_check_seal(_make_record(run_id, row, tags.get(row[1], ())), row[-1]) for row in rows]
+        return [_check_seal(_make_record(run_id, row, tags.get(row[1], {})), row[-1]) for row in rows]
     missing = (b"", b"", None) if depth is Depth.CHANGES else (b"", None, None, b"", b"", None)
-    return [_make_record(run_id, row + missing, tags.get(row[1], ())) for row in rows]
+    return [_make_record(run_id, row + missing, tags.get(row[1], {})) for row in rows]
 
 
 def read_tags(
     connection: sqlite3.Connection, namespace: str, run_id: RunId, first: int, last: int
-) -> dict[int, tuple[str, ...]]:
-    """Return the tags of those records of a run that have any, by seq."""
-    tags: dict[int, tuple[str, ...]] = {}
-    for seq, tag in connection.execute(_TAGS, (namespace, run_id, first, last)):
-        tags[seq] = (*tags.get(seq, ()), _decode_tag(tag))
+) -> dict[int, dict[str, str]]:
+    """Return the tags of those records of a run that have any, by seq; each with who gave it, or an empty text."""
+    tags: dict[int, dict[str, str]] = {}
+    for seq, tag, by in connection.execute(_TAGS, (namespace, run_id, first, last)):
+        tags.setdefault(seq, {})[_decode_text(tag)] = _decode_text(by)
     return tags
 
 
-def _decode_tag(stored: Any) -> str:
+def _decode_text(stored: Any) -> str:
     # The seal of its record shows that a tag is no text any more.
     try:
         return str(stored, "utf-8", "surrogatepass")
@@ -354,14 +354,18 @@ def _is_sealed(record: Record, seal: Any) -> bool:
         return False
 
 
-def _make_record(run_id: RunId, row: tuple[Any, ...], tags: tuple[str, ...]) -> Record:
-    """Return the record in a row that has all columns of ``Depth.ALL``."""
+_NO_MARKS: tuple[tuple[str, ...], bool, Mapping[str, str]] = ((), True, {})
+"""The last fields of a record without tags, as most are."""
+
+
+def _make_record(run_id: RunId, row: tuple[Any, ...], tags: Mapping[str, str]) -> Record:
+    """Return the record in a row that has all columns of ``Depth.ALL``; ``tags`` come from ``read_tags``."""
     checkpoint, seq, header, new_bytes, changes, key_changes, cut, values, key_values, _ = row
     plain = type(checkpoint) is type(header) is type(changes) is type(values) is bytes
     if plain and cut is None and type(new_bytes) is type(seq) is int:  # as nearly all are
-        return make_tuple(
-            Record, (checkpoint.hex(), run_id, seq, header, changes, values, new_bytes, None, tags, True)
-        )
+        name = checkpoint.hex()
+        marks = _NO_MARKS if not tags else (tuple(tags), True, _givers_of(tags))
+        return make_tuple(Record, (name, run_id, seq, header, changes, values, new_bytes, None, *marks))
     # Text where bytes were written: as bytes it fails the check of the id, as any other change does.
     row = tuple(str(part).encode("utf-8", "replace") if isinstance(part, str) else part for part in row)
     checkpoint, seq, header, new_bytes, changes, key_changes, cut, values, key_values, _ = row
@@ -373,7 +377,12 @@ def _make_record(run_id: RunId, row: tuple[Any, ...], tags: tuple[str, ...]) -> 
             f"the row of checkpoint {seq!r} of run {run_id!r} is damaged: it is no record"
         )
     record_id = CheckpointId(checkpoint.hex())
-    return Record(record_id, run_id, seq, header, changes, values, new_bytes, keyframe, tags)
+    given = tuple(tags), True, _givers_of(tags)
+    return Record(record_id, run_id, seq, header, changes, values, new_bytes, keyframe, *given)
+
+
+def _givers_of(tags: Mapping[str, str]) -> dict[str, str]:
+    return {tag: by for tag, by in tags.items() if by}
 
 
 def read_blobs(

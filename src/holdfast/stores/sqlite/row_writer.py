@@ -13,7 +13,7 @@ from holdfast.checkpoint.store import Blob, Commit, Head, Letter, Record
 from holdfast.errors import CheckpointCorrupt, CheckpointNotFound, HeadMoved
 from holdfast.ids import RunId
 from holdfast.stores.common.head_check import HeadPosition, check_head, check_needs
-from holdfast.stores.common.seals import MODULUS, seal_head, seal_record_parts
+from holdfast.stores.common.seals import MODULUS, seal_head, seal_record_parts, seal_tags
 from holdfast.stores.sqlite import notes_and_letters
 
 # SQLite before 3.32 takes no more than 999 parameters.
@@ -45,7 +45,7 @@ _ADD_SEVERAL = ADD_CHECKPOINT.replace("INSERT", "INSERT OR FAIL") + ", (?, ?, ?,
     _SEVERAL - 1
 )
 ADD_KEYFRAME = "INSERT INTO keyframes (checkpoint, cut, changes, small_values) VALUES (?, ?, ?, ?)"
-_ADD_TAG = "INSERT INTO tags VALUES (?, ?)"
+_ADD_TAG = "INSERT INTO tags VALUES (?, ?, ?)"
 FIND_FAMILY = "SELECT id FROM families WHERE namespace = ? AND family = ?"
 ADD_FAMILY = "INSERT INTO families (namespace, family) VALUES (?, ?)"
 _FIND_BLOB = "SELECT id, mark FROM blobs WHERE family = ? AND find = ? AND digest = ?"
@@ -327,16 +327,25 @@ def _add_with_keyframes_and_tags(
         added = connection.execute(ADD_CHECKPOINT, row).lastrowid
         if (keyframe := record.keyframe) is not None:
             connection.execute(ADD_KEYFRAME, (added, keyframe.cut, keyframe.changes, keyframe.values))
-        for tag in record.tags:
-            connection.execute(_ADD_TAG, (added, tag.encode("utf-8", "surrogatepass")))
+        add_tags(connection, added, record)
+
+
+def add_tags(connection: sqlite3.Connection, row: int | None, record: Record) -> None:
+    """Add the tags of a record to its row, with who gave them."""
+    texts = [(tag, record.tagged_by.get(tag, "")) for tag in record.tags]
+    rows = [
+        (row, tag.encode("utf-8", "surrogatepass"), by.encode("utf-8", "surrogatepass")) for tag, by in texts
+    ]
+    connection.executemany(_ADD_TAG, rows)
 
 
 def make_checkpoint_row(run: int, record: Record) -> CheckpointRow:
     """Return a record as the parameters of ``ADD_CHECKPOINT``."""
-    checkpoint_id, _, seq, header, changes, values, new_bytes, keyframe, tags, _ = record
+    checkpoint_id, _, seq, header, changes, values, new_bytes, keyframe, tags, _, _ = record
     checkpoint = _from_hex(checkpoint_id)
     (find,) = _PREFIX.unpack_from(checkpoint)
-    seal = seal_record_parts(checkpoint_id, seq, new_bytes, tags, None if keyframe is None else keyframe.cut)
+    cut = None if keyframe is None else keyframe.cut
+    seal = seal_record_parts(checkpoint_id, seq, new_bytes, seal_tags(record) if tags else (), cut)
     return (
         run,
         seq,

@@ -51,7 +51,7 @@ TABLES = (
     "CREATE INDEX blobs_by_digest ON blobs (family, find)",
     "CREATE TABLE marks (count INTEGER NOT NULL)",
     "INSERT INTO marks VALUES (0)",
-    "CREATE TABLE tags (checkpoint INTEGER NOT NULL, tag BLOB NOT NULL)",
+    "CREATE TABLE tags (checkpoint INTEGER NOT NULL, tag BLOB NOT NULL, by BLOB NOT NULL)",
     "CREATE INDEX tags_by_checkpoint ON tags (checkpoint)",
 )
 

@@ -22,6 +22,7 @@ from holdfast.checkpoint.store import (
     Depth,
     Expected,
     Head,
+    KnownMarks,
     LeaveResult,
     Letter,
     MarkedBlobs,
@@ -36,6 +37,7 @@ from holdfast.checkpoint.store import (
 from holdfast.checkpoint.threads import upkeep_threads
 from holdfast.errors import InvalidArgument, StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
+from holdfast.stores.common.head_check import TagChange
 from holdfast.stores.sqlite import notes_and_letters, row_reader
 from holdfast.stores.sqlite.database_file import DatabaseLocation
 from holdfast.stores.sqlite.removal import (
@@ -227,10 +229,11 @@ class SqliteStore:
         )
 
     async def tag(
-        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None
+        self, run_id: RunId, seq: int, tags: Sequence[str], drop: Sequence[str] | None = None, by: str = ""
     ) -> bool:
+        change = TagChange(tags, drop, by)
         done: bool = await self._get_session().writes.call(
-            lambda connection: set_tags(connection, self.namespace, run_id, seq, tags, drop)
+            lambda connection: set_tags(connection, self.namespace, run_id, seq, change)
         )
         return done
 
@@ -243,10 +246,11 @@ class SqliteStore:
             )
         return done
 
-    async def remove_run(self, run_id: RunId, expected: Expected) -> None:
-        await self._get_session().writes.call(
-            lambda connection: remove_run(connection, self.namespace, run_id, expected)
+    async def remove_run(self, run_id: RunId, expected: Expected, known: KnownMarks | None = None) -> bool:
+        done: bool = await self._get_session().writes.call(
+            lambda connection: remove_run(connection, self.namespace, run_id, expected, known)
         )
+        return done
 
     async def mark(self, family: RunId) -> MarkedBlobs:
         session = self._get_session()

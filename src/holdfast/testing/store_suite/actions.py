@@ -178,6 +178,16 @@ async def begin_with_records(store: Store, run: str, records: int, **head_fields
     return head
 
 
+async def read_givers(store: Store, run: str) -> dict[int, dict[str, str]]:
+    """Return by seq and tag who gave the tags of a run; this must be equal at every depth."""
+    found = [
+        {record.seq: dict(record.tagged_by) for record in await store.records(RunId(run), *ANYTHING, depth)}
+        for depth in Depth
+    ]
+    assert all(each == found[0] for each in found), "who gave tags depends on how much is read"
+    return {seq: givers for seq, givers in found[0].items() if givers}
+
+
 async def read_tags(store: Store, run: str) -> dict[int, tuple[str, ...]]:
     """Return the tags of a run by seq, without records that have none; they must be equal at every depth."""
     found = [

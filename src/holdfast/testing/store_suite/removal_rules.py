@@ -8,6 +8,7 @@ from holdfast.checkpoint.store import (
     Commit,
     Expected,
     Keyframe,
+    KnownMarks,
     LeaveResult,
     Record,
     Retag,
@@ -29,6 +30,7 @@ from holdfast.testing.store_suite.actions import (
     leave_letters,
     list_run_ids,
     move_on,
+    read_givers,
     read_inbox,
     read_journal,
     read_run,
@@ -82,6 +84,29 @@ class RemovalRules:
         given = [f"tag {number}" for number in range(20)]
         await asyncio.gather(*(store.tag(RunId("r"), 1, [tag], ()) for tag in given))
         assert sorted((await read_tags(store, "r"))[1]) == sorted(given)
+
+    async def test_a_tag_says_who_gave_it(self, store: Store) -> None:
+        await begin_with_records(store, "r", 3)
+        odd = ODD_KEYS[-1]
+        await store.tag(RunId("r"), 2, ["a", "b", odd], (), "kim")
+        await store.tag(RunId("r"), 2, ["b", "c"], (), odd)
+        await store.tag(RunId("r"), 2, ["d"], ())
+        await store.tag(RunId("r"), 2, ["a", "d"], (), "lee")
+        assert await read_givers(store, "r") == {2: {"a": "kim", "b": "kim", odd: "kim", "c": odd}}
+        await store.tag(RunId("r"), 2, ["a"], ["a", "b", odd], "lee")
+        assert await read_givers(store, "r") == {2: {"c": odd, "a": "lee"}}
+        await store.tag(RunId("r"), 2, ["c"])
+        assert await read_tags(store, "r") == {2: ("c",)}
+        assert await read_givers(store, "r") == {}
+
+    async def test_a_removal_keeps_who_gave_the_tags_that_stay(self, store: Store) -> None:
+        head = await begin_with_records(store, "r", 4)
+        await store.tag(RunId("r"), 2, ["a", "b"], (), "kim")
+        await store.tag(RunId("r"), 3, ["c"], (), "lee")
+        change = Retag(2, ("a", "b"), ("new", "b"))
+        assert await store.remove(make_removal(head, [1], tags=(change,))) is True
+        assert await read_tags(store, "r") == {2: ("new", "b"), 3: ("c",)}
+        assert await read_givers(store, "r") == {2: {"b": "kim"}, 3: {"c": "lee"}}
 
     async def test_what_is_not_there_cannot_be_tagged(self, store: Store) -> None:
         assert await store.tag(RunId("r"), 1, ["a"]) is False
@@ -315,6 +340,17 @@ class RemovalRules:
         await catch_refusal(store.remove_run(RunId("nobody"), expect_head(head)))
         await store.remove_run(RunId("r"), expect_head(head))
         await catch_refusal(store.remove_run(RunId("r"), expect_head(head)))
+
+    async def test_a_run_that_got_a_letter_or_a_tag_is_not_removed(self, store: Store) -> None:
+        head = await begin_with_records(store, "r", 3)
+        await store.tag(RunId("r"), 2, ["a"])
+        await leave_letters(store, "x")
+        before = await read_run(store, "r"), await read_inbox(store)
+        for known in (KnownMarks(), KnownMarks(1), KnownMarks(0, {2: ("a",)}), KnownMarks(1, {2: ("b",)})):
+            assert await store.remove_run(RunId("r"), expect_head(head), known) is False
+            assert (await read_run(store, "r"), await read_inbox(store)) == before
+        assert await store.remove_run(RunId("r"), expect_head(head), KnownMarks(1, {2: ("a",)})) is True
+        assert await read_run(store, "r") == (None, [])
 
     async def test_the_id_of_a_removed_run_can_be_used_again(self, store: Store) -> None:
         for _ in range(3):
