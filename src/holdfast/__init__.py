@@ -43,6 +43,7 @@ from holdfast.errors import (
     UnknownType,
     UnnamedWorkflow,
     UnroutedMessage,
+    UnusableAnswer,
     WaitingFanIn,
     WrongType,
 )
@@ -199,6 +200,7 @@ __all__ = [
     "UnknownType",
     "UnnamedWorkflow",
     "UnroutedMessage",
+    "UnusableAnswer",
     "UpgradeCheck",
     "UpgradeReport",
     "VacuumReport",

@@ -411,6 +411,14 @@ class DeadLetter(HoldfastWarning):
     """
 
 
+class UnusableAnswer(HoldfastWarning):
+    """An answer fits its schema, but the type that the request asks for refuses it: the request is asked again.
+
+    >>> issubclass(UnusableAnswer, HoldfastWarning)
+    True
+    """
+
+
 class WaitingFanIn(HoldfastWarning):
     """The run waits for messages: a fan-in holds some, and nothing is left to do that could send the others.
 

@@ -10,7 +10,7 @@ import pytest
 from holdfast import CheckpointStorage, InMemoryCheckpointStorage
 from holdfast.testing import VirtualTime
 from tests.support import journals
-from tests.support.durable import KINDS, Place
+from tests.support.durable import KINDS, Place, storage_at
 
 
 @pytest.fixture
@@ -29,6 +29,16 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     place = Place(request.param, tmp_path)
     yield place
     await place.storage.close()
+
+
+@pytest.fixture
+async def stranger(place: Place) -> AsyncIterator[CheckpointStorage]:
+    """Another storage on the same place, which never saw a workflow: that of a process that only answers."""
+    if place.kind == "memory":
+        yield CheckpointStorage(place.storage.store)
+        return
+    async with storage_at(place.kind, place.folder) as other:
+        yield other
 
 
 @pytest.fixture

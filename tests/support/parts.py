@@ -86,6 +86,9 @@ from holdfast.graph.context import DEFAULT_SHARED_SCOPE
 from holdfast.graph.describe.description import description_text
 from holdfast.graph.describe.difference import describe_difference
 from holdfast.graph.graph import ancestors, path_of
+from holdfast.graph.typing.conversion import Unconvertible
+from holdfast.graph.typing.json_check import check_json, plain_json
+from holdfast.graph.typing.schema import json_schema
 from holdfast.graph.typing.types import type_name
 from holdfast.ids import CheckpointId, Digest, ExecutorId, RequestId, RunId
 from holdfast.runtime._async import handler_threads

@@ -45,6 +45,8 @@ class Cause(StrEnum):
     """A further input came."""
     SUPERSTEP = "superstep"
     RESPONSE = "response"
+    REQUEST = "request"
+    """A request was asked again: the answer that came for it could not be used."""
     RESTORE = "restore"
     FORK = "fork"
     EDIT = "edit"

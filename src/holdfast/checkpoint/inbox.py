@@ -12,6 +12,7 @@ import ormsgpack
 
 from holdfast.checkpoint.codec.registry import checkpointable
 from holdfast.checkpoint.format.changes import Asked
+from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.record import digest_of
 from holdfast.checkpoint.format.stored_form import plain_form, stored_form
 from holdfast.checkpoint.ownership import is_driven
@@ -19,7 +20,7 @@ from holdfast.checkpoint.read.loader import BlobReader, LatestManifests
 from holdfast.checkpoint.read.snapshots import request_of
 from holdfast.checkpoint.store import MOST_LETTERS, Commit, Expected, Head, Letter, Store
 from holdfast.checkpoint.values import Encoded, Encoder, class_of
-from holdfast.engine.answers import already_answered, check_answer
+from holdfast.engine.answers import already_answered, check_answer, invalid_response
 from holdfast.engine.message import Request
 from holdfast.engine.persistent import Layered
 from holdfast.engine.snapshot import Snapshot
@@ -34,6 +35,7 @@ from holdfast.errors import (
     UnknownType,
 )
 from holdfast.graph.context import RequestExpired, SubWorkflowRequest
+from holdfast.graph.typing.conversion import Unconvertible
 from holdfast.ids import ExecutorId, RequestId
 
 # An answer of this type needs no declaration: every storage can hold it.
@@ -47,8 +49,11 @@ class Answer(NamedTuple):
 
     request_id: RequestId
     asked_by: int
-    value: Value
+    value: Value | None
+    """None if the letter is broken, and only its key can be read."""
     by: str | None = None
+    is_json: bool = False
+    """True if it is plain JSON, which has yet to be converted to the type that the request asks for."""
 
 
 class Cancel(NamedTuple):
@@ -75,7 +80,9 @@ class GivenAnswers(NamedTuple):
     by: str | None = None
 
 
-def answer_letter(request_id: RequestId, asked_by: int, value: Encoded, by: str | None = None) -> Letter:
+def answer_letter(
+    request_id: RequestId, asked_by: int, value: Encoded, by: str | None = None, is_json: bool = False
+) -> Letter:
     """Make the letter with an answer; a request that is asked again can be answered again."""
     document = {
         "request": request_id,
@@ -84,6 +91,8 @@ def answer_letter(request_id: RequestId, asked_by: int, value: Encoded, by: str 
         "value": value.data,
         "by": by,
     }
+    if is_json:
+        document["json"] = True
     return Letter(answer_key(request_id, asked_by), stored_form(ormsgpack.packb(document)))
 
 
@@ -150,7 +159,10 @@ def asks_to_cancel(letter: Letter) -> bool:
 
 
 def read_letter(letter: Letter, encoder: Encoder) -> Wish | None:
-    """Read a letter; return None if it cannot be read, since nobody can act on it."""
+    """Read a letter; return None if it cannot be read, since nobody can act on it.
+
+    Of a broken answer the key still names the request, which has to be asked again: its key is used up.
+    """
     try:
         document = ormsgpack.unpackb(plain_form(letter.data))
         if "cancel" in document:
@@ -161,9 +173,18 @@ def read_letter(letter: Letter, encoder: Encoder) -> Wish | None:
             return Message(document["message"], value, document["by"])
         kind = class_of(document["label"], encoder.codec)
         value = Encoded(encoder, kind, data=document["value"])
-        return Answer(RequestId(document["request"]), document["asked_by"], value, document["by"])
+        request_id, asked_by, is_json = document["request"], document["asked_by"], document.get("json", False)
+        return Answer(RequestId(request_id), asked_by, value, document["by"], is_json)
     except Exception:
+        return _read_answer_key(letter.key)
+
+
+def _read_answer_key(key: str) -> Answer | None:
+    try:
+        kind, asked_by, request_id = json.loads(key)
+    except (TypeError, ValueError):
         return None
+    return Answer(RequestId(request_id), asked_by, None) if kind == "answer" else None
 
 
 async def leave_answers(
@@ -174,27 +195,16 @@ async def leave_answers(
     given: GivenAnswers,
     latest: LatestManifests | None = None,
 ) -> Head:
-    """Leave answers to pending requests of a run, all or none; return the head of the run at that moment."""
-    responses, by = given
+    """Leave answers to pending requests of a run, all or none; return the head of the run at that moment.
+
+    An answer whose type is not known here is plain JSON: it is checked against the schema that is stored with the run,
+    and whoever drives the run converts it.
+    """
     manifest = await (latest or LatestManifests()).read(store, blobs, head)
-    # Only the requests that are answered are decoded: there may be many others, of types that are not known here.
-    answered = {
-        RequestId(request_id): _read_request(head, manifest.requests[RequestId(request_id)], encoder, blobs)
-        for request_id in responses
-        if request_id in manifest.requests
-    }
-    pending: Layered[RequestId, Any] = Layered(manifest.requests)
-    snapshot = Snapshot(requests=pending.change(answered), answered=Layered(manifest.answered))
-    values = {
-        RequestId(request_id): check_answer(snapshot, request_id, answer, encoder)
-        for request_id, answer in responses.items()
-    }
-    letters = {
-        request_id: answer_letter(request_id, manifest.requests[request_id].seq, value, by)  # type: ignore[arg-type]
-        for request_id, value in values.items()
-    }
+    letters = _answer_letters(manifest, blobs, encoder, given)
     left = await store.leave(head.run_id, head.seq, list(letters.values()))
     if left.refused:
+        # Also if one is pending again by now: that may be another question of the same id.
         refused = frozenset(left.refused)
         raise already_answered([known for known, letter in letters.items() if letter.key in refused])
     if left.head is None:
@@ -202,14 +212,57 @@ async def leave_answers(
     return left.head
 
 
-def _read_request(head: Head, asked: Asked, encoder: Encoder, blobs: BlobReader) -> Request:
+def _answer_letters(
+    manifest: Manifest, blobs: BlobReader, encoder: Encoder, given: GivenAnswers
+) -> dict[RequestId, Letter]:
+    """Return the letters with answers to pending requests, of their types or as JSON if these are not known here."""
+    responses, by = given
+    # Only the requests that are answered are decoded: there may be many others, of types that are not known here.
+    known: dict[RequestId, Request] = {}
+    unknown: dict[RequestId, UnknownType] = {}
+    for request_id in map(RequestId, responses):
+        if (asked := manifest.requests.get(request_id)) is not None:
+            try:
+                known[request_id] = request_of(asked, encoder, blobs)
+            except UnknownType as error:
+                unknown[request_id] = error
+    pending: Layered[RequestId, Any] = Layered(manifest.requests)
+    snapshot = Snapshot(requests=pending.change(known), answered=Layered(manifest.answered))
+    letters: dict[RequestId, Letter] = {}
+    for request_id, answer in zip(map(RequestId, responses), responses.values(), strict=True):
+        if is_json := request_id in unknown:
+            asked = manifest.requests[request_id]
+            value = _check_json_answer(asked, manifest.schemas.get(asked.form), answer, encoder)
+        else:
+            value = check_answer(snapshot, request_id, answer, encoder)  # type: ignore[assignment]
+        seq = manifest.requests[request_id].seq
+        letters[request_id] = answer_letter(request_id, seq, value, by, is_json)
+    return letters
+
+
+def _check_json_answer(asked: Asked, schema: str | None, answer: object, encoder: Encoder) -> Encoded:
+    """Return an answer as JSON that fits the stored schema of its type; raise if it is no JSON or does not fit."""
+    from holdfast.checkpoint.codec.plain import described_type  # most who answer have the types
+    from holdfast.graph.typing.json_check import NotJson, check_json, plain_json
+
+    described = described_type(asked.form, schema)
+    here = f"{described!r} is not known here, so the answer is given as JSON"
     try:
-        return request_of(asked, encoder, blobs)
-    except UnknownType as error:
+        plain = plain_json(answer)
+        check_json(plain, described.schema)
+    except NotJson as error:
         raise UnknownType(
-            f"request {asked.request_id!r} of run {head.run_id} asks for a type that is not known here: build workflow "
-            f"{head.workflow_name!r} with this storage first, or declare the type with @checkpointable ({error})"
-        ) from error
+            f"request {asked.request_id!r} asks for a type that is not known here, {described!r}: give plain JSON that "
+            f"fits its schema, which 'storage.list_requests' has, or build the workflow with this storage first, or "
+            f"declare the type with @checkpointable ({error})"
+        ) from None
+    except Unconvertible as error:
+        reason = f"{error} ({here}: 'response_schema' in 'storage.list_requests' describes it)"
+        raise invalid_response(asked.request_id, asked.executor_id, reason) from None
+    except RecursionError:
+        reason = "it is nested too deeply, or contains itself"
+        raise invalid_response(asked.request_id, asked.executor_id, reason) from None
+    return encoder(plain, "response")
 
 
 async def cancel_run(store: Store, head: Head, by: str | None = None) -> Head:

@@ -308,6 +308,10 @@ class CheckpointStorage:
         Whoever drives the run takes the answers at its next checkpoint. If nobody does, they wait until the run is
         resumed: what this returns says how it stands. Raises ``RequestAlreadyAnswered`` if someone was faster.
         ``by`` says who answers.
+
+        Where the type of an answer is not known, the answer is plain JSON that fits the schema of the request, else
+        ``InvalidResponse`` is raised. Whoever drives the run converts it; if the type refuses it, the request is asked
+        again, with an ``UnusableAnswer`` warning.
         """
         self._check_writable("respond")
         if not isinstance(responses, Mapping):

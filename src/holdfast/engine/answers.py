@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from itertools import islice
 
+from holdfast.engine.message import Request
 from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.value import Captor, Value
 from holdfast.errors import InvalidResponse, RequestAlreadyAnswered, UnknownRequest
 from holdfast.graph.typing.conversion import Unconvertible, convert
-from holdfast.ids import RequestId
+from holdfast.ids import ExecutorId, RequestId
 
 # So many pending requests are named in an error.
 _LISTED = 20
@@ -35,10 +36,23 @@ def check_answer(
         more = snapshot.requests.size - len(known)
         pending = (", ".join(known) or "none") + (f" and {more:,} more" if more else "")
         raise UnknownRequest(f"there is no request {request_id!r} in this run; pending are: {pending}")
+    return convert_answer(request, answer, capture)
+
+
+def convert_answer(request: Request, answer: object, capture: Captor) -> Value:
+    """Return an answer, converted to the type that its request asks for and captured."""
     try:
         converted = convert(answer, request.response_type)
     except Unconvertible as reason:
-        raise InvalidResponse(
-            f"the response to request {request_id!r} of executor {request.executor_id!r} cannot be taken: {reason}"
-        ) from reason
+        raise invalid_response(request.request_id, request.executor_id, str(reason)) from reason
+    except RecursionError:
+        reason_text = "it is nested too deeply, or contains itself"
+        raise invalid_response(request.request_id, request.executor_id, reason_text) from None
     return capture(converted, "response")
+
+
+def invalid_response(request_id: RequestId, executor_id: ExecutorId, reason: str) -> InvalidResponse:
+    """Return the error for an answer that does not fit its request."""
+    return InvalidResponse(
+        f"the response to request {request_id!r} of executor {executor_id!r} cannot be taken: {reason}"
+    )

@@ -150,6 +150,8 @@ class Changes(NamedTuple):
     """The JSON Schemas of answers whose types name classes, by the encoded type, said once for each."""
     asked_at: Sequence[tuple[RequestId, int]] = ()
     """The times at which pending requests were asked, said in keyframes: elsewhere it is the time of the record."""
+    asked_again: Sequence[RequestId] = ()
+    """Pending requests whose answers could not be used: it is this checkpoint now that asks them."""
 
 
 NOTHING = Changes()

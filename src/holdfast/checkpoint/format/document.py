@@ -318,6 +318,7 @@ _PACKED: Mapping[str, Callable[[Any, _Add], Any]] = {
     "renewed": lambda renewed, _: renewed,
     "schemas": lambda schemas, _: [list(pair) for pair in schemas],
     "asked_at": lambda times, _: [list(pair) for pair in times],
+    "asked_again": lambda ids, _: list(ids),
 }
 
 _PARTS = [(Changes._fields.index(name), name, pack) for name, pack in _PACKED.items()]
@@ -346,4 +347,5 @@ _UNPACKED: Mapping[str, Callable[[Any, list[Ref]], Any]] = {
     "renewed": lambda renewed, _: bool(renewed),
     "schemas": lambda schemas, _: [(form, schema) for form, schema in schemas],
     "asked_at": lambda times, _: [(RequestId(request_id), time) for request_id, time in times],
+    "asked_again": _as_it_is,
 }

@@ -104,6 +104,7 @@ class Manifest:
             renewed,
             schemas,
             asked_at,
+            asked_again,
         ) = changes
         if since is not None:
             self.since_input = since
@@ -123,6 +124,9 @@ class Manifest:
             self.schemas = {**self.schemas, **dict(schemas)}
         if asked_at:
             self.asked_at.update(asked_at)
+        for request_id in asked_again:
+            self.requests[request_id] = self.requests[request_id]._replace(seq=seq)
+            self.asked_at[request_id] = time
         if writes:
             self._fold_writes(writes)
         for scope in dropped:

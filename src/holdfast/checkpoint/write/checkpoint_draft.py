@@ -46,6 +46,8 @@ class CheckpointDraft(NamedTuple):
     """The person or program that makes it."""
     answered_by: Mapping[RequestId, str] = {}
     """The persons or programs that gave ``responses``, as far as they said so."""
+    asked_again: Sequence[RequestId] = ()
+    """Requests whose answers could not be used."""
 
     def values(self) -> list[Value]:
         """Return the values that it brings."""

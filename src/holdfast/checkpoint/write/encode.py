@@ -229,6 +229,8 @@ class Packer(ValueNamer):
                 since_input=0,
                 renewed=further.renews,
             )
+        if entry.asked_again:
+            return Changes(asked_again=entry.asked_again, happened=self._happened(entry))
         told = (entry.responses, entry.since_input, entry.fingerprint, entry.edits)
         if told == (None, None, None, None):
             return NOTHING

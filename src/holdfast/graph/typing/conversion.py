@@ -83,7 +83,7 @@ def _as_one(value: Any, form: TypeForm, path: str) -> Any:
     if issubclass(origin, (*ARRAYS, dict)):
         return _as_container(value, origin, args_of(form), path)
     if origin is float and type(value) is int:
-        return float(value)
+        return _call(float, value, form, path)
     return _from_text(value, origin, form, path)
 
 
@@ -198,7 +198,8 @@ def _as_literal(value: object, form: TypeForm, path: str) -> Any:
 
 def _as_enum(value: object, origin: type[Enum], path: str) -> Enum:
     for member in origin:
-        if member.value == value and type(member.value) is type(value):
+        kinds = type(value), type(member.value)
+        if member.value == value and (kinds[0] is kinds[1] or kinds == (int, float)):
             return member
     if isinstance(value, str) and value in origin.__members__:
         return origin.__members__[value]

@@ -29,7 +29,8 @@ from holdfast.runtime.durable.commit_queue import CommitQueue
 class OpenedLetters(NamedTuple):
     """The letters in the inbox of a run that somebody can act on."""
 
-    answers: dict[RequestId, Value]
+    answers: dict[RequestId, Answer]
+    """Answers to pending requests; they may be JSON that has yet to be converted, or broken."""
     messages: dict[str, Message]
     """Further inputs in the order in which they came, by the keys of their letters."""
     cancelled: bool
@@ -102,13 +103,13 @@ class InboxClient:
 
     def open_letters(self) -> OpenedLetters:
         """Return the answers to pending requests and the messages in the inbox; True if a letter cancels the run."""
-        answers: dict[RequestId, Value] = {}
+        answers: dict[RequestId, Answer] = {}
         messages: dict[str, Message] = {}
         cancelled = False
         for letter in self._log.letters:
             wish = read_letter(letter, self._log.encoder)
             if isinstance(wish, Answer) and self._log.asked_by(wish.request_id) == wish.asked_by:
-                answers[wish.request_id] = wish.value
+                answers[wish.request_id] = wish
                 if wish.by is not None:
                     self._by[wish.request_id] = wish.by
                 self._keys[wish.request_id] = letter.key

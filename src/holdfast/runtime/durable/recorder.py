@@ -367,6 +367,26 @@ class Recorder:
         draft = _answers(snapshot, responses, self._inbox.answered_by(responses))
         await self._append([draft], taken=self._inbox.take(responses))
 
+    async def asked_again(
+        self, snapshot: Snapshot, request_ids: Sequence[RequestId], warnings: Sequence[WorkflowEvent]
+    ) -> None:
+        """Commit that requests are asked again, with the warnings that say why; their letters are used up."""
+        await self.caught_up()
+        moves = bool(snapshot.deliveries)
+        if moves:
+            self._trail.began = None
+            self.journal.over = False
+        draft = CheckpointDraft(
+            Phase.START if moves else Phase.END,
+            snapshot.superstep + moves,
+            Cause.REQUEST,
+            RunStatus.RUNNING if moves else status_at_rest(snapshot),
+            happened=[self._storable(warning) for warning in warnings],
+            asked_again=request_ids,
+        )
+        self._inbox.answered_by(request_ids)  # whose answers do not count
+        await self._append([draft], taken=self._inbox.take(request_ids))
+
     async def given(
         self, inputs: Sequence[tuple[FurtherInput, str | None]], superstep: int, keys: Sequence[str]
     ) -> None:

@@ -6,20 +6,21 @@ import datetime
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from holdfast.engine.answers import check_answer
-from holdfast.engine.message import offered_request
-from holdfast.engine.snapshot import deliver_answers
+from holdfast.engine.answers import check_answer, convert_answer, invalid_response
+from holdfast.engine.message import Request, offered_request
+from holdfast.engine.snapshot import Snapshot, deliver_answers
 from holdfast.engine.value import Captor, Value
-from holdfast.errors import RequestAlreadyAnswered
+from holdfast.errors import HoldfastError, RequestAlreadyAnswered, UnusableAnswer
 from holdfast.graph.context import RequestExpired
 from holdfast.ids import RequestId
-from holdfast.runtime.events.events import PendingRequest
+from holdfast.runtime.events.emitter import EventEmitter
+from holdfast.runtime.events.events import PendingRequest, RequestInfoEvent
 from holdfast.runtime.events.notices import show_request
 from holdfast.runtime.step.position import Position
 from holdfast.runtime.times import as_time, in_microseconds
 
 if TYPE_CHECKING:
-    from holdfast.checkpoint.inbox import Message
+    from holdfast.checkpoint.inbox import Answer, Message
     from holdfast.runtime.durable.recorder import Recorder
 
 
@@ -33,6 +34,7 @@ class Questions:
         now: Callable[[], datetime.datetime],
         recorder: Recorder | None,
         take_messages: Callable[[Mapping[str, Message]], bool],
+        emitter: EventEmitter,
     ) -> None:
         """``take_messages`` takes further input that the inbox holds; it returns True if there is any."""
         self._at = at
@@ -40,11 +42,14 @@ class Questions:
         self._now = now
         self._recorder = recorder
         self._take_messages = take_messages
+        self._emitter = emitter
         self.answers: dict[RequestId, Value] = {}
         """The answers that are to be delivered."""
         self._given: dict[RequestId, Value] = {}
         """Answers that were given to a stored run, and are not in its inbox yet."""
         self._given_by: dict[RequestId, str] = {}
+        self._unusable: dict[RequestId, UnusableAnswer] = {}
+        """The reasons why requests have to be asked again: answers in the inbox that cannot be used."""
         self.cancel_asked = False
         """True if a letter in the inbox asks to cancel the run."""
 
@@ -58,9 +63,8 @@ class Questions:
 
         Those are left out that are offered to an executor of the workflow around the one that asks.
         """
-        shown, taken = self._at.shown, dict(self._taken)
-        offered = filter(None, map(offered_request, shown.deliveries)) if shown.requests.size else ()
-        hidden = {*taken, *(request.request_id for request in offered)}
+        shown = self._at.shown
+        hidden = {*self._taken, *_offered_ids(shown)}
         return lambda: [show_request(r) for r in shown.requests.values() if r.request_id not in hidden]
 
     @property
@@ -77,6 +81,11 @@ class Questions:
     def answered(self) -> bool:
         """True if any answer was taken that has yet to be delivered."""
         return bool(self.answers or self._given)
+
+    @property
+    def to_be_asked_again(self) -> bool:
+        """True if an answer in the inbox cannot be used, so that its request has to be asked again."""
+        return bool(self._unusable)
 
     def take(
         self, responses: Mapping[RequestId, object] | Mapping[str, object], by: str | None = None
@@ -98,6 +107,7 @@ class Questions:
     def forget(self, answered: Collection[RequestId]) -> None:
         """Forget answers to requests that an executor of the run answered meanwhile."""
         self.answers = {known: value for known, value in self.answers.items() if known not in answered}
+        self._unusable = {known: why for known, why in self._unusable.items() if known not in answered}
 
     async def leave(self, request_ids: Sequence[RequestId] | None = None) -> None:
         """Leave given answers, some or all, in the inbox, so that they are durable; raise if others were faster."""
@@ -125,10 +135,33 @@ class Questions:
         if not self._recorder.has_letters:
             return False
         answers, messages, cancelled = self._recorder.open_letters()
-        self._accept(answers)
+        self._read_answers(answers)
         self.cancel_asked = self.cancel_asked or cancelled
         came = self._take_messages(messages) if messages else False
         return bool(answers) or cancelled or came
+
+    def _read_answers(self, answers: Mapping[RequestId, Answer]) -> None:
+        """Take answers that others left; note those that cannot be used."""
+        for request_id, answer in answers.items():
+            request = self._at.snapshot.requests.get(request_id)
+            if request is None or request_id in self.answers or request_id in self._unusable:
+                continue
+            try:
+                self.answers[request_id] = _read_answer(request, answer, self._capture)
+            except HoldfastError as error:
+                giver = "" if answer.by is None else f" It was given by {answer.by!r}."
+                self._unusable[request_id] = UnusableAnswer(f"{error}.{giver} The request is asked again")
+
+    async def ask_again(self) -> None:
+        """Ask requests again whose answers cannot be used, in a checkpoint that takes these out of the inbox."""
+        assert self._recorder is not None
+        unusable, requests = dict(self._unusable), self._at.snapshot.requests
+        events = [self._emitter.warning(why, requests[known].executor_id) for known, why in unusable.items()]
+        await self._recorder.asked_again(self._at.snapshot, list(unusable), events)
+        self._unusable = {known: why for known, why in self._unusable.items() if known not in unusable}
+        offered = _offered_ids(self._at.snapshot)
+        asked = [RequestInfoEvent(show_request(requests[key])) for key in unusable if key not in offered]
+        self._emitter.emit([*self._recorder.news(), *events, *asked])
 
     async def look_for_letters(self) -> bool:
         """Read the inbox now and take what others left there; return True if there is something to act on."""
@@ -175,3 +208,22 @@ class Questions:
     def drop(self) -> None:
         """Forget answers that were not delivered: the run came to rest. Those of a stored run wait in its inbox."""
         self.answers = {}
+        self._unusable = {}
+
+
+def _offered_ids(snapshot: Snapshot) -> set[RequestId]:
+    """Return the requests that are offered to an executor of the workflow around the one that asks."""
+    offered = filter(None, map(offered_request, snapshot.deliveries)) if snapshot.requests.size else ()
+    return {request.request_id for request in offered}
+
+
+def _read_answer(request: Request, answer: Answer, capture: Captor) -> Value:
+    """Return the answer in a letter, converted if it is JSON; raise a ``HoldfastError`` if it cannot be used."""
+    asked = request.request_id, request.executor_id
+    if answer.value is None:
+        raise invalid_response(*asked, "its letter is damaged")
+    try:
+        given = answer.value.peek()
+    except Exception as error:  # whatever a class makes of old data
+        raise invalid_response(*asked, str(error)) from error
+    return convert_answer(request, given, capture) if answer.is_json else answer.value

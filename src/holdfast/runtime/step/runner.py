@@ -65,7 +65,9 @@ class Runner:
         self.at = Position(snapshot)
         self._emitter = EventEmitter(graph, run_id, snapshot.superstep, self.environment.now, log)
         self.inputs = FurtherInputs(workflow, self.at, capture, self._emitter, recorder)
-        self.questions = Questions(self.at, capture, self.environment.now, recorder, self.inputs.take)
+        self.questions = Questions(
+            self.at, capture, self.environment.now, recorder, self.inputs.take, self._emitter
+        )
         self._executors = RunExecutors(graph, run_id, workflow.shared, snapshot if resumed else None)
         self._graph = graph
         self._run_id = run_id
@@ -241,7 +243,8 @@ class Runner:
     def has_work(self) -> bool:
         """True if driving the run delivers something; else it comes to rest at once, and calls no handler."""
         at, steps = self.at, self._steps
-        if self.questions.answered or self.inputs.waiting:
+        questions = self.questions
+        if questions.answered or questions.to_be_asked_again or self.inputs.waiting:
             return True
         if at.first_expiry is not None and at.first_expiry <= in_microseconds(self.environment.now()):
             return True
@@ -287,6 +290,9 @@ class Runner:
                 await questions.deliver_all()
             if inputs.waiting and not is_under_way:
                 await inputs.deliver_all()
+            if questions.to_be_asked_again and not is_under_way:
+                await questions.ask_again()
+                continue
             is_under_way = False
             if recorder is not None:
                 recorder.raise_if_cancelled()
@@ -316,7 +322,9 @@ class Runner:
         self.emit(recorder.news())
         await recorder.rest(status_at_rest(self.at.snapshot), None)
         self.questions.take_letters()
-        return bool(self.questions.answers) or self.questions.cancel_asked or self.inputs.waiting
+        questions = self.questions
+        came = bool(questions.answers) or questions.to_be_asked_again or self.inputs.waiting
+        return came or questions.cancel_asked
 
     async def _settle(self, error: BaseException | None = None) -> None:
         """Wait until what the run did is durable, whatever it ends with; raise if that cannot be."""
