@@ -180,6 +180,14 @@ def _directory(path: Path, namespace: str) -> Store:
     )
 
 
+_SAYS_NOTHING = {
+    **dict.fromkeys(("owner", "reason", "retention", "waiting_for"), ""),
+    **dict.fromkeys(("fingerprint", "by", "traceback", "origin"), ""),
+    "wake_at": None,
+    "takeovers": 0,
+    "letters_known": 0,
+}
+"""The fields of heads that lines leave out."""
 _LINE = re.compile(rb'\{"sum":"([0-9a-f]{16})",("at":(\d+),.*\})\n', re.DOTALL)
 
 
@@ -223,7 +231,8 @@ class RunLines:
     def _take(self, said: dict[str, Any]) -> None:
         body = said["body"]
         if "head" in said:
-            head = {key: _meant(value) for key, value in said["head"].items() if key[:1] != "#"}
+            given = {key: _meant(value) for key, value in said["head"].items() if key[:1] != "#"}
+            head = _SAYS_NOTHING | given
             if self.head is None or self.head["checkpoint_id"] != head["checkpoint_id"]:
                 self.notes = {}
             self.head = head

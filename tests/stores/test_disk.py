@@ -102,3 +102,42 @@ def test_a_link_whose_answer_was_lost(tmp_path, monkeypatch) -> None:
     disk.make_temp()
     disk.publish(disk.write(b"x"), tmp_path / "place")
     assert (tmp_path / "place").read_bytes() == b"x"
+
+
+def test_a_folder_that_has_entries_is_looked_through_once(tmp_path, monkeypatch) -> None:
+    """One with thousands of runs takes long; one that is empty may not be durable, and is synced each time."""
+    looked, synced = [], []
+    genuine_look, genuine_sync = disk_module._has_entries, Disk.sync_folder
+
+    def look(folder: Path) -> bool:
+        looked.append(folder.name)
+        return genuine_look(folder)
+
+    def sync(disk: Disk, folder: Path) -> None:
+        synced.append(folder.name)
+        genuine_sync(disk, folder)
+
+    monkeypatch.setattr(disk_module, "_has_entries", look)
+    monkeypatch.setattr(Disk, "sync_folder", sync)
+    disk, runs = Disk(tmp_path / "temp"), tmp_path / "store" / "runs"
+    disk.temp.mkdir()
+    disk.make_folder(runs)
+    disk.make_folder(runs)
+    assert synced == [tmp_path.name, "store", "store"]
+    (runs / "r1.jsonl").touch()
+    for _ in range(3):
+        disk.make_folder(runs)
+    assert synced[3:] == []
+    assert looked.count("runs") == 2
+    runs.rename(tmp_path / "elsewhere")
+    disk.make_folder(runs)
+    assert synced[3:] == ["store"]
+
+
+def test_folders_are_remembered_within_bounds(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(disk_module, "_MOST_FOLDERS", 3)
+    disk = Disk(tmp_path / "temp")
+    for number in range(10):
+        disk.make_folder(tmp_path / str(number) / "inner")
+        disk.make_folder(tmp_path / str(number))
+    assert len(disk._durable_folders) <= 3

@@ -19,6 +19,7 @@ from holdfast.checkpoint.store import (
     Commit,
     Depth,
     Expected,
+    Head,
     Keyframe,
     LeaveResult,
     Letter,
@@ -107,6 +108,22 @@ async def test_layout(files, directory) -> None:
     assert (directory / "blobs/r1" / digest.hex()).read_bytes() == b"content"
 
 
+FULL_HEAD = head(
+    RUN, 1, owner="p#1", wake_at=5, takeovers=2, reason="r", retention="latest_only", waiting_for="time"
+)._replace(letters_known=3, fingerprint="f", by="b", traceback="t", origin="o")
+
+
+@pytest.mark.parametrize("name", Head._field_defaults)
+async def test_a_head_comes_back_with_what_its_line_leaves_out(files, others, directory, name) -> None:
+    assert all(getattr(FULL_HEAD, field) != default for field, default in Head._field_defaults.items())
+    empty = Head._field_defaults[name]
+    there = FULL_HEAD._replace(**{name: empty})
+    await files.commit(Commit(there, None, (record(RUN, 1),)))
+    assert await others.head(RUN) == there
+    shown = lines_of(directory)[-1]["head"]
+    assert {*Head._fields} - shown.keys() == {name}
+
+
 async def test_lines(files, directory) -> None:
     digest = Digest(b"\xab" * 32)
     written = {"writes": [["Totals", "sum", 3]], "digest": digest}
@@ -141,18 +158,8 @@ async def test_lines(files, directory) -> None:
             "status": "running",
             "created": NOON,
             "updated": NOON + 1,
-            "owner": "",
-            "wake_at": None,
-            "takeovers": 0,
             "reason": "Zürich 🌧",
-            "retention": "",
-            "waiting_for": "",
-            "letters_known": 0,
-            "fingerprint": "",
-            "by": "",
-            "traceback": "",
-            "origin": "",
-            "#updated": "2025-06-16T12:00:00.000001+00:00",
+            "#updated": "2025-06-16T12:00:00+00:00",
         },
         "body": {
             "records": [

@@ -17,6 +17,7 @@ _FILE_MODE = 0o600
 _FOLDER_MODE = 0o700
 _ABANDONED_SECONDS = 24 * 3600
 _CHUNK = 1 << 20
+_MOST_FOLDERS = 1000
 _LONGEST_READ = 1 << 30
 _TEMPORARY_ENDING = ".tmp"
 UNSYNCED_MARK = ".unsynced"
@@ -96,6 +97,8 @@ class Disk:
         """Counts syncs by thread: a lock around one counter would stay locked in the child of a fork."""
         self._locked: dict[Path, int] = {}
         """The temporary files that are being written, each with the descriptor that holds its lock."""
+        self._durable_folders: set[tuple[int, int]] = set()
+        """Some of the folders that were seen to have entries, by device and inode."""
 
     @property
     def fsyncs(self) -> int:
@@ -225,7 +228,7 @@ class Disk:
 
         No file is put into a folder before the folder is durable: so a folder that is not empty is durable.
         """
-        if _has_entries(folder):
+        if self._is_durable(folder):
             return
         self.make_folder(folder.parent)
         try:
@@ -239,6 +242,21 @@ class Disk:
             with suppress(OSError):
                 os.rmdir(folder)  # so that the next call makes it anew
             raise
+
+    def _is_durable(self, folder: Path) -> bool:
+        """Return True if a folder is there and has entries, or had some: to look for one takes long in a large one."""
+        try:
+            status = os.stat(folder)
+        except FileNotFoundError:
+            return False
+        identity = (status.st_dev, status.st_ino)
+        if identity not in self._durable_folders:
+            if not _has_entries(folder):
+                return False
+            if len(self._durable_folders) >= _MOST_FOLDERS:
+                self._durable_folders.clear()
+            self._durable_folders.add(identity)
+        return True
 
     def make_temp(self) -> None:
         """Make the folder for temporary files; it need not survive a power cut."""

@@ -11,11 +11,11 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 import zstandard
 
-from holdfast.checkpoint.checkpoint_info import moment
 from holdfast.checkpoint.format.record import hash_bytes
 from holdfast.checkpoint.format.stored_form import COMPRESSED, ELSEWHERE, RAW, plain_form
 from holdfast.checkpoint.store import Depth, Head, Keyframe, Letter, Note, Record
@@ -39,6 +39,8 @@ _SUM_BYTES = 8
 _SUMMED: Final = len(_SUM) + 2 * _SUM_BYTES + 2
 """The position in a line from which on its checksum covers it."""
 _BODY = b',"body":{'
+_OPTIONAL: Final = tuple(Head._field_defaults.items())
+"""The fields of heads that are left out where they say nothing."""
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -160,6 +162,9 @@ class LineDraft(NamedTuple):
         if self.head is None:
             return {}
         head = self.head._asdict()
+        for name, default in _OPTIONAL:
+            if head[name] == default:
+                del head[name]
         head["status"] = self.head.status._value_
         head["#updated"] = _readable_time(self.head.updated)
         return {"head": head}
@@ -237,8 +242,8 @@ def _spell_texts(value: Any) -> Any:
 
 def _readable_time(microseconds: int) -> str:
     try:
-        return moment(microseconds).isoformat()
-    except OverflowError:
+        return datetime.fromtimestamp(microseconds // 1_000_000, UTC).isoformat()
+    except (OverflowError, ValueError, OSError):
         return "not in this calendar"
 
 

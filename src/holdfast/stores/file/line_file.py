@@ -321,7 +321,8 @@ class LineFile:
         self._close()
         self._file = OpenFile(open_regular(self.path, os.O_RDWR | os.O_CREAT))
         handle = self._file.handle
-        os.ftruncate(handle, 0)
+        if os.fstat(handle).st_size:  # else the system would write it out at once when it is closed
+            os.ftruncate(handle, 0)
         self._write(held, handle, first + content)
         pending = PendingLine(self._disk, handle, line, draft.head)
         pending.beginning = (naming, (first + content)[:_BEGINNING])

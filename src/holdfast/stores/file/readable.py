@@ -91,13 +91,19 @@ def encode_exactly(value: Any) -> str | None:
     """
     notations = _Notations()
     encoder = json.JSONEncoder(
-        ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=notations.spell
+        ensure_ascii=False,
+        check_circular=False,  # it was bytes, so nothing in it holds itself
+        allow_nan=False,
+        separators=(",", ":"),
+        default=notations.spell,
     )
     try:
         text = encoder.encode(value)
     except (TypeError, ValueError, RecursionError):
         return None
-    return None if text.count('"$') != notations.count or _is_deep(text) else text
+    # To count one character takes less time, and mostly is enough.
+    is_exact = text.count("$") == notations.count or text.count('"$') == notations.count
+    return text if is_exact and not _is_deep(text) else None
 
 
 def from_json(text: str) -> bytes:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence, Set
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence, Set
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -255,27 +255,29 @@ class DirectoryCommits:
 
     def make(self, commit: Commit, is_patient: bool, is_doubtful: bool) -> list[Letter]:
         """Make a commit, as ``RunFile.commit`` does."""
-        with self._telling(commit):
+        try:
             self._directory.open()
             return self._directory.commit(commit, is_patient, is_doubtful)
+        except OSError as error:
+            raise self._failure(commit, error) from error
 
     def begin(self, commit: Commit) -> PendingCommit | None:
         """Write a commit without syncing it, as ``RunFile.begin_commit`` does."""
-        with self._telling(commit):
+        try:
             self._directory.open()
             return self._directory.begin_commit(commit)
+        except OSError as error:
+            raise self._failure(commit, error) from error
 
     def finish(self, commit: Commit, pending: PendingCommit) -> list[Letter]:
         """Make a commit count that was synced."""
-        with self._telling(commit):
-            return self._directory.finish_commit(commit, pending)
-
-    @contextmanager
-    def _telling(self, commit: Commit) -> Iterator[None]:
         try:
-            yield
+            return self._directory.finish_commit(commit, pending)
         except OSError as error:
-            raise _failure(self._directory.root, f"commit to run {commit.head.run_id!r}", error) from error
+            raise self._failure(commit, error) from error
+
+    def _failure(self, commit: Commit, error: OSError) -> StorageError:
+        return _failure(self._directory.root, f"commit to run {commit.head.run_id!r}", error)
 
 
 def _failure(path: Path, doing: str, error: OSError) -> StorageError:
