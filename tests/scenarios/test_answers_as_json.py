@@ -21,6 +21,7 @@ from holdfast import (
     Executor,
     HoldfastError,
     Host,
+    InMemoryCheckpointStorage,
     InvalidResponse,
     LimitExceeded,
     RequestAlreadyAnswered,
@@ -609,6 +610,171 @@ async def test_a_request_that_expires_with_a_useless_answer(
     assert await outputs_of(workflow.resume(run_id="mine", storage=storage)) == ["late"]
     with pytest.raises(RequestAlreadyAnswered):
         await stranger.respond("mine", {Q: GOOD})
+
+
+class Sealed(Exception):
+    """An error that cannot be told."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@dataclass
+class Picky:
+    """Its errors cannot be shown."""
+
+    number: float
+
+    def __post_init__(self) -> None:
+        if self.number > 10:
+            raise Sealed
+
+
+class Exact(pydantic.BaseModel):
+    number: int
+
+    @pydantic.field_validator("number")
+    @classmethod
+    def is_small(cls, number: int) -> int:
+        if number > 10:
+            raise ValueError("more than ten")
+        return number
+
+
+@dataclass
+class Tree:
+    children: "list[Tree]"
+
+
+def deep_tree(depth: int) -> Any:
+    made: dict[str, Any] = {"children": []}
+    for _ in range(depth):
+        made = {"children": [made]}
+    return made
+
+
+HARD: dict[str, tuple[Any, Any, Any]] = {
+    "an error without a text": (Picky, {"number": 11}, {"number": 1}),
+    "a number that no float can be": (Picky, {"number": 10**400}, {"number": 1}),
+    "a number of 5,000 digits": (Exact, {"number": 10**5000}, {"number": 1}),
+    "decode that raises": (Box[Celsius], {"content": -300}, {"content": 20}),
+    "decode of another kind": (Box[Celsius], {"content": {"a": [None]}}, {"content": 20}),
+}
+
+
+@pytest.mark.parametrize("name", HARD)
+async def test_no_answer_makes_a_run_fail(place: Place, stranger: CheckpointStorage, name: str) -> None:
+    form, bad, good = HARD[name]
+    run = await waiting(place.storage, asking(form))
+    await stranger.respond("mine", {Q: bad})
+    assert (await soon(run.wait_for_completion())).status is RunStatus.WAITING
+    assert isinstance(run.warnings[-1], UnusableAnswer)
+    await stranger.respond("mine", {Q: good})
+    assert (await soon(run.wait_for_completion())).status is RunStatus.COMPLETED
+
+
+@pytest.mark.parametrize("depth", [20, 60, 90, 120, 200, 400])
+async def test_a_deep_answer_is_taken_or_refused(
+    place: Place, stranger: CheckpointStorage, depth: int
+) -> None:
+    run = await waiting(place.storage, asking(Tree))
+    try:
+        await stranger.respond("mine", {Q: deep_tree(depth)})
+    except HoldfastError:
+        assert depth > 60
+        assert await letters_of(place.storage) == []
+    status = (await soon(run.wait_for_completion())).status
+    assert status is (RunStatus.COMPLETED if depth <= 60 else status)
+    if status is not RunStatus.COMPLETED:
+        await stranger.respond("mine", {Q: deep_tree(3)})
+        assert (await soon(run.wait_for_completion())).status is RunStatus.COMPLETED
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+async def test_requests_are_asked_again_however_durable_a_run_is(place: Place, durability: Any) -> None:
+    class Ask(Executor):
+        @handler
+        async def ask(self, number: int, ctx: WorkflowContext[int, Vote]) -> None:
+            if number == 1:
+                await ctx.request_info("?", response_type=Vote)
+            if number < 8:
+                await asyncio.sleep(0.002)
+                await ctx.send_message(number + 1)
+
+        @response_handler
+        async def answered(self, text: str, answer: Vote, ctx: WorkflowContext[int, Vote]) -> None:
+            await ctx.yield_output(answer)
+
+    builder = WorkflowBuilder(name="Moving").set_start_executor(Ask).add_edge(Ask, Ask)
+    workflow = builder.with_durability(durability).build()
+    run = await workflow.start(1, run_id="mine", storage=place.storage)
+    stranger = CheckpointStorage(place.storage.store)
+    for _ in range(3):
+        while not await stranger.list_requests(run_id="mine"):
+            await asyncio.sleep(0.001)
+            await run.wait_for_completion()
+        await stranger.respond("mine", {Q: BAD})
+    assert (await soon(run.wait_for_completion())).status is RunStatus.WAITING
+    assert len(run.warnings) == 3
+    await stranger.respond("mine", {Q: GOOD})
+    assert (await soon(run.wait_for_completion())).outputs == [Vote(3)]
+    assert len(await stored_warnings(place.storage)) == 3
+
+
+async def test_several_hosts_find_one_useless_answer(place: Place, stranger: CheckpointStorage) -> None:
+    await (await waiting(place.storage, asking(Vote))).close()
+    hosts = [Host(CheckpointStorage(place.storage.store), asking(Vote)) for _ in range(4)]
+    for answer in (BAD, BAD, GOOD):
+        await stranger.respond("mine", {Q: answer})
+        await soon(asyncio.gather(*(host.wake_due() for host in hosts)))
+    assert (await info_of_run(place.storage, "mine")).status is RunStatus.COMPLETED
+    assert len(await stored_warnings(place.storage)) == 2
+    assert (await place.storage.verify()).ok
+
+
+async def test_a_useless_answer_waits_for_a_run_that_sleeps(
+    time: VirtualTime, storage: CheckpointStorage
+) -> None:
+    class Ask(Executor):
+        @handler
+        async def ask(self, text: str, ctx: WorkflowContext[str, Any]) -> None:
+            await ctx.request_info(text, response_type=Vote)
+            await ctx.send_message(text)
+
+        @response_handler
+        async def answered(self, text: str, answer: Vote, ctx: WorkflowContext[str, Any]) -> None:
+            await ctx.yield_output(answer)
+
+    @executor(id="nap")
+    async def nap(text: str, ctx: WorkflowContext[None, str]) -> None:
+        await ctx.sleep(datetime.timedelta(hours=1))
+        await ctx.yield_output("awake")
+
+    workflow = WorkflowBuilder(name="Sleepy").set_start_executor(Ask).add_edge(Ask, nap).build()
+    await (await workflow.start("?", run_id="mine", storage=storage)).driven()
+    stranger, host = CheckpointStorage(storage.store), Host(storage, workflow)
+    await stranger.respond("mine", {Q: BAD})
+    await soon(host.wake_due())
+    assert await stored_warnings(storage) == []
+    await time.advance(datetime.timedelta(hours=2))
+    await soon(host.wake_due())
+    assert len(await stored_warnings(storage)) == 1
+    await stranger.respond("mine", {Q: GOOD})
+    await soon(host.wake_due())
+    assert await outputs_of(workflow.resume(run_id="mine", storage=storage)) == ["awake", Vote(3)]
+
+
+async def test_an_answer_goes_with_a_run_to_another_store(place: Place, stranger: CheckpointStorage) -> None:
+    await (await waiting(place.storage, asking(Vote, count=2))).close()
+    await stranger.respond("mine", {Q: GOOD, R: BAD}, by="kim")
+    other = InMemoryCheckpointStorage()
+    await stranger.copy_to(other)
+    run = await asking(Vote, count=2).resume(run_id="mine", storage=other)
+    result = await soon(run.wait_for_completion())
+    assert (result.status, result.outputs) == (RunStatus.WAITING, [Vote(3)])
+    assert "given by 'kim'" in str(result.warnings[0])
+    await CheckpointStorage(other.store).respond("mine", {R: GOOD})
+    assert (await soon(run.wait_for_completion())).status is RunStatus.COMPLETED
 
 
 # -- several who answer ----------------------------------------------------------------------------

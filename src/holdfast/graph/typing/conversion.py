@@ -16,7 +16,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple, cast, get_args
 
-from holdfast.graph.typing.match import explain_misfit, matches, show_value
+from holdfast.graph.typing.match import explain_misfit, matches, show_error, show_value
 from holdfast.graph.typing.types import (
     MARK,
     TypeForm,
@@ -181,7 +181,8 @@ def _call(make: Any, value: object, form: TypeForm, path: str) -> Any:
     try:
         return make(value)
     except Exception as error:  # whatever the class makes of it
-        raise Unconvertible(f"{path}: {show_value(value, 80)} is no {type_name(form)}: {error}") from error
+        reason = show_error(error)
+        raise Unconvertible(f"{path}: {show_value(value, 80)} is no {type_name(form)}: {reason}") from error
 
 
 def _as_literal(value: object, form: TypeForm, path: str) -> Any:

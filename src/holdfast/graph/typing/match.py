@@ -58,6 +58,18 @@ def show_value(value: object, most: int) -> str:
     return text if len(text) <= most else f"{text[:most]}..."
 
 
+def show_error(error: BaseException) -> str:
+    """Return the message of an error, or the name of its class if it has none; never raise.
+
+    >>> show_error(ValueError("too big")), show_error(KeyError())
+    ('too big', 'KeyError')
+    """
+    try:
+        return str(error) or type(error).__name__
+    except Exception:
+        return type(error).__name__
+
+
 def _misfit(path: str, value: object, form: TypeForm) -> tuple[str, object, TypeForm]:
     """Follow the first element that does not match, as far in as one member of the form explains it."""
     forms = members(form)

@@ -10,8 +10,9 @@ from holdfast.engine.answers import check_answer, convert_answer, invalid_respon
 from holdfast.engine.message import Request, offered_request
 from holdfast.engine.snapshot import Snapshot, deliver_answers
 from holdfast.engine.value import Captor, Value
-from holdfast.errors import HoldfastError, RequestAlreadyAnswered, UnusableAnswer
+from holdfast.errors import InvalidResponse, RequestAlreadyAnswered, UnusableAnswer
 from holdfast.graph.context import RequestExpired
+from holdfast.graph.typing.match import show_error
 from holdfast.ids import RequestId
 from holdfast.runtime.events.emitter import EventEmitter
 from holdfast.runtime.events.events import PendingRequest, RequestInfoEvent
@@ -148,7 +149,7 @@ class Questions:
                 continue
             try:
                 self.answers[request_id] = _read_answer(request, answer, self._capture)
-            except HoldfastError as error:
+            except InvalidResponse as error:
                 giver = "" if answer.by is None else f" It was given by {answer.by!r}."
                 self._unusable[request_id] = UnusableAnswer(f"{error}.{giver} The request is asked again")
 
@@ -218,12 +219,14 @@ def _offered_ids(snapshot: Snapshot) -> set[RequestId]:
 
 
 def _read_answer(request: Request, answer: Answer, capture: Captor) -> Value:
-    """Return the answer in a letter, converted if it is JSON; raise a ``HoldfastError`` if it cannot be used."""
+    """Return the answer in a letter, converted if it is JSON; raise ``InvalidResponse`` if it cannot be used."""
     asked = request.request_id, request.executor_id
     if answer.value is None:
         raise invalid_response(*asked, "its letter is damaged")
     try:
         given = answer.value.peek()
-    except Exception as error:  # whatever a class makes of old data
-        raise invalid_response(*asked, str(error)) from error
-    return convert_answer(request, given, capture) if answer.is_json else answer.value
+        return convert_answer(request, given, capture) if answer.is_json else answer.value
+    except InvalidResponse:
+        raise
+    except Exception as error:  # whatever a class makes of it: no answer may make the run fail
+        raise invalid_response(*asked, show_error(error)) from error
