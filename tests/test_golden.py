@@ -183,6 +183,18 @@ async def test_the_library_goes_on_with_runs_that_ask_again(storage: CheckpointS
     assert (await run.wait_for_completion()).outputs == ["Q3: False, no, asked 1", "how many? 1"]
 
 
+async def test_the_library_converts_an_answer_in_json(storage: CheckpointStorage) -> None:
+    made = await storage.list_checkpoints(run_id="refused")
+    assert [one.cause for one in made] == ["input", "superstep", "request"]
+    (number,) = await storage.list_requests(run_id="refused")
+    run = await workflows.approval().resume(run_id="refused", storage=storage, responses={"number": 3})
+    result = await run.wait_for_completion()
+    assert result.status is RunStatus.COMPLETED
+    assert result.outputs == ["Q3: True, as JSON, asked 1", "how many? 3"]
+    assert number.request_id == "number"
+    assert await storage.store.inbox(run.run_id) == []
+
+
 async def test_the_library_goes_on_under_new_names(storage: CheckpointStorage) -> None:
     with pytest.raises(GraphChanged, match="Counter"):
         await renames.renamed(now=False).resume(run_id="renamed", storage=storage)

@@ -20,11 +20,12 @@ from holdfast import CheckpointStorage, HoldfastError, Retention, Run, RunStatus
 from holdfast.checkpoint import ownership
 from holdfast.checkpoint.derived_starts import read_records, tag_checkpoint
 from holdfast.checkpoint.format import replay
-from holdfast.checkpoint.inbox import cancel_letter
-from holdfast.checkpoint.store import Depth
+from holdfast.checkpoint.format.stored_form import stored_form
+from holdfast.checkpoint.inbox import answer_key, cancel_letter
+from holdfast.checkpoint.store import Depth, Letter
 from holdfast.checkpoint.write import log
 from holdfast.checkpoint.write import records as making
-from holdfast.ids import RunId
+from holdfast.ids import RequestId, RunId
 from holdfast.stores.file import FileStore, run_file
 from holdfast.stores.file.line_file import LineFile
 from holdfast.stores.file.run_state import RunState
@@ -89,6 +90,7 @@ async def fill(storage: CheckpointStorage) -> None:
         await journals.journaled(fails=True).run(4, run_id="journaled", storage=storage)
     await _answered(storage)
     await _asked_again(storage)
+    await _refused(storage)
     await _renamed(storage)
     await _interrupted(storage)
     await _retained(storage)
@@ -189,6 +191,18 @@ async def _asked_again(storage: CheckpointStorage) -> None:
     )
     run = await workflows.approval().resume(waiting, storage=storage)
     await run.wait_for_completion()
+
+
+async def _refused(storage: CheckpointStorage) -> None:
+    """A run that asks again, because a letter was broken; then somebody answered who does not know its types."""
+    await workflows.approval().run(KINDS["dataclass"], run_id="refused", storage=storage)
+    run_id = RunId("refused")
+    broken = Letter(answer_key(RequestId("Approve.1.1"), 2), stored_form(b"\xc1"))
+    await storage.store.leave(run_id, 2, [broken])
+    run = await workflows.approval().resume(run_id=run_id, storage=storage)
+    await run.wait_for_completion()
+    stranger = CheckpointStorage(storage.store)
+    await stranger.respond("refused", {"Approve.1.1": {"approved": True, "reason": "as JSON"}}, by="kim")
 
 
 async def _renamed(storage: CheckpointStorage) -> None:

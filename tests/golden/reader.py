@@ -581,6 +581,8 @@ class Held:
         for request in document.get("requests", []):
             asked = _request(request, table)
             self.requests[asked.request_id] = asked._replace(asked_by=asked.asked_by or seq)
+        for request_id in document.get("asked_again", []):
+            self.requests[request_id] = self.requests[request_id]._replace(asked_by=seq)
         if "deliveries" in document:
             self.deliveries = [
                 Delivery(target, source, table[number], _request(asked[0], table) if asked else None)
