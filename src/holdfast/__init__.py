@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.views import CheckpointSummary
     from holdfast.host import Host
     from holdfast.log_fields import RunLogFilter
+    from holdfast.runtime.durable.fork_edits import ForkEdits
     from holdfast.runtime.events.event_json import PlainEvent, event_from_dict
     from holdfast.runtime.events.events import (
         CheckpointSavedEvent,
@@ -133,6 +134,7 @@ __all__ = [
     "ExecutorShared",
     "ExecutorTimeout",
     "FileCheckpointStorage",
+    "ForkEdits",
     "ForkOrigin",
     "GraphChanged",
     "GraphError",
@@ -247,6 +249,7 @@ _LATER = {
     "ExecutorFailedEvent": "runtime.events.events",
     "ExecutorInvokedEvent": "runtime.events.events",
     "FileCheckpointStorage": "stores.file.storage",
+    "ForkEdits": "runtime.durable.fork_edits",
     "ForkOrigin": "checkpoint.run_info",
     "Host": "host",
     "InMemoryCheckpointStorage": "stores.memory",

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.store import Head
     from holdfast.checkpoint.upgrade import UpgradeCheck
     from holdfast.runtime.config import RunConfig
-    from holdfast.runtime.durable.stored_runs import Edits, StoredRuns
+    from holdfast.runtime.durable.fork_edits import ForkEdits
+    from holdfast.runtime.durable.stored_runs import StoredRuns
     from holdfast.runtime.run.result import RunResult
     from holdfast.runtime.run.run import Answers, Run, RunFactory
     from holdfast.runtime.run.stream import RunStream
@@ -218,7 +219,7 @@ class Workflow:
     async def fork(
         self,
         checkpoint: str | CheckpointInfo,
-        edits: Edits | None = None,
+        edits: Mapping[Any, Any] | ForkEdits | None = None,
         run_id: str | None = None,
         storage: CheckpointStorage | None = None,
         allow_graph_change: bool = False,
@@ -229,11 +230,14 @@ class Workflow:
         """Begin a new run at a checkpoint of another one, which stays as it is.
 
         ``edits`` gives values of shared state other than they were: by ``(scope_name, key)``, by a ``StateKey``, or by
-        a key of the default shared scope. ``run_context`` is as for ``start``, ``by`` says who forks.
+        a key of the default shared scope. ``ForkEdits`` also edits messages on their way and pending requests, sends
+        further messages and answers requests. ``run_context`` is as for ``start``, ``by`` says who forks.
         """
         stored = self._stored_runs(self._require_storage(storage), RunContext(run_context))
         new_id = _check_run_id(run_id) or self._definition.environment.new_run_id()
-        run = await stored.forked_run(checkpoint, edits or {}, new_id, allow_graph_change, by)
+        run = await stored.forked_run(
+            checkpoint, {} if edits is None else edits, new_id, allow_graph_change, by
+        )
         await run.open()
         run.begin()
         await run.rest_if_idle()

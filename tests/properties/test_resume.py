@@ -164,8 +164,8 @@ def _without_tails(patch: Patch) -> None:
 
 
 def _answers_without_responses(patch: Patch) -> None:
-    straight = recorder._answers
-    patch.setattr(recorder, "_answers", lambda *given: straight(*given)._replace(responses={}))
+    straight = recorder.draft_answers
+    patch.setattr(recorder, "draft_answers", lambda *given: straight(*given)._replace(responses={}))
 
 
 def _newest_request_first(held: Manifest) -> None:

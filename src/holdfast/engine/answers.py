@@ -27,16 +27,9 @@ def check_answer(
     snapshot: Snapshot, request_id: str, answer: object, capture: Captor, taken: Container[RequestId] = ()
 ) -> Value:
     """Return the answer to a pending request, converted to its type and captured; ``taken`` are answered already."""
-    key = RequestId(request_id)
-    request = snapshot.requests.get(key)
-    if key in taken or (request is None and key in snapshot.answered):
+    if RequestId(request_id) in taken:
         raise already_answered([request_id])
-    if request is None:
-        known = [repr(str(known)) for known in islice(snapshot.requests, _LISTED)]
-        more = snapshot.requests.size - len(known)
-        pending = (", ".join(known) or "none") + (f" and {more:,} more" if more else "")
-        raise UnknownRequest(f"there is no request {request_id!r} in this run; pending are: {pending}")
-    return convert_answer(request, answer, capture)
+    return convert_answer(find_request(snapshot, request_id), answer, capture)
 
 
 def convert_answer(request: Request, answer: object, capture: Captor) -> Value:
@@ -56,3 +49,17 @@ def invalid_response(request_id: RequestId, executor_id: ExecutorId, reason: str
     return InvalidResponse(
         f"the response to request {request_id!r} of executor {executor_id!r} cannot be taken: {reason}"
     )
+
+
+def find_request(snapshot: Snapshot, request_id: str) -> Request:
+    """Return a pending request; raise ``RequestAlreadyAnswered`` or ``UnknownRequest`` if it is not pending."""
+    key = RequestId(request_id)
+    request: Request | None = snapshot.requests.get(key)
+    if request is None and key in snapshot.answered:
+        raise already_answered([request_id])
+    if request is None:
+        known = [repr(str(known)) for known in islice(snapshot.requests, _LISTED)]
+        more = snapshot.requests.size - len(known)
+        pending = (", ".join(known) or "none") + (f" and {more:,} more" if more else "")
+        raise UnknownRequest(f"there is no request {request_id!r} in this run; pending are: {pending}")
+    return request

@@ -152,6 +152,8 @@ class Changes(NamedTuple):
     """The times at which pending requests were asked, said in keyframes: elsewhere it is the time of the record."""
     asked_again: Sequence[RequestId] = ()
     """Pending requests whose answers could not be used: it is this checkpoint now that asks them."""
+    request_edits: Sequence[tuple[RequestId, Ref | None]] = ()
+    """Pending requests whose data was edited; None for those that were dropped."""
 
 
 NOTHING = Changes()

@@ -319,6 +319,7 @@ _PACKED: Mapping[str, Callable[[Any, _Add], Any]] = {
     "schemas": lambda schemas, _: [list(pair) for pair in schemas],
     "asked_at": lambda times, _: [list(pair) for pair in times],
     "asked_again": lambda ids, _: list(ids),
+    "request_edits": lambda edits, add: [[name, None if ref is None else add(ref)] for name, ref in edits],
 }
 
 _PARTS = [(Changes._fields.index(name), name, pack) for name, pack in _PACKED.items()]
@@ -348,4 +349,7 @@ _UNPACKED: Mapping[str, Callable[[Any, list[Ref]], Any]] = {
     "schemas": lambda schemas, _: [(form, schema) for form, schema in schemas],
     "asked_at": lambda times, _: [(RequestId(request_id), time) for request_id, time in times],
     "asked_again": _as_it_is,
+    "request_edits": lambda edits, refs: [
+        (RequestId(request_id), None if number is None else refs[number]) for request_id, number in edits
+    ],
 }

@@ -105,6 +105,7 @@ class Manifest:
             schemas,
             asked_at,
             asked_again,
+            request_edits,
         ) = changes
         if since is not None:
             self.since_input = since
@@ -127,6 +128,8 @@ class Manifest:
         for request_id in asked_again:
             self.requests[request_id] = self.requests[request_id]._replace(seq=seq)
             self.asked_at[request_id] = time
+        if request_edits:
+            self._edit_requests(request_edits)
         if writes:
             self._fold_writes(writes)
         for scope in dropped:
@@ -218,6 +221,18 @@ class Manifest:
                 buffer.setdefault(source, []).extend(refs)
                 self._hold(refs)
             self.buffers[key] = buffer
+
+    def _edit_requests(self, edits: Sequence[tuple[RequestId, Ref | None]]) -> None:
+        """Give pending requests other data in their places; drop those without any."""
+        for request_id, ref in edits:
+            asked = self.requests[request_id]
+            if ref is not None:
+                self._hold([ref])
+                self.requests[request_id] = asked._replace(data=ref)
+            else:
+                del self.requests[request_id]
+                self.asked_at.pop(request_id, None)
+            self._forget([asked.data])
 
     def _fold_writes(self, writes: Sequence[tuple[Scope, str, Written]]) -> None:
         """Scopes and keys are in the order in which they were last written."""

@@ -38,6 +38,9 @@ def placed_in(changes: Changes) -> Iterable[tuple[Place, Ref]]:
     yield from ((RunPlace("answer", None, request_id), ref) for request_id, ref, _ in changes.answers)
     for asked in changes.requests:
         yield RunPlace("request", asked.executor_id, asked.request_id), asked.data
+    for request_id, ref in changes.request_edits:
+        if ref is not None:
+            yield RunPlace("request", None, request_id), ref
     for event in changes.happened:
         if event.event is not None:
             yield RunPlace("event", event.executor_id), event.event

@@ -8,10 +8,27 @@ from typing import NamedTuple
 from holdfast.checkpoint.checkpoint_info import Cause, Phase
 from holdfast.checkpoint.format.changes import Renames
 from holdfast.engine import state
+from holdfast.engine.message import Delivery
 from holdfast.engine.snapshot import BufferKey, Delta, FurtherInput, Snapshot
 from holdfast.engine.status import RunStatus
 from holdfast.engine.value import Value
 from holdfast.ids import ExecutorId, RequestId
+
+
+class EditDraft(NamedTuple):
+    """The changes that a person makes at a checkpoint, checked and captured."""
+
+    writes: Mapping[state.Place, state.Put] = {}
+    deliveries: tuple[Delivery, ...] | None = None
+    """All deliveries, if one of them is another."""
+    requests: Mapping[RequestId, Value | None] = {}
+    """Other data of pending requests; None drops one."""
+
+    def values(self) -> list[Value]:
+        """Return the values that it brings."""
+        values = [put.value for put in self.writes.values()]
+        values += [delivery.value for delivery in self.deliveries or ()]
+        return values + [data for data in self.requests.values() if data is not None]
 
 
 class CheckpointDraft(NamedTuple):
@@ -39,7 +56,7 @@ class CheckpointDraft(NamedTuple):
     renames: Renames | None = None
     rounds: Mapping[BufferKey, Sequence[ExecutorId] | None] = {}
     """The sources that fan-ins wait for since the graph is another one; None for all that they have."""
-    edits: Mapping[state.Place, state.Put] | None = None
+    edits: EditDraft | None = None
     keyframe: bool = False
     further: FurtherInput | None = None
     by: str | None = None
@@ -55,7 +72,7 @@ class CheckpointDraft(NamedTuple):
         if self.responses:
             values += self.responses.values()
         if self.edits:
-            values += [put.value for put in self.edits.values()]
+            values += self.edits.values()
         if self.given is not None:
             values += [delivery.value for delivery in self.given.deliveries]
         if self.further is not None:

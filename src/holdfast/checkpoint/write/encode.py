@@ -27,7 +27,7 @@ from holdfast.checkpoint.format.record import digest_of
 from holdfast.checkpoint.format.stored_form import stored_form
 from holdfast.checkpoint.threads import packing_threads
 from holdfast.checkpoint.values import INLINE, Encoded, Encoder, PiecedValue
-from holdfast.checkpoint.write.checkpoint_draft import CheckpointDraft
+from holdfast.checkpoint.write.checkpoint_draft import CheckpointDraft, EditDraft
 from holdfast.engine import state
 from holdfast.engine.message import Delivery, Request
 from holdfast.engine.snapshot import Buffer, BufferKey, Delta, Snapshot
@@ -234,9 +234,13 @@ class Packer(ValueNamer):
         told = (entry.responses, entry.since_input, entry.fingerprint, entry.edits)
         if told == (None, None, None, None):
             return NOTHING
+        edits = entry.edits or EditDraft()
+        delivered = edits.deliveries
         return Changes(
-            writes=[
-                (scope, key, PutRef(self.ref(put.value))) for (scope, key), put in (entry.edits or {}).items()
+            deliveries=None if delivered is None else [self._delivered(delivery) for delivery in delivered],
+            writes=[(*place, PutRef(self.ref(put.value))) for place, put in edits.writes.items()],
+            request_edits=[
+                (known, None if data is None else self.ref(data)) for known, data in edits.requests.items()
             ],
             answers=[
                 (request_id, self.ref(value), entry.answered_by.get(request_id))

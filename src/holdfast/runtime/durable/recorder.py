@@ -364,7 +364,7 @@ class Recorder:
         await self.caught_up()
         self._trail.began = None
         self.journal.over = False
-        draft = _answers(snapshot, responses, self._inbox.answered_by(responses))
+        draft = draft_answers(snapshot, responses, self._inbox.answered_by(responses))
         await self._append([draft], taken=self._inbox.take(responses))
 
     async def asked_again(
@@ -444,7 +444,7 @@ class Recorder:
         status = RunStatus.RUNNING if going_on else status_at_rest(after)
         entries = [self._end(status, before, after, delta, kept, at_leisure)]
         if responses:
-            entries.append(_answers(after, responses, self._inbox.answered_by(responses)))
+            entries.append(draft_answers(after, responses, self._inbox.answered_by(responses)))
         if at_leisure and in_background:
             made = await commits.run_in_background(entries, taken, trail.add)
             trail.announce(made)
@@ -610,9 +610,10 @@ def _beginning(made: Sequence[CheckpointInfo]) -> Beginning | None:
     return None
 
 
-def _answers(
+def draft_answers(
     snapshot: Snapshot, responses: Mapping[RequestId, Value], answered_by: Mapping[RequestId, str]
 ) -> CheckpointDraft:
+    """Return the checkpoint that delivers answers to pending requests."""
     # In the order in which they are delivered: that of the requests, of which there may be many more.
     ordered = (
         responses

@@ -108,9 +108,9 @@ class RunLoader:
         back = again or loaded.checkpoint_id != head.checkpoint_id
         if back or (new.changed and not is_finished(loaded.manifest)):
             log.stand_on(loaded.checkpoint_id)
-            first, snapshot = self.repeat_checkpoint(
-                Cause.RESTORE if back else Cause.EDIT, loaded, snapshot, new
-            )
+            cause = Cause.RESTORE if back else Cause.EDIT
+            first, snapshot = self.repeat_checkpoint(cause, loaded, snapshot, new)
+            first += draft_start(first[-1], snapshot)
 
         async def journal() -> Contents:
             notes, digests = await unbundled(await self._catalog.store.notes(head.run_id), blobs)
@@ -130,7 +130,8 @@ class RunLoader:
     ) -> tuple[list[CheckpointDraft], Snapshot]:
         """Return the entries for a run at an old checkpoint: restored, with another graph, or as a fork.
 
-        With another graph a fan-in may have lost the source for which it waited: then it delivers.
+        With another graph a fan-in may have lost the source for which it waited: then it delivers. The start of the
+        superstep to come is left to ``draft_start``.
         """
         header = loaded.header
         again = CheckpointDraft(
@@ -153,12 +154,7 @@ class RunLoader:
                 header.phase, header.superstep, Cause.EDIT, RunStatus.RUNNING, snapshot, delta, 0
             )
             entries, snapshot = [again, given], after
-        if not snapshot.deliveries:
-            entries[-1] = entries[-1]._replace(status=status_at_rest(snapshot))
-        elif header.phase is Phase.END:
-            entries.append(
-                CheckpointDraft(Phase.START, header.superstep + 1, Cause.SUPERSTEP, RunStatus.RUNNING)
-            )
+        entries[-1] = entries[-1]._replace(status=status_there(snapshot))
         return entries, snapshot
 
     async def load(self, head: Head, seq: int) -> tuple[RunLog, Loaded, BlobReader]:
@@ -226,6 +222,18 @@ class RunLoader:
             Phase.START,
             Cause.SUPERSTEP,
         )
+
+
+def draft_start(last: CheckpointDraft, snapshot: Snapshot) -> list[CheckpointDraft]:
+    """Return the start of the superstep to come behind the last entry, if there is one and it is not there yet."""
+    if last.phase is Phase.START or not snapshot.deliveries:
+        return []
+    return [CheckpointDraft(Phase.START, snapshot.superstep + 1, Cause.SUPERSTEP, RunStatus.RUNNING)]
+
+
+def status_there(snapshot: Snapshot) -> RunStatus:
+    """Return the status of a run at a snapshot, between two supersteps."""
+    return RunStatus.RUNNING if snapshot.deliveries else status_at_rest(snapshot)
 
 
 class NewGraph(NamedTuple):

@@ -27,7 +27,6 @@ from holdfast.checkpoint.upgrade import UpgradeCheck, UpgradeVerdict
 from holdfast.checkpoint.values import restored
 from holdfast.checkpoint.write.checkpoint_draft import CheckpointDraft
 from holdfast.engine.snapshot import Snapshot
-from holdfast.engine.state import Place, Put, Scope, write
 from holdfast.engine.status import RunStatus
 from holdfast.engine.superstep import begin
 from holdfast.engine.value import Value
@@ -40,20 +39,14 @@ from holdfast.errors import (
     RunExists,
     RunPoisoned,
     RunTaken,
-    WrongType,
 )
-from holdfast.graph.context import DEFAULT_SHARED_SCOPE
-from holdfast.graph.state_key import StateKey
 from holdfast.ids import RunId
 from holdfast.runtime.config import NO_RUN_CONTEXT, RunContext, WorkflowDefinition
-from holdfast.runtime.durable.resume_point import NewGraph, RunLoader, fetch_values
+from holdfast.runtime.durable.fork_edits import ForkEditor, ForkEdits
+from holdfast.runtime.durable.resume_point import NewGraph, RunLoader, draft_start, fetch_values
 from holdfast.runtime.events.event_log import EventLog
 from holdfast.runtime.run.run import Answers, Run
 from holdfast.runtime.step.runner import ResumePoint, Runner
-
-EditKey: TypeAlias = "tuple[str, str] | str | StateKey[Any]"
-Edits: TypeAlias = Mapping[Any, Any]
-"""Other values for shared state: by ``(scope_name, key)``, a ``StateKey``, or a key of the default shared scope."""
 
 
 class StoredRuns:
@@ -259,17 +252,14 @@ class StoredRuns:
     async def forked_run(
         self,
         checkpoint: str | CheckpointInfo,
-        edits: Edits,
+        edits: Mapping[Any, Any] | ForkEdits,
         run_id: RunId,
         allow_graph_change: bool,
         by: str | None = None,
     ) -> Run:
-        """Return a new run that begins at a checkpoint of another one, with some of its state changed."""
+        """Return a new run that begins at a checkpoint of another one, edited."""
         check_by(by)
-        if not isinstance(edits, Mapping):
-            raise WrongType(
-                f"edits are a dict like {{('scope', 'key'): value}}, not a {type(edits).__name__}"
-            )
+        given = ForkEdits.of(edits)
 
         async def look() -> tuple[Head, Loaded, Snapshot, NewGraph]:
             head, seq = await self._catalog.find(id_of_checkpoint(checkpoint))
@@ -279,22 +269,13 @@ class StoredRuns:
 
         head, loaded, snapshot, new = await steadily(look)
         first, snapshot = self._loader.repeat_checkpoint(Cause.FORK, loaded, snapshot, new)
-        if edits:
-            writes = {_place(key): Put(self._edited(key, value)) for key, value in edits.items()}
-            snapshot = snapshot._replace(state=write(snapshot.state, writes))
-            edit = CheckpointDraft(
-                first[0].phase, first[0].superstep, Cause.EDIT, first[0].status, since_input=0, edits=writes
-            )
-            first[1:1] = [edit]
+        editor = ForkEditor(self._workflow, self._encoder, by)
+        more, snapshot = editor.draft(given, first[-1], snapshot)
+        first += more
+        first += draft_start(first[-1], snapshot)
         recorder = self._loader.record_fork(run_id, head, loaded, first)
         recorder.sign(by)
         return self._run(run_id, ResumePoint(snapshot, recorder, True))
-
-    def _edited(self, key: EditKey, value: Any) -> Value:
-        if isinstance(key, StateKey):
-            self._encoder.allow(key.type, f"state key {key.name!r}")
-            key.check(value)
-        return self._encoder(value, f"edit of {key!r}")
 
     def _check_name(self, head: Head) -> None:
         if head.workflow_name != self._workflow.name:
@@ -302,21 +283,6 @@ class StoredRuns:
                 f"run {head.run_id} belongs to workflow {head.workflow_name!r}, not to {self._workflow.name!r}; resume "
                 f"it with that workflow, and give workflows a name so that it stays the same"
             )
-
-
-def _place(key: EditKey) -> Place:
-    """Return the key of shared state that an edit names."""
-    match key:
-        case StateKey():
-            return Scope(None, key.scope_name or DEFAULT_SHARED_SCOPE), key.name
-        case str():
-            return Scope(None, DEFAULT_SHARED_SCOPE), key
-        case (str() as scope_name, str() as name) if scope_name:
-            return Scope(None, scope_name), name
-    raise InvalidArgument(
-        f"edits: {key!r} names no state; write {{('scope', 'key'): value}}, or {{'key': value}} for the default "
-        f"shared scope"
-    )
 
 
 # Ownership: one process at a time drives a run, and the store decides which.
