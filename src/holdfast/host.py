@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
 
 from holdfast.checkpoint.arguments import check_flag
-from holdfast.checkpoint.ownership import ask_for_owners, is_driven_by, process_of, this_process
+from holdfast.checkpoint.ownership import this_process
 from holdfast.checkpoint.run_info import RunInfo, run_info
-from holdfast.checkpoint.store import RunQuery
-from holdfast.engine.status import RunStatus
+from holdfast.checkpoint.store import ClaimRequest
 from holdfast.errors import (
     ExecutorFailed,
     GraphChanged,
@@ -34,7 +33,7 @@ from holdfast.runtime.times import in_microseconds
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.storage import CheckpointStorage
-    from holdfast.checkpoint.store import Head, Store
+    from holdfast.checkpoint.store import Head
     from holdfast.workflow import Workflow
 
 RunContextFactory: TypeAlias = Callable[
@@ -46,15 +45,11 @@ _logger = logging.getLogger("holdfast.host")
 
 # Runs whose process died are looked for so often.
 _RESCUE_SECONDS = 10.0
-# So many heads of runs under way are read in a second on the average, as long as no process that drives them dies;
-# and all of them are left unread so long at most.
-_HEADS_A_SECOND = 200
-_LONGEST_SECONDS = 60.0
-# A run that could not be woken is left alone so long.
+# A run that a host is about to go on with is kept from others so long, unless it moves before.
+_CLAIM_MICROSECONDS = 20_000_000
+# A run that could not be woken is left alone so long; so often those are looked for that fit no build here.
 _BACKOFF_SECONDS = 60.0
 _PROBLEMS_KEPT = 1_000
-# If others were faster before, a host chooses among so many times as many runs as it has room for.
-_CHOICE = 4
 _AT_ONCE = float("-inf")
 
 
@@ -71,61 +66,6 @@ class _Tried(NamedTuple):
         if self.again is not None:
             return loop_time < self.again
         return self.wake_at is None or now < self.wake_at
-
-
-class _Rescue:
-    """Finds runs whose process died.
-
-    To read all runs that are under way each time would cost more the more there are, though processes seldom die. So
-    the processes are remembered that drive runs, which are few, and asked for; all runs are read when one of them is
-    gone, and else seldom: for processes that began and died since, and for runs that were dropped in this one.
-    """
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._look_at = self._read_at = _AT_ONCE
-        self._drivers: set[str] = set()
-        self._found: dict[str, deque[Head]] = {}
-
-    def look_at_all(self) -> None:
-        """Read all runs that are under way with the next look, whatever was found before and not begun."""
-        self._found.clear()
-        self._look_at = self._read_at = _AT_ONCE
-
-    async def look(self, names: Iterable[str], loop_time: float) -> None:
-        """Look for runs of these workflows, if it is time to; but not while there are some that were not begun."""
-        if loop_time < self._look_at or any(self._found.values()):
-            return
-        if loop_time < self._read_at and await self._all_live():
-            self._look_at = loop_time + _RESCUE_SECONDS
-            return
-        count, drivers, known = 0, set(), dict[str, bool]()
-        for name in names:
-            running = await self._store.runs(RunQuery(name, frozenset([RunStatus.RUNNING])))
-            count += len(running)
-            found = self._found[name] = deque()
-            await ask_for_owners(self._store, running, known)
-            for head in running:
-                if not is_driven_by(head, known):
-                    found.append(head)
-                elif (process := process_of(head.owner)) != this_process():
-                    drivers.add(process)
-        self._drivers = drivers
-        self._look_at = loop_time + _RESCUE_SECONDS
-        self._read_at = loop_time + min(max(count / _HEADS_A_SECOND, _RESCUE_SECONDS), _LONGEST_SECONDS)
-
-    async def _all_live(self) -> bool:
-        return len(await self._store.living(self._drivers)) == len(self._drivers)
-
-    async def next(self, name: str) -> Head | None:
-        """Return a run of a workflow that was found and has not moved since, each once; None if there is no more."""
-        found = self._found.get(name)
-        while found:
-            head = found.popleft()
-            # Another may have gone on with it since, or cancelled it.
-            if await self._store.head(head.run_id) == head:
-                return head
-        return None
 
 
 class Host:
@@ -198,14 +138,21 @@ class Host:
         self._concurrency = concurrency
         self._woken = woken
         self._run_context = run_context
-        self._now, self._chance = current().now, current().chance
+        self._now = current().now
         self._active: dict[str, asyncio.Task[None]] = {}
         self._runs: dict[str, Run] = {}
         self._tried: dict[str, _Tried] = {}
         self._serving: asyncio.Task[None] | None = None
-        self._rescue = _Rescue(storage.store)
-        self._crowded = False
-        """True if others were faster with a run: they look for the same ones."""
+        self._fingerprints: dict[str, frozenset[str] | None] = {
+            name: None
+            if allow_graph_change
+            else frozenset().union(*(build.graph.fingerprints for build in builds))
+            for name, builds in self._builds.items()
+        }
+        self._rescue_at = self._strays_at = _AT_ONCE
+        self._joined = False
+        self._strays: deque[Head] = deque()
+        """Runs that fit no build here and are yet to be tried."""
         self.problems: dict[str, Exception] = {}
         """Why runs could not be woken, what they failed with then, or what they last warned of, by run id; the last
         thousand."""
@@ -221,7 +168,8 @@ class Host:
         For programs that are started now and then, and for tests; ``async with`` and ``serve`` do this all the time.
         """
         woken = 0
-        self._rescue.look_at_all()
+        self._rescue_at = self._strays_at = _AT_ONCE
+        self._strays.clear()
         while started := await self._look():
             woken += started
             while self._active:
@@ -265,35 +213,43 @@ class Host:
             await asyncio.sleep(self._poll)
 
     async def _look(self) -> int:
-        """Begin to wake runs that are due, as many as there is room for; return their number."""
-        started = 0
+        """Begin to wake runs that have something to do, as many as there is room for; return their number."""
         loop_time = asyncio.get_running_loop().time()
         self._forget_tried(loop_time)
-        crowded, self._crowded = self._crowded, False
-        await self._rescue.look(self._builds, loop_time)
-        for name, builds in self._builds.items():
-            room = self._concurrency - len(self._active)
-            if room <= 0:
-                break
-            # Also as many as are known and would be passed over.
-            most = (_CHOICE * room if crowded else room) + len(self._active) + len(self._tried)
-            heads = list(await self._storage.store.due(name, in_microseconds(self._now()), most))
-            if crowded:  # those who begin at different places do not meet at once
-                first = int(self._chance() * len(heads))
-                heads = heads[first:] + heads[:first]
-            for head in heads:
-                if len(self._active) >= self._concurrency:
-                    break
-                if self._may_begin(head):
-                    self._begin(builds, head)
-                    started += 1
-            while len(self._active) < self._concurrency:
-                interrupted = await self._rescue.next(name)
-                if interrupted is None:
-                    break
-                if self._may_begin(interrupted):
-                    self._begin(builds, interrupted)
-                    started += 1
+        abandoned = loop_time >= self._rescue_at
+        started = 0
+        while (room := self._concurrency - len(self._active)) > 0:
+            heads = await self._claim(room, abandoned)
+            started += sum([self._begin(head) for head in heads if self._may_begin(head)])
+            if len(heads) < room:
+                if abandoned:
+                    self._rescue_at = loop_time + _RESCUE_SECONDS
+                return started + await self._try_strays(loop_time)
+        return started
+
+    async def _claim(self, limit: int, abandoned: bool) -> Sequence[Head]:
+        """Keep runs from other hosts that fit a build here, until this one has begun with them."""
+        store, now = self._storage.store, in_microseconds(self._now())
+        if not self._joined:
+            await store.join()
+            self._joined = True
+        return await store.claim(
+            ClaimRequest(
+                this_process(), now, _CLAIM_MICROSECONDS, limit, self._fingerprints, abandoned=abandoned
+            )
+        )
+
+    async def _try_strays(self, loop_time: float) -> int:
+        """Try runs that fit no build here, now and then, to say in ``problems`` why; return their number."""
+        if loop_time >= self._strays_at and not self._strays:
+            self._strays_at = loop_time + _BACKOFF_SECONDS
+            now = in_microseconds(self._now())
+            request = ClaimRequest(this_process(), now, 0, _PROBLEMS_KEPT, self._fingerprints, fits=False)
+            self._strays.extend(await self._storage.store.claim(request))
+        started = 0
+        while self._strays and len(self._active) < self._concurrency:
+            head = self._strays.popleft()
+            started += self._may_begin(head) and self._begin(head)
         return started
 
     def _forget_tried(self, loop_time: float) -> None:
@@ -310,11 +266,13 @@ class Host:
         )
         return head.run_id not in self._active and not same
 
-    def _begin(self, builds: Sequence[Workflow], head: Head) -> None:
+    def _begin(self, head: Head) -> bool:
         self._tried.pop(head.run_id, None)
-        task = asyncio.create_task(self._wake(builds, head), name=f"holdfast host {head.run_id}")
+        waking = self._wake(self._builds[head.workflow_name], head)
+        task = asyncio.create_task(waking, name=f"holdfast host {head.run_id}")
         self._active[head.run_id] = task
         task.add_done_callback(lambda done: self._ended(head, done))
+        return True
 
     def _ended(self, head: Head, task: asyncio.Task[None]) -> None:
         self._active.pop(head.run_id, None)
@@ -331,10 +289,11 @@ class Host:
             if run is not None:  # someone in this event loop holds it, and is to see what it does
                 known = run.warnings
                 await run.go_on()
-            else:
+            elif await self._storage.store.head(head.run_id) == head:
                 run = await self._resumed(builds, head)
+            else:  # someone went on with it since, or cancelled it
+                return
         except (RunTaken, HeadMoved, RunEnded):  # someone else was faster
-            self._crowded = True
             return
         except Exception as error:
             self._tried[head.run_id] = _Tried(head.checkpoint_id, head.wake_at, loop_time + _BACKOFF_SECONDS)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from holdfast import CheckpointStorage, Host, Run, Store, Workflow
+from holdfast import CheckpointStorage, Host, Run, Store
 from holdfast.errors import HeadMoved
 from holdfast.runtime.durable import stored_runs
 from holdfast.runtime.step.context import TurnContext
@@ -170,9 +170,8 @@ def _wake_twice() -> None:
     """Let a host wake each run twice, and nobody stop it."""
     genuine = Host._begin
 
-    def begin(self: Host, builds: Sequence[Workflow], head: Head) -> None:
-        genuine(self, builds, head)
-        genuine(self, builds, head)
+    def begin(self: Host, head: Head) -> bool:
+        return genuine(self, head) and genuine(self, head)
 
     async def free(store: Store, head: Head, take_over: bool, resumed: str = "") -> Head:
         return head

@@ -22,7 +22,6 @@ from holdfast import (
     InvalidArgument,
     Run,
     RunStatus,
-    RunTaken,
     StorageError,
     Store,
     UnroutedMessage,
@@ -38,7 +37,7 @@ from holdfast import host as host_module
 from holdfast.testing import VirtualTime
 from tests.support.durable import Place, Wrapped, info_of_run, storage_at
 from tests.support.inside import introduce, never_wake
-from tests.support.parts import Commit, Expected, Head, Letter, RunId, RunQuery
+from tests.support.parts import ClaimRequest, Commit, Expected, Head, Letter, RunId
 from tests.support.runs import soon
 
 HOUR = 3_600
@@ -302,11 +301,11 @@ async def test_a_storage_that_cannot_be_read_is_tried_again(
     class Unreadable(Wrapped):
         fails = 3
 
-        async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
+        async def claim(self, request: ClaimRequest) -> Sequence[Head]:
             self.fails -= 1
             if self.fails >= 0:
                 raise StorageError("the disk is gone")
-            found: Sequence[Head] = await self.inner.due(workflow_name, time, limit)
+            found: Sequence[Head] = await self.inner.claim(request)
             return found
 
     store = Unreadable(InMemoryCheckpointStorage().store)
@@ -325,7 +324,7 @@ async def test_a_storage_that_cannot_be_read_is_tried_again(
 
 async def test_what_ends_a_host_is_raised_when_it_is_left() -> None:
     class Broken(Wrapped):
-        async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
+        async def claim(self, request: ClaimRequest) -> Sequence[Head]:
             raise ZeroDivisionError
 
     storage = CheckpointStorage(Broken(InMemoryCheckpointStorage().store))
@@ -436,57 +435,6 @@ async def test_runs_that_died_are_all_gone_on_with_though_there_is_no_room_at_on
         await until(over)
 
 
-class Elsewhere(Wrapped):
-    """A store with many runs that another process drives, as long as it lives; counts what is asked for."""
-
-    def __init__(self, inner: Store, process: str, heads: Sequence[Head]) -> None:
-        super().__init__(inner)
-        self.process = process
-        self.heads = {head.run_id: head for head in heads}
-        self.alive = True
-        self.asked: Counter[str] = Counter()
-
-    async def living(self, processes: Collection[str]) -> Set[str]:
-        self.asked["lives"] += 1
-        return {*await self.inner.living(processes), *({self.process} if self.alive else ())} & set(processes)
-
-    async def head(self, run_id: RunId) -> Head | None:
-        self.asked["head"] += 1
-        return self.heads.get(run_id) or await self.inner.head(run_id)
-
-    async def runs(self, query: RunQuery) -> Sequence[Head]:
-        self.asked["runs"] += 1
-        return [*await self.inner.runs(query), *self.heads.values()]
-
-
-async def test_runs_that_others_drive_are_not_read_as_long_as_their_process_lives(
-    storage: CheckpointStorage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(host_module, "_RESCUE_SECONDS", 0.0)
-    workflow = await interrupted(storage)
-    genuine = await storage.store.head(RunId("r"))
-    assert genuine is not None
-    many = [
-        genuine._replace(run_id=RunId(f"other{number}"), owner=f"elsewhere:1:1#{number}")
-        for number in range(host_module._HEADS_A_SECOND * 60)
-    ]
-    store = Elsewhere(storage.store, "elsewhere:1:1", many)
-    host = Host(CheckpointStorage(store), workflow, poll=0.001)
-    async with host:
-        await until(lambda: _holds(lambda: store.asked["lives"] > 20))
-        assert await status(storage) is RunStatus.COMPLETED, (
-            "what was interrupted when it began was gone on with"
-        )
-        assert (store.asked["runs"], store.asked["head"] < 20) == (1, True)
-        store.alive = False
-        await until(lambda: _holds(lambda: len(host.problems) > 100))  # none of them is really there
-        assert store.asked["runs"] == 2, "all are begun that one look found"
-
-
-async def _holds(condition: Callable[[], bool]) -> bool:
-    return condition()
-
-
 async def test_a_run_that_was_cancelled_since_it_was_found_is_left_alone(
     storage: CheckpointStorage,
 ) -> None:
@@ -495,13 +443,13 @@ async def test_a_run_that_was_cancelled_since_it_was_found_is_left_alone(
     ran.clear()
 
     class Cancelling(Wrapped):
-        async def runs(self, query: RunQuery) -> Sequence[Head]:
-            found = await self.inner.runs(query)
+        async def claim(self, request: ClaimRequest) -> Sequence[Head]:
+            found: Sequence[Head] = await self.inner.claim(request)
             for head in found:
                 await storage.cancel(head.run_id)
             return found
 
-    assert await Host(CheckpointStorage(Cancelling(storage.store)), workflow).wake_due() == 0
+    await Host(CheckpointStorage(Cancelling(storage.store)), workflow).wake_due()
     assert {run.status for run in await storage.list_runs()} == {RunStatus.CANCELLED}
     assert ran == []
 
@@ -510,11 +458,12 @@ async def test_what_a_look_that_failed_has_found_hides_nothing(storage: Checkpoi
     class FailingOnce(Wrapped):
         fails = True
 
-        async def head(self, run_id: RunId) -> Head | None:
+        async def claim(self, request: ClaimRequest) -> Sequence[Head]:
             if self.fails:
                 self.fails = False
                 raise StorageError("the disk is slow today")
-            return await self.inner.head(run_id)
+            found: Sequence[Head] = await self.inner.claim(request)
+            return found
 
     for number in range(3):
         workflow = await interrupted(storage, f"r{number}")
@@ -759,29 +708,6 @@ def test_what_a_host_does_not_take(storage: CheckpointStorage) -> None:
             Host(storage, workflow, woken=woken)  # type: ignore[arg-type]
     with pytest.raises(WrongType, match="takes a storage first"):
         Host(workflow, workflow)  # type: ignore[arg-type]
-
-
-async def test_a_host_that_was_too_late_looks_elsewhere(
-    time: VirtualTime, storage: CheckpointStorage
-) -> None:
-    """Hosts that look for runs in the same order would all try each of them."""
-    for number in range(8):
-        await left(sleeping(), storage, f"r{number}", 1 + number / 10)
-    await time.advance(2 * HOUR)
-    tried: list[str] = []
-
-    class Late(Host):
-        async def _resumed(self, builds: Sequence[Workflow], head: Head) -> Run:
-            tried.append(head.run_id)
-            if len(tried) <= 2:
-                raise RunTaken("by another host")
-            return await super()._resumed(builds, head)
-
-    host = Late(storage, sleeping(), concurrency=2)
-    host._chance = lambda: 0.5
-    assert await soon(host.wake_due()) == 10
-    assert tried[:6] == ["r0", "r1", "r4", "r5", "r0", "r1"]  # and then the longest overdue again
-    assert len(ran) == 8
 
 
 async def test_a_process_is_asked_for_once_for_all_its_runs(storage: CheckpointStorage) -> None:

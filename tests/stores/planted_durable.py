@@ -26,7 +26,17 @@ class Kept(MemoryStore):
 
     def adopt(self, kept: MemoryStore) -> None:
         self._counting = kept
-        for name in ("_heads", "_records", "_seqs", "_places", "_blobs", "_blob_marks", "_notes", "_letters"):
+        for name in (
+            "_heads",
+            "_records",
+            "_seqs",
+            "_places",
+            "_blobs",
+            "_blob_marks",
+            "_notes",
+            "_letters",
+            "_claims",
+        ):
             setattr(self, name, getattr(kept, name))
 
     @property

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from holdfast.checkpoint.store import (
+    ClaimRequest,
     Commit,
     Depth,
     Expected,
@@ -27,7 +28,18 @@ from holdfast.stores.memory import MemoryStore
 from tests.support.parts import is_gone, this_process
 
 FIELDS = (
-    *("_heads", "_records", "_seqs", "_places", "_blobs", "_marks", "_blob_marks", "_notes", "_letters"),
+    *(
+        "_heads",
+        "_records",
+        "_seqs",
+        "_places",
+        "_blobs",
+        "_marks",
+        "_blob_marks",
+        "_notes",
+        "_letters",
+        "_claims",
+    ),
 )
 
 
@@ -40,6 +52,8 @@ class Filed(MemoryStore):
         super().__init__(namespace)
         self._path = path
         self._joined_as = f"{this_process()} {id(self)}"
+        self._alive: set[str] | None = None
+        """The processes that live, while runs are claimed."""
 
     @contextmanager
     def _filed(self) -> Iterator[list[str]]:
@@ -129,7 +143,21 @@ class Filed(MemoryStore):
         with self._filed() as present:
             present.append(self._joined_as)
 
+    async def claim(self, request: ClaimRequest) -> Sequence[Head]:
+        with self._filed() as present:
+            self._alive = {one.rpartition(" ")[0] for one in present if not is_gone(one.rpartition(" ")[0])}
+            self.drop_claims(self._alive)
+            try:
+                return await super().claim(request)
+            finally:
+                self._alive = None
+
+    def drop_claims(self, alive: Set[str]) -> None:
+        self._claims = {run: claim for run, claim in self._claims.items() if claim.process in alive}
+
     async def living(self, processes: Collection[str]) -> Set[str]:
+        if self._alive is not None:
+            return self._alive & set(processes)
         with self._filed() as present:
             joined = {one.rpartition(" ")[0] for one in present}
             return {process for process in joined & set(processes) if not is_gone(process)}
@@ -166,6 +194,15 @@ class BelievesWhoeverLives(Filed):
 
     async def living(self, processes: Collection[str]) -> Set[str]:
         return {process for process in processes if not is_gone(process)}
+
+
+class BelievesClaimsOfTheDead(Filed):
+    def drop_claims(self, alive: Set[str]) -> None:
+        pass
+
+
+class KeepsClaimsInMemory(Filed):
+    fields = tuple(name for name in FIELDS if name != "_claims")
 
 
 class StaysWhenItCloses(Filed):
@@ -261,6 +298,8 @@ BUGS: list[tuple[type[Filed], str]] = [
     (TakesEveryProcessForThisOne, "test_another_process_lives_until_it_dies"),
     (BelievesTheDead, "test_another_process_lives_until_it_dies"),
     (BelievesWhoeverLives, "test_another_process_lives_until_it_closes_the_store"),
+    (BelievesClaimsOfTheDead, "test_another_process_keeps_what_it_claimed_until_it_dies"),
+    (KeepsClaimsInMemory, "test_no_two_processes_claim_the_same_run"),
     (StaysWhenItCloses, "test_another_process_lives_until_it_closes_the_store"),
     (KeepsLettersInMemory, "test_what_another_process_notes_and_leaves_is_there_after_its_death"),
     (KeepsNotesInMemory, "test_what_another_process_notes_and_leaves_is_there_after_its_death"),

@@ -13,6 +13,7 @@ from holdfast.errors import HoldfastError
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing.conformance import DurableStoreConformance, StoreConformance
 from tests.stores import (
+    planted_claims,
     planted_commits,
     planted_due_runs,
     planted_durable,
@@ -58,6 +59,7 @@ BUGS: list[tuple[type[MemoryStore], str]] = [
     *planted_repairs.BUGS,
     *planted_removal.BUGS,
     *planted_due_runs.BUGS,
+    *planted_claims.BUGS,
     *planted_needs.BUGS,
 ]
 
@@ -106,6 +108,7 @@ DURABLE_BUGS: list[tuple[type[Kept], str]] = [
     *planted_imports.DURABLE_BUGS,
     *planted_removal.DURABLE_BUGS,
     *planted_due_runs.DURABLE_BUGS,
+    *planted_claims.DURABLE_BUGS,
     *planted_needs.DURABLE_BUGS,
 ]
 

@@ -20,10 +20,13 @@ from tests.support.store_parts import (
     GREATEST,
     HOUR,
     NOON,
+    Claim,
     LineFile,
     WakeSign,
     WakeSigns,
+    begin,
     begin_waiting,
+    claim_runs,
     expect_head,
     leave_letters,
     list_due,
@@ -239,3 +242,17 @@ async def test_a_sign_that_is_needed_again_is_not_taken_away(
     if is_locked:
         await move_on(store, head, status=RunStatus.WAITING, wake_at=NOON)
     assert (f"{NOON:020d}-r" in signs(tmp_path)) is is_locked
+
+
+async def test_a_host_that_looks_reads_no_run_whose_owner_lives(store: FileStore, peeks: list[str]) -> None:
+    await store.join()
+    claims = [Claim() for _ in range(5)]
+    for number, claim in enumerate(claims):
+        await begin(store, f"r{number}", owner=claim.name)
+    assert await claim_runs(store) == []
+    peeks.clear()
+    assert await claim_runs(store) == []
+    assert peeks == []
+    claims[3].release()
+    assert await claim_runs(store, lease=0) == ["r3"]
+    assert set(peeks) == {"r3"}

@@ -16,8 +16,12 @@ from tests.stores.sqlite_programs import execute
 from tests.support.modules import connection, session
 from tests.support.store_parts import (
     ANYTHING,
+    HOUR,
     NOON,
+    Claim,
     begin,
+    begin_waiting,
+    claim_runs,
     first_commit,
     move_on,
     next_commit,
@@ -274,3 +278,34 @@ async def test_newest_runs_are_read_in_the_order_of_an_index(
     page = next(number for number, step in enumerate(plans) if step.startswith("SCAN (subquery"))
     assert resting < page
     assert not [step for step in plans[resting:page] if "TEMP B-TREE" in step], plans
+
+
+async def test_a_look_for_runs_to_claim_reads_no_rows_of_those_that_rest_or_are_driven(
+    database: Path, store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The runs that are driven are seen in an index alone, those that rest for longer not at all."""
+    await store.join()
+    held = Claim()
+    for number in range(40):
+        await begin_waiting(store, f"w{number}", NOON + HOUR)
+        await begin(store, f"r{number}", owner=held.name)
+        await begin(store, f"f{number}", status=RunStatus.FAILED, owner="")
+    plans: list[str] = []
+
+    class Explaining(sqlite3.Connection):
+        def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+            if "FROM runs" in sql:
+                plans.extend(row[-1] for row in super().execute(f"EXPLAIN QUERY PLAN {sql}", parameters))
+            return super().execute(sql, parameters)
+
+    monkeypatch.setattr(connection, "CONNECTION_CLASS", Explaining)
+    explaining = SqliteStore(database)
+    before = explaining.transactions
+    assert await claim_runs(explaining) == []
+    assert explaining.transactions == before == 0
+    await explaining.close()
+    assert {step.partition(" (")[0] for step in plans if " runs " in step} == {
+        "SEARCH runs USING COVERING INDEX runs_by_status",  # which processes and claims drive runs
+        "SEARCH runs USING INTEGER PRIMARY KEY",  # those with letters
+        "SEARCH runs USING INDEX runs_by_waking",  # those whose time has come
+    }

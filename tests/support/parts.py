@@ -45,6 +45,7 @@ from holdfast.checkpoint.read.pages import Page
 from holdfast.checkpoint.read.snapshots import snapshot_of
 from holdfast.checkpoint.store import (
     Blob,
+    ClaimRequest,
     Commit,
     Depth,
     Expected,

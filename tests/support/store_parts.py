@@ -3,6 +3,7 @@
 # mypy: implicit-reexport
 # ruff: noqa: F401
 
+from holdfast.checkpoint.ownership import Claim
 from holdfast.stores.common.blob_files import BlobFiles
 from holdfast.stores.common.file_names import make_file_name
 from holdfast.stores.common.head_check import TagChange, check_needs
@@ -30,6 +31,7 @@ from holdfast.testing.store_suite.actions import (
     move_on,
     read_run,
 )
+from holdfast.testing.store_suite.claim_rules import claim_runs
 from holdfast.testing.store_suite.process_rules import OtherProcessRules
 from holdfast.testing.store_suite.samples import (
     ANYTHING,

@@ -244,6 +244,26 @@ class RunQuery(NamedTuple):
         return RunPosition(head.updated if self.newest else head.created, head.run_id)
 
 
+class ClaimRequest(NamedTuple):
+    """Asks for runs that somebody should go on with, to keep them from others for a moment.
+
+    Times are microseconds since 1970, UTC. ``workflows`` names the workflows, each with the fingerprints of the builds
+    that are at hand, or None if any will do; a run whose fingerprint is not known fits, too.
+    """
+
+    process: str
+    """The process that asks, as ``ownership.this_process`` names it; it has to join before."""
+    time: int
+    lease: int
+    """The microseconds after which the claims end by themselves; with 0 nothing is claimed, and claims are ignored."""
+    limit: int
+    workflows: Mapping[str, Set[str] | None]
+    fits: bool = True
+    """False asks for runs of these workflows that have none of the fingerprints."""
+    abandoned: bool = True
+    """True asks also for runs that are RUNNING though their owner does not live."""
+
+
 class Damage(NamedTuple):
     """A damage of a run; if not even the id of the run is known, the text says where the damage lies."""
 
@@ -355,6 +375,24 @@ class Store(Protocol):
         Those for which more letters wait than ``letters_known`` come first, whatever their status but RUNNING; then
         those that are WAITING and whose ``wake_at`` is not later than ``time``, the soonest first, then by ``run_id``.
         Reads neither records nor the heads of the many others that wait for later.
+        """
+        ...
+
+    async def claim(self, request: ClaimRequest) -> Sequence[Head]:
+        """Return runs that somebody should go on with, and keep them from other callers for a moment.
+
+        Those are the runs that ``due`` returns at that time, in that order, then those that are RUNNING though their
+        owner does not live, the oldest first. An owner of this process lives as long as ``ownership.is_held`` says so.
+        Of callers at the same time, in any process, no two get the same run.
+
+        A claim is no ownership: it moves no head, and the first commit of whoever is faster decides. It ends when
+        the run has another checkpoint, token or number of waiting letters than when it was claimed, when its lease is
+        over, when the time has come for which the run waits, or when its process lives no longer. A caller does not
+        believe in claims that last longer than twice its own lease. Claims need not be durable. A run that is being
+        written right now may be left out.
+
+        Where nothing is found, nothing is written; and heads are read only of runs that are due, or whose owner does
+        not live.
         """
         ...
 

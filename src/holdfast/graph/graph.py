@@ -210,7 +210,12 @@ class Graph:
 
     def recognises(self, fingerprint: str) -> bool:
         """Return True if a run with this fingerprint belongs to this graph, also by the names that types had before."""
-        return fingerprint == self.fingerprint or fingerprint == fingerprint_by_classes(self)
+        return fingerprint == self.fingerprint or fingerprint in self.fingerprints
+
+    @property
+    def fingerprints(self) -> frozenset[str]:
+        """The fingerprints of runs that belong to this graph."""
+        return frozenset([self.fingerprint, fingerprint_by_classes(self)])
 
     @cached_property
     def own_description(self) -> dict[str, Any]:

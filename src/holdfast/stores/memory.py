@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence, Set
 from contextlib import asynccontextmanager
 from copy import deepcopy
 
-from holdfast.checkpoint.ownership import this_process
+from holdfast.checkpoint.ownership import ask_for_owners, is_driven_by, this_process
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.storage import CheckpointStorage
 from holdfast.checkpoint.store import (
@@ -16,6 +16,7 @@ from holdfast.checkpoint.store import (
     FORMAT_MAJOR,
     FORMAT_MINOR,
     Blob,
+    ClaimRequest,
     Commit,
     Damage,
     Depth,
@@ -33,6 +34,7 @@ from holdfast.checkpoint.store import (
     RunQuery,
     StoreInfo,
 )
+from holdfast.engine.status import RunStatus
 from holdfast.errors import StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.common.head_check import (
@@ -45,7 +47,16 @@ from holdfast.stores.common.head_check import (
     select_givers,
     tags_allow,
 )
-from holdfast.stores.common.run_query import filter_runs, select_due_runs, select_runs
+from holdfast.stores.common.run_query import (
+    RunClaim,
+    by_age,
+    filter_runs,
+    fits,
+    make_claim,
+    select_due_runs,
+    select_runs,
+    sort_due_runs,
+)
 
 
 class MemoryStore:
@@ -74,6 +85,7 @@ class MemoryStore:
         self._notes: dict[RunId, dict[str, Note]] = {}
         self._letters: dict[RunId, dict[str, Letter | None]] = {}
         """By run and key; None for a letter that was taken."""
+        self._claims: dict[RunId, RunClaim] = {}
 
     async def open(self) -> StoreInfo:
         self._check_open()
@@ -143,9 +155,30 @@ class MemoryStore:
 
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
         self._check_open()
-        return select_due_runs(
-            self._heads.values(), workflow_name, time, limit, lambda run: len(self._get_waiting_letters(run))
-        )
+        return select_due_runs(self._heads.values(), workflow_name, time, limit, self._count_letters)
+
+    async def claim(self, request: ClaimRequest) -> Sequence[Head]:
+        self._check_open()
+        fitting = [head for head in self._heads.values() if fits(head, request)]
+        known: dict[str, bool] = {}
+        await ask_for_owners(self, fitting, known)
+        found = sort_due_runs(fitting, request.time, self._count_letters)
+        if request.abandoned:
+            running = [head for head in fitting if head.status is RunStatus.RUNNING]
+            found += sorted((head for head in running if not is_driven_by(head, known)), key=by_age)
+        free = [head for head in found if not self._is_claimed(head, request)][: max(request.limit, 0)]
+        if request.lease:
+            self._claims |= {
+                head.run_id: make_claim(head, self._count_letters(head.run_id), request) for head in free
+            }
+        return free
+
+    def _is_claimed(self, head: Head, request: ClaimRequest) -> bool:
+        claim = self._claims.get(head.run_id)  # its process lives: no other has this store
+        return claim is not None and claim.holds(head, self._count_letters(head.run_id), request)
+
+    def _count_letters(self, run_id: RunId) -> int:
+        return len(self._get_waiting_letters(run_id))
 
     async def damaged(self) -> Sequence[Damage]:
         self._check_open()
@@ -259,7 +292,7 @@ class MemoryStore:
     def _remove_all(self, run_id: RunId) -> None:
         for seq in list(self._seqs.get(run_id, ())):
             self._remove_record(run_id, seq)
-        for table in (self._heads, self._seqs, self._notes, self._letters):
+        for table in (self._heads, self._seqs, self._notes, self._letters, self._claims):
             table.pop(run_id, None)
 
     async def mark(self, family: RunId) -> MarkedBlobs:

@@ -32,7 +32,16 @@ import pytest
 
 # So that a failing assert shows its values; a module that was imported before cannot be changed any more.
 _PARTS = (
-    *("actions", "blob_rules", "commit_rules", "durable_rules", "host_rules", "import_rules", "inbox_rules"),
+    *(
+        "actions",
+        "blob_rules",
+        "claim_rules",
+        "commit_rules",
+        "durable_rules",
+        "host_rules",
+        "import_rules",
+        "inbox_rules",
+    ),
     *("journal_rules", "process_rules", "record_rules", "removal_rules", "repair_rules"),
     *("run_list_rules", "samples"),
 )
@@ -46,6 +55,7 @@ from holdfast.testing.store_suite.blob_rules import (  # noqa: E402
     NeededBlobRules,
     SweepRules,
 )
+from holdfast.testing.store_suite.claim_rules import ClaimRules, DurableClaimRules  # noqa: E402
 from holdfast.testing.store_suite.commit_rules import CommitRules, ConcurrencyRules, HeadRules  # noqa: E402
 from holdfast.testing.store_suite.durable_rules import DurableMailRules, ReopenRules  # noqa: E402
 from holdfast.testing.store_suite.host_rules import DurableWakeRules, PresenceRules, WakeRules  # noqa: E402
@@ -85,6 +95,7 @@ class StoreConformance(
     RemovalRules,
     SweepRules,
     WakeRules,
+    ClaimRules,
     NeededBlobRules,
     RepairRules,
 ):
@@ -101,6 +112,7 @@ class DurableStoreConformance(
     DurableImportRules,
     DurableNeedRules,
     DurableWakeRules,
+    DurableClaimRules,
 ):
     """The rules of a store that outlives its process.
 

@@ -153,6 +153,14 @@ class Presence:
                 return self._folder in own.files
             return _is_alive(own, self._folder, _get_path(self._folder, process), process)
 
+    def lives_hashed(self, name: str) -> bool:
+        """Return what ``lives`` would of a process that is named by ``hash_process``."""
+        own = _get_process_files()
+        with own.lock:
+            if name == hash_process(this_process()):
+                return self._folder in own.files
+            return _is_alive(own, self._folder, self._folder / (name + _ENDING), "")
+
 
 class _PresenceFile:
     """The locked file of this process in one folder."""
@@ -338,8 +346,12 @@ atexit.register(_at_exit)
 
 def _get_path(folder: Path, process: str) -> Path:
     """Return the path of the file of a process; its name is hashed, because it comes from outside."""
-    name = hashlib.blake2b(process.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-    return folder / (name + _ENDING)
+    return folder / (hash_process(process) + _ENDING)
+
+
+def hash_process(process: str) -> str:
+    """Return the name of a process in a folder: 32 hexadecimal digits."""
+    return hashlib.blake2b(process.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _is_alive(own: _ProcessFiles, folder: Path, path: Path, process: str) -> bool:

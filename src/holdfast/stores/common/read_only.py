@@ -22,6 +22,7 @@ _WRITING = {
     "mark": "'prune'",
     "discard": "'prune'",
     "due": "a host",
+    "claim": "a host",
     "vacuum": "'vacuum'",
     "backup": "'backup'",
 }

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from holdfast.checkpoint.store import Head, RunQuery
+from holdfast.checkpoint.store import ClaimRequest, Head, RunQuery
 from holdfast.engine.status import RunStatus
 from holdfast.ids import RunId
 
@@ -17,7 +17,7 @@ TagReader: TypeAlias = Callable[[RunId], Iterable[str]]
 
 def select_runs(heads: Iterable[Head], query: RunQuery, tags_of: TagReader) -> list[Head]:
     """Return the heads that a query selects, in its order."""
-    order = _by_change if query.newest else _by_age
+    order = _by_change if query.newest else by_age
     found = filter_runs(heads, query._replace(text=None), tags_of)
     if query.after is not None:
         time, run_id = query.after
@@ -59,18 +59,61 @@ def select_due_runs(
     heads: Iterable[Head], workflow_name: str, time: int, limit: int, count_letters: Callable[[RunId], int]
 ) -> list[Head]:
     """Return the runs of a workflow that have something to do, in the order in which they should be woken."""
+    named = [head for head in heads if head.workflow_name == workflow_name]
+    return sort_due_runs(named, time, count_letters)[:limit]
+
+
+def sort_due_runs(heads: Iterable[Head], time: int, count_letters: Callable[[RunId], int]) -> list[Head]:
+    """Return those of the runs that have something to do, in the order in which they should be woken."""
     found: list[tuple[int, RunId, Head]] = []
     for head in heads:
-        if head.status is RunStatus.RUNNING or head.workflow_name != workflow_name:
+        if head.status is RunStatus.RUNNING:
             continue
         if count_letters(head.run_id) > head.letters_known:
             found.append((-1, head.run_id, head))
         elif head.status is RunStatus.WAITING and head.wake_at is not None and head.wake_at <= time:
             found.append((head.wake_at, head.run_id, head))
-    return [head for _, _, head in sorted(found)[:limit]]
+    return [head for _, _, head in sorted(found)]
 
 
-def _by_age(head: Head) -> _Order:
+def fits(head: Head, request: ClaimRequest) -> bool:
+    """Return True if a run is of a workflow and of a build that a request asks for."""
+    if head.workflow_name not in request.workflows:
+        return False
+    builds = request.workflows[head.workflow_name]
+    return (builds is None or not head.fingerprint or head.fingerprint in builds) is request.fits
+
+
+class RunClaim(NamedTuple):
+    """A claim of a run: how the run stood when it was claimed, and when the claim ends at the latest."""
+
+    checkpoint_id: str
+    token: int
+    letters: int
+    until: int
+    process: str
+
+    def holds(self, head: Head, letters: int, request: ClaimRequest) -> bool:
+        """Return True if the claim keeps others from the run now, if its process lives."""
+        same = (self.checkpoint_id, self.token, self.letters) == (head.checkpoint_id, head.token, letters)
+        return same and request.time < self.until <= latest_end(request)
+
+
+def latest_end(request: ClaimRequest) -> int:
+    """Return the end of the longest claim that is believed; others may have claimed a moment after the request."""
+    return request.time + 2 * request.lease
+
+
+def make_claim(head: Head, letters: int, request: ClaimRequest) -> RunClaim:
+    """Return the claim of a run; if it has letters and sleeps, the claim ends when it wakes."""
+    until = request.time + request.lease
+    if head.wake_at is not None and request.time < head.wake_at < until:
+        until = head.wake_at
+    return RunClaim(head.checkpoint_id, head.token, letters, until, request.process)
+
+
+def by_age(head: Head) -> _Order:
+    """Order runs by their age, the oldest first."""
     return head.created, head.run_id
 
 

@@ -6,13 +6,15 @@ import os
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence, Set
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from holdfast.checkpoint.maintenance.vacuum import VacuumReport
+from holdfast.checkpoint.ownership import is_held, this_process
 from holdfast.checkpoint.store import (
     Blob,
+    ClaimRequest,
     Commit,
     Damage,
     Expected,
@@ -32,16 +34,25 @@ from holdfast.stores.common.disk import Disk, IrregularFile, read_regular
 from holdfast.stores.common.file_names import make_file_name
 from holdfast.stores.common.head_check import TagChange
 from holdfast.stores.common.locks import Locks
-from holdfast.stores.common.presence import Presence
-from holdfast.stores.common.run_query import TagReader, filter_runs, select_due_runs, select_runs
+from holdfast.stores.common.presence import Presence, hash_process
+from holdfast.stores.common.run_query import (
+    TagReader,
+    by_age,
+    filter_runs,
+    fits,
+    make_claim,
+    select_due_runs,
+    select_runs,
+    sort_due_runs,
+)
 from holdfast.stores.file import marker
 from holdfast.stores.file.blobs import BlobFolder
 from holdfast.stores.file.line_file import SUFFIX, LineFile
 from holdfast.stores.file.run_file import PendingCommit, RunFile
 from holdfast.stores.file.run_index import RunIndex, list_files
-from holdfast.stores.file.run_lock import RunLock
+from holdfast.stores.file.run_lock import LockBusy, RunLock
 from holdfast.stores.file.run_repair import RunRepair
-from holdfast.stores.file.wake_signs import AT_ONCE, DRIVEN, WakeSign, WakeSigns, sign_of
+from holdfast.stores.file.wake_signs import AT_ONCE, ClaimFiles, WakeSign, WakeSigns, sign_of
 
 # The state of so many runs is remembered; the others are read again.
 _REMEMBERED = 500
@@ -61,6 +72,7 @@ class Directory:
         self.blobs = BlobFolder(base / "blobs", self.disk, Locks(root / marker.LOCKS, self._prefix))
         self._runs = base / "runs"
         self._signs = WakeSigns(base / "waking")
+        self._claims = ClaimFiles(base / "claims")
         self._index = RunIndex(None if read_only else base / "index.db")
         self._lock = threading.Lock()
         self._indexing = threading.Lock()
@@ -174,7 +186,10 @@ class Directory:
     def remove_run(self, run_id: RunId, expected: Expected, known: KnownMarks | None = None) -> bool:
         """Remove a run; return False if letters or tags forbid it."""
         self._get_ready()
-        return self.run(run_id).remove_run(run_id, expected, known)
+        is_gone = self.run(run_id).remove_run(run_id, expected, known)
+        if is_gone:
+            self._claims.remove(make_file_name(run_id))
+        return is_gone
 
     def replace(self, commit: Commit) -> None:
         """Let a run be what a commit says."""
@@ -230,18 +245,24 @@ class Directory:
             self._set_signs()
         except OSError:  # nothing may be written
             return None
-        names = set(self._signs.driven())
-        heads = []
-        for name in names:
-            head, _ = self._peek(name)
+        heads: dict[str, Head] = {}
+        for sign in self._signs.driven():
+            head, _ = self._peek(sign.run)
             if head is not None:
-                heads.append(head)
-            if head is None or head.status is not RunStatus.RUNNING:
-                self._correct(WakeSign(DRIVEN, name))
-        return heads
+                heads[sign.run] = head
+            if head is None or sign_of(head, 0, sign.run) != sign:
+                self._correct(sign)
+        return list(heads.values())
 
     def due(self, workflow_name: str, time: int, limit: int) -> list[Head]:
         """Return the runs that have something to do; reads only those of which a sign says so."""
+        heads, counts = self._find_due(time, limit, lambda head, _: head.workflow_name == workflow_name)
+        return select_due_runs(heads.values(), workflow_name, time, limit, counts.__getitem__)
+
+    def _find_due(
+        self, time: int, limit: int, is_wanted: Callable[[Head, int], bool]
+    ) -> tuple[dict[RunId, Head], dict[RunId, int]]:
+        """Return the runs of which signs say that they are due, as far as ``limit`` needs; and their letters."""
         self._set_signs()
         heads: dict[RunId, Head] = {}
         counts: dict[RunId, int] = {}
@@ -259,9 +280,85 @@ class Directory:
                 self._correct(sign)
             if head is not None:  # also one that got another sign a moment ago
                 heads[head.run_id] = head
-                found += is_right and head.workflow_name == workflow_name
+                found += is_right and is_wanted(head, letters)
                 counts[head.run_id] = letters
-        return select_due_runs(heads.values(), workflow_name, time, limit, counts.__getitem__)
+        return heads, counts
+
+    def claim(self, request: ClaimRequest) -> list[Head]:
+        """Return the runs that a request asks for, and keep others from them for a moment."""
+        claimed: list[Head] = []
+        passed: set[RunId] = set()
+        while len(claimed) < request.limit:
+            found = self._find_claimable(request, request.limit - len(claimed), passed)
+            if not request.lease or not found:
+                return claimed + found
+            self._get_ready()
+            self._claims.sweep(request.time)
+            claimed += [head for head in found if self._try_claim(head, request)]
+            passed |= {head.run_id for head in found}
+        return claimed
+
+    def _find_claimable(self, request: ClaimRequest, limit: int, passed: Set[RunId]) -> list[Head]:
+        def is_wanted(head: Head, letters: int) -> bool:
+            return fits(head, request) and head.run_id not in passed and not is_claimed(head, letters)
+
+        def is_claimed(head: Head, letters: int) -> bool:
+            return bool(request.lease) and self._is_claimed(head, letters, request)
+
+        heads, counts = self._find_due(request.time, limit, is_wanted)
+        wanted = [head for head in heads.values() if is_wanted(head, counts[head.run_id])]
+        found = sort_due_runs(wanted, request.time, counts.__getitem__)[:limit]
+        if request.abandoned and len(found) < limit:
+            abandoned = [head for head, letters in self._find_abandoned() if is_wanted(head, letters)]
+            found += sorted(abandoned, key=by_age)[: limit - len(found)]
+        return found
+
+    def _find_abandoned(self) -> Iterator[tuple[Head, int]]:
+        """Yield the runs that are driven by nobody who lives; reads only those of which a sign says so."""
+        here = hash_process(this_process())
+        living: dict[str, bool] = {}
+        for sign in self._signs.driven():
+            if sign.process == here and sign.claim:
+                lives = is_held(f"{this_process()}#{sign.claim}")
+            elif sign.process in living:
+                lives = living[sign.process]
+            else:
+                lives = living[sign.process] = bool(sign.process) and self.presence.lives_hashed(sign.process)
+            if not lives:
+                yield from self._check_abandoned(sign)
+
+    def _check_abandoned(self, sign: WakeSign) -> Iterator[tuple[Head, int]]:
+        try:
+            head, letters, _ = self._new_file(sign.run).peek()
+        except CheckpointCorrupt:
+            return
+        if head is None or sign_of(head, letters, sign.run) != sign:
+            self._correct(sign)
+        elif not is_held(head.owner):
+            yield head, letters
+
+    def _is_claimed(self, head: Head, letters: int, request: ClaimRequest) -> bool:
+        claim = self._claims.read(make_file_name(head.run_id))
+        if claim is None or not claim.holds(head, letters, request):
+            return False
+        return claim.process == hash_process(this_process()) or self.presence.lives_hashed(claim.process)
+
+    def _try_claim(self, head: Head, request: ClaimRequest) -> bool:
+        """Claim a run, unless it moved, someone writes it right now, or someone else was faster."""
+        name = make_file_name(head.run_id)
+        lock = RunLock(self._lock_path(name))
+        try:
+            with lock.hold(is_patient=False):
+                now, letters, _ = self._new_file(name).peek()
+                if now is None:
+                    lock.remove()  # it was made just now: the run is gone
+                if now != head or self._is_claimed(head, letters, request):
+                    return False
+                claim = make_claim(head, letters, request)
+                self._claims.write(name, claim._replace(process=hash_process(request.process)))
+                return True
+        except (LockBusy, CheckpointCorrupt):
+            return False
 
     def _set_signs(self) -> None:
         """Look at all runs once: a sign may be missing after a power cut, or where files were copied by hand."""

@@ -15,6 +15,7 @@ from holdfast.checkpoint.maintenance.vacuum import VacuumReport
 from holdfast.checkpoint.progress import Progress, run_with_progress
 from holdfast.checkpoint.store import (
     Blob,
+    ClaimRequest,
     Commit,
     Damage,
     Depth,
@@ -109,6 +110,9 @@ class FileStore:
         return await self._do(
             "find the runs that are due", lambda: self._directory.due(workflow_name, time, limit)
         )
+
+    async def claim(self, request: ClaimRequest) -> Sequence[Head]:
+        return await self._do("claim runs", lambda: self._directory.claim(request))
 
     async def damaged(self) -> Sequence[Damage]:
         return await self._do("list its runs", lambda: self._directory.damaged())

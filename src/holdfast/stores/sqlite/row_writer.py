@@ -20,18 +20,18 @@ from holdfast.stores.sqlite import notes_and_letters
 MOST_TOGETHER = 512
 """The largest number of commits that are written together."""
 ADD_RUN = (
-    "INSERT INTO runs (namespace, run, created, wake_at, status, family, updated, workflow, checkpoint, seq, "
-    "token, owner, takeovers, reason, retention, waiting_for, letters_known, fingerprint, by, traceback, origin, "
+    "INSERT INTO runs (namespace, run, created, wake_at, status, owner, family, updated, workflow, checkpoint, seq, "
+    "token, takeovers, reason, retention, waiting_for, letters_known, fingerprint, by, traceback, origin, "
     "content, seal) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 # Without the columns that are in indexes: naming such a column writes one page more.
 MOVE_RUN = (
     "UPDATE runs SET updated = ?, workflow = ?, checkpoint = ?, seq = ?, token = ?, "
-    "owner = ?, takeovers = ?, reason = ?, retention = ?, waiting_for = ?, letters_known = ?, fingerprint = ?, by = ?, "
+    "takeovers = ?, reason = ?, retention = ?, waiting_for = ?, letters_known = ?, fingerprint = ?, by = ?, "
     "traceback = ?, origin = ?, content = ?, seal = ? WHERE id = ?"
 )
-_SET_INDEXED = "UPDATE runs SET created = ?, wake_at = ?, status = ?, family = ? WHERE id = ?"
-SET_STATUS = "UPDATE runs SET wake_at = ?, status = ? WHERE id = ?"
+_SET_INDEXED = "UPDATE runs SET created = ?, wake_at = ?, status = ?, owner = ?, family = ? WHERE id = ?"
+SET_STATUS = "UPDATE runs SET wake_at = ?, status = ?, owner = ? WHERE id = ?"
 _SET_CONTENT = "UPDATE runs SET content = ?, seal = ? WHERE id = ?"
 ADD_CHECKPOINT = (
     "INSERT INTO checkpoints (run, seq, find, checkpoint, new_bytes, seal, header, changes, small_values) "
@@ -58,6 +58,7 @@ DELETE_ROWS_OF_RUN = (
     "DELETE FROM checkpoints WHERE run = ?",
     "DELETE FROM notes WHERE run = ?",
     "DELETE FROM letters WHERE run = ?",
+    "DELETE FROM claims WHERE run = ?",
 )
 """The statements that remove all rows of a run but the one in ``runs``."""
 
@@ -76,8 +77,8 @@ def get_prefix(digest: bytes | bytearray) -> int:
     return int.from_bytes(digest[:8], "big", signed=True)
 
 
-IndexedColumns: TypeAlias = tuple[int, int | None, str, str]
-"""The columns of a run that are in indexes: created, wake_at, status and family."""
+IndexedColumns: TypeAlias = tuple[int, int | None, str, str, str]
+"""The columns of a run that are in indexes: created, wake_at, status, owner and family."""
 
 KnownRun: TypeAlias = tuple[int, HeadPosition, int, IndexedColumns, int]
 """A run: its number, its head, the sum of its seals, its indexed columns, and ``HAS_NOTES`` plus ``HAS_LETTERS``."""
@@ -135,7 +136,7 @@ def _make_find_statement(count: int) -> str:
         "SELECT run, id, checkpoint, token, content, "
         f"EXISTS (SELECT 1 FROM notes WHERE run = runs.id) * {HAS_NOTES} + "
         f"EXISTS (SELECT 1 FROM letters WHERE run = runs.id AND data IS NOT NULL) * {HAS_LETTERS}, "
-        f"created, wake_at, status, family FROM runs WHERE namespace = ? AND run IN ({', '.join('?' * count)})"
+        f"created, wake_at, status, owner, family FROM runs WHERE namespace = ? AND run IN ({', '.join('?' * count)})"
     )
 
 
@@ -183,7 +184,7 @@ def write_commits(
             known.pop(head.run_id, None)
         else:
             position = head.checkpoint_id, head.token
-            indexed = head.created, head.wake_at, head.status._value_, head.family
+            indexed = get_indexed_columns(head)
             known[head.run_id] = run, position, content, indexed, 0
     _add_rows(connection, rows)
     connection.executemany(MOVE_RUN, moves)
@@ -211,8 +212,8 @@ def _prepare_run(
     head = commit.head
     if before != (indexed := get_indexed_columns(head)):
         # The others never change, unless the run was removed and begun again.
-        if (before[0], before[3]) == (head.created, head.family):
-            connection.execute(SET_STATUS, (*indexed[1:3], run))
+        if (before[0], before[4]) == (head.created, head.family):
+            connection.execute(SET_STATUS, (*indexed[1:4], run))
         else:
             connection.execute(_SET_INDEXED, (*indexed, run))
     if has & HAS_NOTES and position[0] != head.checkpoint_id:
@@ -280,14 +281,14 @@ def replace_run(connection: sqlite3.Connection, namespace: str, commit: Commit, 
     move_run(connection, namespace, run, commit.head, content)
 
 
-def get_indexed_columns(head: Head) -> tuple[int, int | None, str, RunId]:
-    """Return the columns of a run that are in indexes: created, wake_at, status, family."""
-    return head.created, head.wake_at, head.status._value_, head.family
+def get_indexed_columns(head: Head) -> IndexedColumns:
+    """Return the columns of a run that are in indexes: created, wake_at, status, owner, family."""
+    return head.created, head.wake_at, head.status._value_, head.owner, head.family
 
 
 def get_moving_columns(namespace: str, head: Head, content: int) -> tuple[object, ...]:
     """Return the columns of a run that change from commit to commit, in the order of ``MOVE_RUN``."""
-    _, workflow, _, checkpoint, seq, token, _, _, updated, owner, _, takeovers, reason, kept = head[:14]
+    _, workflow, _, checkpoint, seq, token, _, _, updated, _, _, takeovers, reason, kept = head[:14]
     waits, letters, fingerprint, by, traceback, origin = head[14:]
     return (
         updated,
@@ -295,7 +296,6 @@ def get_moving_columns(namespace: str, head: Head, content: int) -> tuple[object
         _from_hex(checkpoint),
         seq,
         token,
-        owner,
         takeovers,
         # The text of an error may hold half a character, say of a file name that is no Unicode.
         bytearray(reason, "utf-8", "surrogatepass"),

@@ -66,12 +66,17 @@ MAIL_TABLES = (
         id INTEGER PRIMARY KEY, run INTEGER NOT NULL, key BLOB NOT NULL, seal INTEGER NOT NULL, data BLOB)""",
     "CREATE UNIQUE INDEX IF NOT EXISTS letters_by_key ON letters (run, key)",
     "CREATE INDEX IF NOT EXISTS letters_waiting ON letters (run) WHERE data IS NOT NULL",
+    # Hints, for a moment: how a run stood when a host said that it is about to go on with it.
+    """CREATE TABLE IF NOT EXISTS claims (
+        run INTEGER PRIMARY KEY, checkpoint BLOB NOT NULL, token INTEGER NOT NULL, letters INTEGER NOT NULL,
+        until INTEGER NOT NULL, process TEXT NOT NULL)""",
 )
 
 # Later databases lack these: without them queries read every run. Nearly all runs are COMPLETED in the end, and need
 # no index of that. A run that is no fork is alone in its family, or the first of it. The index by change leaves out
 # driven runs, so that commits amid a run do not write it; by its last columns filters skip rows without reading them.
-_BY_STATUS = "runs (namespace, status, created, run) WHERE status <> 'completed'"
+# The index by status has the owner, so that hosts find processes that drive runs without reading these.
+_BY_STATUS = "runs (namespace, status, created, run, owner) WHERE status <> 'completed'"
 _BY_CHANGE = "runs (namespace, updated DESC, run, workflow, status) WHERE status <> 'running'"
 RUN_INDEXES = (
     f"CREATE INDEX IF NOT EXISTS runs_by_status ON {_BY_STATUS}",

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from holdfast.checkpoint.maintenance.vacuum import VacuumReport
+from holdfast.checkpoint.ownership import this_process
 from holdfast.checkpoint.progress import Progress, run_in_thread, run_with_progress
 from holdfast.checkpoint.store import (
     Blob,
+    ClaimRequest,
     Commit,
     Damage,
     Depth,
@@ -38,7 +40,7 @@ from holdfast.checkpoint.threads import upkeep_threads
 from holdfast.errors import InvalidArgument, StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.common.head_check import TagChange
-from holdfast.stores.sqlite import notes_and_letters, row_reader
+from holdfast.stores.sqlite import claims, notes_and_letters, row_reader
 from holdfast.stores.sqlite.database_file import DatabaseLocation
 from holdfast.stores.sqlite.removal import (
     begin_sweep,
@@ -159,6 +161,30 @@ class SqliteStore:
         return await self._read(
             lambda connection: row_reader.read_due(connection, self.namespace, workflow_name, time, limit)
         )
+
+    async def claim(self, request: ClaimRequest) -> Sequence[Head]:
+        lost = await self._find_lost_owners(request)
+        found = await self._read(
+            lambda connection: claims.find_claimable(connection, self.namespace, request, lost)
+        )
+        if found is not None and (not found or not request.lease):
+            return found
+        claimed: Sequence[Head] = await self._get_session().writes.call(
+            lambda connection: claims.add_claims(connection, self.namespace, request, lost)
+        )
+        return claimed
+
+    async def _find_lost_owners(self, request: ClaimRequest) -> claims.LostOwners:
+        found = await self._read(
+            lambda connection: claims.find_processes(connection, self.namespace, request)
+        )
+        dropped: set[str] = set()
+        if request.abandoned and this_process() in found:
+            dropped = await self._read(
+                lambda connection: claims.find_dropped_owners(connection, self.namespace)
+            )
+        others = found - {this_process()}
+        return claims.LostOwners(others - await self.living(others) if others else others, dropped)
 
     async def damaged(self) -> Sequence[Damage]:
         return await self._read(lambda connection: row_reader.read_damaged(connection, self.namespace))

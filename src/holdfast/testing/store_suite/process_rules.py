@@ -34,6 +34,7 @@ from holdfast.testing.store_suite.actions import (
     read_seqs,
     read_tags,
 )
+from holdfast.testing.store_suite.claim_rules import claim_runs
 from holdfast.testing.store_suite.samples import (
     FAMILY,
     LARGE,
@@ -174,6 +175,58 @@ class OtherProcessRules:
             process.say("close")
             assert await process.hear() == "closed"
             assert not await lives(store, name)
+
+    async def test_another_process_keeps_what_it_claimed_until_it_dies(
+        self, store: Store, reopen: Reopen
+    ) -> None:
+        async def work(line: ProcessLine) -> None:
+            other = await reopen()
+            await other.join()
+            await begin(other, "driven", owner=f"{this_process()}#1")
+            line.say(" ".join(await claim_runs(other, limit=2)))
+            line.say(this_process())
+            await line.hear()
+
+        await store.join()
+        for number in range(3):
+            await begin_waiting(store, f"r{number}", NOON)
+        async with ChildProcess(work) as process:
+            assert await process.hear() == "r0 r1"
+            name = await process.hear()
+            assert await claim_runs(store) == ["r2"]
+            assert await claim_runs(store) == []
+            process.kill()
+            await self._is_gone(store, name)
+            assert await claim_runs(store) == ["r0", "r1", "driven"]
+
+    async def test_no_two_processes_claim_the_same_run(self, store: Store, reopen: Reopen) -> None:
+        async def work(line: ProcessLine) -> None:
+            other = await reopen()
+            await other.join()
+            line.say("ready")
+            await line.hear()
+            claimed: list[str] = []
+            while some := await claim_runs(other, limit=3):
+                claimed += some
+            line.say(" ".join(claimed))
+            await line.hear()
+
+        await store.join()
+        names = {f"r{number}" for number in range(60)}
+        for name in names:
+            await begin_waiting(store, name, NOON)
+        async with ChildProcess(work) as one, ChildProcess(work) as two:
+            for process in (one, two):
+                assert await process.hear() == "ready"
+            for process in (one, two):
+                process.say("go")
+            claimed: list[str] = []
+            while some := await claim_runs(store, limit=3):
+                claimed += some
+            claimed += [*(await one.hear()).split(), *(await two.hear()).split()]
+            # A store may leave out runs that others write right now: nobody has those yet.
+            claimed += await claim_runs(store)
+            assert sorted(claimed) == sorted(names)
 
     async def test_what_another_process_notes_and_leaves_is_there_after_its_death(
         self, store: Store, reopen: Reopen
