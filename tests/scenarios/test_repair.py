@@ -311,6 +311,28 @@ def test_a_report_is_read_by_people() -> None:
     assert report.lost_values == report.unrepaired
 
 
+@pytest.mark.parametrize("origin_is_there", [True, False])
+@pytest.mark.parametrize("kind", ON_DISK)
+async def test_a_fork_still_says_where_it_began(kind: str, origin_is_there: bool, tmp_path: Path) -> None:
+    await filled(kind, tmp_path)
+    async with storage_at(kind, tmp_path) as storage:
+        point = (await storage.list_checkpoints(run_id="a"))[1]
+        fork = await counting().fork(point, run_id="fork", storage=storage)
+        await fork.wait_for_completion()
+        seq = (await storage.catalog.head("fork")).seq
+        if not origin_is_there:
+            await storage.delete_run("a")
+    damage = damage_of(kind, tmp_path, "fork")
+    if isinstance(damage, SqliteDamage):
+        damage.run("status", "?")
+    else:
+        damage.tear(seq)
+    async with storage_at(kind, tmp_path) as storage:
+        assert "made anew" in str(await storage.repair())
+        (found,) = [run for run in await storage.list_runs() if run.run_id == "fork"]
+        assert found.forked_from == ("a", point.checkpoint_id)
+
+
 async def test_a_torn_file_gives_no_stale_advice(tmp_path: Path) -> None:
     await filled("file", tmp_path)
     damage = damage_of("file", tmp_path, "a")

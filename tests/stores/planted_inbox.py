@@ -36,6 +36,16 @@ class LettersOf(MemoryStore):
         return self.shown(list(await super().inbox(run_id)))
 
 
+class TakesWaitingLettersForTaken(MemoryStore):
+    async def taken(self, run_id: RunId, keys: Sequence[str]) -> Sequence[str]:
+        return [key for key in keys if key in self._letters.get(run_id, {})]
+
+
+class TakesUnknownLettersForTaken(MemoryStore):
+    async def taken(self, run_id: RunId, keys: Sequence[str]) -> Sequence[str]:
+        return [key for key in keys if self._letters.get(run_id, {}).get(key) is None]
+
+
 class FailsForTheInboxOfAnUnknownRun(MemoryStore):
     async def inbox(self, run_id: RunId) -> Sequence[Letter]:
         self._heads[run_id]
@@ -501,6 +511,8 @@ class BoundsLettersOfAllSenders(MemoryStore):
 
 BUGS: list[tuple[type[MemoryStore], str]] = [
     (TakesLettersWithoutEnd, "test_no_more_letters_wait_than_the_sender_allows"),
+    (TakesWaitingLettersForTaken, "test_keys_of_letters_that_were_taken_are_told"),
+    (TakesUnknownLettersForTaken, "test_keys_of_letters_that_were_taken_are_told"),
     (CountsLettersThatWereTaken, "test_no_more_letters_wait_than_the_sender_allows"),
     (LeavesAsManyAsThereIsRoomFor, "test_no_more_letters_wait_than_the_sender_allows"),
     (BoundsLettersOfAllSenders, "test_no_more_letters_wait_than_the_sender_allows"),

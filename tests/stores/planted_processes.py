@@ -139,6 +139,10 @@ class Filed(MemoryStore):
         with self._filed():
             return await super().inbox(run_id)
 
+    async def taken(self, run_id: RunId, keys: Sequence[str]) -> Sequence[str]:
+        with self._filed():
+            return await super().taken(run_id, keys)
+
     async def join(self) -> None:
         with self._filed() as present:
             present.append(self._joined_as)

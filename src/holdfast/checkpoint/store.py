@@ -506,6 +506,13 @@ class Store(Protocol):
         """Return the letters that were left and not taken, oldest first; empty if there is no such run."""
         ...
 
+    async def taken(self, run_id: RunId, keys: Sequence[str]) -> Sequence[str]:
+        """Return those of the keys whose letters were left and taken; none if there is no such run.
+
+        Keys that the store would let be left again may be missing.
+        """
+        ...
+
     async def join(self) -> None:
         """Show other processes that this one lives, until it dies or closes the store; may be called again."""
         ...

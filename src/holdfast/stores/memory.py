@@ -334,6 +334,11 @@ class MemoryStore:
         self._check_open()
         return self._get_waiting_letters(run_id)
 
+    async def taken(self, run_id: RunId, keys: Sequence[str]) -> Sequence[str]:
+        self._check_open()
+        known = self._letters.get(run_id, {})
+        return [key for key in keys if key in known and known[key] is None]
+
     async def join(self) -> None:
         self._check_open()
         self._joined = True

@@ -214,19 +214,22 @@ class _Copier:
             raise _Refused("it is driven in the other storage")
         self._check_lineage(run, there)
         notes, letters = await target.notes(run_id), await target.inbox(run_id)
-        if strange := [letter.key for letter in letters if letter not in run.letters]:
+        strange = [letter.key for letter in letters if letter not in run.letters]
+        used = await self._source.taken(run_id, strange) if strange else ()
+        if left := len(strange) - len(used):
             raise _Refused(
-                f"{len(strange)} letters wait for it in the other storage that are not here; if they were used here "
-                f"since, remove the run there with 'delete_run' and copy it again"
+                f"{left} letters wait for it in the other storage that were not left here; leave them here as well, "
+                f"or remove the run there with 'delete_run', and copy it again"
             )
         changed = False
-        if as_imported(there) != run.head or not set(run.notes) <= set(notes):
+        if as_imported(there) != run.head or not set(run.notes) <= set(notes) or used:
             new = [record for record in run.records if record.seq > _carrier(there)[1]]
             commit = Commit(
                 run.head,
                 Expected(there.checkpoint_id, there.token),
                 tuple(new),
                 notes=tuple(run.notes),
+                taken=tuple(used),
                 needs=tuple(run.digests) if new or run.notes else (),
             )
             await self._commit(commit)

@@ -11,7 +11,7 @@ from holdfast.ids import CheckpointId, RunId
 
 
 def rebuild_head(
-    checkpoint_id: CheckpointId, header: Header, family: RunId, created: int, token: int
+    checkpoint_id: CheckpointId, header: Header, family: RunId, created: int, token: int, origin: str
 ) -> Head:
     """Return the head of a run that stands on this checkpoint and is not driven.
 
@@ -31,6 +31,7 @@ def rebuild_head(
         created,
         max(now, header.time + 1),
         waiting_for=" ".join(waiting_at(header)),
+        origin=origin,
     )
 
 

@@ -81,6 +81,11 @@ class RunFile:
         """Return the letters that wait, oldest first; raise ``CheckpointCorrupt`` if some are missing."""
         return self._read(lambda _: self._letters())
 
+    def taken(self, keys: Sequence[str]) -> list[str]:
+        """Return those of the keys whose letters were left and taken."""
+        state = self._look()
+        return [key for key in keys if key in state.used and key not in state.letters]
+
     def notes(self) -> list[Note]:
         """Return the journal of the checkpoint on which the run stands, in order.
 

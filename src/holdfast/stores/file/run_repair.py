@@ -103,6 +103,7 @@ class RunRepair:
                     header.run_id if before is None else before.family,
                     header.time if before is None else before.created,
                     0 if before is None else before.token,
+                    "" if before is None else before.origin,
                 )
         return None
 

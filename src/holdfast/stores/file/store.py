@@ -193,6 +193,11 @@ class FileStore:
             f"read the inbox of run {run_id!r}", lambda: self._directory.run(run_id).inbox()
         )
 
+    async def taken(self, run_id: RunId, keys: Sequence[str]) -> Sequence[str]:
+        return await self._do(
+            f"read the inbox of run {run_id!r}", lambda: self._directory.run(run_id).taken(keys)
+        )
+
     async def vacuum(self, progress: Progress | None = None) -> VacuumReport:
         """Remove what nobody needs: temporary files, blobs without a run, and lines that no longer count."""
 

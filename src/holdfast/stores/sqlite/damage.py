@@ -50,6 +50,8 @@ _ADD_EMPTY_RUN = (
 )
 _HAS_FAMILY = "SELECT 1 FROM families WHERE namespace = ? AND family = ?"
 _NAMESPACES = "SELECT namespace FROM families WHERE family = ?"
+_ORIGIN = HEAD_COLUMNS.split(", ").index("origin")
+_RUN_OF_PARENT = "SELECT run FROM runs WHERE id = (SELECT run FROM checkpoints WHERE checkpoint = ?)"
 _FAMILY_OF_PARENT = "SELECT family FROM runs WHERE id = (SELECT run FROM checkpoints WHERE checkpoint = ?)"
 
 _Check: TypeAlias = Callable[[sqlite3.Connection, str], Iterable[Damage]]
@@ -326,7 +328,7 @@ def _find_readable_checkpoints(connection: sqlite3.Connection, number: int) -> _
 def _rebuild_run(
     connection: sqlite3.Connection, namespace: str, number: int, row: list[Any] | None, wanted: RunId | None
 ) -> Iterator[Mended]:
-    """Make the row of a run anew from its checkpoints; of a damaged old ``row`` only token and family are used."""
+    """Make the row of a run anew from its checkpoints; of a damaged ``row`` only token, family and origin are used."""
     left = _find_readable_checkpoints(connection, number)
     if left is None:
         if wanted is None:
@@ -350,6 +352,7 @@ def _rebuild_run(
         _find_family(connection, namespace, left, row),
         left.first.time,
         token if 0 <= token < 1 << 40 else 0,
+        _find_origin(connection, left, row),
     )
     connection.execute("DELETE FROM runs WHERE id = ?", (number,))
     connection.execute(_ADD_EMPTY_RUN, (number, namespace, run_id, head.created))
@@ -378,6 +381,18 @@ def _find_family(
         if isinstance(family, str) and connection.execute(_HAS_FAMILY, (namespace, family)).fetchone():
             return RunId(family)
     return left.last.run_id
+
+
+def _find_origin(connection: sqlite3.Connection, left: _ReadableCheckpoints, row: list[Any] | None) -> str:
+    """Return where a fork began: its first checkpoint names that checkpoint, whose run may be gone."""
+    parent = left.first.parent_id
+    if left.first.cause != "fork" or parent is None:
+        return ""
+    found = connection.execute(_RUN_OF_PARENT, (bytes.fromhex(end_id(parent)),)).fetchone()
+    if found is not None and isinstance(found[0], str):
+        return f"{parent} {found[0]}"
+    in_row = row[_ORIGIN] if row is not None else None
+    return in_row if isinstance(in_row, str) and in_row.startswith(f"{parent} ") else ""
 
 
 def _sum_seals(connection: sqlite3.Connection, number: int) -> int:

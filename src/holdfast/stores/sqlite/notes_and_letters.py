@@ -121,6 +121,17 @@ def read_inbox(connection: sqlite3.Connection, namespace: str, run_id: RunId) ->
     return read_waiting_letters(connection, run)
 
 
+def find_taken_keys(
+    connection: sqlite3.Connection, namespace: str, run_id: RunId, keys: Sequence[str]
+) -> list[str]:
+    """Return those of the keys whose letters were left and taken."""
+    run = find_run(connection, namespace, run_id)
+    if run is None or not has_table(connection, "letters"):
+        return []
+    rows = {key: connection.execute(_FIND_LETTER, (run, _encode_key(key))).fetchone() for key in keys}
+    return [key for key, row in rows.items() if row is not None and row[2]]
+
+
 def has_table(connection: sqlite3.Connection, name: str) -> bool:
     """Return True if the database has a table: connections that only read add none to an old database."""
     return connection.execute(_HAS_TABLE, (name,)).fetchone() is not None

@@ -328,6 +328,11 @@ class SqliteStore:
             lambda connection: notes_and_letters.read_inbox(connection, self.namespace, run_id)
         )
 
+    async def taken(self, run_id: RunId, keys: Sequence[str]) -> Sequence[str]:
+        return await self._read(
+            lambda connection: notes_and_letters.find_taken_keys(connection, self.namespace, run_id, keys)
+        )
+
     async def join(self) -> None:
         session = self._get_session()
         if not session.presence.joined:  # each run that begins calls this

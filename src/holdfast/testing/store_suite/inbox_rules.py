@@ -64,6 +64,16 @@ class InboxRules:
         assert (await store.leave(run, 1, sample_letters("f"), 3)).is_full
         assert get_keys(await read_inbox(store)) == ["c", "d", "e"]
 
+    async def test_keys_of_letters_that_were_taken_are_told(self, store: Store) -> None:
+        assert list(await store.taken(RunId("r"), ["a"])) == []
+        head = await begin(store, "r")
+        await leave_letters(store, "waits", *ODD_KEYS)
+        asked = ["waits", "unknown", *ODD_KEYS]
+        assert list(await store.taken(RunId("r"), asked)) == []
+        await store.commit(staying_commit(head, taken=ODD_KEYS))
+        same = set(await store.taken(RunId("r"), asked)) == set(ODD_KEYS)
+        assert same, "a key was lost, changed or added"
+
     async def test_letters_are_kept_in_the_order_in_which_they_were_left(self, store: Store) -> None:
         await begin(store, "r")
         await leave_letters(store, "d", "b", "c")
