@@ -166,6 +166,44 @@ class Workflow:
         run.begin()
         return run
 
+    async def submit(
+        self,
+        message: Any,
+        run_id: str | None = None,
+        storage: CheckpointStorage | None = None,
+        *,
+        by: str | None = None,
+    ) -> str:
+        """Put a run with ``message`` as its input into the storage, for any ``Host`` to go on with; return its id.
+
+        Nothing of it happens here: until a host takes it up, or ``resume`` is called, the run is WAITING. A run id that
+        the storage has already raises ``RunExists``.
+
+        >>> import asyncio
+        >>> from holdfast import Host, InMemoryCheckpointStorage, WorkflowBuilder, executor
+        >>> @executor(id="greet")
+        ... async def greet(name: str) -> str:
+        ...     return f"hello {name}"
+        >>> workflow = WorkflowBuilder(name="Greet").set_start_executor(greet).build()
+        >>> async def main() -> None:
+        ...     storage = InMemoryCheckpointStorage()
+        ...     await workflow.submit("kelp", run_id="r1", storage=storage)
+        ...     print((await storage.list_runs())[0].status)
+        ...     await Host(storage, workflow).wake_due()
+        ...     print((await storage.list_runs())[0].status)
+        >>> asyncio.run(main())
+        waiting
+        completed
+        """
+        new_id = _check_run_id(run_id) or self._definition.environment.new_run_id()
+        found = self._require_storage(storage)
+        if self._name == generated_name(self._graph) and found.outlives_process:
+            import warnings
+
+            warnings.warn(_warn_of_name(self._name), stacklevel=2)
+        await self._stored_runs(found).submit(message, new_id, by)
+        return new_id
+
     def _check_if_exists(self, if_exists: str, run_id: str | None) -> _GoingOn | None:
         """Return the way to go on with a run that is in the storage; None if that is an error."""
         ways: dict[str, _GoingOn | None] = {

@@ -69,17 +69,30 @@ class StoredRuns:
     def new_run(self, message: Any, run_id: RunId, by: str | None = None) -> Run:
         """Return a run with this input; its first checkpoint is made when it is opened."""
         snapshot = self._begin(message)
-        given = CheckpointDraft(
+        given = self._draft_input(snapshot, RunStatus.RUNNING, by)
+        return self._run(run_id, ResumePoint(snapshot, self._loader.record_new(run_id, [given])))
+
+    async def submit(self, message: Any, run_id: RunId, by: str | None = None) -> None:
+        """Store a run with this input that waits for the present moment, so that a host goes on with it."""
+        given = self._draft_input(self._begin(message), RunStatus.WAITING, by)
+        recorder = self._loader.record_new(run_id, [given])
+        recorder.sleep_until(self._workflow.environment.microseconds()())
+        try:
+            await recorder.open(moves=False, superstep=1)
+        finally:
+            recorder.release_claim()
+
+    def _draft_input(self, snapshot: Snapshot, status: RunStatus, by: str | None) -> CheckpointDraft:
+        return CheckpointDraft(
             Phase.START,
             1,
             Cause.INPUT,
-            RunStatus.RUNNING,
+            status,
             given=snapshot,
             fingerprint=self._workflow.graph.fingerprint,
             graph=self._loader.describe_graph(),
             by=check_by(by),
         )
-        return self._run(run_id, ResumePoint(snapshot, self._loader.record_new(run_id, [given])))
 
     def _begin(self, message: Any) -> Snapshot:
         workflow = self._workflow

@@ -1,0 +1,107 @@
+"""Submitting: a run is put into a storage, and any host or process goes on with it."""
+
+from pathlib import Path
+
+import pytest
+
+from holdfast import (
+    CheckpointStorage,
+    Host,
+    InvalidArgument,
+    NotCheckpointable,
+    RunExists,
+    RunStatus,
+    UnnamedWorkflow,
+    Workflow,
+    WorkflowBuilder,
+    WorkflowContext,
+    WrongType,
+    executor,
+)
+from holdfast.testing import VirtualTime
+from tests.support.durable import Place, info_of_run, storage_at
+from tests.support.runs import soon
+
+ran: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_ran() -> None:
+    ran.clear()
+
+
+def greeting(storage: CheckpointStorage | None = None) -> Workflow:
+    @executor(id="greet")
+    async def greet(name: str, ctx: WorkflowContext[None, str]) -> str:
+        ran.append(ctx.run_id)
+        return f"hello {name}"
+
+    builder = WorkflowBuilder(name="Greeting").set_start_executor(greet)
+    return (builder if storage is None else builder.with_checkpointing(storage)).build()
+
+
+async def test_a_submitted_run_is_driven_by_a_host(place: Place) -> None:
+    run_id = await greeting().submit("kelp", storage=place.storage, by="kim")
+    assert ran == []
+    info = await info_of_run(place.storage, run_id)
+    assert (info.status, info.waiting_for, info.interrupted) == (RunStatus.WAITING, ("time",), False)
+    assert [one.by for one in await place.storage.list_checkpoints(run_id=run_id)] == ["kim"]
+    storage = await place.reopened()
+    host = Host(storage, greeting())
+    assert await soon(host.wake_due()) == 1
+    assert (await info_of_run(storage, run_id)).status is RunStatus.COMPLETED
+    run = await greeting().resume(run_id=run_id, storage=storage)
+    assert (await soon(run.wait_for_completion())).outputs == ["hello kelp"]
+    assert (ran, host.problems) == ([run_id], {})
+    assert await host.wake_due() == 0
+
+
+async def test_a_submitted_run_can_be_resumed_without_a_host(place: Place) -> None:
+    assert await greeting(place.storage).submit("kelp", "r1") == "r1"
+    run = await greeting().resume(run_id="r1", storage=place.storage)
+    assert (await soon(run.wait_for_completion())).outputs == ["hello kelp"]
+
+
+async def test_nothing_of_a_submitted_run_happens_by_itself(time: VirtualTime, place: Place) -> None:
+    await greeting().submit("kelp", "r1", place.storage)
+    await time.advance(86_400)
+    assert (ran, (await info_of_run(place.storage, "r1")).status) == ([], RunStatus.WAITING)
+
+
+async def test_a_submitted_run_can_be_cancelled(place: Place) -> None:
+    await greeting().submit("kelp", "r1", place.storage)
+    await place.storage.cancel("r1", by="kim")
+    assert await Host(place.storage, greeting()).wake_due() == 0
+    assert (ran, (await info_of_run(place.storage, "r1")).status) == ([], RunStatus.CANCELLED)
+
+
+async def test_what_cannot_be_submitted(place: Place) -> None:
+    await greeting().submit("kelp", "r1", place.storage)
+    with pytest.raises(RunExists, match="run 'r1' is in this storage already"):
+        await greeting().submit("kelp", "r1", place.storage)
+    with pytest.raises(InvalidArgument, match="storage"):
+        await greeting().submit("kelp")
+    with pytest.raises(InvalidArgument):
+        await greeting().submit("kelp", "a/b", place.storage)
+    with pytest.raises(WrongType, match="its input is a int"):
+        await greeting().submit(5, "r2", place.storage)
+    assert [run.run_id for run in await place.storage.list_runs()] == ["r1"]
+
+
+async def test_an_input_that_cannot_be_stored_is_refused(place: Place) -> None:
+    @executor(id="any")
+    async def take(value: object) -> None: ...
+
+    workflow = WorkflowBuilder(name="Any").set_start_executor(take).build()
+    with pytest.raises(NotCheckpointable):
+        await workflow.submit(object(), "r1", place.storage)
+    assert await place.storage.list_runs() == []
+
+
+async def test_a_workflow_without_a_name_is_warned_of(tmp_path: Path) -> None:
+    @executor(id="take")
+    async def take(value: str) -> None: ...
+
+    async with storage_at("file", tmp_path) as storage:
+        with pytest.warns(UnnamedWorkflow, match="Name it"):
+            await WorkflowBuilder().set_start_executor(take).build().submit("x", storage=storage)
