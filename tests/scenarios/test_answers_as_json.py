@@ -30,6 +30,7 @@ from holdfast import (
     Retention,
     Run,
     RunStatus,
+    SubWorkflowRequest,
     UnknownRequest,
     UnknownType,
     UnusableAnswer,
@@ -577,6 +578,37 @@ async def test_a_request_of_a_nested_workflow_is_asked_again(
     assert (await soon(run.wait_for_completion())).outputs == [Vote(3)]
 
 
+@pytest.mark.parametrize("knows", [True, False])
+async def test_a_useless_answer_to_a_request_that_is_offered_to_an_executor(
+    place: Place, stranger: CheckpointStorage, knows: bool
+) -> None:
+    work = Work()
+
+    class Rule(Executor):
+        @handler
+        async def decide(self, request: SubWorkflowRequest, ctx: WorkflowContext[None, Any]) -> None:
+            work.entered.set()
+            await work.go_on.wait()
+            if knows:
+                await ctx.respond_to(request, Vote(5))
+
+    inner = WorkflowExecutor(asking(Vote), id="inner")
+    workflow = WorkflowBuilder(name="Outer").set_start_executor(inner).add_edge(inner, Rule).build()
+    run = await workflow.start("?", run_id="mine", storage=place.storage)
+    await soon(work.entered.wait())
+    (asked,) = await stranger.list_requests()
+    await stranger.respond("mine", {asked.request_id: BAD})
+    work.go_on.set()
+    result = await soon(run.wait_for_completion())
+    assert await letters_of(place.storage) == []
+    if knows:
+        assert (result.status, result.warnings) == (RunStatus.COMPLETED, [])
+        return
+    assert (result.status, len(result.warnings)) == (RunStatus.WAITING, 1)
+    await stranger.respond("mine", {asked.request_id: GOOD})
+    assert (await soon(run.wait_for_completion())).status is RunStatus.COMPLETED
+
+
 async def test_a_request_that_is_asked_again_survives_retention_and_copies(
     place: Place, stranger: CheckpointStorage
 ) -> None:
@@ -849,27 +881,51 @@ async def test_a_damaged_letter_does_not_use_up_the_question(
     assert (await soon(run.wait_for_completion())).outputs == [Vote(3)]
 
 
-async def test_an_answer_of_another_build_that_cannot_be_read_here(place: Place) -> None:
-    """One build has another class of this name: its answers are bytes of which ours can make nothing."""
-    ours = Vote
+def other_vote() -> Any:
+    """The class of another build: it has the same name and another field."""
+    known = Vote
 
-    def other_vote() -> Any:
+    def make() -> Any:
         @dataclass
         class Vote:
+            number: int
             weight: float
 
-        Vote.__qualname__, Vote.__module__ = ours.__qualname__, ours.__module__
+        Vote.__qualname__, Vote.__module__ = known.__qualname__, known.__module__
         return Vote
 
+    return make()
+
+
+async def test_an_answer_of_another_build_that_cannot_be_read_here(place: Place) -> None:
+    """Its answers are bytes of which the class here can make nothing."""
     theirs = other_vote()
-    run = await waiting(place.storage, asking(ours))
+    run = await waiting(place.storage, asking(Vote))
     elsewhere = CheckpointStorage(place.storage.store)
     await waiting(elsewhere, asking(theirs), "other")  # so that the storage knows their types
-    await elsewhere.respond("mine", {Q: theirs(0.5)})
+    await elsewhere.respond("mine", {Q: theirs(3, 0.5)})
     assert (await soon(run.wait_for_completion())).status is RunStatus.WAITING
     assert isinstance(run.warnings[-1], UnusableAnswer)
     await run.respond({Q: GOOD})
     assert (await soon(run.wait_for_completion())).outputs == [Vote(3)]
+
+
+async def test_a_request_is_asked_again_with_the_schema_of_now(place: Place) -> None:
+    """The class got another field since it was asked: who answers by the old schema could not know."""
+    await (await waiting(place.storage, asking(Vote))).close()
+    changed = other_vote()
+    storage = CheckpointStorage(place.storage.store)
+    stranger = CheckpointStorage(place.storage.store)
+    await stranger.respond("mine", {Q: GOOD})
+    run = await asking(changed).resume(run_id="mine", storage=storage)
+    assert (await soon(run.wait_for_completion())).status is RunStatus.WAITING
+    assert "needs 'weight'" in str(run.warnings[-1])
+    (record,) = await stranger.list_requests()
+    assert record.response_schema["required"] == ["number", "weight"]
+    with pytest.raises(InvalidResponse, match="needs 'weight'"):
+        await stranger.respond("mine", {Q: GOOD})
+    await stranger.respond("mine", {Q: {"number": 3, "weight": 0.5}})
+    assert (await soon(run.wait_for_completion())).outputs == [changed(3, 0.5)]
 
 
 # -- crashes ---------------------------------------------------------------------------------------

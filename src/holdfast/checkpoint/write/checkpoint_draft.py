@@ -8,7 +8,7 @@ from typing import NamedTuple
 from holdfast.checkpoint.checkpoint_info import Cause, Phase
 from holdfast.checkpoint.format.changes import Renames
 from holdfast.engine import state
-from holdfast.engine.message import Delivery
+from holdfast.engine.message import Delivery, Request
 from holdfast.engine.snapshot import BufferKey, Delta, FurtherInput, Snapshot
 from holdfast.engine.status import RunStatus
 from holdfast.engine.value import Value
@@ -63,7 +63,7 @@ class CheckpointDraft(NamedTuple):
     """The person or program that makes it."""
     answered_by: Mapping[RequestId, str] = {}
     """The persons or programs that gave ``responses``, as far as they said so."""
-    asked_again: Sequence[RequestId] = ()
+    asked_again: Sequence[Request] = ()
     """Requests whose answers could not be used."""
 
     def values(self) -> list[Value]:

@@ -230,7 +230,7 @@ class Packer(ValueNamer):
                 renewed=further.renews,
             )
         if entry.asked_again:
-            return Changes(asked_again=entry.asked_again, happened=self._happened(entry))
+            return self._asked_again(entry)
         told = (entry.responses, entry.since_input, entry.fingerprint, entry.edits)
         if told == (None, None, None, None):
             return NOTHING
@@ -252,6 +252,13 @@ class Packer(ValueNamer):
             renames=entry.renames,
             rounds=list(entry.rounds.items()),
         )
+
+    def _asked_again(self, entry: CheckpointDraft) -> Changes:
+        ids = [request.request_id for request in entry.asked_again]
+        # The class may have changed since the schema was stored: those who answer have to know what it takes now.
+        now = self._schemas_of([self._manifest.requests[known] for known in ids], entry.asked_again)
+        changed = [(form, text) for form, text in now.items() if self._manifest.schemas.get(form) != text]
+        return Changes(asked_again=ids, schemas=changed, happened=self._happened(entry))
 
     def _ended(
         self, before: Snapshot, delta: Delta, since_input: int | None, happened: Sequence[Happened]
@@ -306,16 +313,22 @@ class Packer(ValueNamer):
         return Asked(request.request_id, request.executor_id, self.ref(request.data), form, 0, request.expiry)
 
     def _new_schemas(self, asked: Sequence[Asked], requests: Sequence[Request]) -> list[tuple[bytes, str]]:
-        """Return the schemas of answers that the run has not told yet; those without classes follow from the type."""
+        """Return the schemas of answers that the run has not told yet."""
+        told = self._manifest.schemas.keys() | self._described
+        new = [(one, request) for one, request in zip(asked, requests, strict=True) if one.form not in told]
+        found = self._schemas_of([one for one, _ in new], [request for _, request in new])
+        self._described |= found.keys()
+        return list(found.items())
+
+    def _schemas_of(self, asked: Sequence[Asked], requests: Sequence[Request]) -> dict[bytes, str]:
+        """Return the schemas of answers as JSON, by their types; those without classes follow from the type."""
         from holdfast.graph.typing.schema import json_schema  # few runs ask for classes
 
         found: dict[bytes, str] = {}
         for one, request in zip(asked, requests, strict=True):
-            known = one.form in self._manifest.schemas or one.form in self._described
-            if not known and next(iter(classes_in(request.response_type)), None) is not None:
-                self._described.add(one.form)
+            if one.form not in found and next(iter(classes_in(request.response_type)), None) is not None:
                 found[one.form] = json.dumps(json_schema(request.response_type), separators=(",", ":"))
-        return list(found.items())
+        return found
 
     def _buffered(self, key: BufferKey, before: Buffer | None, after: Buffer | None) -> list[Buffered]:
         """Return what came into the buffer of a fan-in; None if it is gone, and None first if it began anew."""

@@ -16,7 +16,7 @@ from holdfast.checkpoint.values import Encoded
 from holdfast.checkpoint.write.checkpoint_draft import CheckpointDraft
 from holdfast.checkpoint.write.log import NO_FAILURE, Failure, NoteDraft, RunLog
 from holdfast.engine.durability import Durability
-from holdfast.engine.message import Expiry
+from holdfast.engine.message import Expiry, Request
 from holdfast.engine.snapshot import Delta, FurtherInput, Snapshot, compute_delta, status_at_rest
 from holdfast.engine.status import RunStatus
 from holdfast.engine.superstep import Applied
@@ -368,7 +368,7 @@ class Recorder:
         await self._append([draft], taken=self._inbox.take(responses))
 
     async def asked_again(
-        self, snapshot: Snapshot, request_ids: Sequence[RequestId], warnings: Sequence[WorkflowEvent]
+        self, snapshot: Snapshot, requests: Sequence[Request], warnings: Sequence[WorkflowEvent]
     ) -> None:
         """Commit that requests are asked again, with the warnings that say why; their letters are used up."""
         await self.caught_up()
@@ -382,10 +382,11 @@ class Recorder:
             Cause.REQUEST,
             RunStatus.RUNNING if moves else status_at_rest(snapshot),
             happened=[self._storable(warning) for warning in warnings],
-            asked_again=request_ids,
+            asked_again=requests,
         )
-        self._inbox.answered_by(request_ids)  # whose answers do not count
-        await self._append([draft], taken=self._inbox.take(request_ids))
+        ids = [request.request_id for request in requests]
+        self._inbox.answered_by(ids)  # those answers do not count
+        await self._append([draft], taken=self._inbox.take(ids))
 
     async def given(
         self, inputs: Sequence[tuple[FurtherInput, str | None]], superstep: int, keys: Sequence[str]

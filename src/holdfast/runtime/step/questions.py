@@ -156,12 +156,16 @@ class Questions:
     async def ask_again(self) -> None:
         """Ask requests again whose answers cannot be used, in a checkpoint that takes these out of the inbox."""
         assert self._recorder is not None
-        unusable, requests = dict(self._unusable), self._at.snapshot.requests
-        events = [self._emitter.warning(why, requests[known].executor_id) for known, why in unusable.items()]
-        await self._recorder.asked_again(self._at.snapshot, list(unusable), events)
+        unusable, snapshot = dict(self._unusable), self._at.snapshot
+        requests = [snapshot.requests[known] for known in unusable]
+        events = [
+            self._emitter.warning(why, request.executor_id)
+            for why, request in zip(unusable.values(), requests, strict=True)
+        ]
+        await self._recorder.asked_again(snapshot, requests, events)
         self._unusable = {known: why for known, why in self._unusable.items() if known not in unusable}
-        offered = _offered_ids(self._at.snapshot)
-        asked = [RequestInfoEvent(show_request(requests[key])) for key in unusable if key not in offered]
+        offered = _offered_ids(snapshot)
+        asked = [RequestInfoEvent(show_request(one)) for one in requests if one.request_id not in offered]
         self._emitter.emit([*self._recorder.news(), *events, *asked])
 
     async def look_for_letters(self) -> bool:
