@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
 from copy import copy
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeAlias
@@ -151,6 +152,8 @@ class Host:
         }
         self._rescue_at = self._strays_at = _AT_ONCE
         self._joined = False
+        self._hinted = asyncio.Event()
+        """Set when the store says that there is something to do."""
         self._strays: deque[Head] = deque()
         """Runs that fit no build here and are yet to be tried."""
         self.problems: dict[str, Exception] = {}
@@ -178,8 +181,11 @@ class Host:
 
     async def serve(self) -> None:
         """Wake runs until this is cancelled; then those under way are left as ``__aexit__`` leaves them."""
+        self._hinted = asyncio.Event()  # it belongs to this event loop
+        listening = asyncio.create_task(self._listen(), name="holdfast host listening")
         try:
             while True:
+                self._hinted.clear()
                 try:
                     started = await self._look()
                 except HoldfastError as error:  # a store that cannot be read now may be later
@@ -187,7 +193,19 @@ class Host:
                     started = 0
                 await self._pause(started)
         finally:
+            listening.cancel()
             await self._leave()
+
+    async def _listen(self) -> None:
+        """Look at once when the store says that there is something to do; not all stores do."""
+        while (wakeups := getattr(self._storage.store, "wakeups", None)) is not None:
+            try:
+                async with aclosing(wakeups()) as hints:
+                    async for _ in hints:
+                        self._hinted.set()
+            except HoldfastError as error:  # a store that cannot be reached now may be later
+                _logger.info("listening for runs to wake failed: %s", error, extra=extra_fields("", ""))
+            await asyncio.sleep(self._poll)
 
     async def __aenter__(self) -> Self:
         self._serving = asyncio.create_task(self.serve(), name="holdfast host")
@@ -210,7 +228,8 @@ class Host:
         elif started:
             await asyncio.sleep(0)
         else:
-            await asyncio.sleep(self._poll)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._hinted.wait(), self._poll)
 
     async def _look(self) -> int:
         """Begin to wake runs that have something to do, as many as there is room for; return their number."""

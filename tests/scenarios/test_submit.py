@@ -1,5 +1,9 @@
 """Submitting: a run is put into a storage, and any host or process goes on with it."""
 
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -7,10 +11,12 @@ import pytest
 from holdfast import (
     CheckpointStorage,
     Host,
+    InMemoryCheckpointStorage,
     InvalidArgument,
     NotCheckpointable,
     RunExists,
     RunStatus,
+    StorageError,
     UnnamedWorkflow,
     Workflow,
     WorkflowBuilder,
@@ -18,9 +24,12 @@ from holdfast import (
     WrongType,
     executor,
 )
+from holdfast.stores.memory import MemoryStore
 from holdfast.testing import VirtualTime
-from tests.support.durable import Place, info_of_run, storage_at
+from tests.support.durable import Place, Wrapped, info_of_run, storage_at
+from tests.support.parts import RunId
 from tests.support.runs import soon
+from tests.support.store_parts import NOON, begin, begin_waiting, leave_letters
 
 ran: list[str] = []
 
@@ -105,3 +114,53 @@ async def test_a_workflow_without_a_name_is_warned_of(tmp_path: Path) -> None:
     async with storage_at("file", tmp_path) as storage:
         with pytest.warns(UnnamedWorkflow, match="Name it"):
             await WorkflowBuilder().set_start_executor(take).build().submit("x", storage=storage)
+
+
+async def test_a_host_that_gets_hints_takes_runs_up_before_it_looks_again() -> None:
+    storage = InMemoryCheckpointStorage()
+    woken = asyncio.Event()
+    async with Host(storage, greeting(), poll=1e6, woken=lambda run: woken.set()):
+        for number in range(3):
+            await soon(until_idle())
+            await greeting().submit("kelp", f"r{number}", storage)
+            await soon(woken.wait())
+            woken.clear()
+
+
+async def until_idle() -> None:
+    """Let a host come to wait."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+async def test_a_host_goes_on_though_its_hints_fail(caplog: pytest.LogCaptureFixture) -> None:
+    class Deaf(Wrapped):
+        async def wakeups(self) -> AsyncGenerator[RunId]:
+            raise StorageError("the line is cut")
+            yield
+
+    storage = CheckpointStorage(Deaf(InMemoryCheckpointStorage().store))
+    woken = asyncio.Event()
+    with caplog.at_level(logging.INFO, "holdfast.host"):
+        async with Host(storage, greeting(), poll=0.001, woken=lambda run: woken.set()):
+            await soon(until_idle())
+            await greeting().submit("kelp", "r", storage)
+            await soon(woken.wait())
+    assert "the line is cut" in caplog.text
+
+
+async def test_hints_of_letters_and_of_runs_that_are_to_be_woken() -> None:
+    store = MemoryStore()
+    async with aclosing(store.wakeups()) as hints:
+        first = asyncio.ensure_future(anext(hints))
+        await until_idle()
+        await begin(store, "running")
+        await begin_waiting(store, "timed", NOON)
+        await begin_waiting(store, "asking")
+        await leave_letters(store, "a", run="asking")
+        assert [await soon(first), await soon(anext(hints))] == ["timed", "asking"]
+        async with store.rehearsal() as (copy, _):
+            await leave_letters(copy, "b", run="asking")
+        await leave_letters(store, "c", run="timed")
+        assert await soon(anext(hints)) == "timed"
+    await leave_letters(store, "d", run="timed")  # nobody listens any more

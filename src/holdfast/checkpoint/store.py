@@ -310,6 +310,10 @@ class Store(Protocol):
     has no complaint about, also ``..`` and ``CON``, and no id leads it out of its place. The records of a run have
     seqs from 1 that grow from commit to commit; all records of a commit belong to the run of its head.
 
+    A store may have the method ``wakeups()``, an async generator of the ids of runs that somebody should look at now,
+    because they were stored to be woken or got letters; then a host need not wait until it looks again. Such hints may
+    be lost, doubled or wrong: hosts look all the same. They are for what comes from outside, not for each superstep.
+
     A class whose coroutines do not use the current task, as ``asyncio.timeout`` and task groups do, may have the
     attribute ``in_any_task = True``. Then a commit needs no task of its own, which saves a few microseconds.
 

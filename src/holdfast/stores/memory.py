@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence, Set
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence, Set
 from contextlib import asynccontextmanager
 from copy import deepcopy
 
@@ -58,6 +59,8 @@ from holdfast.stores.common.run_query import (
     sort_due_runs,
 )
 
+_MOST_HINTS = 1_000
+
 
 class MemoryStore:
     """A store in dicts, which lives as long as the object.
@@ -86,6 +89,7 @@ class MemoryStore:
         self._letters: dict[RunId, dict[str, Letter | None]] = {}
         """By run and key; None for a letter that was taken."""
         self._claims: dict[RunId, RunClaim] = {}
+        self._listeners: set[asyncio.Queue[RunId]] = set()
 
     async def open(self) -> StoreInfo:
         self._check_open()
@@ -104,6 +108,8 @@ class MemoryStore:
         for record in commit.records:
             self._add_record(record)
         self._heads[head.run_id] = head
+        if self._listeners and head.status is RunStatus.WAITING and head.wake_at is not None:
+            self._hint(head.run_id)
         if there is None or there.checkpoint_id != head.checkpoint_id:
             self._notes.pop(head.run_id, None)
         if commit.notes:
@@ -180,6 +186,21 @@ class MemoryStore:
     def _count_letters(self, run_id: RunId) -> int:
         return len(self._get_waiting_letters(run_id))
 
+    async def wakeups(self) -> AsyncGenerator[RunId]:
+        """Yield the ids of runs that are to be woken or got letters, as the port says."""
+        hints: asyncio.Queue[RunId] = asyncio.Queue(_MOST_HINTS)
+        self._listeners.add(hints)
+        try:
+            while True:
+                yield await hints.get()
+        finally:
+            self._listeners.discard(hints)
+
+    def _hint(self, run_id: RunId) -> None:
+        for hints in self._listeners:
+            if not hints.full():  # who has so many looks soon
+                hints.put_nowait(run_id)
+
     async def damaged(self) -> Sequence[Damage]:
         self._check_open()
         return ()
@@ -193,7 +214,9 @@ class MemoryStore:
 
     @asynccontextmanager
     async def rehearsal(self, run_id: RunId | None = None) -> AsyncIterator[Rehearsal]:
-        yield Rehearsal(deepcopy(self) if run_id is None else self._copy_run(run_id), str)
+        yield Rehearsal(
+            deepcopy(self, {id(self._listeners): set()}) if run_id is None else self._copy_run(run_id), str
+        )
 
     def _copy_run(self, run_id: RunId) -> MemoryStore:
         """Return a store with one run and the blobs of its family: nothing in them changes, so they are shared."""
@@ -328,6 +351,7 @@ class MemoryStore:
         if most is not None and may_be_full and len(self._get_waiting_letters(run_id)) + len(letters) > most:
             return LeaveResult(head, is_full=True)
         known.update({letter.key: letter for letter in letters})
+        self._hint(run_id)
         return LeaveResult(head)
 
     async def inbox(self, run_id: RunId) -> Sequence[Letter]:
