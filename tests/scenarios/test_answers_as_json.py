@@ -19,6 +19,7 @@ import pytest
 from holdfast import (
     CheckpointStorage,
     Executor,
+    ExecutorFailed,
     HoldfastError,
     Host,
     InMemoryCheckpointStorage,
@@ -452,6 +453,7 @@ async def test_an_answer_that_its_type_refuses_is_asked_for_again(
     assert [one.request.request_id for one in events if isinstance(one, RequestInfoEvent)] == [Q, Q]
     assert await stored_warnings(place.storage) == [("Ask", ("UnusableAnswer", text))]
     assert await causes(place.storage) == ["start input", "end superstep", "end request"]
+    assert await letters_of(place.storage) == []
     info = await info_of_run(place.storage, "mine")
     assert (info.status, info.waiting_for) == (RunStatus.WAITING, ("answers",))
     (again,) = await stranger.list_requests()
@@ -473,6 +475,54 @@ async def test_answers_may_be_refused_again_and_again(place: Place, stranger: Ch
     storage = await place.reopened()
     run = await asking(Vote).resume(run_id="mine", storage=storage)
     await run.respond({Q: GOOD})
+    assert (await soon(run.wait_for_completion())).outputs == [Vote(3)]
+
+
+async def test_who_gave_a_useless_answer_did_not_give_the_next(
+    place: Place, stranger: CheckpointStorage
+) -> None:
+    run = await waiting(place.storage, asking(Vote))
+    await stranger.respond("mine", {Q: BAD}, by="kim")
+    await soon(run.wait_for_completion())
+    await stranger.respond("mine", {Q: GOOD})
+    await soon(run.wait_for_completion())
+    made = await place.storage.list_checkpoints(run_id="mine")
+    assert [one.by for one in made] == [None] * len(made)
+
+
+async def test_a_superstep_under_way_is_finished_before_a_request_is_asked_again(
+    place: Place, stranger: CheckpointStorage
+) -> None:
+    """Another checkpoint would take away its journal, and what was done once would be done twice."""
+    done: list[str] = []
+
+    class Ask(Executor):
+        @handler
+        async def ask(self, text: str, ctx: WorkflowContext[str, Any]) -> None:
+            await ctx.request_info(text, response_type=Vote)
+            await ctx.send_message(text)
+
+        @response_handler
+        async def answered(self, text: str, answer: Vote, ctx: WorkflowContext[str, Any]) -> None:
+            await ctx.yield_output(answer)
+
+    @executor(id="pay")
+    async def pay(text: str, ctx: WorkflowContext[None, str]) -> None:
+        await ctx.once("pay", lambda: done.append("paid"))
+        done.append("tried")
+        if done.count("tried") == 1:
+            raise RuntimeError("the network is down")
+
+    workflow = WorkflowBuilder(name="Paying").set_start_executor(Ask).add_edge(Ask, pay).build()
+    run = await workflow.start("?", run_id="mine", storage=place.storage)
+    with pytest.raises(ExecutorFailed):
+        await soon(run.wait_for_completion())
+    await stranger.respond("mine", {Q: BAD})
+    run = await workflow.resume(run_id="mine", storage=place.storage)
+    assert (await soon(run.wait_for_completion())).status is RunStatus.WAITING
+    assert done == ["paid", "tried", "tried"]
+    assert (await causes(place.storage))[-2:] == ["end superstep", "end request"]
+    await stranger.respond("mine", {Q: GOOD})
     assert (await soon(run.wait_for_completion())).outputs == [Vote(3)]
 
 
