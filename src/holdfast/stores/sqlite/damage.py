@@ -115,9 +115,7 @@ def _check_definitions(connection: sqlite3.Connection, namespace: str) -> Iterat
     made = [_normalize(statement) for statement in (*TABLES, *ADDED_LATER) if statement.startswith("CREATE")]
     for statement in made:
         name = statement.split()[2]
-        optional = name in _OPTIONAL_INDEXES or (
-            name in _OPTIONAL_TABLES and not has_table(connection, "letters")
-        )
+        optional = name in _OPTIONAL or (name in _OPTIONAL_TABLES and not has_table(connection, "letters"))
         if statement not in there and not optional:
             yield Damage(None, f"the database is damaged: it lacks what was made by: {statement}")
 
@@ -127,7 +125,8 @@ def _normalize(statement: Any) -> str:
 
 
 _OPTIONAL_TABLES = frozenset(_normalize(statement).split()[2] for statement in MAIL_TABLES)
-_OPTIONAL_INDEXES = frozenset(_normalize(statement).split()[2] for statement in RUN_INDEXES)
+# Each may be missing by itself: indexes, and claims, which are hints.
+_OPTIONAL = frozenset({"claims", *(_normalize(statement).split()[2] for statement in RUN_INDEXES)})
 
 
 def _check_runs(connection: sqlite3.Connection, namespace: str) -> Iterator[Damage]:
