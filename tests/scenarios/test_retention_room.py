@@ -106,7 +106,7 @@ async def test_many_records_are_not_looked_at_often() -> None:
         return looked[-1]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(modules.storage, "prune_run", counted)
+        patch.setattr(modules.run_logs, "prune_run", counted)
         run = await rewriting(STATE, Retention.keep_last(50)).start(500, storage=storage)
         await run.wait_for_completion()
     assert len(looked) > 4
@@ -124,7 +124,7 @@ async def test_what_goes_wrong_with_it_is_not_the_problem_of_the_run() -> None:
         raise KeyError("a bug")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(modules.storage, "prune_run", broken)
+        patch.setattr(modules.run_logs, "prune_run", broken)
         run = await rewriting(STATE).start(60, run_id="r", storage=storage)
         assert (await run.wait_for_completion()).outputs == ["done"]
     assert len(asked) > 1

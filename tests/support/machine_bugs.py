@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from holdfast.checkpoint.journal import Contents
-from holdfast.checkpoint.storage import RunLogs
+from holdfast.checkpoint.run_logs import RunLogs
 from holdfast.runtime.durable import stored_runs
 from holdfast.stores import memory
 from holdfast.stores.common import head_check

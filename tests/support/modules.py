@@ -3,7 +3,7 @@
 # mypy: implicit-reexport
 # ruff: noqa: F401
 
-from holdfast.checkpoint import storage, threads, values
+from holdfast.checkpoint import run_logs, storage, threads, values
 from holdfast.checkpoint.diff import comparison, tree_diff
 from holdfast.checkpoint.format import document, manifest, refs, slices, stored_form
 from holdfast.checkpoint.maintenance import old_runs, prune, statistics, verify
