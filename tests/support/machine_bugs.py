@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.checkpoint.journal import Contents
 from holdfast.checkpoint.run_logs import RunLogs
-from holdfast.runtime.durable import stored_runs
+from holdfast.runtime.durable import fork_edits, stored_runs
 from holdfast.stores import memory
 from holdfast.stores.common import head_check
 from tests.support.parts import (
@@ -128,9 +128,7 @@ BUGS: dict[str, Callable[[Patch], Any]] = {
     "processes may die with a run for ever": lambda patch: patch.setattr(stored_runs, "MOST_TAKEOVERS", 99),
     "a restored checkpoint follows the head": _restore_follows_the_head,
     "a restore overwrites what followed": _restore_overwrites,
-    "edits are stored but not seen": lambda patch: patch.setattr(
-        stored_runs, "write", lambda state, _: state
-    ),
+    "edits are stored but not seen": lambda patch: patch.setattr(fork_edits, "write", lambda state, _: state),
     "forks share an inbox": _forks_share_an_inbox,
     "letters are not taken": _letters_are_not_taken,
     "old answers count when a question is asked again": lambda patch: patch.setattr(
