@@ -256,3 +256,17 @@ async def test_a_host_that_looks_reads_no_run_whose_owner_lives(store: FileStore
     claims[3].release()
     assert await claim_runs(store, lease=0) == ["r3"]
     assert set(peeks) == {"r3"}
+
+
+async def test_a_claim_that_is_written_right_now_is_not_swept_up(files, directory) -> None:
+    """It is empty for a moment. One that stays so, because its writer died, keeps nobody from the run."""
+    await files.join()
+    await begin_waiting(files, "r1", NOON)
+    assert await claim_runs(files) == ["r1"]
+    begun = directory / "claims" / "r2"
+    begun.touch()
+    await begin_waiting(files, "r3", NOON)
+    assert await claim_runs(files) == ["r3"]
+    assert begun.exists()
+    await begin_waiting(files, "r2", NOON)
+    assert await claim_runs(files) == ["r2"]

@@ -152,12 +152,12 @@ class ClaimFiles:
             os.unlink(self._folder / run)
 
     def sweep(self, time: int) -> None:
-        """Remove the claims that are over."""
+        """Remove the claims that are over; one that cannot be read may be written right now, and stays."""
         try:
             runs = os.listdir(self._folder)
         except FileNotFoundError:
             return
         for run in runs:
             claim = self.read(run)
-            if claim is None or claim.until <= time:
+            if claim is not None and claim.until <= time:
                 self.remove(run)
