@@ -186,6 +186,7 @@ _SAYS_NOTHING = {
     "wake_at": None,
     "takeovers": 0,
     "letters_known": 0,
+    "restored": 0,
 }
 """The fields of heads that lines leave out."""
 _LINE = re.compile(rb'\{"sum":"([0-9a-f]{16})",("at":(\d+),.*\})\n', re.DOTALL)

@@ -74,9 +74,9 @@ async def went_back_and_forth(storage: CheckpointStorage) -> None:
 
 TREE = """
 ● 1 start 1, input, run first
-├─● 2 end 1
+├─● 2 end 1, superseded by 11
 │ ● 3 start 2
-│ ├─● 4 end 2
+│ ├─● 4 end 2, superseded by 11
 │ │ ├─● 1 end 2, fork, run second
 │ │ │ ● 2 start 3
 │ │ │ ├─● 1 start 3, fork, run third
@@ -146,12 +146,12 @@ async def test_branches_that_were_left_can_be_gone_on_with(place: Place) -> None
 
 LATER = """
 ● 1 start 1, input, run first
-├─● 11 start 1, restore
+├─● 11 start 1, restore, superseded by 17
 │ ┆ 12 to 15, supersteps 1 to 3, 4 checkpoints
 │ ● 16 end 3, completed
 ● 2 end 1
 ● 3 start 2
-├─● 4 end 2
+├─● 4 end 2, superseded by 7
 │ ├─● 1 end 2, fork, run second
 │ │ ● 2 start 3
 │ │ ├─● 1 start 3, fork, run third
@@ -165,7 +165,7 @@ LATER = """
 ● 7 start 2, restore
 ● 8 end 2
 ● 9 start 3
-├─● 10 end 3, completed
+├─● 10 end 3, completed, superseded by 17
 ● 17 start 3, restore
 ◉ 18 end 3, head, completed
 """.strip()
@@ -215,7 +215,7 @@ async def test_a_long_run_draws_on_a_screen(place: Place) -> None:
         "│ ● 2 start 1, edit",
         "│ ┆ 3 to 300, supersteps 1 to 150, 298 checkpoints",
         "│ ● 301 end 150",
-        "│ ├─● 302 start 151",
+        "│ ├─● 302 start 151, superseded by 602",
         "│ │ ┆ 303 to 600, supersteps 151 to 300, 298 checkpoints",
         "│ │ ● 601 end 300, completed",
         "│ ● 602 end 150, restore",

@@ -110,7 +110,7 @@ async def test_layout(files, directory) -> None:
 
 FULL_HEAD = head(
     RUN, 1, owner="p#1", wake_at=5, takeovers=2, reason="r", retention="latest_only", waiting_for="time"
-)._replace(letters_known=3, fingerprint="f", by="b", traceback="t", origin="o")
+)._replace(letters_known=3, fingerprint="f", by="b", traceback="t", origin="o", restored=1)
 
 
 @pytest.mark.parametrize("name", Head._field_defaults)

@@ -9,6 +9,7 @@ Those of stores are in ``store_parts``, and whole modules, of which tests replac
 from holdfast.checkpoint.checkpoint import ReadBlobs
 from holdfast.checkpoint.checkpoint_info import (
     Header,
+    Marks,
     end_id,
     info_from_dict,
     is_start_id,

@@ -133,6 +133,7 @@ INFO = info_from_dict(
         "request_count": 1,
         "tags": ["before-deploy"],
         "tagged_by": {"before-deploy": "kim"},
+        "superseded_by": None,
     }
 )
 REQUEST = PendingRequest(RequestId("ask.2.1"), Report("Q3", [(1, 0.5)]), bool | None, ExecutorId("ask"), NOON)
@@ -264,7 +265,9 @@ def test_checkpoint_info() -> None:
 
 
 def test_run_info() -> None:
-    info = RunInfo("run-1", "Triage", RunStatus.WAITING, "c0ffee00", 4, NOON, NOON, wake_at=NOON)
+    info = RunInfo(
+        "run-1", "Triage", RunStatus.WAITING, "c0ffee00", 4, NOON, NOON, wake_at=NOON, restored_at=3
+    )
     assert through_json(info.to_dict()) == form("RunInfo")
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast import Cause, CheckpointInfo, Phase, RunStatus
 from holdfast.checkpoint.tree import draw_checkpoints, find_branches
-from tests.support.parts import CheckpointId, Header, RunId
+from tests.support.parts import CheckpointId, Header, Marks, RunId
 
 # -- runs, without any storage ---------------------------------------------------------------------
 
@@ -51,7 +51,7 @@ class Runs:
             salt=b"",
         )
         tags = other.pop("tags", ())
-        made = CheckpointInfo(CheckpointId(f"{number:064x}"), header._replace(**other), 1, tags)
+        made = CheckpointInfo(CheckpointId(f"{number:064x}"), header._replace(**other), 1, Marks(tags))
         self.made.append(made)
         self.newest[run] = made
         return made

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, Protocol
 
-from holdfast.checkpoint.checkpoint_info import CheckpointInfo, Header
+from holdfast.checkpoint.checkpoint_info import CheckpointInfo, Header, Marks
 from holdfast.checkpoint.codec import Codec
 from holdfast.checkpoint.format.changes import Changes, Ref, sizes_in
 from holdfast.checkpoint.format.manifest import Manifest
@@ -125,21 +125,19 @@ class Checkpoint(CheckpointInfo):
         checkpoint_id: CheckpointId,
         header: Header,
         new_bytes: int,
-        tags: tuple[str, ...],
-        tagged_by: Mapping[str, str],
+        marks: Marks,
         content: CheckpointContent,
     ) -> None:
         self._checkpoint_id = checkpoint_id
         self._header = header
         self._new_bytes = new_bytes
-        self._tags = tags
-        self._tagged_by = tagged_by
+        self._marks = marks
         self.content: Final = content
 
     @property
     def info(self) -> CheckpointInfo:
         """The info of the checkpoint, which needs no values."""
-        return CheckpointInfo(self._checkpoint_id, self._header, self._new_bytes, self._tags, self._tagged_by)
+        return CheckpointInfo(self._checkpoint_id, self._header, self._new_bytes, self._marks)
 
     @property
     def messages(self) -> list[MessageView]:

@@ -197,7 +197,15 @@ def waiting_at(header: Header) -> tuple[WaitingFor, ...]:
     return waiting_for(header.request_count, None, True)
 
 
-_NOBODY: Mapping[str, str] = {}
+class Marks(NamedTuple):
+    """The things that a checkpoint gets later, which its id does not cover."""
+
+    tags: tuple[str, ...] = ()
+    tagged_by: Mapping[str, str] = {}
+    superseded_by: CheckpointId | None = None
+
+
+NO_MARKS = Marks()
 
 
 class CheckpointInfo:
@@ -219,21 +227,19 @@ class CheckpointInfo:
     """
 
     # Two are made in each superstep and kept as long as the run, and few are looked at: they unpack their header then.
-    __slots__ = ("_checkpoint_id", "_header", "_new_bytes", "_tagged_by", "_tags")
+    __slots__ = ("_checkpoint_id", "_header", "_marks", "_new_bytes")
 
     def __init__(
         self,
         checkpoint_id: CheckpointId,
         header: Header | bytes,
         new_bytes: int,
-        tags: tuple[str, ...] = (),
-        tagged_by: Mapping[str, str] = _NOBODY,
+        marks: Marks = NO_MARKS,
     ) -> None:
         self._checkpoint_id = checkpoint_id
         self._header = header
         self._new_bytes = new_bytes
-        self._tags = tags
-        self._tagged_by = tagged_by
+        self._marks = marks
 
     @property
     def _said(self) -> Header:
@@ -320,12 +326,20 @@ class CheckpointInfo:
     @property
     def tags(self) -> tuple[str, ...]:
         """Its tags."""
-        return self._tags
+        return self._marks.tags
 
     @property
     def tagged_by(self) -> dict[str, str]:
         """By tag, the person or program that gave it, as ``by=`` said; other tags are missing."""
-        return dict(self._tagged_by)
+        return dict(self._marks.tagged_by)
+
+    @property
+    def superseded_by(self) -> CheckpointId | None:
+        """The checkpoint by which the run went back and left this one behind, when it was listed or loaded; else None.
+
+        A run that goes back to a checkpoint that it had left behind stands on it again.
+        """
+        return self._marks.superseded_by
 
     @property
     def iteration_count(self) -> int:
@@ -376,7 +390,16 @@ _SHOWN = (
         "parent_id",
         "timestamp",
     ),
-    *("status", "waiting_for", "new_bytes", "message_count", "request_count", "tags", "tagged_by"),
+    *(
+        "status",
+        "waiting_for",
+        "new_bytes",
+        "message_count",
+        "request_count",
+        "tags",
+        "tagged_by",
+        "superseded_by",
+    ),
 )
 
 
@@ -410,8 +433,8 @@ def info_from_dict(data: Mapping[str, Any]) -> CheckpointInfo:
         replay_from=data["seq"],
         salt=b"",
     )
-    tags = tuple(data["tags"]), data.get("tagged_by", {})
-    return CheckpointInfo(CheckpointId(data["checkpoint_id"]), header, data["new_bytes"], *tags)
+    marks = Marks(tuple(data["tags"]), data["tagged_by"], data["superseded_by"])
+    return CheckpointInfo(CheckpointId(data["checkpoint_id"]), header, data["new_bytes"], marks)
 
 
 def moment(microseconds: int) -> datetime.datetime:

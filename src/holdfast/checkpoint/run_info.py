@@ -59,6 +59,8 @@ class RunInfo:
 
     forked_from: ForkOrigin | None = None
     """For a fork, the run and the checkpoint at which it began; both may have been removed since."""
+    restored_at: int | None = None
+    """The ``seq`` of the checkpoint by which it last went back; those that it left behind are superseded."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return the info as plain JSON; docs/reference/json-forms.md describes it."""
@@ -91,6 +93,7 @@ def _make_run_info(head: Head, known: Mapping[str, bool]) -> RunInfo:
         head.by,
         head.traceback,
         _origin_of(head),
+        head.restored or None,
     )
 
 

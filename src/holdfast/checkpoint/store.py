@@ -93,6 +93,8 @@ class Head(NamedTuple):
     """The traceback of the error with which the run failed, for people; any str."""
     origin: str = ""
     """For a fork, the id of the checkpoint at which it began, a space, and the id of the run of that; else empty."""
+    restored: int = 0
+    """The seq of the last checkpoint by which the run was taken back to an earlier one; 0 if it never was."""
 
 
 class Expected(NamedTuple):

@@ -105,6 +105,33 @@ def draw_checkpoints(
     return text.encode("ascii", "backslashreplace").decode("ascii") if ascii else text
 
 
+def find_superseded(
+    checkpoints: Iterable[CheckpointInfo], head_id: CheckpointId
+) -> dict[CheckpointId, CheckpointId]:
+    """Return the checkpoints that a run left behind when it went back, each with the one by which it did.
+
+    ``checkpoints`` are those of the run up to its head, as far as they were not removed. Where the parent of one was
+    removed, the run came from the one before it. If it went back to a removed one, it cannot be known which earlier
+    ones were left behind, and none is told.
+    """
+    known = sorted(checkpoints, key=lambda made: made.seq, reverse=True)
+    ids = {made.checkpoint_id for made in known}
+    found: dict[CheckpointId, CheckpointId] = {}
+    line: CheckpointInfo | None = None
+    for made in known:
+        parent = head_id if line is None else line.parent_id
+        if made.checkpoint_id == parent:
+            line = made
+        elif parent in ids:
+            assert line is not None, "the head is the last of them"
+            found[made.checkpoint_id] = line.checkpoint_id
+        elif line is not None and line.cause is Cause.RESTORE:
+            break
+        else:
+            line = made
+    return found
+
+
 def _followers(known: Mapping[CheckpointId, CheckpointInfo]) -> dict[CheckpointId, CheckpointInfo]:
     """Return the checkpoint with which a branch continues behind each one: the child with the newest descendant."""
     newest: dict[CheckpointId, int] = {}
@@ -186,6 +213,7 @@ class _Drawing:
         self._pen = pen
         self._trunks = deque(branch for branch in found if branch.parent is None)
         self._off: dict[CheckpointId, list[Branch]] = {}
+        self._seqs = {made.checkpoint_id: made.seq for branch in found for made in branch.checkpoints}
         for branch in found:
             if branch.parent is not None:
                 self._off.setdefault(branch.parent.checkpoint_id, []).append(branch)
@@ -268,6 +296,8 @@ class _Drawing:
             remarks += f", run {_in_line(first.run_id)}"
         if trunk:
             remarks += _follows(first, parent)
+        if first.superseded_by is not None:
+            remarks += f", superseded by {self._seqs.get(first.superseded_by, 'another')}"
         return _place(first) + remarks
 
     def _remarks(self, made: CheckpointInfo) -> str:

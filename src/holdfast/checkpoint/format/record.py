@@ -5,7 +5,7 @@ from __future__ import annotations
 import ormsgpack
 from blake3 import blake3
 
-from holdfast.checkpoint.checkpoint_info import CheckpointInfo, Header, end_id, header_at
+from holdfast.checkpoint.checkpoint_info import CheckpointInfo, Header, Marks, end_id, header_at
 from holdfast.checkpoint.store import Record
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import CheckpointId, Digest
@@ -95,6 +95,5 @@ def _seal(checkpoint_id: CheckpointId, part: bytes) -> bytes:
 
 def info_of(record: Record) -> CheckpointInfo:
     """Return the info of a record: its header, its size and its tags."""
-    return CheckpointInfo(
-        record.checkpoint_id, read_header(record), record.new_bytes, record.tags, record.tagged_by
-    )
+    marks = Marks(record.tags, record.tagged_by)
+    return CheckpointInfo(record.checkpoint_id, read_header(record), record.new_bytes, marks)

@@ -8,7 +8,7 @@ from heapq import merge
 from typing import NamedTuple
 
 from holdfast.checkpoint.checkpoint import Checkpoint, LoadedContent, ReadBlobs, read_shown_blobs
-from holdfast.checkpoint.checkpoint_info import CheckpointInfo, microseconds, moment
+from holdfast.checkpoint.checkpoint_info import NO_MARKS, CheckpointInfo, Marks, microseconds, moment
 from holdfast.checkpoint.derived_starts import find_checkpoint, read_records
 from holdfast.checkpoint.format.changes import Changes
 from holdfast.checkpoint.format.manifest import Manifest
@@ -28,7 +28,7 @@ from holdfast.checkpoint.read.loader import (
 from holdfast.checkpoint.read.pages import page_of
 from holdfast.checkpoint.read.reread import steadily
 from holdfast.checkpoint.store import Depth, Head, Record, RunQuery
-from holdfast.checkpoint.tree import draw_checkpoints
+from holdfast.checkpoint.tree import draw_checkpoints, find_superseded
 from holdfast.checkpoint.values import BlobSource, Encoder, Wanted
 from holdfast.errors import CheckpointNotFound
 from holdfast.ids import CheckpointId, Digest, RunId
@@ -172,7 +172,8 @@ class CheckpointBrowser:
         readers = self._content_readers(head, blobs)
         if values:
             readers = readers._replace(values=await read_shown_blobs(_changes_in(records), blobs))
-        return ListedContent(records, readers).checkpoints(shown)
+        left = await self._find_superseded(head, shown[0].seq) if shown else {}
+        return ListedContent(records, readers).checkpoints(shown, left)
 
     async def _seq_of(self, head: Head, checkpoint_id: CheckpointId) -> int:
         found = await find_checkpoint(self._catalog.store, checkpoint_id)
@@ -227,14 +228,21 @@ class CheckpointBrowser:
                 raise corrupt(record.checkpoint_id, "it was removed while it was looked at")
             complete = [await whole(record, blobs) for record in records]
             listed = ListedContent(complete, self._content_readers(head, blobs)._replace(plain=plain))
-            return listed.checkpoints([record])[0]
+            return listed.checkpoints([record], await self._find_superseded(head, seq))[0]
         loaded = await load(store, blobs, head, seq, Depth.ALL)
         read = await read_shown_blobs([loaded.manifest.as_changes()], blobs)
         encoder = self._catalog.encoder(self._catalog.codec_for(head.workflow_name, head.fingerprint))
         info, values_of = loaded.info, LoadedContent(loaded.manifest, encoder, read, plain)
-        return Checkpoint(
-            info.checkpoint_id, loaded.header, info.new_bytes, info.tags, info.tagged_by, values_of
-        )
+        left = await self._find_superseded(head, seq)
+        marks = Marks(info.tags, info.tagged_by, left.get(info.checkpoint_id))
+        return Checkpoint(info.checkpoint_id, loaded.header, info.new_bytes, marks, values_of)
+
+    async def _find_superseded(self, head: Head, first: int) -> Mapping[CheckpointId, CheckpointId]:
+        """Return the checkpoints from ``first`` on that the run left behind, with those by which it went back."""
+        if head.restored <= first:  # as nearly all runs, which never went back
+            return {}
+        records = await read_records(self._catalog.store, head.run_id, 1, head.seq, Depth.HEADERS)
+        return find_superseded(map(info_of, records), head.checkpoint_id)
 
     async def draw_tree(self, head: Head, ascii: bool) -> str:
         """Draw the checkpoints of a run and of all runs of its family as a tree of text."""
@@ -268,12 +276,19 @@ class ListedContent:
         self._records = {record.checkpoint_id: record for record in records}
         self._last: tuple[CheckpointId, Manifest] | None = None
 
-    def checkpoints(self, records: Iterable[Record]) -> list[Checkpoint]:
+    def checkpoints(
+        self, records: Iterable[Record], superseded: Mapping[CheckpointId, CheckpointId]
+    ) -> list[Checkpoint]:
         """Return the checkpoints of these records; most are never asked for more than their header."""
         return [
-            Checkpoint(name, read_header(record), record.new_bytes, record.tags, record.tagged_by, self)
+            Checkpoint(name, read_header(record), record.new_bytes, marks, self)
             for record in records
             for name in (record.checkpoint_id,)
+            for marks in (
+                Marks(record.tags, record.tagged_by, superseded.get(name))
+                if record.tags or superseded
+                else NO_MARKS,
+            )
         ]
 
     @property

@@ -111,6 +111,7 @@ def pack_head(head: Head) -> dict[str, Any]:
         "by": _pack_text(head.by),
         "traceback": _pack_text(head.traceback),
         "origin": head.origin,
+        "restored": head.restored,
     }
 
 
@@ -145,6 +146,7 @@ def read_head(fields: Any) -> Head:
         by=_read_text(fields["by"]),
         traceback=_read_text(fields["traceback"]),
         origin=_text(fields["origin"]),
+        restored=_whole_number(fields["restored"]),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence, Set
 from typing import NamedTuple
 
-from holdfast.checkpoint.checkpoint_info import CheckpointInfo
+from holdfast.checkpoint.checkpoint_info import Cause, CheckpointInfo
 from holdfast.checkpoint.format.changes import Changes, digests_of
 from holdfast.checkpoint.ownership import Claim
 from holdfast.checkpoint.store import (
@@ -180,7 +180,10 @@ class RunLog:
         noted: set[Digest] = set()
         for draft in drafts:
             noted.update(digest for value in draft.values for digest in digests_of(packer.ref(value)))
-        return self._prepare(records, taken, notes, noted)
+        prepared = self._prepare(records, taken, notes, noted)
+        if entries[0].cause is not Cause.RESTORE:
+            return prepared
+        return prepared._replace(head=prepared.head._replace(restored=self.head.seq + 1))
 
     def _prepare(
         self,
@@ -332,6 +335,7 @@ class RunLog:
                 "",
                 "",
                 current.origin,
+                current.restored,
             ),
         )
 

@@ -82,7 +82,7 @@ def _format_position(position: HeadPosition | None) -> str:
 
 def check_head_fields(head: Head) -> Head:
     """Return a head that was read; raise ``ValueError`` if one of its fields has a wrong type."""
-    for name in ("seq", "token", "created", "updated", "takeovers", "letters_known"):
+    for name in ("seq", "token", "created", "updated", "takeovers", "letters_known", "restored"):
         number = getattr(head, name)
         if type(number) is not int or number < 0:
             raise ValueError(f"its {name} is {number!r}")

@@ -87,6 +87,7 @@ def seal_head(namespace: str, head: Head, content: int) -> int:
         by,
         traceback,
         origin,
+        restored,
     ) = head
     try:
         packed = ormsgpack.packb(
@@ -112,6 +113,7 @@ def seal_head(namespace: str, head: Head, content: int) -> int:
                 by.encode(),
                 traceback.encode(),
                 origin.encode(),
+                restored,
                 content,
             )
         )

@@ -97,7 +97,7 @@ class RunRepair:
             if found is not None:
                 checkpoint_id, header = found
                 before = state.head
-                return rebuild_head(
+                head = rebuild_head(
                     checkpoint_id,
                     header,
                     header.run_id if before is None else before.family,
@@ -105,6 +105,7 @@ class RunRepair:
                     0 if before is None else before.token,
                     "" if before is None else before.origin,
                 )
+                return head if before is None else head._replace(restored=before.restored)
         return None
 
     def _newest_in(self, seq: int) -> tuple[CheckpointId, Header] | None:

@@ -45,8 +45,9 @@ _HEADERS = "SELECT checkpoint, seq, header FROM checkpoints WHERE run = ? ORDER 
 _SUMS = "SELECT id, run, content FROM runs WHERE namespace = ?"
 _ADD_EMPTY_RUN = (
     "INSERT INTO runs (id, namespace, run, created, updated, workflow, family, checkpoint, seq, token, status, owner, "
-    "takeovers, reason, retention, waiting_for, letters_known, fingerprint, by, traceback, origin, content, seal) "
-    "VALUES (?, ?, ?, ?, 0, '', '', x'', 0, 0, '', '', 0, x'', '', '', 0, '', x'', x'', '', 0, 0)"
+    "takeovers, reason, retention, waiting_for, letters_known, fingerprint, by, traceback, origin, restored, "
+    "content, seal) "
+    "VALUES (?, ?, ?, ?, 0, '', '', x'', 0, 0, '', '', 0, x'', '', '', 0, '', x'', x'', '', 0, 0, 0)"
 )
 _HAS_FAMILY = "SELECT 1 FROM families WHERE namespace = ? AND family = ?"
 _NAMESPACES = "SELECT namespace FROM families WHERE family = ?"
@@ -312,6 +313,8 @@ class _ReadableCheckpoints(NamedTuple):
     first: Header
     last: Header
     last_id: CheckpointId
+    restored: int
+    """The seq of the last one by which the run was taken back; 0 if there is none."""
 
 
 def _find_readable_checkpoints(connection: sqlite3.Connection, number: int) -> _ReadableCheckpoints | None:
@@ -320,7 +323,9 @@ def _find_readable_checkpoints(connection: sqlite3.Connection, number: int) -> _
         if header.seq == record.seq:
             first = found.first if found is not None else header
             newest = expand([record])[-1]  # perhaps a start that is derived from it
-            found = _ReadableCheckpoints(first, read_header(newest), newest.checkpoint_id)
+            earlier = 0 if found is None else found.restored
+            restored = header.seq if header.cause == "restore" else earlier
+            found = _ReadableCheckpoints(first, read_header(newest), newest.checkpoint_id, restored)
     return found
 
 
@@ -352,7 +357,7 @@ def _rebuild_run(
         left.first.time,
         token if 0 <= token < 1 << 40 else 0,
         _find_origin(connection, left, row),
-    )
+    )._replace(restored=left.restored)
     connection.execute("DELETE FROM runs WHERE id = ?", (number,))
     connection.execute(_ADD_EMPTY_RUN, (number, namespace, run_id, head.created))
     move_run(connection, namespace, number, head, _sum_seals(connection, number))

@@ -20,7 +20,7 @@ from holdfast.stores.sqlite.row_writer import FIND_FAMILY, get_prefix
 
 HEAD_COLUMNS = (
     "run, workflow, family, checkpoint, seq, token, status, created, updated, owner, wake_at, takeovers, reason, "
-    "retention, waiting_for, letters_known, fingerprint, by, traceback, origin, content, seal"
+    "retention, waiting_for, letters_known, fingerprint, by, traceback, origin, restored, content, seal"
 )
 """The columns that ``check_head_row`` takes."""
 _HEADS = f"SELECT {HEAD_COLUMNS} FROM runs WHERE namespace = ?"
@@ -134,6 +134,7 @@ def _make_head(row: tuple[Any, ...]) -> Head:
         by,
         traceback,
         origin,
+        restored,
     ) = row
     return Head(
         run,
@@ -156,6 +157,7 @@ def _make_head(row: tuple[Any, ...]) -> Head:
         str(by, "utf-8", "surrogatepass"),
         str(traceback, "utf-8", "surrogatepass"),
         origin,
+        restored,
     )
 
 

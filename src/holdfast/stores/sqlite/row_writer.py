@@ -22,13 +22,13 @@ MOST_TOGETHER = 512
 ADD_RUN = (
     "INSERT INTO runs (namespace, run, created, wake_at, status, owner, family, updated, workflow, checkpoint, seq, "
     "token, takeovers, reason, retention, waiting_for, letters_known, fingerprint, by, traceback, origin, "
-    "content, seal) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "restored, content, seal) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 # Without the columns that are in indexes: naming such a column writes one page more.
 MOVE_RUN = (
     "UPDATE runs SET updated = ?, workflow = ?, checkpoint = ?, seq = ?, token = ?, "
     "takeovers = ?, reason = ?, retention = ?, waiting_for = ?, letters_known = ?, fingerprint = ?, by = ?, "
-    "traceback = ?, origin = ?, content = ?, seal = ? WHERE id = ?"
+    "traceback = ?, origin = ?, restored = ?, content = ?, seal = ? WHERE id = ?"
 )
 _SET_INDEXED = "UPDATE runs SET created = ?, wake_at = ?, status = ?, owner = ?, family = ? WHERE id = ?"
 SET_STATUS = "UPDATE runs SET wake_at = ?, status = ?, owner = ? WHERE id = ?"
@@ -289,7 +289,7 @@ def get_indexed_columns(head: Head) -> IndexedColumns:
 def get_moving_columns(namespace: str, head: Head, content: int) -> tuple[object, ...]:
     """Return the columns of a run that change from commit to commit, in the order of ``MOVE_RUN``."""
     _, workflow, _, checkpoint, seq, token, _, _, updated, _, _, takeovers, reason, kept = head[:14]
-    waits, letters, fingerprint, by, traceback, origin = head[14:]
+    waits, letters, fingerprint, by, traceback, origin, restored = head[14:]
     return (
         updated,
         workflow,
@@ -306,6 +306,7 @@ def get_moving_columns(namespace: str, head: Head, content: int) -> tuple[object
         bytearray(by, "utf-8", "surrogatepass"),
         bytearray(traceback, "utf-8", "surrogatepass"),
         origin,
+        restored,
         content,
         seal_head(namespace, head, content),
     )
