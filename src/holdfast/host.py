@@ -25,6 +25,7 @@ from holdfast.errors import (
     RunTaken,
     WrongType,
 )
+from holdfast.ids import CheckpointId, RunId
 from holdfast.log_fields import extra_fields
 from holdfast.runtime.environment import current
 from holdfast.runtime.run.lifecycle import GRACE_SECONDS
@@ -57,7 +58,7 @@ _AT_ONCE = float("-inf")
 class _Tried(NamedTuple):
     """The head of a run that could not be woken, or had nothing to do though letters wait."""
 
-    checkpoint_id: str
+    checkpoint_id: CheckpointId
     wake_at: int | None
     again: float | None
     """The time of the next try, by the clock of the event loop; None is the run's own time to wake."""
@@ -252,11 +253,9 @@ class Host:
         if not self._joined:
             await store.join()
             self._joined = True
-        return await store.claim(
-            ClaimRequest(
-                this_process(), now, _CLAIM_MICROSECONDS, limit, self._fingerprints, abandoned=abandoned
-            )
-        )
+        request = ClaimRequest(this_process(), now, _CLAIM_MICROSECONDS, limit, self._fingerprints)
+        tried = {RunId(run): tried.checkpoint_id for run, tried in self._tried.items()}
+        return await store.claim(request._replace(abandoned=abandoned, besides=tried))
 
     async def _try_strays(self, loop_time: float) -> int:
         """Try runs that fit no build here, now and then, to say in ``problems`` why; return their number."""

@@ -102,8 +102,9 @@ class Watched(Wrapped):
         self.calls: Counter[str] = Counter()
 
     def __getattr__(self, name: str) -> Any:
+        found = super().__getattr__(name)  # a store may lack some
         self.calls[name] += 1
-        return super().__getattr__(name)
+        return found
 
     async def claim(self, request: ClaimRequest) -> Sequence[Head]:
         found: Sequence[Head] = await self.inner.claim(request)

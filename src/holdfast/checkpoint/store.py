@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from contextlib import AbstractAsyncContextManager
 from enum import IntEnum
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from holdfast.engine.status import RunStatus
@@ -264,6 +265,8 @@ class ClaimRequest(NamedTuple):
     """False asks for runs of these workflows that have none of the fingerprints."""
     abandoned: bool = True
     """True asks also for runs that are RUNNING though their owner does not live."""
+    besides: Mapping[RunId, CheckpointId] = MappingProxyType({})
+    """Runs that are left out as long as they stand on this checkpoint: the caller tried them in vain."""
 
 
 class Damage(NamedTuple):

@@ -77,8 +77,8 @@ def sort_due_runs(heads: Iterable[Head], time: int, count_letters: Callable[[Run
 
 
 def fits(head: Head, request: ClaimRequest) -> bool:
-    """Return True if a run is of a workflow and of a build that a request asks for."""
-    if head.workflow_name not in request.workflows:
+    """Return True if a run is of a workflow and of a build that a request asks for, and is not to be left out."""
+    if head.workflow_name not in request.workflows or request.besides.get(head.run_id) == head.checkpoint_id:
         return False
     builds = request.workflows[head.workflow_name]
     return (builds is None or not head.fingerprint or head.fingerprint in builds) is request.fits

@@ -27,6 +27,7 @@ _WITH_LETTERS = (
 )
 _IN_TIME = f"namespace = :namespace AND +status = 'waiting' AND wake_at <= :time AND NOT ({_WITH_LETTERS})"
 _IS_LOST = "holdfast_is_lost"
+_IS_LEFT_OUT = "holdfast_is_left_out"
 _ABANDONED = f"namespace = :namespace AND status = 'running' AND status <> 'completed' AND {_IS_LOST}(owner)"
 _UNCLAIMED = (
     "NOT EXISTS (SELECT 1 FROM claims WHERE claims.run = runs.id AND claims.until > :time AND claims.until <= :until "
@@ -105,6 +106,10 @@ def _find(
         kinds.append((_ABANDONED, "created, run"))
     connection.create_function(_IS_LOST, 1, lost.has)
     unclaimed = _UNCLAIMED if request.lease else "1"
+    if request.besides:
+        left_out = {(run, bytes.fromhex(place)) for run, place in request.besides.items()}
+        connection.create_function(_IS_LEFT_OUT, 2, lambda *standing: standing in left_out)
+        unclaimed += f" AND NOT {_IS_LEFT_OUT}(run, checkpoint)"
     found: list[_Candidate] = []
     for condition, order in kinds:
         sql = f"{_SELECT} {condition} AND ({fitting}) AND {unclaimed} ORDER BY {order} LIMIT :limit"

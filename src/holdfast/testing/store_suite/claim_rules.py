@@ -108,6 +108,15 @@ class ClaimRules:
         assert await claim_runs(store, workflows={"Flow": frozenset()}) == []
         assert await claim_runs(store, workflows={"Flow": None}) == ["dueb", "lostb"]
 
+    async def test_runs_are_left_out_as_long_as_they_stand_where_they_stood(self, store: Store) -> None:
+        await store.join()
+        head = await begin_waiting(store, "r", NOON)
+        await begin_waiting(store, "s", NOON)
+        besides = {head.run_id: head.checkpoint_id, RunId("nobody"): head.checkpoint_id}
+        assert await claim_runs(store, besides=besides) == ["s"]
+        await move_on(store, head)
+        assert await claim_runs(store, besides=besides) == ["r"]
+
     async def test_runs_of_several_workflows_come_in_one_order(self, store: Store) -> None:
         await store.join()
         for number, name in enumerate(["Flow", "Other", "Flow", "Other", "Third"]):
