@@ -68,7 +68,7 @@ if __name__ == "__main__":
 # ['PAGE: 3 errors']
 # ['TICKET: 3 errors']
 # ● 1 start 1, input, run night
-# ├─● 2 end 1
+# ├─● 2 end 1, superseded by 7
 # │ ● 3 start 2
 # │ ● 4 end 2
 # │ ● 5 start 3

@@ -108,6 +108,18 @@ async def test_those_who_cancel(place: Place, how: str) -> None:
     assert (await info_of_run(place.storage, "r")).by == ""
 
 
+async def test_those_who_answer_one_request_after_the_other(place: Place) -> None:
+    """The second answer comes while the run goes on with the first."""
+    run = await asking(place.storage).start("really", run_id="r")
+    await run.wait_for_completion()
+    await run.respond({"one": True}, by="kim")
+    await run.respond({"two": False}, by="lee")
+    result = await run.wait_for_completion()
+    assert sorted(result.outputs) == ["really one? True", "really two? False"]
+    by = {one.by for one in await place.storage.list_checkpoints(run_id="r") if one.cause == "response"}
+    assert by in ({"kim", "lee"}, {"kim, lee"})
+
+
 async def test_those_who_tag(place: Place, tmp_path: Path) -> None:
     """Starts and ends alike, in lists, trees and copies; a tag that is there keeps who gave it first."""
     storage = place.storage

@@ -49,6 +49,8 @@ class Questions:
         self._given: dict[RequestId, Value] = {}
         """Answers that were given to a stored run, and are not in its inbox yet."""
         self._given_by: dict[RequestId, str] = {}
+        self._being_left: set[RequestId] = set()
+        """The given answers that a call of ``leave`` is leaving in the inbox."""
         self._unusable: dict[RequestId, UnusableAnswer] = {}
         """The reasons why requests have to be asked again: answers in the inbox that cannot be used."""
         self.cancel_asked = False
@@ -112,14 +114,17 @@ class Questions:
 
     async def leave(self, request_ids: Sequence[RequestId] | None = None) -> None:
         """Leave given answers, some or all, in the inbox, so that they are durable; raise if others were faster."""
-        request_ids = list(self._given) if request_ids is None else request_ids
+        if request_ids is None:  # someone who answers right now leaves those that are being left
+            request_ids = [known for known in self._given if known not in self._being_left]
         if not request_ids or self._recorder is None:
             return
         given = {request_id: self._given[request_id] for request_id in request_ids}
+        self._being_left |= given.keys()
         try:
             # Those of one call are left together.
             await self._recorder.leave(given, self._given_by.get(request_ids[0]))
         finally:
+            self._being_left -= given.keys()
             self._given = {known: v for known, v in self._given.items() if known not in given}
             self._given_by = {known: who for known, who in self._given_by.items() if known not in given}
         self._accept(given)
