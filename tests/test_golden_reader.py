@@ -292,7 +292,7 @@ async def test_bundles(tmp_path: Path, size: int) -> None:
 def test_all_that_removing_writes_is_there() -> None:
     directory = make.STORES.directory
     kept = lines_of(directory, "retained")
-    assert {line["kind"] for line in kept} == {"file", "kept", "state"}
+    assert {line["kind"] for line in kept} == {"file", "kept", "events", "state"}
     assert any("tags" in line for line in kept)
     assert kept[-1]["head"]["retention"] == "keep_last:2"
     assert [line["kind"] for line in lines_of(directory, "edited")][-4:] == [

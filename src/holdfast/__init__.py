@@ -61,25 +61,8 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.codec.registry import checkpointable
     from holdfast.checkpoint.counters import Counters
     from holdfast.checkpoint.diff.difference import CheckpointDiff, Difference, DiffValue
-    from holdfast.checkpoint.maintenance.old_runs import PruneRunsReport
-    from holdfast.checkpoint.maintenance.problems import LostValue, Problem, VerifyReport
-    from holdfast.checkpoint.maintenance.prune import PruneReport
-    from holdfast.checkpoint.maintenance.repair import Repair, RepairReport
-    from holdfast.checkpoint.maintenance.statistics import StorageStatistics, StorageUsage
-    from holdfast.checkpoint.maintenance.vacuum import VacuumReport
-    from holdfast.checkpoint.pending_requests import RequestRecord
-    from holdfast.checkpoint.retention import Retention
-    from holdfast.checkpoint.run_info import ForkOrigin, RunInfo
-    from holdfast.checkpoint.storage import CheckpointStorage
-    from holdfast.checkpoint.store import Store
-    from holdfast.checkpoint.transfer.run_copy import CopyReport, UncopiedRun
-    from holdfast.checkpoint.upgrade import UpgradeCheck, UpgradeReport
-    from holdfast.checkpoint.views import CheckpointSummary
-    from holdfast.host import Host
-    from holdfast.log_fields import RunLogFilter
-    from holdfast.runtime.durable.fork_edits import ForkEdits
-    from holdfast.runtime.events.event_json import PlainEvent, event_from_dict
-    from holdfast.runtime.events.events import (
+    from holdfast.checkpoint.events.event_json import PlainEvent, event_from_dict
+    from holdfast.checkpoint.events.events import (
         CheckpointSavedEvent,
         ExecutorCompletedEvent,
         ExecutorFailedEvent,
@@ -98,6 +81,23 @@ if TYPE_CHECKING:
         WorkflowStatusEvent,
         WorkflowWarningEvent,
     )
+    from holdfast.checkpoint.maintenance.old_runs import PruneRunsReport
+    from holdfast.checkpoint.maintenance.problems import LostValue, Problem, VerifyReport
+    from holdfast.checkpoint.maintenance.prune import PruneReport
+    from holdfast.checkpoint.maintenance.repair import Repair, RepairReport
+    from holdfast.checkpoint.maintenance.statistics import StorageStatistics, StorageUsage
+    from holdfast.checkpoint.maintenance.vacuum import VacuumReport
+    from holdfast.checkpoint.pending_requests import RequestRecord
+    from holdfast.checkpoint.retention import EventRetention, Retention
+    from holdfast.checkpoint.run_info import ForkOrigin, RunInfo
+    from holdfast.checkpoint.storage import CheckpointStorage
+    from holdfast.checkpoint.store import Store
+    from holdfast.checkpoint.transfer.run_copy import CopyReport, UncopiedRun
+    from holdfast.checkpoint.upgrade import UpgradeCheck, UpgradeReport
+    from holdfast.checkpoint.views import CheckpointSummary
+    from holdfast.host import Host
+    from holdfast.log_fields import RunLogFilter
+    from holdfast.runtime.durable.fork_edits import ForkEdits
     from holdfast.runtime.run.result import RunResult
     from holdfast.runtime.run.run import Run
     from holdfast.runtime.run.stream import RunStream
@@ -126,6 +126,7 @@ __all__ = [
     "Default",
     "DiffValue",
     "Difference",
+    "EventRetention",
     "Executor",
     "ExecutorCompletedEvent",
     "ExecutorFailed",
@@ -236,7 +237,7 @@ _LATER = {
     "Checkpoint": "checkpoint.checkpoint",
     "CheckpointDiff": "checkpoint.diff.difference",
     "CheckpointInfo": "checkpoint.checkpoint_info",
-    "CheckpointSavedEvent": "runtime.events.events",
+    "CheckpointSavedEvent": "checkpoint.events.events",
     "CheckpointStorage": "checkpoint.storage",
     "CheckpointSummary": "checkpoint.views",
     "Codec": "checkpoint.codec",
@@ -245,27 +246,28 @@ _LATER = {
     "Counters": "checkpoint.counters",
     "DiffValue": "checkpoint.diff.difference",
     "Difference": "checkpoint.diff.difference",
-    "ExecutorCompletedEvent": "runtime.events.events",
-    "ExecutorFailedEvent": "runtime.events.events",
-    "ExecutorInvokedEvent": "runtime.events.events",
+    "EventRetention": "checkpoint.retention",
+    "ExecutorCompletedEvent": "checkpoint.events.events",
+    "ExecutorFailedEvent": "checkpoint.events.events",
+    "ExecutorInvokedEvent": "checkpoint.events.events",
     "FileCheckpointStorage": "stores.file.storage",
     "ForkEdits": "runtime.durable.fork_edits",
     "ForkOrigin": "checkpoint.run_info",
     "Host": "host",
     "InMemoryCheckpointStorage": "stores.memory",
     "LostValue": "checkpoint.maintenance.problems",
-    "OutputDeltaEvent": "runtime.events.events",
-    "PendingRequest": "runtime.events.events",
-    "PlainEvent": "runtime.events.event_json",
+    "OutputDeltaEvent": "checkpoint.events.events",
+    "PendingRequest": "checkpoint.events.events",
+    "PlainEvent": "checkpoint.events.event_json",
     "Phase": "checkpoint.checkpoint_info",
     "Problem": "checkpoint.maintenance.problems",
     "PruneReport": "checkpoint.maintenance.prune",
     "PruneRunsReport": "checkpoint.maintenance.old_runs",
     "Repair": "checkpoint.maintenance.repair",
     "RepairReport": "checkpoint.maintenance.repair",
-    "RequestInfoEvent": "runtime.events.events",
+    "RequestInfoEvent": "checkpoint.events.events",
     "RequestRecord": "checkpoint.pending_requests",
-    "Response": "runtime.events.events",
+    "Response": "checkpoint.events.events",
     "Retention": "checkpoint.retention",
     "Run": "runtime.run.run",
     "RunInfo": "checkpoint.run_info",
@@ -276,21 +278,21 @@ _LATER = {
     "StorageStatistics": "checkpoint.maintenance.statistics",
     "StorageUsage": "checkpoint.maintenance.statistics",
     "Store": "checkpoint.store",
-    "SuperStepCompletedEvent": "runtime.events.events",
-    "SuperStepStartedEvent": "runtime.events.events",
+    "SuperStepCompletedEvent": "checkpoint.events.events",
+    "SuperStepStartedEvent": "checkpoint.events.events",
     "VacuumReport": "checkpoint.maintenance.vacuum",
     "UpgradeCheck": "checkpoint.upgrade",
     "UpgradeReport": "checkpoint.upgrade",
     "VerifyReport": "checkpoint.maintenance.problems",
-    "WorkflowCompletedEvent": "runtime.events.events",
-    "WorkflowErrorEvent": "runtime.events.events",
-    "WorkflowEvent": "runtime.events.events",
-    "WorkflowOutputEvent": "runtime.events.events",
-    "WorkflowStartedEvent": "runtime.events.events",
-    "WorkflowStatusEvent": "runtime.events.events",
-    "WorkflowWarningEvent": "runtime.events.events",
+    "WorkflowCompletedEvent": "checkpoint.events.events",
+    "WorkflowErrorEvent": "checkpoint.events.events",
+    "WorkflowEvent": "checkpoint.events.events",
+    "WorkflowOutputEvent": "checkpoint.events.events",
+    "WorkflowStartedEvent": "checkpoint.events.events",
+    "WorkflowStatusEvent": "checkpoint.events.events",
+    "WorkflowWarningEvent": "checkpoint.events.events",
     "checkpointable": "checkpoint.codec.registry",
-    "event_from_dict": "runtime.events.event_json",
+    "event_from_dict": "checkpoint.events.event_json",
     "open_storage": "stores.storage_url",
 }
 

@@ -41,18 +41,18 @@ from holdfast.checkpoint.arguments import checked_path
 from holdfast.checkpoint.checkpoint import Checkpoint
 from holdfast.checkpoint.checkpoint_info import CheckpointInfo
 from holdfast.checkpoint.codec.registry import checkpointable, mark_of
+from holdfast.checkpoint.events.events import (
+    PendingRequest,
+    Response,
+    SuperStepCompletedEvent,
+    SuperStepStartedEvent,
+)
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.storage import CheckpointStorage
 from holdfast.checkpoint.store import Store
 from holdfast.errors import InvalidArgument, WrongType
 from holdfast.graph import executor as core
 from holdfast.graph.context import WorkflowContext
-from holdfast.runtime.events.events import (
-    PendingRequest,
-    Response,
-    SuperStepCompletedEvent,
-    SuperStepStartedEvent,
-)
 from holdfast.runtime.run.run import Run
 from holdfast.stores.file import FileStore
 from holdfast.stores.memory import MemoryStore

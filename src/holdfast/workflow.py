@@ -526,6 +526,6 @@ def declared_codec(graph: Graph) -> Codec:
     """Return the codec for the types that a workflow declares; raise ``GraphError`` if two classes share a name."""
     from holdfast.checkpoint.codec import Codec
     from holdfast.checkpoint.codec.registry import TypeRegistry, declared_forms
-    from holdfast.runtime.events.events import WorkflowEvent
+    from holdfast.checkpoint.events.events import WorkflowEvent
 
     return Codec(TypeRegistry([*declared_forms(graph), ("events", WorkflowEvent)]))

@@ -17,8 +17,8 @@ PAGE = 2048 + 24
 
 # What is kept: the events of the superstep, which the result of the run holds, and this test's own reading.
 KEPT_BLOCKS = 36
-# What is in use at a time: two records with their headers, what SQLite is given of them, and the turn itself.
-PEAK = 25_000
+# What is in use at a time: two records with headers and events, what SQLite is given of them, and the turn itself.
+PEAK = 27_000
 
 
 def supersteps(

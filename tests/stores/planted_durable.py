@@ -36,6 +36,7 @@ class Kept(MemoryStore):
             "_notes",
             "_letters",
             "_claims",
+            "_events",
         ):
             setattr(self, name, getattr(kept, name))
 
@@ -61,6 +62,20 @@ class ForgetsNotes(Kept):
     def adopt(self, kept: MemoryStore) -> None:
         super().adopt(kept)
         self._notes = {}
+
+
+class ForgetsEvents(Kept):
+    def adopt(self, kept: MemoryStore) -> None:
+        super().adopt(kept)
+        self._events = {}
+
+
+class SharesEvents(Kept):
+    """Keeps the events of all namespaces together."""
+
+    def __init__(self, place: dict[str, Any], namespace: str = "") -> None:
+        super().__init__(place, namespace)
+        self._events = place.setdefault("events", {})
 
 
 class ForgetsLetters(Kept):
@@ -280,6 +295,8 @@ class ClosesTheOthers(Kept):
 BUGS: list[tuple[type[Kept], str]] = [
     (ForgetsNotes, "test_another_object_finds_the_journal"),
     (ForgetsNotes, "test_every_method_opens_a_store_by_itself"),
+    (ForgetsEvents, "test_another_object_sees_events"),
+    (SharesEvents, "test_another_namespace_sees_no_events"),
     (ForgetsLetters, "test_another_object_finds_the_inbox"),
     (ForgetsWhatWasTakenWhenItCloses, "test_another_object_finds_the_inbox"),
     (ForgetsLetters, "test_every_method_opens_a_store_by_itself"),

@@ -118,7 +118,7 @@ async def test_what_is_not_kept_is_noticed(files, others, directory, monkeypatch
     lost: dict[str, Any] = {"used keys": {"further": {}}, "notes": {"notes": ()}, "letters": {"letters": ()}}
     if bug == "tags":
         monkeypatch.setattr(
-            run_file, "_kept_drafts", lambda all: kept([one._replace(tags=()) for one in all])
+            run_file, "_kept_drafts", lambda all, events: kept([one._replace(tags=()) for one in all], events)
         )
     else:
         monkeypatch.setattr(run_file, "_state_draft", lambda *args: state(*args)._replace(**lost[bug]))

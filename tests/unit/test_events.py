@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast import WorkflowEvent, WorkflowOutputEvent
-from holdfast.runtime.events import events
+from holdfast.checkpoint.events import events
 from tests.support.parts import ExecutorId
 
 KINDS: list[Any] = [

@@ -140,6 +140,11 @@ _STATUSES = {str(status): status for status in RunStatus}
 
 def pack_header(header: Header) -> bytes:
     """Return the bytes of a header."""
+    return ormsgpack.packb(dict(zip(_STORED_KEYS, (FORMAT_MAJOR, *header_values(header)), strict=True)))
+
+
+def header_values(header: Header) -> list[Any]:
+    """Return the fields of a header as values that can be packed."""
     fields: list[Any] = list(header)
     parent = fields[_PARENT]
     fields[_PARENT] = None if parent is None else bytes.fromhex(parent)
@@ -149,7 +154,7 @@ def pack_header(header: Header) -> bytes:
         _STATUS,
     ):  # or what packs them would ask enumerations for their values in Python
         fields[place] = fields[place]._value_
-    return ormsgpack.packb(dict(zip(_STORED_KEYS, (FORMAT_MAJOR, *fields), strict=True)))
+    return fields
 
 
 def unpack_header(data: bytes) -> Header:
@@ -157,7 +162,11 @@ def unpack_header(data: bytes) -> Header:
     stored: dict[str, Any] = ormsgpack.unpackb(data)
     if stored["format"] != FORMAT_MAJOR:
         raise ValueError(f"it has format {stored['format']}, this version reads {FORMAT_MAJOR}")
-    fields = list(_fields_of(stored))
+    return header_of_values(list(_fields_of(stored)))
+
+
+def header_of_values(fields: list[Any]) -> Header:
+    """Return the header with fields as ``header_values`` gives them; raise whatever broken data raises."""
     if type(fields[_FROM]) is not int:  # the one part by which others are found before they are checked
         raise ValueError(f"replay begins from {fields[_FROM]!r}, which is no number")
     phase, cause, parent, status = fields[_PHASE], fields[_CAUSE], fields[_PARENT], fields[_STATUS]
@@ -188,6 +197,11 @@ def derive_start(end: Header, checkpoint_id: CheckpointId) -> Header:
         by=None,
         has_start=False,
     )
+
+
+def applied_supersteps(header: Header) -> int:
+    """Return the number of the last superstep that was applied where a run stands."""
+    return header.superstep if header.phase is Phase.END else header.superstep - 1
 
 
 def waiting_at(header: Header) -> tuple[WaitingFor, ...]:

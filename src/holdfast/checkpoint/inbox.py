@@ -20,6 +20,7 @@ from holdfast.checkpoint.read.loader import BlobReader, LatestManifests
 from holdfast.checkpoint.read.snapshots import request_of
 from holdfast.checkpoint.store import MOST_LETTERS, Commit, Expected, Head, Letter, Store
 from holdfast.checkpoint.values import Encoded, Encoder, class_of
+from holdfast.checkpoint.write.event_rows import status_row
 from holdfast.engine.answers import already_answered, check_answer, invalid_response
 from holdfast.engine.message import Request
 from holdfast.engine.persistent import Layered
@@ -302,8 +303,10 @@ async def _end_run(store: Store, head: Head, new: Head) -> bool:
         return True
     if new.status is RunStatus.CANCELLED:
         new = new._replace(letters_known=len(letters) - len(wishes))
+    expected = Expected(head.checkpoint_id, head.token)
+    events = () if new.status is head.status else (await status_row(store, new),)
     try:
-        await store.commit(Commit(new, Expected(head.checkpoint_id, head.token), taken=wishes))
+        await store.commit(Commit(new, expected, taken=wishes, events=events))
     except HeadMoved:
         return False
     return True

@@ -186,3 +186,31 @@ _CHOICES: Mapping[_Kind, Callable[[Any, Sequence[Kept], str, datetime], Iterable
         checkpoint for checkpoint in known if now - checkpoint.timestamp <= policy._age
     ],
 }
+
+
+@dataclass(frozen=True)
+class EventRetention:
+    """Chooses the events of runs that a storage keeps for ``watch``: those of the last checkpoints, or by age.
+
+    Kept are the events of the last ``checkpoints`` of a run and those of the last ``age``, whichever are more. They
+    do not depend on the ``Retention`` of the checkpoints themselves.
+
+    >>> EventRetention(checkpoints=100, age=timedelta(hours=1)).checkpoints
+    100
+    >>> EventRetention(checkpoints=0)
+    Traceback (most recent call last):
+    ...
+    holdfast.errors.InvalidArgument: EventRetention(checkpoints=0): must be a whole number of at least 1
+    """
+
+    checkpoints: int = 1_000
+    age: timedelta = timedelta(days=7)
+
+    def __post_init__(self) -> None:
+        if type(self.checkpoints) is not int or self.checkpoints < 1:
+            raise InvalidArgument(
+                f"EventRetention(checkpoints={self.checkpoints!r}): must be a whole number of at least 1"
+            )
+        age: object = self.age
+        if not isinstance(age, timedelta) or age < timedelta(0):
+            raise InvalidArgument(f"EventRetention(age={age!r}): must be a timedelta of 0 or more")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast.checkpoint.checkpoint_info import moment
+from holdfast.checkpoint.checkpoint_info import applied_supersteps, moment
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.replay import Replay
 from holdfast.checkpoint.maintenance.prune import prune_run
 from holdfast.checkpoint.read.catalog import RunCatalog
 from holdfast.checkpoint.read.loader import BlobReader, Loaded, load
-from holdfast.checkpoint.retention import Retention
+from holdfast.checkpoint.retention import EventRetention, Retention
 from holdfast.checkpoint.store import Depth, Head
 from holdfast.checkpoint.values import Encoder
 from holdfast.checkpoint.write.log import RunLog
@@ -28,6 +28,8 @@ class LogStart(NamedTuple):
     time: int
     prunes: bool = False
     """True if the run is pruned at the next keyframe, for it may have been left unpruned."""
+    superstep: int = 0
+    """The last superstep that was applied."""
 
 
 class RunLogs:
@@ -39,6 +41,7 @@ class RunLogs:
     def __init__(self, catalog: RunCatalog, retention: Retention | None) -> None:
         self._catalog = catalog
         self.retention = retention
+        self.event_retention = EventRetention()
 
     def new_log(
         self,
@@ -68,7 +71,7 @@ class RunLogs:
         loaded = await load(store, blobs, head, seq, Depth.ALL)
         time = max(head.updated, loaded.header.time)
         head = self._with_retention(head, retention)
-        start = LogStart(loaded.manifest, loaded.replay, time, True)
+        start = LogStart(loaded.manifest, loaded.replay, time, True, applied_supersteps(loaded.header))
         return self._open_log(head, encoder, clock_and_salt, start), loaded, blobs
 
     def forked_log(
@@ -87,7 +90,8 @@ class RunLogs:
         )
         begun_at = f"{loaded.checkpoint_id} {origin.run_id}"
         head = self._with_retention(head._replace(retention=origin.retention, origin=begun_at), retention)
-        start = LogStart(loaded.manifest, Replay(), max(loaded.header.time, now - 1))
+        time = max(loaded.header.time, now - 1)
+        start = LogStart(loaded.manifest, Replay(), time, superstep=applied_supersteps(loaded.header))
         log = self._open_log(head, encoder, clock_and_salt, start)
         log.stand_on(loaded.checkpoint_id)
         return log
@@ -108,4 +112,5 @@ class RunLogs:
         schedule = PruneSchedule(prune, start.prunes)
         parent = head.checkpoint_id or None
         maker = RecordMaker(clock_and_salt, start.manifest, start.replay, parent, start.time, schedule)
-        return RunLog(self._catalog.store, encoder, head, maker, schedule)
+        maker.superstep = start.superstep
+        return RunLog(self._catalog.store, encoder, head, maker, schedule, self.event_retention)

@@ -8,7 +8,7 @@ are imported on first use, so that ``import holdfast`` stays fast.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -39,7 +39,7 @@ from holdfast.checkpoint.read.browser import CheckpointBrowser
 from holdfast.checkpoint.read.catalog import RunCatalog
 from holdfast.checkpoint.read.loader import LatestManifests
 from holdfast.checkpoint.read.reread import steadily
-from holdfast.checkpoint.retention import Retention
+from holdfast.checkpoint.retention import EventRetention, Retention
 from holdfast.checkpoint.run_info import (
     RunInfo,
     count_runs,
@@ -56,6 +56,7 @@ from holdfast.ids import RunId
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.diff.difference import CheckpointDiff
+    from holdfast.checkpoint.events.events import WorkflowEvent
     from holdfast.checkpoint.maintenance.old_runs import PruneRunsReport
     from holdfast.checkpoint.maintenance.problems import VerifyReport
     from holdfast.checkpoint.maintenance.repair import RepairReport
@@ -126,6 +127,19 @@ class CheckpointStorage:
     @retention.setter
     def retention(self, retention: Retention | None) -> None:
         self.run_logs.retention = checked_retention(retention)
+
+    @property
+    def event_retention(self) -> EventRetention:
+        """The events that are kept of runs which are driven with this storage, for ``watch``; it can be set."""
+        return self.run_logs.event_retention
+
+    @event_retention.setter
+    def event_retention(self, retention: EventRetention) -> None:
+        if not isinstance(retention, EventRetention):
+            raise WrongType(
+                f"event_retention={retention!r}: give an EventRetention(checkpoints=..., age=...)"
+            )
+        self.run_logs.event_retention = retention
 
     async def open(self) -> None:
         """Make sure that the store is there and can be used; every other method does so by itself."""
@@ -357,6 +371,23 @@ class CheckpointStorage:
         self._check_writable("cancel")
         by = check_by(by)
         return await run_info(self.store, await cancel_run(self.store, await self.catalog.head(run_id), by))
+
+    async def watch(
+        self, run_id: str, after: str | None = None, *, follow: bool = False
+    ) -> AsyncGenerator[WorkflowEvent, None]:
+        """Give the durable events of a run, from any process: those that are kept, then each as it comes true.
+
+        Ends when the run rests, unless ``follow`` waits on. Each event has an ``event_id``: ``after`` takes
+        that of the last one that was seen. Where events are no longer kept, a ``WorkflowWarningEvent`` with
+        ``MissedEvents`` stands in their place. Values of types that are unknown in this process are plain JSON, and
+        events of unknown classes are ``PlainEvent``.
+        """
+        from holdfast.checkpoint.events.watch import EventWatch
+
+        check_flag("follow", follow)
+        watch = EventWatch(self.catalog, await self.catalog.head(run_id), after)
+        async for event in watch.events(follow):
+            yield event
 
     async def check_upgrade(
         self, workflow: WorkflowBuild, *, progress: Progress | None = None

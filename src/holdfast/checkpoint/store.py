@@ -126,6 +126,18 @@ class Letter(NamedTuple):
     data: bytes
 
 
+class EventRow(NamedTuple):
+    """The events that one commit made true, as opaque bytes, under the seq of its last record or of its head.
+
+    Several commits may bring rows of one seq; a store keeps them in the order of the commits.
+    """
+
+    seq: int
+    data: bytes
+    sound: bool = True
+    """False if the store knows that it was changed."""
+
+
 MOST_LETTERS = 10_000
 """The largest number of letters that may wait for a run when a further message is left for it."""
 
@@ -147,7 +159,8 @@ class Commit(NamedTuple):
     ``notes`` are added to the journal of the checkpoint that ``head`` names, ``taken`` are the keys of letters that are
     used up. ``letters`` are left in the inbox; only the first commit of a run that comes from another store has any.
     ``needs`` names blobs of the family that must be there: new records name them, but an earlier checkpoint brought
-    them, and someone may remove that meanwhile. They count as brought by the commit.
+    them, and someone may remove that meanwhile. They count as brought by the commit. ``events`` are added to those of
+    the run; rows of seqs before ``events_from`` go.
     """
 
     head: Head
@@ -158,6 +171,8 @@ class Commit(NamedTuple):
     taken: tuple[str, ...] = ()
     letters: tuple[Letter, ...] = ()
     needs: tuple[Digest, ...] = ()
+    events: tuple[EventRow, ...] = ()
+    events_from: int = 0
 
 
 class Retag(NamedTuple):
@@ -438,7 +453,8 @@ class Store(Protocol):
         """Replace everything of a run by the content of a commit, at once and durably; its blobs stay.
 
         Raises ``HeadMoved`` as ``commit`` does. For repairs: everything of the run but its head may be damaged. Keys of
-        letters that were taken can be used again.
+        letters that were taken can be used again. Rows of events that can be read stay, if their seq is not greater
+        than that of the new head.
         """
         ...
 
@@ -475,7 +491,7 @@ class Store(Protocol):
         ...
 
     async def remove_run(self, run_id: RunId, expected: Expected, known: KnownMarks | None = None) -> bool:
-        """Remove a run with its records, its journal and its inbox, all or nothing, durably; its blobs stay.
+        """Remove a run with its records, journal, events and inbox, all or nothing, durably; its blobs stay.
 
         With ``known`` it removes nothing, and returns False, if more letters wait than that, or other tags are there:
         they came meanwhile. Raises ``HeadMoved`` as ``commit`` does. Afterwards the run id can be used as if it had
@@ -519,6 +535,14 @@ class Store(Protocol):
         """Return those of the keys whose letters were left and taken; none if there is no such run.
 
         Keys that the store would let be left again may be missing.
+        """
+        ...
+
+    async def events(self, run_id: RunId, first: int, limit: int) -> Sequence[EventRow]:
+        """Return the rows of events with seqs from ``first`` on, in order of seq; empty if there is no such run.
+
+        About ``limit`` of them, at least one if there is one, and all of each seq. Removing checkpoints removes no
+        events. A row that cannot be read is left out, or is not ``sound``; that is no reason to raise.
         """
         ...
 

@@ -21,6 +21,7 @@ from holdfast.checkpoint.store import (
     Commit,
     Damage,
     Depth,
+    EventRow,
     Expected,
     Head,
     KnownMarks,
@@ -90,6 +91,7 @@ class MemoryStore:
         """By run and key; None for a letter that was taken."""
         self._claims: dict[RunId, RunClaim] = {}
         self._listeners: set[asyncio.Queue[RunId]] = set()
+        self._events: dict[RunId, list[EventRow]] = {}
 
     async def open(self) -> StoreInfo:
         self._check_open()
@@ -116,10 +118,18 @@ class MemoryStore:
             self._notes.setdefault(head.run_id, {}).update({note.key: note for note in commit.notes})
         if commit.letters:
             self._letters.setdefault(head.run_id, {}).update({sent.key: sent for sent in commit.letters})
+        if commit.events or commit.events_from:
+            self._add_events(head.run_id, commit.events, commit.events_from)
         if (known := self._letters.get(head.run_id)) is None:
             return ()
         known.update({key: None for key in commit.taken if key in known})
         return self._get_waiting_letters(head.run_id)
+
+    def _add_events(self, run_id: RunId, rows: Sequence[EventRow], first: int) -> None:
+        events = self._events.setdefault(run_id, [])
+        events += rows
+        if first:
+            del events[: bisect_left(events, first, key=lambda row: row.seq)]
 
     def _get_waiting_letters(self, run_id: RunId) -> list[Letter]:
         return [letter for letter in self._letters.get(run_id, {}).values() if letter is not None]
@@ -241,8 +251,9 @@ class MemoryStore:
         run_id = commit.head.run_id
         there = self._heads.get(run_id)
         check_head(commit, Expected(there.checkpoint_id, there.token) if there is not None else None)
+        kept = [row for row in self._events.get(run_id, ()) if row.seq <= commit.head.seq]
         self._remove_all(run_id)
-        await self.commit(commit._replace(expected=None))
+        await self.commit(commit._replace(expected=None, events=(*kept, *commit.events)))
 
     async def find(self, checkpoint_id: CheckpointId) -> tuple[RunId, int] | None:
         self._check_open()
@@ -315,7 +326,7 @@ class MemoryStore:
     def _remove_all(self, run_id: RunId) -> None:
         for seq in list(self._seqs.get(run_id, ())):
             self._remove_record(run_id, seq)
-        for table in (self._heads, self._seqs, self._notes, self._letters, self._claims):
+        for table in (self._heads, self._seqs, self._notes, self._letters, self._claims, self._events):
             table.pop(run_id, None)
 
     async def mark(self, family: RunId) -> MarkedBlobs:
@@ -363,6 +374,12 @@ class MemoryStore:
         known = self._letters.get(run_id, {})
         return [key for key in keys if key in known and known[key] is None]
 
+    async def events(self, run_id: RunId, first: int, limit: int) -> Sequence[EventRow]:
+        self._check_open()
+        rows = self._events.get(run_id, [])
+        begin = bisect_left(rows, first, key=lambda row: row.seq)
+        return _whole_seqs(rows[begin:], limit)
+
     async def join(self) -> None:
         self._check_open()
         self._joined = True
@@ -402,3 +419,17 @@ def _cut_record(record: Record, depth: Depth) -> Record:
     return record._replace(
         values=b"", keyframe=keyframe._replace(values=b"") if keyframe is not None else None
     )
+
+
+def _whole_seqs(rows: Sequence[EventRow], limit: int) -> Sequence[EventRow]:
+    """Return the first ``limit`` rows or some more, so that no seq is cut; all of them if there are fewer.
+
+    >>> rows = [EventRow(1, b""), EventRow(2, b""), EventRow(2, b""), EventRow(3, b"")]
+    >>> [row.seq for row in _whole_seqs(rows, 2)]
+    [1, 2, 2]
+    """
+    if len(rows) <= limit:
+        return rows
+    last = rows[max(limit, 1) - 1].seq
+    end = next((index for index in range(limit, len(rows)) if rows[index].seq != last), len(rows))
+    return rows[:end]

@@ -38,6 +38,7 @@ _PARTS = (
         "claim_rules",
         "commit_rules",
         "durable_rules",
+        "event_rules",
         "host_rules",
         "import_rules",
         "inbox_rules",
@@ -58,6 +59,7 @@ from holdfast.testing.store_suite.blob_rules import (  # noqa: E402
 from holdfast.testing.store_suite.claim_rules import ClaimRules, DurableClaimRules  # noqa: E402
 from holdfast.testing.store_suite.commit_rules import CommitRules, ConcurrencyRules, HeadRules  # noqa: E402
 from holdfast.testing.store_suite.durable_rules import DurableMailRules, ReopenRules  # noqa: E402
+from holdfast.testing.store_suite.event_rules import DurableEventRules, EventRules  # noqa: E402
 from holdfast.testing.store_suite.host_rules import DurableWakeRules, PresenceRules, WakeRules  # noqa: E402
 from holdfast.testing.store_suite.import_rules import DurableImportRules, ImportRules  # noqa: E402
 from holdfast.testing.store_suite.inbox_rules import ConcurrentLetterRules, InboxRules  # noqa: E402
@@ -88,6 +90,7 @@ class StoreConformance(
     IdRules,
     ConcurrencyRules,
     JournalRules,
+    EventRules,
     InboxRules,
     ConcurrentLetterRules,
     PresenceRules,
@@ -107,6 +110,7 @@ class DurableStoreConformance(
     StoreConformance,
     ReopenRules,
     DurableMailRules,
+    DurableEventRules,
     DurableRemovalRules,
     OtherProcessRules,
     DurableImportRules,

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from holdfast.builder import spec_of_placeable
+from holdfast.checkpoint.events.events import OutputDeltaEvent, PendingRequest, WorkflowEvent
 from holdfast.engine.answers import check_answer
 from holdfast.engine.message import Request
 from holdfast.engine.snapshot import Snapshot
@@ -20,7 +21,6 @@ from holdfast.ids import ExecutorId, RequestId, RunId
 from holdfast.runtime.config import RunConfig, RunContext, WorkflowDefinition
 from holdfast.runtime.durable.journal import Journal
 from holdfast.runtime.environment import current
-from holdfast.runtime.events.events import OutputDeltaEvent, PendingRequest, WorkflowEvent
 from holdfast.runtime.events.notices import show_request
 from holdfast.runtime.step.context import TurnContext, TurnServices
 from holdfast.runtime.step.effects import end_of_sleep

@@ -9,16 +9,16 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from holdfast.checkpoint.checkpoint import Checkpoint
+from holdfast.checkpoint.events.events import PendingRequest
 from holdfast.checkpoint.storage import CheckpointStorage
 from holdfast.checkpoint.store import Commit, Letter, Store
 from holdfast.engine.copies import differs
 from holdfast.engine.status import RunStatus
 from holdfast.errors import HoldfastError, StorageError
-from holdfast.runtime.events.events import PendingRequest
 from holdfast.testing.virtual_time import VirtualTime
 
 if TYPE_CHECKING:
-    from holdfast.runtime.events.events import WorkflowEvent
+    from holdfast.checkpoint.events.events import WorkflowEvent
     from holdfast.runtime.run.run import Run
     from holdfast.workflow import Workflow
 

@@ -15,6 +15,7 @@ import ormsgpack
 from holdfast.checkpoint.checkpoint_info import Cause, Header, Phase
 from holdfast.checkpoint.format.changes import Delivered, PutRef
 from holdfast.checkpoint.format.document import PUT, pack_scope
+from holdfast.checkpoint.format.event_row import PackedStep, count_messages
 from holdfast.checkpoint.store import FORMAT_MAJOR
 from holdfast.checkpoint.values import Encoded
 from holdfast.engine import state
@@ -22,6 +23,7 @@ from holdfast.engine._fast import make_tuple
 from holdfast.engine.snapshot import Delta
 from holdfast.engine.state import Scope
 from holdfast.engine.status import RunStatus
+from holdfast.ids import CheckpointId, ExecutorId
 
 PlainChanges: TypeAlias = tuple[list[Delivered], Sequence[tuple[Scope, str, PutRef]], bytes, bytes]
 """The changes of a superstep with refs in place of values: messages, writes, and both documents."""
@@ -151,3 +153,24 @@ class HeaderTemplate:
                 _START,
             )
         )
+
+
+def pack_plain_step(
+    made: tuple[CheckpointId, int, Sequence[Any]],
+    ended: Sequence[tuple[ExecutorId, int]],
+    is_state_written: bool,
+    is_buffered: bool,
+    deliveries: Sequence[Delivered],
+) -> PackedStep:
+    """Return the events of such a superstep, as ``pack_step`` does; ``made`` has its id, size and header."""
+    checkpoint_id, new_bytes, values = made
+    invoked = count_messages(deliveries)
+    name = bytes.fromhex(checkpoint_id)
+    return name, new_bytes, values, ended, (), (), (), is_state_written, is_buffered, invoked
+
+
+def plain_header_values(
+    seq: int, superstep: int, parent: bytes, time: int, standing: tuple[int, int, int], salt: bytes
+) -> Sequence[Any]:
+    """Return what ``header_values`` does for the header of such a superstep, without run and workflow."""
+    return seq, superstep, "end", "superstep", parent, time, "running", *standing, salt, None, True

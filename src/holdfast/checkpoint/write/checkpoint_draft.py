@@ -65,6 +65,10 @@ class CheckpointDraft(NamedTuple):
     """The persons or programs that gave ``responses``, as far as they said so."""
     asked_again: Sequence[Request] = ()
     """Requests whose answers could not be used."""
+    ended: Sequence[tuple[ExecutorId, int]] = ()
+    """The turns of the superstep, for the events of the checkpoint."""
+    asked: Sequence[RequestId] | None = None
+    """The requests that go outside with it; None for all that it brings."""
 
     def values(self) -> list[Value]:
         """Return the values that it brings."""

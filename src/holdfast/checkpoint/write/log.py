@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence, Set
+from datetime import timedelta
 from typing import NamedTuple
 
 from holdfast.checkpoint.checkpoint_info import Cause, CheckpointInfo
 from holdfast.checkpoint.format.changes import Changes, digests_of
+from holdfast.checkpoint.format.event_row import (
+    PackedStep,
+    RestEvents,
+    pack_events,
+)
 from holdfast.checkpoint.ownership import Claim
+from holdfast.checkpoint.retention import EventRetention
 from holdfast.checkpoint.store import (
     Blob,
     Commit,
+    EventRow,
     Expected,
     Head,
     LeaveResult,
@@ -24,6 +32,7 @@ from holdfast.checkpoint.write._fast import pack_plain
 from holdfast.checkpoint.write.bundles import bundle_notes
 from holdfast.checkpoint.write.checkpoint_draft import CheckpointDraft
 from holdfast.checkpoint.write.encode import Packer, ValueNamer, pack_entries, pack_in_time
+from holdfast.checkpoint.write.event_rows import EVENTS_TRIMMED, find_oldest_kept
 from holdfast.checkpoint.write.prune_schedule import PruneSchedule
 from holdfast.checkpoint.write.records import MadeRecords, RecordMaker
 from holdfast.engine._fast import make_tuple
@@ -32,7 +41,7 @@ from holdfast.engine.snapshot import Delta
 from holdfast.engine.status import RunStatus, waiting_for
 from holdfast.engine.value import Value
 from holdfast.errors import HeadMoved, StorageError
-from holdfast.ids import CheckpointId, Digest, RequestId, RunId
+from holdfast.ids import CheckpointId, Digest, ExecutorId, RequestId, RunId
 
 
 class NoteDraft(NamedTuple):
@@ -53,6 +62,7 @@ class Prepared(NamedTuple):
     taken: tuple[str, ...] = ()
     noted: Set[Digest] = frozenset()
     """The blobs that the notes name."""
+    events: tuple[EventRow, ...] = ()
 
 
 class Failure(NamedTuple):
@@ -60,6 +70,10 @@ class Failure(NamedTuple):
 
     reason: str = ""
     traceback: str = ""
+    executor_id: str = ""
+    """The executor that failed, if one did."""
+    cause: str = ""
+    """The class and message of the error that it raised."""
 
 
 NO_FAILURE = Failure()
@@ -75,6 +89,7 @@ class RunLog:
         head: Head,
         maker: RecordMaker,
         schedule: PruneSchedule | None = None,
+        event_retention: EventRetention | None = None,
     ) -> None:
         self.head = head
         self.store = store
@@ -85,6 +100,7 @@ class RunLog:
         self._manifest = maker.manifest
         self._maker = maker
         self._schedule = schedule
+        self._event_retention = event_retention or EventRetention()
         self._needs: tuple[Digest, ...] = ()
         self._acquired = False
         self._noted: Set[Digest] = frozenset()
@@ -154,17 +170,22 @@ class RunLog:
             return None
         if end.happened or end.since_input is not None:
             return None
-        return self.prepare_step(end.superstep, self._manifest.since_input + 1, end.delta, taken)
+        return self.prepare_step(end.superstep, self._manifest.since_input + 1, end.delta, taken, end.ended)
 
     def prepare_step(
-        self, superstep: int, since_input: int, delta: Delta, taken: Sequence[str]
+        self,
+        superstep: int,
+        since_input: int,
+        delta: Delta,
+        taken: Sequence[str],
+        ended: Sequence[tuple[ExecutorId, int]] = (),
     ) -> Prepared | None:
         """Prepare the end of a superstep that goes on, if it changed little; else return None."""
         if since_input != self._manifest.since_input + 1 or (plain := pack_plain(delta)) is None:
             return None
         self._ahead = True
         namer = ValueNamer(self._manifest, self._noted)
-        return self._prepare(self._maker.make_plain(self.head, superstep, plain, namer), taken)
+        return self._prepare(self._maker.make_plain(self.head, superstep, plain, namer, ended), taken)
 
     def _prepare_entries(
         self,
@@ -192,19 +213,43 @@ class RunLog:
         notes: tuple[Note, ...] = (),
         noted: Set[Digest] = frozenset(),
     ) -> Prepared:
-        records, infos, status, named = made
+        records, infos, status, named, steps = made
         head = self._next_head(status, infos[-1].checkpoint_id, self.head.seq + len(infos))
         blobs = tuple(map(Blob, named, named.values())) if named else ()
-        return make_tuple(Prepared, (infos, head, records, blobs, notes, tuple(taken), noted))
+        events = (self._event_row(head, steps, records[-1].seq),)
+        return make_tuple(Prepared, (infos, head, records, blobs, notes, tuple(taken), noted, events))
+
+    def _event_row(
+        self, head: Head, steps: Sequence[PackedStep], seq: int, failure: Failure = NO_FAILURE
+    ) -> EventRow:
+        """Return the events of a commit that brings ``head`` and the checkpoints of ``steps``."""
+        before, maker = self.head, self._maker
+        is_running = head.status is RunStatus.RUNNING
+        is_moving = is_running and (
+            not steps or before.status is not RunStatus.RUNNING or not before.checkpoint_id
+        )
+        rest = None if is_running else self._rest_events(head, failure)
+        return EventRow(seq, pack_events(maker.time, maker.superstep, is_moving, steps, rest))
+
+    def _rest_events(self, head: Head, failure: Failure) -> RestEvents:
+        outputs = self._manifest.outputs
+        last = outputs[-1][1] if outputs and head.status is RunStatus.COMPLETED else None
+        error, executor_id, cause = failure.reason, failure.executor_id, failure.cause
+        return RestEvents(head.status, head.waiting_for, head.by, last, error, executor_id, cause)
 
     async def commit(self, prepared: Prepared) -> None:
         """Make a prepared commit durable."""
-        infos, head, records, blobs, notes, taken, noted = prepared
+        infos, head, records, blobs, notes, taken, noted, events = prepared
         current = self.head
         expected = (
             make_tuple(Expected, (current.checkpoint_id, current.token)) if current.checkpoint_id else None
         )
-        commit = make_tuple(Commit, (head, expected, records, blobs, notes, taken, (), ()))
+        oldest = (
+            await self._oldest_events(head)
+            if head.seq // EVENTS_TRIMMED != current.seq // EVENTS_TRIMMED
+            else 0
+        )
+        commit = make_tuple(Commit, (head, expected, records, blobs, notes, taken, (), (), events, oldest))
         if records and self._needs:
             commit, self._needs = commit._replace(needs=self._needs), ()
         claims = bool(head.owner) and not self.claim.held
@@ -253,13 +298,25 @@ class RunLog:
             # Only letters that come later make it worth another try.
             left = sum(1 for letter in self.letters if letter.key not in taken)
             head = head._replace(letters_known=left)
-        await self.commit(Prepared((), head, (), blobs, notes, tuple(taken)))
+        is_told = status is self.head.status  # such a commit only takes letters
+        events = () if is_told else (self._event_row(head, (), head.seq, failure),)
+        await self.commit(Prepared((), head, (), blobs, notes, tuple(taken), events=events))
 
     async def acquire(self) -> None:
         """Become the owner of a run that is RUNNING but whose owner does not drive it any more."""
         self._maker.tick()
         head = self._next_head(RunStatus.RUNNING)
-        await self.commit(Prepared((), head._replace(takeovers=self.head.takeovers + 1)))
+        events = (self._event_row(head, (), head.seq),)
+        head = head._replace(takeovers=self.head.takeovers + 1)
+        await self.commit(Prepared((), head, events=events))
+
+    async def _oldest_events(self, head: Head) -> int:
+        """Return the seq before which the events of the run are no longer kept; 0 if all are."""
+        kept_from = head.seq - self._event_retention.checkpoints
+        if kept_from <= 0:
+            return 0
+        oldest = self._maker.time - self._event_retention.age // timedelta(microseconds=1)
+        return await find_oldest_kept(self.store, head, kept_from, oldest)
 
     async def note(self, drafts: Sequence[NoteDraft]) -> None:
         """Make notes durable in the journal of the checkpoint that the run stands on."""

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-from holdfast.checkpoint.checkpoint_info import CheckpointInfo, Header, pack_header, start_id
+from holdfast.checkpoint.checkpoint_info import Cause, CheckpointInfo, Header, Phase, pack_header, start_id
 from holdfast.checkpoint.format.changes import NOTHING, Changes
 from holdfast.checkpoint.format.document import pack_changes
+from holdfast.checkpoint.format.event_row import (
+    PackedStep,
+    StepEvents,
+    count_messages,
+    pack_step,
+)
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.record import id_of, seal_keyframe
 from holdfast.checkpoint.format.renames import fold_record
 from holdfast.checkpoint.format.replay import Replay
 from holdfast.checkpoint.format.stored_form import ELSEWHERE, LARGEST_PART, stored_form
 from holdfast.checkpoint.store import Head, Keyframe, Record
-from holdfast.checkpoint.write._fast import HeaderTemplate, PlainChanges
+from holdfast.checkpoint.write._fast import (
+    HeaderTemplate,
+    PlainChanges,
+    pack_plain_step,
+    plain_header_values,
+)
 from holdfast.checkpoint.write.checkpoint_draft import CheckpointDraft
 from holdfast.checkpoint.write.encode import ValueNamer
 from holdfast.checkpoint.write.prune_schedule import PruneSchedule
 from holdfast.engine._fast import make_tuple
 from holdfast.engine.status import RunStatus
-from holdfast.ids import CheckpointId, Digest
+from holdfast.ids import CheckpointId, Digest, ExecutorId, RequestId
 
 
 class ClockAndSalt(NamedTuple):
@@ -40,6 +51,8 @@ class MadeRecords(NamedTuple):
     """The status of the run at the last of them."""
     blobs: Mapping[Digest, bytes]
     """Blobs in stored form that the records bring."""
+    steps: Sequence[PackedStep] = ()
+    """The events of the records."""
 
 
 _Parts: TypeAlias = tuple[bytes, bytes, bytes, bytes, int]
@@ -71,6 +84,8 @@ class RecordMaker:
         """The checkpoint that the next record follows."""
         self.time = time
         """The time of the newest record, or later: times of a run only grow."""
+        self.superstep = 0
+        """The last superstep that was applied."""
         self._schedule = schedule
         self._template: HeaderTemplate | None = None
 
@@ -85,6 +100,7 @@ class RecordMaker:
         """Make records for checkpoints that follow those of ``head``, all at about one time."""
         records: list[Record] = []
         infos: list[CheckpointInfo] = []
+        steps: list[PackedStep] = []
         last = entries[-1]
         self.tick()
         for entry, changed in zip(entries, changes, strict=True):
@@ -95,15 +111,24 @@ class RecordMaker:
             wanted = entry.keyframe or (entry is last and self._keyframe_is_due(head, parts[-1]))
             if wanted:
                 self._replay = Replay(seq)
-            header = self._pack_header(head, entry, seq)
-            record = self._make_record(head, seq, header, parts, namer if wanted else None)
+            header = self._make_header(head, entry, seq)
+            record = self._make_record(head, seq, pack_header(header), parts, namer if wanted else None)
             records.append(record)
+            steps.append(pack_step(self._step_events(entry, changed, record, header)))
+            self.superstep = entry.superstep if entry.phase is Phase.END else entry.superstep - 1
             infos.append(CheckpointInfo(record.checkpoint_id, record.header, record.new_bytes))
             if entry.goes_on:
                 infos.append(self._derive_start(record))
-        return MadeRecords(tuple(records), infos, last.status, namer.blobs)
+        return MadeRecords(tuple(records), infos, last.status, namer.blobs, steps)
 
-    def make_plain(self, head: Head, superstep: int, plain: PlainChanges, namer: ValueNamer) -> MadeRecords:
+    def make_plain(
+        self,
+        head: Head,
+        superstep: int,
+        plain: PlainChanges,
+        namer: ValueNamer,
+        ended: Sequence[tuple[ExecutorId, int]] = (),
+    ) -> MadeRecords:
         """Make the record of an end that changed little and that the next superstep follows at once."""
         deliveries, writes, changes, values = plain
         manifest, seq = self.manifest, head.seq + 1
@@ -120,9 +145,13 @@ class RecordMaker:
         parent, salt = bytes.fromhex(self.parent), self._clock_and_salt.salt()
         header = self._template.pack(seq, superstep, parent, time, standing, salt)
         record = self._make_record(head, seq, header, parts, framer)
-        ended = CheckpointInfo(record.checkpoint_id, header, record.new_bytes)
-        infos = ended, self._derive_start(record)
-        return make_tuple(MadeRecords, ((record,), infos, RunStatus.RUNNING, namer.blobs))
+        info = CheckpointInfo(record.checkpoint_id, header, record.new_bytes)
+        infos = info, self._derive_start(record)
+        self.superstep = superstep
+        header_fields = plain_header_values(seq, superstep, parent, time, standing, salt)
+        made = record.checkpoint_id, record.new_bytes, header_fields
+        step = pack_plain_step(made, ended, bool(writes), bool(manifest.buffers), deliveries)
+        return make_tuple(MadeRecords, ((record,), infos, RunStatus.RUNNING, namer.blobs, (step,)))
 
     def _derive_start(self, end: Record) -> CheckpointInfo:
         """Let the start of the next superstep follow an end at once; no record is made for it."""
@@ -148,26 +177,50 @@ class RecordMaker:
             (checkpoint_id, head.run_id, seq, header, changes, values, size, keyframe, (), True, _NO_GIVERS),
         )
 
-    def _pack_header(self, head: Head, entry: CheckpointDraft, seq: int) -> bytes:
+    def _make_header(self, head: Head, entry: CheckpointDraft, seq: int) -> Header:
         manifest = self.manifest
-        return pack_header(
-            Header(
-                head.run_id,
-                head.workflow_name,
-                seq,
-                entry.superstep,
-                entry.phase,
-                entry.cause,
-                self.parent,
-                self.time,
-                entry.status,
-                len(manifest.deliveries),
-                len(manifest.requests),
-                self._replay.first,
-                self._clock_and_salt.salt(),
-                entry.by,
-                entry.goes_on,
-            )
+        return Header(
+            head.run_id,
+            head.workflow_name,
+            seq,
+            entry.superstep,
+            entry.phase,
+            entry.cause,
+            self.parent,
+            self.time,
+            entry.status,
+            len(manifest.deliveries),
+            len(manifest.requests),
+            self._replay.first,
+            self._clock_and_salt.salt(),
+            entry.by,
+            entry.goes_on,
+        )
+
+    def _step_events(
+        self, entry: CheckpointDraft, changed: Changes, record: Record, header: Header
+    ) -> StepEvents:
+        """Return the events of a checkpoint that was folded into the manifest just now."""
+        manifest = self.manifest
+        if entry.asked is not None:
+            asked: Iterable[RequestId] = entry.asked
+        elif entry.cause in (Cause.FORK, Cause.RESTORE):  # which ask again
+            asked = manifest.requests
+        else:
+            asked = [*(one.request_id for one in changed.requests), *changed.asked_again]
+        requests = [manifest.requests[known] for known in asked if known in manifest.requests]
+        begins = entry.phase is Phase.START or entry.goes_on
+        return StepEvents(
+            record.checkpoint_id,
+            header,
+            record.new_bytes,
+            entry.ended,
+            changed.happened,
+            changed.outputs,
+            [(one, manifest.schemas.get(one.form)) for one in requests],
+            bool(changed.writes) and entry.phase is Phase.END,
+            bool(manifest.buffers),
+            count_messages(manifest.deliveries) if begins else (),
         )
 
     def _nothing(self) -> _Parts:

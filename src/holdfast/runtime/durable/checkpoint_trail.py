@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from holdfast.checkpoint.checkpoint_info import CheckpointInfo, Phase
+from holdfast.checkpoint.events.events import CheckpointSavedEvent, WorkflowEvent
 from holdfast.checkpoint.journal import Told
 from holdfast.checkpoint.retention import Retention
 from holdfast.engine.snapshot import Snapshot
 from holdfast.ids import ExecutorId
-from holdfast.runtime.events.events import CheckpointSavedEvent, WorkflowEvent
 
 # Fewer checkpoints than this are remembered whether the run keeps them or not.
 _SEEN_AT_LEAST = 64

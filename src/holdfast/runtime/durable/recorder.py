@@ -9,6 +9,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from holdfast.checkpoint.checkpoint_info import Cause, CheckpointInfo, Phase
+from holdfast.checkpoint.events.events import WorkflowEvent, WorkflowWarningEvent
 from holdfast.checkpoint.journal import Contents, Journaled, MergeFor, Told, result_draft, turn_draft
 from holdfast.checkpoint.ownership import Claim
 from holdfast.checkpoint.store import Head, Store
@@ -21,16 +22,15 @@ from holdfast.engine.snapshot import Delta, FurtherInput, Snapshot, compute_delt
 from holdfast.engine.status import RunStatus
 from holdfast.engine.superstep import Applied
 from holdfast.engine.value import Value
-from holdfast.errors import HeadMoved, HoldfastError, RunExists, RunTaken
+from holdfast.errors import ExecutorFailed, HeadMoved, HoldfastError, RunExists, RunTaken
 from holdfast.ids import ExecutorId, RequestId
 from holdfast.runtime.durable.checkpoint_trail import Beginning, CheckpointTrail
 from holdfast.runtime.durable.commit_queue import CommitQueue, run_taken
 from holdfast.runtime.durable.inbox_client import InboxClient, OpenedLetters
 from holdfast.runtime.durable.journal import StoredJournal
-from holdfast.runtime.events.events import WorkflowEvent, WorkflowWarningEvent
 
 if TYPE_CHECKING:
-    from holdfast.runtime.step.turn import FinishedTurn
+    from holdfast.runtime.step.turn import FinishedTurn, FinishedTurns
 
 # Shorter work between commits gains nothing from a commit beside it.
 BACKGROUND_SECONDS = 0.0005
@@ -405,7 +405,7 @@ class Recorder:
         self,
         before: Snapshot,
         applied: Applied,
-        happened: Sequence[WorkflowEvent],
+        turns: FinishedTurns,
         responses: Mapping[RequestId, Value],
     ) -> Sequence[CheckpointInfo]:
         """Commit the end of a superstep, and the start of the next in the same commit if there is one.
@@ -415,6 +415,7 @@ class Recorder:
         after, delta = applied.snapshot, applied.delta
         in_background = self._durability == "async" and self._pace.is_slow()
         self.journal.clear()
+        ended, happened = turns
         kept = [self._storable(event) for event in happened] if happened else ()
         commits, trail = self._commits, self._trail
         going_on = bool(after.deliveries or responses)
@@ -427,6 +428,7 @@ class Recorder:
             if trail.uncommitted is not None:
                 before, _, earlier = trail.uncommitted
                 delta, kept = compute_delta(before, after), [*earlier, *kept]
+                ended = [(ExecutorId(""), len(earlier)), *ended] if earlier else ended
         elif self._durability == "async":
             await commits.settle()
         trail.began = None
@@ -435,7 +437,7 @@ class Recorder:
             # Most supersteps end here, and need no entry.
             if commits.busy:
                 await commits.idle()
-            prepared = self._log.prepare_step(after.superstep, after.since_input, delta, taken)
+            prepared = self._log.prepare_step(after.superstep, after.since_input, delta, taken, ended)
             if prepared is not None:
                 await commits.run(self._log.commit(prepared))
                 end, start = prepared.made
@@ -443,7 +445,9 @@ class Recorder:
                 self._pace.begin()
                 return prepared.made
         status = RunStatus.RUNNING if going_on else status_at_rest(after)
-        entries = [self._end(status, before, after, delta, kept, at_leisure)]
+        draft = self._end(status, before, after, delta, kept, at_leisure)
+        asked = [request.request_id for request in applied.asked]
+        entries = [draft._replace(ended=ended, asked=asked)]
         if responses:
             entries.append(draft_answers(after, responses, self._inbox.answered_by(responses)))
         if at_leisure and in_background:
@@ -638,7 +642,18 @@ def _describe_failure(error: BaseException | None) -> Failure:
         return NO_FAILURE
     from holdfast.runtime.events.notices import traceback_text  # runs seldom fail
 
-    return Failure(f"{type(error).__name__}: {error}"[:1_000], traceback_text(error))
+    executor_id = error.executor_id if isinstance(error, ExecutorFailed) else ""
+    cause = error.__cause__ if executor_id else None
+    return Failure(
+        _describe_error(error),
+        traceback_text(error),
+        executor_id or "",
+        "" if cause is None else _describe_error(cause),
+    )
+
+
+def _describe_error(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"[:1_000]
 
 
 def _retrieve_exception(task: asyncio.Task[None]) -> None:

@@ -26,6 +26,7 @@ from holdfast.checkpoint.store import Commit, Expected, Head, Store
 from holdfast.checkpoint.upgrade import UpgradeCheck, UpgradeVerdict
 from holdfast.checkpoint.values import restored
 from holdfast.checkpoint.write.checkpoint_draft import CheckpointDraft
+from holdfast.checkpoint.write.event_rows import status_row
 from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.status import RunStatus
 from holdfast.engine.superstep import begin
@@ -370,8 +371,9 @@ async def _poison(store: Store, head: Head) -> None:
     failed = head._replace(
         status=RunStatus.FAILED, token=head.token + 1, owner="", takeovers=0, reason=f"RunPoisoned: {reason}"
     )
+    events = (await status_row(store, failed),)
     try:
-        await store.commit(Commit(failed, Expected(head.checkpoint_id, head.token)))
+        await store.commit(Commit(failed, Expected(head.checkpoint_id, head.token), events=events))
     except HeadMoved as error:
         raise RunTaken(f"run {head.run_id} was taken, or given up, by another process just now") from error
     raise RunPoisoned(

@@ -6,12 +6,7 @@ import datetime
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from holdfast.engine.superstep import Applied, WaitingJoin
-from holdfast.errors import HoldfastWarning
-from holdfast.graph.graph import Graph
-from holdfast.ids import ExecutorId, RunId
-from holdfast.runtime.events.event_log import EventLog
-from holdfast.runtime.events.events import (
+from holdfast.checkpoint.events.events import (
     ExecutorCompletedEvent,
     ExecutorFailedEvent,
     RequestInfoEvent,
@@ -20,6 +15,11 @@ from holdfast.runtime.events.events import (
     WorkflowOutputEvent,
     WorkflowWarningEvent,
 )
+from holdfast.engine.superstep import Applied, WaitingJoin
+from holdfast.errors import HoldfastWarning
+from holdfast.graph.graph import Graph
+from holdfast.ids import ExecutorId, RunId
+from holdfast.runtime.events.event_log import EventLog
 from holdfast.runtime.events.notices import show_request, warn_of_unrouted, warn_of_waiting_fan_in
 from holdfast.runtime.step.turn import FinishedTurn
 

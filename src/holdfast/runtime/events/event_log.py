@@ -9,8 +9,8 @@ from contextvars import Context
 from itertools import repeat
 from time import monotonic
 
+from holdfast.checkpoint.events.events import WorkflowEvent, WorkflowWarningEvent
 from holdfast.errors import MissedEvents
-from holdfast.runtime.events.events import WorkflowEvent, WorkflowWarningEvent
 
 # How many events are kept for watchers that come late or are slow.
 RETAINED = 10_000

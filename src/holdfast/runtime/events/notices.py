@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from holdfast import errors
+from holdfast.checkpoint.events.events import PendingRequest, WorkflowEvent, WorkflowWarningEvent
 from holdfast.engine.message import Request, Unrouted
 from holdfast.engine.router import brief
 from holdfast.engine.snapshot import Snapshot
@@ -15,7 +16,6 @@ from holdfast.errors import ExecutorFailed, HoldfastWarning, SuperstepLimit, Unr
 from holdfast.graph.graph import Graph
 from holdfast.graph.typing.match import show_value
 from holdfast.ids import ExecutorId, RunId
-from holdfast.runtime.events.events import PendingRequest, WorkflowEvent, WorkflowWarningEvent
 from holdfast.runtime.step.executors import PlacedExecutor
 from holdfast.runtime.step.turn import FinishedTurn
 from holdfast.runtime.times import as_time

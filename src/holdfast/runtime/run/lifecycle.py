@@ -22,18 +22,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from holdfast.engine.snapshot import Snapshot, status_at_rest
-from holdfast.engine.status import RunStatus, WaitingFor
-from holdfast.errors import HoldfastError, HoldfastWarning, InvalidArgument, StubbornHandler
-from holdfast.ids import RunId
-from holdfast.runtime.events.event_log import EventLog
-from holdfast.runtime.events.events import (
+from holdfast.checkpoint.events.events import (
     WorkflowCompletedEvent,
     WorkflowErrorEvent,
     WorkflowEvent,
     WorkflowStartedEvent,
     WorkflowStatusEvent,
 )
+from holdfast.engine.snapshot import Snapshot, status_at_rest
+from holdfast.engine.status import RunStatus, WaitingFor
+from holdfast.errors import HoldfastError, HoldfastWarning, InvalidArgument, StubbornHandler
+from holdfast.ids import RunId
+from holdfast.runtime.events.event_log import EventLog
 from holdfast.runtime.step.runner import Runner
 
 # How long handlers have to clean up after they were cancelled.

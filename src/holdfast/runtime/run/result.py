@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from holdfast.checkpoint.events.events import PendingRequest
 from holdfast.engine.status import RunStatus, WaitingFor
 from holdfast.errors import HoldfastWarning, RunEnded
 from holdfast.ids import RequestId, RunId
-from holdfast.runtime.events.events import PendingRequest
 
 if TYPE_CHECKING:
     from holdfast.runtime.run.run import Run

@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from holdfast.checkpoint.arguments import check_by, check_key
+from holdfast.checkpoint.events.events import PendingRequest, Response
 from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.status import RunStatus, WaitingFor
 from holdfast.engine.superstep import begin
@@ -23,7 +24,6 @@ from holdfast.errors import (
 )
 from holdfast.ids import RequestId, RunId
 from holdfast.runtime.events.event_log import EventLog
-from holdfast.runtime.events.events import PendingRequest, Response
 from holdfast.runtime.run.lifecycle import GRACE_SECONDS, RunLifecycle
 from holdfast.runtime.run.result import RunResult
 from holdfast.runtime.run.stream import EventFeed, RunStream, RunWatch

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.checkpoint.events.events import WorkflowEvent
 from holdfast.runtime.events.event_log import EventLog, Watcher
-from holdfast.runtime.events.events import WorkflowEvent
 
 if TYPE_CHECKING:
     from holdfast.runtime.run.run import Run

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from holdfast.checkpoint.events.events import OutputDeltaEvent, WorkflowEvent, WorkflowWarningEvent
 from holdfast.engine._fast import make_tuple
 from holdfast.engine.answers import check_answer
 from holdfast.engine.message import Expiry, Output, Request, Sent
@@ -27,7 +28,6 @@ from holdfast.graph.typing.types import TypeForm, type_name
 from holdfast.ids import ExecutorId, RequestId, RunId, complaint_about_id
 from holdfast.runtime.config import NO_RUN_CONTEXT, RunContext
 from holdfast.runtime.events.event_log import pause
-from holdfast.runtime.events.events import OutputDeltaEvent, WorkflowEvent, WorkflowWarningEvent
 from holdfast.runtime.step.effects import Asleep, Effects
 from holdfast.runtime.step.executors import PlacedExecutor
 from holdfast.runtime.step.state_scope import (

@@ -6,6 +6,7 @@ import datetime
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from holdfast.checkpoint.events.events import PendingRequest, RequestInfoEvent
 from holdfast.engine.answers import check_answer, convert_answer, invalid_response
 from holdfast.engine.message import Request, offered_request
 from holdfast.engine.snapshot import Snapshot, deliver_answers
@@ -15,7 +16,6 @@ from holdfast.graph.context import RequestExpired
 from holdfast.graph.typing.match import show_error
 from holdfast.ids import RequestId
 from holdfast.runtime.events.emitter import EventEmitter
-from holdfast.runtime.events.events import PendingRequest, RequestInfoEvent
 from holdfast.runtime.events.notices import show_request
 from holdfast.runtime.step.position import Position
 from holdfast.runtime.times import as_time, in_microseconds

@@ -7,6 +7,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from holdfast.checkpoint.events.events import (
+    PendingRequest,
+    RequestInfoEvent,
+    WorkflowEvent,
+    WorkflowOutputEvent,
+)
 from holdfast.engine.snapshot import Snapshot, status_at_rest, with_expiries
 from holdfast.engine.status import RunStatus, WaitingFor
 from holdfast.engine.superstep import find_waiting_joins, plan
@@ -19,12 +25,6 @@ from holdfast.runtime.config import NO_RUN_CONTEXT, RunContext, WorkflowDefiniti
 from holdfast.runtime.durable.journal import Journal, sleepers
 from holdfast.runtime.events.emitter import EventEmitter
 from holdfast.runtime.events.event_log import LONGEST_STRETCH_SECONDS, EventLog, pause
-from holdfast.runtime.events.events import (
-    PendingRequest,
-    RequestInfoEvent,
-    WorkflowEvent,
-    WorkflowOutputEvent,
-)
 from holdfast.runtime.events.notices import describe_restore_failure, replay_turn
 from holdfast.runtime.step.context import TurnServices
 from holdfast.runtime.step.executors import RunExecutors

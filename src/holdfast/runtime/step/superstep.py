@@ -6,14 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.engine.snapshot import Snapshot
-from holdfast.engine.superstep import Applied, Outcome, Turn, apply
-from holdfast.engine.value import NotAtHand, Value
-from holdfast.errors import ExecutorFailed, HoldfastError, RunTaken
-from holdfast.ids import ExecutorId, RequestId
-from holdfast.log_fields import log_fields
-from holdfast.runtime.events.emitter import EventEmitter
-from holdfast.runtime.events.events import (
+from holdfast.checkpoint.events.events import (
     ExecutorInvokedEvent,
     SuperStepCompletedEvent,
     SuperStepStartedEvent,
@@ -21,12 +14,19 @@ from holdfast.runtime.events.events import (
     WorkflowOutputEvent,
     WorkflowWarningEvent,
 )
+from holdfast.engine.snapshot import Snapshot
+from holdfast.engine.superstep import Applied, Outcome, Turn, apply
+from holdfast.engine.value import NotAtHand, Value
+from holdfast.errors import ExecutorFailed, HoldfastError, RunTaken
+from holdfast.ids import ExecutorId, RequestId
+from holdfast.log_fields import log_fields
+from holdfast.runtime.events.emitter import EventEmitter
 from holdfast.runtime.events.notices import describe_failure, describe_superstep_limit
 from holdfast.runtime.step.context import TurnServices
 from holdfast.runtime.step.executors import PlacedExecutor, RunExecutors
 from holdfast.runtime.step.position import Position
 from holdfast.runtime.step.questions import Questions
-from holdfast.runtime.step.turn import FinishedTurn, TurnRunner
+from holdfast.runtime.step.turn import FinishedTurn, FinishedTurns, TurnRunner
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.checkpoint_info import CheckpointInfo
@@ -126,10 +126,10 @@ class SuperstepRunner:
             if applied.delta.requests:
                 self._at.note_asked(applied.delta.requests)
         else:
-            happened, answers = _kept_events(finished, events, told), dict(self._questions.answers)
+            over, answers = _finished_turns(finished, events, told), dict(self._questions.answers)
             self._log.more_soon = True
             try:
-                made = await recorder.superstep(self._at.snapshot, applied, happened, answers)
+                made = await recorder.superstep(self._at.snapshot, applied, over, answers)
             finally:
                 self._log.more_soon = False
             self._accept(recorder, applied, made, events, answers)
@@ -241,20 +241,23 @@ class SuperstepRunner:
             self._emitter.emit(self._emitter.ends_of(finished))
 
 
-def _kept_events(
+def _finished_turns(
     finished: Sequence[FinishedTurn], events: Sequence[WorkflowEvent], told: int
-) -> list[WorkflowEvent]:
-    """Return the events of a superstep that are stored; those about its turns' outcomes begin at ``told``.
+) -> FinishedTurns:
+    """Return the turns and the stored events of a superstep; those about the turns' outcomes begin at ``told``.
 
     Of these, requests and outputs are part of the checkpoint, but for intermediate ones.
     """
     happened: list[WorkflowEvent] = []
+    ended: list[tuple[ExecutorId, int]] = []
     for turn in finished:
+        before = len(happened)
         if turn.events:
             happened += [event for event in turn.events if not event.provisional]
+        ended.append((turn.turn.executor_id, len(happened) - before))
     for event in events[told:]:
         if isinstance(event, WorkflowWarningEvent) or (
             isinstance(event, WorkflowOutputEvent) and event.intermediate
         ):
             happened.append(event)
-    return happened
+    return FinishedTurns(ended, happened)

@@ -8,6 +8,7 @@ from functools import partial
 from inspect import isawaitable
 from typing import Any, NamedTuple, TypeAlias
 
+from holdfast.checkpoint.events.events import ExecutorFailedEvent, WorkflowEvent, WorkflowWarningEvent
 from holdfast.engine._fast import make_tuple
 from holdfast.engine.message import Request
 from holdfast.engine.router import brief, message_of
@@ -21,7 +22,6 @@ from holdfast.graph.typing.types import type_name
 from holdfast.ids import ExecutorId
 from holdfast.log_fields import log_fields
 from holdfast.runtime._async import run_in_thread
-from holdfast.runtime.events.events import ExecutorFailedEvent, WorkflowEvent, WorkflowWarningEvent
 from holdfast.runtime.step.context import TurnContext, TurnServices
 from holdfast.runtime.step.effects import Asleep
 from holdfast.runtime.step.executors import PlacedExecutor
@@ -40,6 +40,16 @@ class FinishedTurn(NamedTuple):
     """True if the journal had it: it was over before the run was resumed."""
     asleep_until: int | None = None
     """The time at which its handler is called again, if it sleeps."""
+
+
+class FinishedTurns(NamedTuple):
+    """All turns of a superstep, each with the number of its stored events, and the events that are stored with them.
+
+    Those of the turns come first, in their order.
+    """
+
+    ended: Sequence[tuple[ExecutorId, int]]
+    happened: Sequence[WorkflowEvent]
 
 
 # Errors for the whole program, or for the coroutine itself, not for one run.

@@ -18,7 +18,7 @@ import zstandard
 
 from holdfast.checkpoint.format.record import hash_bytes
 from holdfast.checkpoint.format.stored_form import COMPRESSED, ELSEWHERE, RAW, plain_form
-from holdfast.checkpoint.store import Depth, Head, Keyframe, Letter, Note, Record
+from holdfast.checkpoint.store import Depth, EventRow, Head, Keyframe, Letter, Note, Record
 from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId, RunId
 from holdfast.stores.common.head_check import check_head_fields
@@ -120,6 +120,9 @@ class LineDraft(NamedTuple):
     """The tags that earlier records have from now on, by seq."""
     tagged_by: Mapping[int, Mapping[str, str]] = {}
     """The persons or programs that gave tags of earlier records, by seq and tag."""
+    events: Sequence[EventRow] = ()
+    events_from: int = 0
+    """Events of earlier seqs go."""
     inbox: int = 0
     """The number of letters that wait after this line."""
     further: Mapping[str, Any] = {}
@@ -156,6 +159,10 @@ class LineDraft(NamedTuple):
             meta["inbox"] = self.inbox
         if self.keyframes:
             meta["cut"] = [seq for seq, _ in self.keyframes]
+        if self.events:
+            meta["events"] = [row.seq for row in self.events]
+        if self.events_from:
+            meta["events_from"] = self.events_from
         return meta
 
     def _head_member(self) -> dict[str, Any]:
@@ -177,7 +184,11 @@ class LineDraft(NamedTuple):
         if self.notes or self.letters or self.keyframes:
             return None
         try:
-            body = {"records": list(map(_plain_document, self.records))} if self.records else {}
+            body: dict[str, Any] = {}
+            if self.records:
+                body["records"] = list(map(_plain_document, self.records))
+            if self.events:
+                body["events"] = list(map(_event_pair, self.events))
             text = encode_exactly({"at": offset, **meta, **self._head_member(), "body": body})
             return None if text is None else text[1:].encode()
         except (NotReadable, UnicodeEncodeError):
@@ -194,6 +205,8 @@ class LineDraft(NamedTuple):
         if self.keyframes:
             given = (f'"{seq}":{{{_keyframe_members(keyframe)}}}' for seq, keyframe in self.keyframes)
             members.append(f'"keyframes":{{{",".join(given)}}}')
+        if self.events:
+            members.append(f'"events":{_encode(list(map(_event_pair, self.events)))}')
         return ",".join(members)
 
 
@@ -258,6 +271,16 @@ def _read_head(document: Mapping[str, Any]) -> Head:
 
 
 # Bodies.
+
+
+def _event_pair(row: EventRow) -> tuple[int, str]:
+    # Not as JSON: nearly all that it says stands in the records, and making that readable takes most of the time.
+    return row.seq, b64encode(row.data).decode()
+
+
+def decode_event_rows(body: Mapping[str, Any]) -> list[EventRow]:
+    """Read the events in the body of a line; raise an ``Exception`` of some kind for broken data."""
+    return [EventRow(seq, b64decode(text, validate=True)) for seq, text in body.get("events", ())]
 
 
 def _record_text(record: Record) -> str:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import threading
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
 from holdfast.checkpoint.store import (
     Commit,
     Depth,
+    EventRow,
     Expected,
     Head,
     KnownMarks,
@@ -37,6 +40,7 @@ from holdfast.stores.file.blobs import BlobFolder
 from holdfast.stores.file.line import (
     LineDraft,
     LinePlace,
+    decode_event_rows,
     decode_keyed,
     decode_keyframe,
     decode_record,
@@ -92,6 +96,28 @@ class RunFile:
         Raises ``CheckpointCorrupt`` if some of it may be missing: what it noted would be done again.
         """
         return self._read(lambda _: self._notes())
+
+    def events(self, first: int, limit: int) -> list[EventRow]:
+        """Return the rows of events from a seq on, about ``limit`` of them and all of each seq."""
+        return self._read(lambda state: self._events(state, first, limit))
+
+    def _events(self, state: RunState, first: int, limit: int | None = None) -> list[EventRow] | None:
+        wanted = state.events[bisect_left(state.events, first, key=itemgetter(0)) :]
+        if not wanted:
+            return []
+        if limit is not None and len(wanted) > limit:
+            last = wanted[max(limit, 1) - 1][0]
+            wanted = wanted[: bisect_right(wanted, last, key=itemgetter(0))]
+        rows: list[EventRow] = []
+        for place in dict.fromkeys(place for _, place in wanted):
+            try:
+                bodies = self._bodies({place: None})
+                if bodies is None:
+                    return None
+                rows += decode_event_rows(bodies[place])
+            except (CheckpointCorrupt, TypeError, ValueError):  # what is left is shown
+                continue
+        return [row for row in rows if wanted[0][0] <= row.seq <= wanted[-1][0]]
 
     def records(self, first: int, last: int, depth: Depth) -> list[Record]:
         """Return the records with these seqs; raise ``CheckpointCorrupt`` if some of them cannot be read."""
@@ -350,12 +376,15 @@ class RunFile:
 
     def _drafts_of_all(self) -> list[LineDraft] | None:
         state = self._lines.state
-        notes, letters = self._notes(), self._letters()
+        notes, letters, events = self._notes(), self._letters(), self._events(state, 0)
         records = self._read_records(state.seqs, Depth.ALL)
-        if records is None or notes is None or letters is None or state.head is None:
+        if records is None or notes is None or letters is None or events is None or state.head is None:
             return None
         used = sorted(state.used - state.letters.keys())
-        return [*_kept_drafts(records), _state_draft(state.head, notes, letters, used)]
+        return [
+            *_kept_drafts(records, events),
+            _state_draft(state.head, notes, letters, used),
+        ]
 
     def remove_run(self, run_id: RunId, expected: Expected, known: KnownMarks | None) -> bool:
         """Remove the run: a last line says so, and then the file goes; return False if letters or tags forbid it."""
@@ -380,7 +409,12 @@ class RunFile:
         with self._blobs.bring(commit.head.family, commit.blobs), self._hold() as held:
             check_head(commit, self._lines.state.expected)
             copy_aside(self.path, aside)
-            self._rewrite(held, commit.head, commit.letters, _drafts_of(commit))
+            events = (*self._events_up_to(commit.head), *commit.events)
+            self._rewrite(held, commit.head, commit.letters, _drafts_of(commit._replace(events=events)))
+
+    def _events_up_to(self, head: Head) -> list[EventRow]:
+        """Return the events that can be read, as far as a new head goes."""
+        return [row for row in self._events(self._lines.state, 0) or () if row.seq <= head.seq]
 
     def read_record(self, seq: int, depth: Depth) -> list[Record]:
         """Return one record of the state as it is known, damaged or not; raise ``CheckpointCorrupt``."""
@@ -401,7 +435,8 @@ class RunFile:
         with suppress(CheckpointCorrupt):
             letters = self._letters() or []
         used = sorted(state.used - state.letters.keys())
-        drafts = [*_kept_drafts(records), _state_draft(head, notes, letters, used)]
+        kept = _kept_drafts(records, self._events_up_to(head))
+        drafts = [*kept, _state_draft(head, notes, letters, used)]
         self._rewrite(held, head, letters, drafts)
 
     def _expect(self, state: RunState, run_id: RunId, expected: Expected) -> Head:
@@ -518,7 +553,8 @@ def _commit_draft(commit: Commit, state: RunState) -> LineDraft:
     if commit.taken:
         there = state.letters.keys() | {letter.key for letter in commit.letters}
         taken = [key for key in dict.fromkeys(commit.taken) if key in there]
-    return LineDraft("commit", commit.head, commit.records, commit.notes, commit.letters, taken)
+    draft = LineDraft("commit", commit.head, commit.records, commit.notes, commit.letters, taken)
+    return draft._replace(events=commit.events, events_from=commit.events_from)
 
 
 def _check_records(commit: Commit, head: Head | None) -> None:
@@ -537,12 +573,15 @@ def _check_records(commit: Commit, head: Head | None) -> None:
 def _drafts_of(commit: Commit) -> list[LineDraft]:
     """Return the lines of a run that is what a commit says, and nothing else."""
     letters = [letter for letter in commit.letters if letter.key not in commit.taken]
-    return [*_kept_drafts(commit.records), _state_draft(commit.head, commit.notes, letters, ())]
+    kept = _kept_drafts(commit.records, commit.events)
+    return [*kept, _state_draft(commit.head, commit.notes, letters, ())]
 
 
-def _kept_drafts(records: Sequence[Record]) -> Iterator[LineDraft]:
+def _kept_drafts(records: Sequence[Record], events: Sequence[EventRow]) -> Iterator[LineDraft]:
     for record in records:
         yield LineDraft("kept", records=[record])
+    for first in range(0, len(events), _MANY):
+        yield LineDraft("events", events=events[first : first + _MANY])
 
 
 def _state_draft(

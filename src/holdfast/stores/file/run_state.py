@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import NamedTuple
 
 from holdfast.checkpoint.store import Expected, Head
@@ -62,6 +63,8 @@ class RunState:
         """The letters that wait, oldest first, by their keys."""
         self.used: set[str] = set()
         """The keys of all letters that were ever left."""
+        self.events: list[tuple[int, LinePlace]] = []
+        """The seqs of event rows and the lines that hold them, in order; a line may hold several."""
         self._inbox = 0
         """The number of letters that wait, as the last line says."""
         self._notes_from = 0
@@ -80,6 +83,7 @@ class RunState:
         """Return the length of all lines that something still needs."""
         places = {place.line for place in self.records.values()}
         places.update(self.keyframes.values(), self.note_lines, self.letters.values())
+        places.update(place for _, place in self.events)
         return sum(place.length for place in places)
 
     # Taking in lines.
@@ -147,6 +151,10 @@ class RunState:
         for seq in meta.get("cut", ()):
             if seq in self.records:
                 self.keyframes[seq] = place
+        if "events" in meta:
+            self.events += [(seq, place) for seq in meta["events"]]
+        if "events_from" in meta:
+            del self.events[: bisect_left(self.events, meta["events_from"], key=itemgetter(0))]
         if "removed" in meta:
             self._remove(meta["removed"])
         self.gone = meta["kind"] == "gone"

@@ -19,6 +19,7 @@ from holdfast.checkpoint.store import (
     Commit,
     Damage,
     Depth,
+    EventRow,
     Expected,
     Head,
     KnownMarks,
@@ -179,6 +180,11 @@ class FileStore:
     async def notes(self, run_id: RunId) -> Sequence[Note]:
         return await self._do(
             f"read the journal of run {run_id!r}", lambda: self._directory.run(run_id).notes()
+        )
+
+    async def events(self, run_id: RunId, first: int, limit: int) -> Sequence[EventRow]:
+        return await self._do(
+            f"read the events of run {run_id!r}", lambda: self._directory.run(run_id).events(first, limit)
         )
 
     async def leave(

@@ -49,6 +49,7 @@ _ROWS_OF_RUN = (
     ("tags", f"WHERE checkpoint IN {_CHECKPOINTS_OF_RUN}"),
     ("notes", "WHERE run = :run"),
     ("letters", "WHERE run = :run"),
+    ("events", "WHERE run = :run"),
     ("families", "WHERE family = (SELECT family FROM source.runs WHERE id = :run)"),
 )
 """The tables in which a run has rows, and the conditions that select them."""

@@ -18,6 +18,7 @@ from holdfast.stores.common.head_check import (
     tags_allow,
 )
 from holdfast.stores.common.seals import seal_record
+from holdfast.stores.sqlite.event_table import keep_events
 from holdfast.stores.sqlite.notes_and_letters import count_waiting_letters, find_run, read_number
 from holdfast.stores.sqlite.row_reader import find_known_blobs, read_head, read_records, read_tags
 from holdfast.stores.sqlite.row_writer import (
@@ -39,7 +40,7 @@ _SET_KEYFRAME = (
 )
 _SET_SEAL = "UPDATE checkpoints SET seal = ? WHERE id = ?"
 _SEAL = "SELECT seal FROM checkpoints WHERE id = ?"
-_DELETE_RUN = (*DELETE_ROWS_OF_RUN, "DELETE FROM runs WHERE id = ?")
+_DELETE_RUN = (*DELETE_ROWS_OF_RUN, "DELETE FROM events WHERE run = ?", "DELETE FROM runs WHERE id = ?")
 _BEGIN_SWEEP = "UPDATE marks SET count = count + 1"
 _MARKS = "SELECT count FROM marks"
 _BLOBS = "SELECT digest, size FROM blobs WHERE family = ?"
@@ -84,6 +85,7 @@ def remove_records(connection: sqlite3.Connection, namespace: str, removal: Remo
         now = before._replace(tags=after, tagged_by=select_givers(before.tagged_by, after))
         change += _replace_tags(connection, rows[seq], before, now)
     for seq in removal.seqs:
+        keep_events(connection, run, seq, seq)
         for found in connection.execute(_FIND, (run, seq)).fetchall():
             change -= read_number(connection.execute(_SEAL, found).fetchone()[0])
             for statement in (_DELETE_KEYFRAME, _DELETE_TAGS, _DELETE_CHECKPOINT):

@@ -9,12 +9,19 @@ from itertools import chain
 from struct import Struct
 from typing import TypeAlias
 
-from holdfast.checkpoint.store import Blob, Commit, Head, Letter, Record
+from holdfast.checkpoint.store import Blob, Commit, EventRow, Head, Letter, Record
 from holdfast.errors import CheckpointCorrupt, CheckpointNotFound, HeadMoved
 from holdfast.ids import RunId
 from holdfast.stores.common.head_check import HeadPosition, check_head, check_needs
 from holdfast.stores.common.seals import MODULUS, seal_head, seal_record_parts, seal_tags
 from holdfast.stores.sqlite import notes_and_letters
+from holdfast.stores.sqlite.event_table import (
+    add_event_rows,
+    cut_events,
+    keep_events,
+    seal_event_row,
+    trim_events,
+)
 
 # SQLite before 3.32 takes no more than 999 parameters.
 MOST_TOGETHER = 512
@@ -34,14 +41,14 @@ _SET_INDEXED = "UPDATE runs SET created = ?, wake_at = ?, status = ?, owner = ?,
 SET_STATUS = "UPDATE runs SET wake_at = ?, status = ?, owner = ? WHERE id = ?"
 _SET_CONTENT = "UPDATE runs SET content = ?, seal = ? WHERE id = ?"
 ADD_CHECKPOINT = (
-    "INSERT INTO checkpoints (run, seq, find, checkpoint, new_bytes, seal, header, changes, small_values) "
-    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO checkpoints (run, seq, find, checkpoint, new_bytes, seal, header, events, changes, small_values) "
+    "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 _SEVERAL = 8
 """The number of rows of checkpoints that one statement adds, if there are as many."""
 # One step of SQLite for each row would release and take the interpreter's lock twice. FAIL, because a statement that
 # could be undone alone copies pages first; after an error the writer gives up the whole transaction anyway.
-_ADD_SEVERAL = ADD_CHECKPOINT.replace("INSERT", "INSERT OR FAIL") + ", (?, ?, ?, ?, ?, ?, ?, ?, ?)" * (
+_ADD_SEVERAL = ADD_CHECKPOINT.replace("INSERT", "INSERT OR FAIL") + ", (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)" * (
     _SEVERAL - 1
 )
 ADD_KEYFRAME = "INSERT INTO keyframes (checkpoint, cut, changes, small_values) VALUES (?, ?, ?, ?)"
@@ -60,10 +67,12 @@ DELETE_ROWS_OF_RUN = (
     "DELETE FROM letters WHERE run = ?",
     "DELETE FROM claims WHERE run = ?",
 )
-"""The statements that remove all rows of a run but the one in ``runs``."""
+"""The statements that remove all rows of a run but the one in ``runs`` and its events."""
 
 # Not ``bytes``: before sqlite3 binds those it looks for an adapter, and catches an error that says there is none.
-CheckpointRow: TypeAlias = tuple[int, int, int, bytearray, int, int, bytearray, bytearray, bytearray]
+CheckpointRow: TypeAlias = tuple[
+    int, int, int, bytearray, int, int, bytearray, bytearray, bytearray, bytearray
+]
 """The parameters of ``ADD_CHECKPOINT``."""
 
 _NOTHING = bytearray()
@@ -163,7 +172,7 @@ def write_commits(
     moves: list[tuple[object, ...]] = []
     outcomes: list[CommitOutcome] = []
     for commit in commits:
-        head, _, _, blobs, notes, taken, left, _ = commit
+        head, _, _, blobs, notes, taken, left, _, _, events_from = commit
         found = known.get(head.run_id)
         try:
             run, content, letters = _prepare_run(connection, namespace, commit, found)
@@ -177,6 +186,8 @@ def write_commits(
             letters = [letter for letter in letters if letter.key not in used_up]
         if blobs:
             add_blobs(connection, namespace, head.family, blobs, big_blob)
+        if events_from:
+            trim_events(connection, run, events_from)
         content %= MODULUS
         moves.append((*get_moving_columns(namespace, head, content), run))
         outcomes.append(notes_and_letters.read_waiting_letters(connection, run) if left else letters)
@@ -226,23 +237,39 @@ def _add_content(connection: sqlite3.Connection, run: int, commit: Commit, rows:
 
     Records without keyframe and tags are only appended to ``rows``: the caller writes those of several runs together.
     """
-    head, _, records, _, notes, _, letters, _ = commit
+    head, records, notes, letters = commit.head, commit.records, commit.notes, commit.letters
     content = 0
     before = len(rows)
     more = False
+    of_records, others = _split_events(commit)
     for record in records:
-        row = make_checkpoint_row(run, record)
+        row = make_checkpoint_row(run, record, of_records.get(record.seq, _NOTHING))
         rows.append(row)
         content += row[5]
         more = more or record.keyframe is not None or bool(record.tags)
     if more:
         _add_with_keyframes_and_tags(connection, records, rows[before:])
         del rows[before:]
+    if others:
+        add_event_rows(connection, run, head.run_id, others)
     if notes:
         content += notes_and_letters.add_notes(connection, run, head.run_id, notes)
     if letters:
         content += notes_and_letters.add_letters(connection, run, head.run_id, letters)
     return content
+
+
+def _split_events(commit: Commit) -> tuple[dict[int, bytearray], list[EventRow]]:
+    """Return the events that stand in the rows of new records, by seq, and the others."""
+    seqs = {record.seq for record in commit.records}
+    of_records: dict[int, bytearray] = {}
+    others: list[EventRow] = []
+    for row in commit.events:
+        if row.seq in seqs and row.seq not in of_records:
+            of_records[row.seq] = seal_event_row(commit.head.run_id, row)
+        else:
+            others.append(row)
+    return of_records, others
 
 
 def add_run(connection: sqlite3.Connection, namespace: str, head: Head) -> int:
@@ -271,6 +298,8 @@ def replace_run(connection: sqlite3.Connection, namespace: str, commit: Commit, 
     found = find_runs(connection, namespace, [commit.head.run_id]).get(commit.head.run_id)
     check_head(commit, None if found is None else found[1])
     run = add_run(connection, namespace, commit.head) if found is None else found[0]
+    keep_events(connection, run, 1, commit.head.seq)
+    cut_events(connection, run, commit.head.seq)
     for statement in DELETE_ROWS_OF_RUN:
         connection.execute(statement, (run,))
     rows: list[CheckpointRow] = []
@@ -340,8 +369,8 @@ def add_tags(connection: sqlite3.Connection, row: int | None, record: Record) ->
     connection.executemany(_ADD_TAG, rows)
 
 
-def make_checkpoint_row(run: int, record: Record) -> CheckpointRow:
-    """Return a record as the parameters of ``ADD_CHECKPOINT``."""
+def make_checkpoint_row(run: int, record: Record, events: bytearray = _NOTHING) -> CheckpointRow:
+    """Return a record and its events as the parameters of ``ADD_CHECKPOINT``."""
     checkpoint_id, _, seq, header, changes, values, new_bytes, keyframe, tags, _, _ = record
     checkpoint = _from_hex(checkpoint_id)
     (find,) = _PREFIX.unpack_from(checkpoint)
@@ -355,6 +384,7 @@ def make_checkpoint_row(run: int, record: Record) -> CheckpointRow:
         new_bytes,
         seal,
         bytearray(header),
+        events,
         # The start of a superstep has neither.
         bytearray(changes) if changes else _NOTHING,
         bytearray(values) if values else _NOTHING,

@@ -37,7 +37,7 @@ TABLES = (
     """CREATE TABLE checkpoints (
         id INTEGER PRIMARY KEY, run INTEGER NOT NULL, seq INTEGER NOT NULL, find INTEGER NOT NULL,
         checkpoint BLOB NOT NULL, new_bytes INTEGER NOT NULL, seal INTEGER NOT NULL, header BLOB NOT NULL,
-        changes BLOB NOT NULL, small_values BLOB NOT NULL)""",
+        events BLOB NOT NULL, changes BLOB NOT NULL, small_values BLOB NOT NULL)""",
     "CREATE UNIQUE INDEX checkpoints_by_seq ON checkpoints (run, seq)",
     "CREATE INDEX checkpoints_by_id ON checkpoints (find)",
     """CREATE TABLE keyframes (
@@ -54,6 +54,11 @@ TABLES = (
     "INSERT INTO marks VALUES (0)",
     "CREATE TABLE tags (checkpoint INTEGER NOT NULL, tag BLOB NOT NULL, by BLOB NOT NULL)",
     "CREATE INDEX tags_by_checkpoint ON tags (checkpoint)",
+    # Events that no row of a checkpoint holds: of changes of the head, and of checkpoints that were removed, which have
+    # the part 0. In a table of their own for all, events would cost a page more in every commit.
+    """CREATE TABLE events (
+        run INTEGER NOT NULL, seq INTEGER NOT NULL, part INTEGER NOT NULL, data BLOB NOT NULL,
+        PRIMARY KEY (run, seq, part)) WITHOUT ROWID""",
 )
 
 # The oldest databases lack these; the first connection that writes adds them. A letter without data was taken. Waiting

@@ -22,6 +22,7 @@ from holdfast.checkpoint.store import (
     Commit,
     Damage,
     Depth,
+    EventRow,
     Expected,
     Head,
     KnownMarks,
@@ -42,6 +43,7 @@ from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.common.head_check import TagChange
 from holdfast.stores.sqlite import claims, notes_and_letters, row_reader
 from holdfast.stores.sqlite.database_file import DatabaseLocation
+from holdfast.stores.sqlite.event_table import read_events
 from holdfast.stores.sqlite.removal import (
     begin_sweep,
     remove_blobs,
@@ -311,6 +313,11 @@ class SqliteStore:
                 )
             )
         return freed + of_files
+
+    async def events(self, run_id: RunId, first: int, limit: int) -> Sequence[EventRow]:
+        return await self._read(
+            lambda connection: read_events(connection, self.namespace, run_id, first, limit)
+        )
 
     async def notes(self, run_id: RunId) -> Sequence[Note]:
         return await self._read(

@@ -39,6 +39,8 @@ class WorkflowEvent:
     superstep: int = field(default=0, kw_only=True)
     timestamp: datetime.datetime = field(default=NEVER, kw_only=True, repr=False)
     provisional: bool = field(default=False, kw_only=True, repr=False)
+    event_id: str | None = field(default=None, kw_only=True, repr=False)
+    """The place of a stored event in its run, for ``storage.watch(after=...)``; None for all others."""
 
     # Written once for all kinds of events: methods of ``dataclass`` for each took a third of ``import holdfast``.
 
@@ -55,7 +57,7 @@ class WorkflowEvent:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the event as plain JSON, for ``event_from_dict``; docs/reference/json-forms.md describes it."""
-        from holdfast.runtime.events.event_json import event_to_dict
+        from holdfast.checkpoint.events.event_json import event_to_dict
 
         return event_to_dict(self)
 
@@ -82,6 +84,8 @@ class WorkflowStatusEvent(WorkflowEvent):
     status: RunStatus
     waiting_for: tuple[WaitingFor, ...] = ()
     """For a run that is WAITING: ``"answers"``, ``"time"`` (a sleep) or ``"messages"`` (of fan-ins); else empty."""
+    by: str | None = None
+    """The person or program that changed it, as ``by=`` said; only stored events have it."""
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -286,7 +290,7 @@ class PendingRequest(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the request as plain JSON; docs/reference/json-forms.md describes it."""
-        from holdfast.runtime.events.event_json import request_to_dict
+        from holdfast.checkpoint.events.event_json import request_to_dict
 
         return request_to_dict(self)
 

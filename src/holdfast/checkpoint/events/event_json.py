@@ -13,15 +13,15 @@ from typing import Any
 
 from holdfast import errors
 from holdfast.checkpoint.checkpoint_info import info_from_dict, json_field
-from holdfast.checkpoint.codec.plain import TEXT, PlainValue, plain_value, value_of_plain
+from holdfast.checkpoint.codec.plain import TEXT, TYPE, PlainValue, plain_value, value_of_plain
+from holdfast.checkpoint.events import events
+from holdfast.checkpoint.events.events import NEVER, PendingRequest, WorkflowEvent
 from holdfast.engine.status import RunStatus
 from holdfast.errors import HoldfastWarning, InvalidArgument
 from holdfast.graph.typing.match import show_value
 from holdfast.graph.typing.schema import DescribedType
 from holdfast.graph.typing.types import type_name
 from holdfast.ids import ExecutorId, RequestId
-from holdfast.runtime.events import events
-from holdfast.runtime.events.events import NEVER, PendingRequest, WorkflowEvent
 
 _COMMON = tuple(one.name for one in fields(WorkflowEvent))
 _OWN = frozenset(
@@ -80,7 +80,7 @@ def event_from_dict(data: Any) -> WorkflowEvent:
             f"and those of users have 'fields'"
         )
     try:
-        common = {one: _read(one, data[one]) for one in _COMMON}
+        common = {one: _read(one, data[one]) for one in _COMMON if one in data or one != "event_id"}
         if "fields" in data:
             return PlainEvent(name, value_of_plain(data["fields"]), **common)
         return _BY_NAME[name](**_own_fields(_BY_NAME[name], data), **common)
@@ -88,6 +88,18 @@ def event_from_dict(data: Any) -> WorkflowEvent:
         raise InvalidArgument(
             f"event_from_dict: {show_value(data, 80)} is no {name} that event.to_dict() gave: {error!r}"
         ) from error
+
+
+def event_of_plain(label: str, value: Any) -> WorkflowEvent:
+    """Return a stored event of a class that is unknown here, or whose values are, from its plain form."""
+    parts = value if isinstance(value, dict) else {"value": value}
+    own = {
+        name.removeprefix("$"): value_of_plain(part)
+        for name, part in parts.items()
+        if name not in (*_COMMON, TYPE, "$version")
+    }
+    cls = _BY_NAME.get(label)
+    return PlainEvent(label.rpartition("<locals>.")[2], own) if cls is None else cls(**own)
 
 
 def _own_fields(cls: type[WorkflowEvent], data: Mapping[str, Any]) -> dict[str, Any]:

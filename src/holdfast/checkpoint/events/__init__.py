@@ -1,0 +1,1 @@
+"""Events of runs: their classes, their JSON, and how they are read back from a store."""
