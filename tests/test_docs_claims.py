@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import HoldfastWarning, Limits, RetryPolicy, Store, WorkflowEvent
+from holdfast import HoldfastError, HoldfastWarning, Limits, RetryPolicy, Store, WorkflowEvent
 from tests.programs import ROOT
 
 DOCS = ROOT / "docs"
@@ -137,6 +137,18 @@ def test_every_error_is_on_some_page() -> None:
     words = {word for page in WRITTEN for word in _WORD.findall(text_of(page))}
     errors = [name for name, kind in CLASSES.items() if issubclass(kind, Exception)]
     assert [name for name in errors if name not in words] == []
+
+
+def test_every_error_stands_beside_its_kind() -> None:
+    table = section("reference/errors.md", "Kinds of errors")
+    found = {kind: set(_SPAN.findall(row[2])) for kind, row in rows(table, "kind").items()}
+    errors = {name: kind for name, kind in CLASSES.items() if issubclass(kind, HoldfastError)}
+    del errors["HoldfastError"]
+    assert found == {
+        kind: {name for name, error in errors.items() if error.kind == kind}
+        for kind in ("not_found", "conflict", "invalid", "limit", "storage", "failed")
+    }
+    assert HoldfastError.kind == "failed"  # that of errors which a store of your own raises
 
 
 @pytest.mark.parametrize("name", HELD)

@@ -44,15 +44,18 @@ The text of an error stands where it is raised: search for the name of its class
     ├── StubbornHandler       a handler went on after it was cancelled
     └── MissedEvents          a watcher came too late, or was too slow, for some events
 
-Each message says what happened, where, and what to do about it.
+Each message says what happened, where, and what to do about it. The ``kind`` of an error says the same to a program.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 if TYPE_CHECKING:
     from holdfast.ids import ExecutorId, RunId
+
+
+_Kind: TypeAlias = Literal["not_found", "conflict", "invalid", "limit", "storage", "failed"]
 
 
 class HoldfastError(Exception):
@@ -60,6 +63,16 @@ class HoldfastError(Exception):
 
     >>> issubclass(GraphError, HoldfastError)
     True
+    >>> RunNotFound.kind, RunExists.kind, InvalidResponse.kind
+    ('not_found', 'conflict', 'invalid')
+    """
+
+    kind: ClassVar[_Kind] = "failed"
+    """The kind of the error, by which a program can choose a status of HTTP or an exit code.
+
+    ``"not_found"``: the storage does not have it. ``"conflict"``: someone was faster, or the run does not stand where
+    this is possible. ``"invalid"``: a value or an argument that was given cannot be taken. ``"limit"``: a limit is
+    reached. ``"storage"``: the storage cannot do it. ``"failed"``: all others, mostly of the workflow's own code.
     """
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -84,6 +97,8 @@ class GraphError(HoldfastError):
     holdfast.errors.GraphError: workflow 'Empty' has no start executor; call set_start_executor(...) before build()
     """
 
+    kind = "invalid"
+
 
 class WrongType(HoldfastError, TypeError):
     """A value is not of the type that was declared for it.
@@ -98,6 +113,8 @@ class WrongType(HoldfastError, TypeError):
     holdfast.errors.WrongType: workflow 'Double' starts at 'double', which takes int, but its input is a str: 'two'
     """
 
+    kind = "invalid"
+
 
 class InvalidArgument(HoldfastError, ValueError):
     """An argument that cannot be meant.
@@ -109,6 +126,8 @@ class InvalidArgument(HoldfastError, ValueError):
     holdfast.errors.InvalidArgument: Limits(max_deliveries=0): must be a whole number of at least 1
     """
 
+    kind = "invalid"
+
 
 class NotCheckpointable(HoldfastError):
     """A value that was sent or queued cannot be kept; the message gives the path inside the value.
@@ -118,6 +137,8 @@ class NotCheckpointable(HoldfastError):
     ...
     holdfast.errors.NotCheckpointable: message.rows[3].handle: socket is not checkpointable
     """
+
+    kind = "invalid"
 
 
 class StateConflict(HoldfastError):
@@ -245,6 +266,8 @@ class UnknownRequest(HoldfastError):
     True
     """
 
+    kind = "not_found"
+
 
 class RequestAlreadyAnswered(HoldfastError):
     """The request was answered before; only the first answer counts.
@@ -252,6 +275,8 @@ class RequestAlreadyAnswered(HoldfastError):
     >>> issubclass(RequestAlreadyAnswered, HoldfastError)
     True
     """
+
+    kind = "conflict"
 
 
 class InvalidResponse(HoldfastError):
@@ -261,6 +286,8 @@ class InvalidResponse(HoldfastError):
     True
     """
 
+    kind = "invalid"
+
 
 class RunEnded(HoldfastError):
     """Something was asked of a run that is over.
@@ -268,6 +295,8 @@ class RunEnded(HoldfastError):
     >>> issubclass(RunEnded, HoldfastError)
     True
     """
+
+    kind = "conflict"
 
 
 class TurnOver(HoldfastError):
@@ -293,6 +322,8 @@ class GraphChanged(HoldfastError):
     True
     """
 
+    kind = "conflict"
+
 
 class RunNotFound(HoldfastError):
     """The storage has no run with this id.
@@ -300,6 +331,8 @@ class RunNotFound(HoldfastError):
     >>> issubclass(RunNotFound, HoldfastError)
     True
     """
+
+    kind = "not_found"
 
 
 class RunExists(HoldfastError):
@@ -309,6 +342,8 @@ class RunExists(HoldfastError):
     True
     """
 
+    kind = "conflict"
+
 
 class RunTaken(HoldfastError):
     """Another process drives the run, or took it over while this one drove it; nothing of this one counts.
@@ -316,6 +351,8 @@ class RunTaken(HoldfastError):
     >>> issubclass(RunTaken, HoldfastError)
     True
     """
+
+    kind = "conflict"
 
 
 class RunPoisoned(HoldfastError):
@@ -333,6 +370,8 @@ class CheckpointNotFound(HoldfastError):
     True
     """
 
+    kind = "not_found"
+
 
 class NotLoaded(HoldfastError):
     """A value of a listed checkpoint was asked for; ``storage.load`` reads values.
@@ -349,6 +388,8 @@ class StorageError(HoldfastError):
     True
     """
 
+    kind: ClassVar[_Kind] = "storage"  # not that of HeadMoved
+
 
 class HeadMoved(StorageError):
     """Another writer moved the run on: this one no longer stands where it thinks.
@@ -356,6 +397,8 @@ class HeadMoved(StorageError):
     >>> issubclass(HeadMoved, StorageError)
     True
     """
+
+    kind = "conflict"
 
 
 class CheckpointCorrupt(StorageError):
@@ -372,6 +415,8 @@ class LimitExceeded(HoldfastError):
     >>> LimitExceeded("max_deliveries", 10, "too many").limit
     'max_deliveries'
     """
+
+    kind = "limit"
 
     def __init__(self, limit: str, allowed: int, message: str) -> None:
         self.limit = limit

@@ -120,6 +120,14 @@ async def test_the_newest_come_first_and_the_last_page_knows_where_it_ended(
     assert await ids(storage, newest_first=True, after="r3") == ["r4", "r2", "r0"]
 
 
+async def test_one_run_is_listed_by_its_id(storage: CheckpointStorage) -> None:
+    for name in ("first", "second"):
+        await doubling().run(1, run_id=name, storage=storage)
+    assert [await storage.get_run("first"), await storage.get_run("second")] == await storage.list_runs()
+    with pytest.raises(RunNotFound, match="third"):
+        await storage.get_run("third")
+
+
 async def test_pages_go_on_behind_a_run_that_was_removed(storage: CheckpointStorage) -> None:
     for number in range(4):
         await doubling().run(1, run_id=f"r{number}", storage=storage)

@@ -195,6 +195,10 @@ class CheckpointStorage:
             query = query._replace(after=query.position_of(await self.catalog.head(after)))
         return await list_runs(self.store, query, interrupted)
 
+    async def get_run(self, run_id: str) -> RunInfo:
+        """Return the run with this id; raise ``RunNotFound`` if there is none."""
+        return await run_info(self.store, await self.catalog.head(run_id))
+
     async def count_runs(
         self,
         workflow_name: str | None = None,
@@ -356,7 +360,6 @@ class CheckpointStorage:
         again, and another one with that key is an error. A message that no executor takes is dropped with a
         ``DeadLetter`` warning. ``by`` says who sent it.
         """
-        self._check_writable("send")
         self._check_writable("send")
         key, by = check_key(key), check_by(by)
         head = await self.catalog.head(run_id)
