@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -14,13 +15,16 @@ from holdfast import (
     InMemoryCheckpointStorage,
     InvalidArgument,
     NotCheckpointable,
+    Run,
     RunExists,
     RunStatus,
     StorageError,
+    SuperStepStartedEvent,
     UnnamedWorkflow,
     Workflow,
     WorkflowBuilder,
     WorkflowContext,
+    WorkflowEvent,
     WrongType,
     executor,
 )
@@ -30,6 +34,8 @@ from tests.support.durable import Place, Wrapped, info_of_run, storage_at
 from tests.support.parts import RunId
 from tests.support.runs import soon
 from tests.support.store_parts import NOON, begin, begin_waiting, leave_letters
+
+Beginning: TypeAlias = Callable[[CheckpointStorage, Workflow], Awaitable[None]]
 
 ran: list[str] = []
 
@@ -164,3 +170,82 @@ async def test_hints_of_letters_and_of_runs_that_are_to_be_woken() -> None:
         await leave_letters(store, "c", run="timed")
         assert await soon(anext(hints)) == "timed"
     await leave_letters(store, "d", run="timed")  # nobody listens any more
+
+
+def kinds(events: Sequence[WorkflowEvent]) -> list[str]:
+    return [type(event).__name__ for event in events]
+
+
+BEGINNING = ["WorkflowStartedEvent", "WorkflowStatusEvent", "SuperStepStartedEvent", "ExecutorInvokedEvent"]
+
+
+async def test_a_submitted_run_tells_its_beginning_when_a_host_goes_on_with_it(place: Place) -> None:
+    await greeting().submit("kelp", "r", place.storage)
+    before = [event async for event in place.storage.watch("r")]
+    assert kinds(before) == ["CheckpointSavedEvent", "WorkflowStatusEvent"]
+    watchers: list[asyncio.Task[list[WorkflowEvent]]] = []
+
+    async def watch(run: Run) -> list[WorkflowEvent]:
+        return [event async for event in run.watch_stream()]
+
+    host = Host(place.storage, greeting(), woken=lambda run: watchers.append(asyncio.create_task(watch(run))))
+    await soon(host.wake_due())
+    local = await soon(watchers[0])
+    stored = [event async for event in place.storage.watch("r", before[-1].event_id)]
+    assert kinds(local) == kinds(stored)
+    assert kinds(local)[:4] == BEGINNING
+    assert [event.superstep for event in local[:4]] == [event.superstep for event in stored[:4]]
+    first = next(event for event in stored if isinstance(event, SuperStepStartedEvent))
+    assert first.checkpoint == (await place.storage.list_checkpoints(run_id="r"))[0].info
+
+
+async def begin_after_cancel(storage: CheckpointStorage, workflow: Workflow) -> None:
+    await storage.cancel("r")
+    await (await workflow.resume(run_id="r", storage=storage)).wait_for_completion()
+
+
+async def begin_from_its_checkpoint(storage: CheckpointStorage, workflow: Workflow) -> None:
+    (first,) = await storage.list_checkpoints(run_id="r")
+    run = await workflow.resume(first, storage=storage)
+    await run.wait_for_completion()
+    await run.restore_checkpoint(first)
+    await run.wait_for_completion()
+
+
+async def begin_here_and_sleep(storage: CheckpointStorage, workflow: Workflow) -> None:
+    run = await workflow.resume(run_id="r", storage=storage)
+    assert (await run.wait_for_completion()).status is RunStatus.COMPLETED
+    assert kinds([event async for event in run.watch_stream()]).count("WorkflowStartedEvent") == 1
+
+
+async def begin_and_sleep(storage: CheckpointStorage, workflow: Workflow) -> None:
+    host = Host(storage, workflow)
+    while (await info_of_run(storage, "r")).status is not RunStatus.COMPLETED:
+        await host.wake_due()
+
+
+async def begin_in_vain(storage: CheckpointStorage, workflow: Workflow) -> None:
+    for _ in range(2):
+        run = await workflow.resume(run_id="r", storage=storage)
+        await run.close()
+    await (await workflow.resume(run_id="r", storage=storage)).wait_for_completion()
+
+
+@pytest.mark.parametrize(
+    "way",
+    [begin_after_cancel, begin_from_its_checkpoint, begin_here_and_sleep, begin_and_sleep, begin_in_vain],
+)
+async def test_a_submitted_run_tells_its_beginning_once(place: Place, way: Beginning) -> None:
+    @executor(id="nap")
+    async def nap(name: str, ctx: WorkflowContext[None, str]) -> str:
+        await ctx.sleep(0.01)
+        return name
+
+    workflow = WorkflowBuilder(name="Nap").set_start_executor(nap).build()
+    await workflow.submit("kelp", "r", place.storage)
+    await soon(way(place.storage, workflow))
+    found = [event async for event in place.storage.watch("r")]
+    assert kinds(found).count("WorkflowStartedEvent") == 1
+    beginning = kinds(found).index("WorkflowStartedEvent")
+    told = [kind for kind in kinds(found)[beginning:] if kind != "CheckpointSavedEvent"]
+    assert told[:4] == BEGINNING

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from holdfast.checkpoint.checkpoint_info import applied_supersteps, moment
+from holdfast.checkpoint.format.event_row import PackedStep, StepEvents, count_messages, pack_step
 from holdfast.checkpoint.format.manifest import Manifest
 from holdfast.checkpoint.format.replay import Replay
 from holdfast.checkpoint.maintenance.prune import prune_run
@@ -13,6 +14,7 @@ from holdfast.checkpoint.read.loader import BlobReader, Loaded, load
 from holdfast.checkpoint.retention import EventRetention, Retention
 from holdfast.checkpoint.store import Depth, Head
 from holdfast.checkpoint.values import Encoder
+from holdfast.checkpoint.write.event_rows import has_moved
 from holdfast.checkpoint.write.log import RunLog
 from holdfast.checkpoint.write.prune_schedule import PruneSchedule
 from holdfast.checkpoint.write.records import ClockAndSalt, RecordMaker
@@ -72,7 +74,19 @@ class RunLogs:
         time = max(head.updated, loaded.header.time)
         head = self._with_retention(head, retention)
         start = LogStart(loaded.manifest, loaded.replay, time, True, applied_supersteps(loaded.header))
-        return self._open_log(head, encoder, clock_and_salt, start), loaded, blobs
+        log = self._open_log(head, encoder, clock_and_salt, start)
+        log.submitted = await self._find_submitted(head, loaded)
+        return log, loaded, blobs
+
+    async def _find_submitted(self, head: Head, loaded: Loaded) -> PackedStep | None:
+        """Return the input of a run that was submitted and has not moved since; None for any other run."""
+        if head.seq > 1 or loaded.header.status is not RunStatus.WAITING:
+            return None
+        if await has_moved(self._catalog.store, head):
+            return None
+        invoked = count_messages(loaded.manifest.deliveries)
+        step = StepEvents(loaded.checkpoint_id, loaded.header, loaded.info.new_bytes, invoked=invoked)
+        return pack_step(step)
 
     def forked_log(
         self,

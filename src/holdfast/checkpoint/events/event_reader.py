@@ -145,9 +145,13 @@ class _RowEvents:
         first = told.steps[0].header if told.steps else None
         if first is not None:
             superstep, time = applied_supersteps(first), moment(first.time)
-            if first.cause is Cause.INPUT:
-                yield self._at(WorkflowStartedEvent(first.workflow_name), superstep, time)
+        if told.begun is not None or (first is not None and first.cause is Cause.INPUT):
+            yield self._at(WorkflowStartedEvent(self._reader.head.workflow_name), superstep, time)
         yield self._at(WorkflowStatusEvent(RunStatus.RUNNING), superstep, time)
+        if told.begun is not None and first is None:
+            step = told.begun
+            for event in _begin(CheckpointInfo(step.checkpoint_id, step.header, step.new_bytes), step):
+                yield self._at(event, step.header.superstep, time)
 
     def _step(self, step: StepEvents, is_last: bool) -> Iterator[WorkflowEvent]:
         header = step.header

@@ -76,6 +76,8 @@ class CommitEvents(NamedTuple):
     """True if the run is RUNNING from now on, and was not before."""
     steps: Sequence[StepEvents] = ()
     rest: RestEvents | None = None
+    begun: StepEvents | None = None
+    """The input of a run that was submitted earlier and moves now for the first time."""
 
 
 def count_messages(deliveries: Sequence[Delivered]) -> list[tuple[ExecutorId, int]]:
@@ -102,7 +104,12 @@ def pack_step(step: StepEvents) -> PackedStep:
 
 
 def pack_events(
-    time: int, superstep: int, is_moving: bool, steps: Sequence[PackedStep], rest: RestEvents | None
+    time: int,
+    superstep: int,
+    is_moving: bool,
+    steps: Sequence[PackedStep],
+    rest: RestEvents | None,
+    begun: PackedStep | None = None,
 ) -> bytes:
     """Return the events of a commit as a store keeps them."""
     last = None
@@ -111,6 +118,8 @@ def pack_events(
         last = [rest.status._value_, rest.waiting_for, _encode(rest.by), output]
         last += map(_encode, (rest.error, rest.executor_id, rest.cause))
     row = [time, superstep, is_moving, steps, last]
+    if begun is not None:
+        row.append(begun)
     packed = ormsgpack.packb(row)
     if len(packed) > LARGEST_ROW:
         packed = ormsgpack.packb(_without_content(ormsgpack.unpackb(packed)))
@@ -119,13 +128,14 @@ def pack_events(
 
 def unpack_events(run_id: RunId, workflow_name: str, stored: bytes) -> CommitEvents:
     """Return the events of a commit; raise whatever broken data raises."""
-    time, superstep, is_moving, steps, rest = ormsgpack.unpackb(plain_form(stored))
+    time, superstep, is_moving, steps, rest, *begun = ormsgpack.unpackb(plain_form(stored))
     return CommitEvents(
         int(time),
         int(superstep),
         bool(is_moving),
         [_unpack_step(run_id, workflow_name, *step) for step in steps],
         None if rest is None else _unpack_rest(*rest),
+        _unpack_step(run_id, workflow_name, *begun[0]) if begun else None,
     )
 
 

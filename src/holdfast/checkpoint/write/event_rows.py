@@ -24,6 +24,14 @@ async def status_row(store: Store, head: Head) -> EventRow:
     return EventRow(head.seq, pack_events(head.updated, superstep, False, (), rest))
 
 
+async def has_moved(store: Store, head: Head) -> bool:
+    """Return True if an event of the checkpoint on which a run stands tells that the run moved."""
+    rows = await store.events(head.run_id, head.seq, 1)
+    return any(
+        unpack_events(head.run_id, head.workflow_name, row.data).is_moving for row in rows if row.sound
+    )
+
+
 async def find_oldest_kept(store: Store, head: Head, kept_from: int, oldest: int) -> int:
     """Return the first seq whose events are kept: not before ``kept_from``, or not older than ``oldest``."""
     first = 0

@@ -110,6 +110,8 @@ class RunLog:
         """Makes this process the owner of the run while it moves."""
         self.letters: Sequence[Letter] = ()
         """The letters that wait for the run, as of the last commit."""
+        self.submitted: PackedStep | None = None
+        """The input of the run if it was submitted and has yet to move."""
         self.asleep_until: int | None = None
         """When the first turn that sleeps goes on, if the superstep under way waits for one."""
 
@@ -229,7 +231,10 @@ class RunLog:
             not steps or before.status is not RunStatus.RUNNING or not before.checkpoint_id
         )
         rest = None if is_running else self._rest_events(head, failure)
-        return EventRow(seq, pack_events(maker.time, maker.superstep, is_moving, steps, rest))
+        begun = None
+        if is_moving and self.submitted is not None:
+            begun, self.submitted = self.submitted, None
+        return EventRow(seq, pack_events(maker.time, maker.superstep, is_moving, steps, rest, begun))
 
     def _rest_events(self, head: Head, failure: Failure) -> RestEvents:
         outputs = self._manifest.outputs

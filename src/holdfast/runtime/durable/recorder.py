@@ -98,6 +98,8 @@ class Recorder:
         self._merge_for = merge_for
         self._resumption = resumption
         self._first = list(first)
+        self.is_submitted = log.submitted is not None
+        """True if the run was submitted, and had not moved before."""
         self._opened = False
         self._stored = False
         """True once the head in the store is this run's own: from then on it has to say how the run stands."""

@@ -287,7 +287,7 @@ class _Drive:
             await lifecycle.come_to_rest(lifecycle.leaving)
             return
         events: list[WorkflowEvent] = [WorkflowStatusEvent(lifecycle.status)]
-        if lifecycle.snapshot.superstep == 0 and not runner.resumed:
+        if runner.begins:
             events.insert(0, WorkflowStartedEvent(lifecycle.workflow_name))
         runner.emit(events)
         while lifecycle.first_warnings:

@@ -240,6 +240,13 @@ class Runner:
                 ) from error
 
     @property
+    def begins(self) -> bool:
+        """True if nothing of the run has happened yet, here or where it was submitted."""
+        if self.resumed and (self.recorder is None or not self.recorder.is_submitted):
+            return False
+        return self.at.snapshot.superstep == 0
+
+    @property
     def has_work(self) -> bool:
         """True if driving the run delivers something; else it comes to rest at once, and calls no handler."""
         at, steps = self.at, self._steps
