@@ -13,7 +13,7 @@ from typing import Any
 import ormsgpack
 import pytest
 
-from holdfast.checkpoint.store import Commit, Depth, Letter, RunQuery
+from holdfast.checkpoint.store import Commit, Depth, EventRow, Letter, RunQuery
 from holdfast.errors import CheckpointCorrupt, HeadMoved, StorageError
 from holdfast.ids import RunId
 from holdfast.stores.file import FileStore
@@ -110,6 +110,19 @@ async def test_a_run_that_keeps_only_its_latest_stays_small(files, directory) ->
             sizes.append(run_path(directory).stat().st_size)
     assert max(sizes[1:]) - min(sizes[1:]) < 50
     assert await files.records(RUN, 1, 100, Depth.ALL) == [record(RUN, 100, keyframe=CUT)]
+
+
+async def test_events_keep_no_room_of_records_that_were_removed(files, others, directory) -> None:
+    for seq in range(1, 101):
+        big = record(RUN, seq, values=b"\x00" + ormsgpack.packb("x" * 5_000))
+        commit = step(RUN, seq)._replace(records=(big,), events=(EventRow(seq, b"events %d" % seq),))
+        await files.commit(commit)
+        if seq % 5 == 0:
+            await files.remove(all_but(of=seq))
+    assert run_path(directory).stat().st_size < 40_000
+    for store in (files, others):
+        rows = await store.events(RUN, 0, 1_000)
+        assert [row.data for row in rows] == [b"events %d" % seq for seq in range(1, 101)]
 
 
 @pytest.mark.parametrize("bug", ["tags", "used keys", "notes", "letters"])

@@ -32,6 +32,7 @@ from holdfast.stores.sqlite.row_writer import (
     get_moving_columns,
     get_prefix,
     make_checkpoint_row,
+    split_events,
 )
 from holdfast.stores.sqlite.schema import PAGE_SIZE
 
@@ -63,7 +64,8 @@ def statements_of(commits: Sequence[Commit]) -> Iterator[list[Statement]]:
     content = written = 0
     for number, commit in enumerate(commits):
         head = commit.head
-        rows = [make_checkpoint_row(1, record) for record in commit.records]
+        events, _ = split_events(commit)  # every row of a run that goes on belongs to a record
+        rows = [make_checkpoint_row(1, one, events.get(one.seq, bytearray())) for one in commit.records]
         keyframes = [
             (place, keyframe.cut, keyframe.changes, keyframe.values)
             for place, record in enumerate(commit.records, written + 1)
@@ -80,7 +82,7 @@ def statements_of(commits: Sequence[Commit]) -> Iterator[list[Statement]]:
                 (ADD_FAMILY, [("", head.family)]),
             ]
         elif (indexed := get_indexed_columns(head)) != get_indexed_columns(commits[number - 1].head):
-            statements = [(SET_STATUS, [(*indexed[1:3], 1)])]
+            statements = [(SET_STATUS, [(*indexed[1:4], 1)])]
         else:
             statements = []
         statements += [(ADD_CHECKPOINT, rows), (ADD_KEYFRAME, keyframes), (ADD_BLOB, blobs)]

@@ -34,6 +34,8 @@ from holdfast.stores.file.readable import (
 _DIGEST_BYTES = 32
 # Larger compressed parts are not also shown in plain.
 _LARGEST_SHOWN = 16 * 1024
+# Of an event row in a line, besides its data: its seq, twice, and what stands around them.
+_EVENT_BYTES = 32
 _SUM = b'{"sum":"'
 _SUM_BYTES = 8
 _SUMMED: Final = len(_SUM) + 2 * _SUM_BYTES + 2
@@ -160,7 +162,7 @@ class LineDraft(NamedTuple):
         if self.keyframes:
             meta["cut"] = [seq for seq, _ in self.keyframes]
         if self.events:
-            meta["events"] = [row.seq for row in self.events]
+            meta["events"] = [[row.seq, len(row.data) * 4 // 3 + _EVENT_BYTES] for row in self.events]
         if self.events_from:
             meta["events_from"] = self.events_from
         return meta

@@ -106,10 +106,10 @@ class RunFile:
         if not wanted:
             return []
         if limit is not None and len(wanted) > limit:
-            last = wanted[max(limit, 1) - 1][0]
+            last = wanted[max(limit, 1) - 1].seq
             wanted = wanted[: bisect_right(wanted, last, key=itemgetter(0))]
         rows: list[EventRow] = []
-        for place in dict.fromkeys(place for _, place in wanted):
+        for place in dict.fromkeys(event.line for event in wanted):
             try:
                 bodies = self._bodies({place: None})
                 if bodies is None:
@@ -117,7 +117,7 @@ class RunFile:
                 rows += decode_event_rows(bodies[place])
             except (CheckpointCorrupt, TypeError, ValueError):  # what is left is shown
                 continue
-        return [row for row in rows if wanted[0][0] <= row.seq <= wanted[-1][0]]
+        return [row for row in rows if wanted[0].seq <= row.seq <= wanted[-1].seq]
 
     def records(self, first: int, last: int, depth: Depth) -> list[Record]:
         """Return the records with these seqs; raise ``CheckpointCorrupt`` if some of them cannot be read."""

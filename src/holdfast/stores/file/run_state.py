@@ -19,6 +19,14 @@ class RecordPlace(NamedTuple):
     checkpoint_id: CheckpointId
 
 
+class EventPlace(NamedTuple):
+    """The line that holds an event row, the seq of the row, and about how many bytes of the line it takes."""
+
+    seq: int
+    line: LinePlace
+    size: int
+
+
 class BadLine(NamedTuple):
     """A part of the file that is not what was written."""
 
@@ -63,8 +71,8 @@ class RunState:
         """The letters that wait, oldest first, by their keys."""
         self.used: set[str] = set()
         """The keys of all letters that were ever left."""
-        self.events: list[tuple[int, LinePlace]] = []
-        """The seqs of event rows and the lines that hold them, in order; a line may hold several."""
+        self.events: list[EventPlace] = []
+        """The event rows, in order; a line may hold several."""
         self._inbox = 0
         """The number of letters that wait, as the last line says."""
         self._notes_from = 0
@@ -83,8 +91,9 @@ class RunState:
         """Return the length of all lines that something still needs."""
         places = {place.line for place in self.records.values()}
         places.update(self.keyframes.values(), self.note_lines, self.letters.values())
-        places.update(place for _, place in self.events)
-        return sum(place.length for place in places)
+        # A line may be needed for its events alone: then most of it is the record that was removed.
+        of_events = sum(event.size for event in self.events if event.line not in places)
+        return sum(place.length for place in places) + of_events
 
     # Taking in lines.
 
@@ -152,7 +161,7 @@ class RunState:
             if seq in self.records:
                 self.keyframes[seq] = place
         if "events" in meta:
-            self.events += [(seq, place) for seq in meta["events"]]
+            self.events += [EventPlace(seq, place, size) for seq, size in meta["events"]]
         if "events_from" in meta:
             del self.events[: bisect_left(self.events, meta["events_from"], key=itemgetter(0))]
         if "removed" in meta:

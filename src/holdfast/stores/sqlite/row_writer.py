@@ -241,7 +241,7 @@ def _add_content(connection: sqlite3.Connection, run: int, commit: Commit, rows:
     content = 0
     before = len(rows)
     more = False
-    of_records, others = _split_events(commit)
+    of_records, others = split_events(commit)
     for record in records:
         row = make_checkpoint_row(run, record, of_records.get(record.seq, _NOTHING))
         rows.append(row)
@@ -259,7 +259,7 @@ def _add_content(connection: sqlite3.Connection, run: int, commit: Commit, rows:
     return content
 
 
-def _split_events(commit: Commit) -> tuple[dict[int, bytearray], list[EventRow]]:
+def split_events(commit: Commit) -> tuple[dict[int, bytearray], list[EventRow]]:
     """Return the events that stand in the rows of new records, by seq, and the others."""
     seqs = {record.seq for record in commit.records}
     of_records: dict[int, bytearray] = {}
