@@ -46,6 +46,7 @@ from holdfast import (
     response_handler,
 )
 from holdfast.checkpoint.events.watch import EventWatch
+from holdfast.stores.memory import MemoryStore
 from tests.support.durable import ON_DISK, ROOT, Place, storage_at
 
 
@@ -574,3 +575,32 @@ async def test_executors_that_begin_are_seen_before_they_end(place: Place) -> No
             assert (event.executor_id, event.message_count) == ("slow", 1)
             go_on.set()
     await run.wait_for_completion()
+
+
+# -- events that move with their run -----------------------------------------------------------------
+
+
+async def test_events_come_along_with_an_export(place: Place, tmp_path: Path) -> None:
+    await build(place.storage).run(3, run_id="r")
+    await place.storage.cancel("r", by="kim")
+    await place.storage.export_run("r", tmp_path / "r.run")
+    other = CheckpointStorage(MemoryStore())
+    await other.import_run(tmp_path / "r.run")
+    assert [event.to_dict() for event in await seen(other)] == [
+        event.to_dict() for event in await seen(place.storage)
+    ]
+
+
+async def test_events_come_along_with_a_copy_and_its_updates(place: Place) -> None:
+    other = CheckpointStorage(MemoryStore())
+    workflow = build(place.storage)
+    result = await workflow.run(3, run_id="r")
+    await place.storage.copy_to(other)
+    run = await workflow.resume(run_id="r")
+    await run.send_response(result.pending_requests[0].request_id, 7)
+    await run.wait_for_completion()
+    for _ in range(2):
+        await place.storage.copy_to(other)
+        assert [event.to_dict() for event in await seen(other)] == [
+            event.to_dict() for event in await seen(place.storage)
+        ]

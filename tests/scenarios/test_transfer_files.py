@@ -156,9 +156,15 @@ class Frames:
             content += bytes([kind]) + len(payload).to_bytes(8, "little") + payload
         counts = [
             len(self.of(kind))
-            for kind in (FrameKind.RECORD, FrameKind.NOTE, FrameKind.LETTER, FrameKind.BLOB)
+            for kind in (
+                FrameKind.RECORD,
+                FrameKind.NOTE,
+                FrameKind.LETTER,
+                FrameKind.EVENTS,
+                FrameKind.BLOB,
+            )
         ]
-        content += b"\0" + (64).to_bytes(8, "little") + b"".join(n.to_bytes(8, "little") for n in counts)
+        content += b"\0" + (72).to_bytes(8, "little") + b"".join(n.to_bytes(8, "little") for n in counts)
         return content + blake3(content).digest()
 
 
@@ -248,6 +254,18 @@ HOSTILE: dict[str, tuple[Callable[[Frames], object], str]] = {
         lambda frames: frames.frames.append((FrameKind.BLOB, b"short")),
         "cannot be read",
     ),
+    "events of no checkpoint": (
+        lambda frames: frames.change(frames.of(FrameKind.EVENTS)[-1], lambda row: row.__setitem__(0, 99)),
+        "events of checkpoint 99 stand behind",
+    ),
+    "events in another order": (
+        lambda frames: frames.frames.append(frames.frames.pop(frames.of(FrameKind.EVENTS)[0])),
+        "stand|stands behind",
+    ),
+    "events that are none": (
+        lambda frames: frames.change(frames.of(FrameKind.EVENTS)[0], lambda row: row.__setitem__(1, None)),
+        "where bytes are to be",
+    ),
     "a note twice": (twice(FrameKind.NOTE), "is there twice"),
     "a letter twice": (twice(FrameKind.LETTER), "is there twice"),
     "a note that says nothing": (
@@ -256,10 +274,10 @@ HOSTILE: dict[str, tuple[Callable[[Frames], object], str]] = {
         ),
         "the note key .* cannot be read",
     ),
-    "frames in another order": (lambda frames: frames.frames.reverse(), "it begins with a part of kind 5"),
+    "frames in another order": (lambda frames: frames.frames.reverse(), "it begins with a part of kind 6"),
     "records behind blobs": (
         lambda frames: frames.frames.append(frames.frames.pop(1)),
-        "a part of kind 2 stands behind one of kind 5",
+        "a part of kind 2 stands behind one of kind 6",
     ),
     "a frame of no kind": (lambda frames: frames.frames.append((77, b"")), "77 is not a valid FrameKind"),
     "two runs": (lambda frames: frames.frames.insert(1, frames.frames[0]), "a part of kind 1 stands behind"),

@@ -118,7 +118,7 @@ class EventWatch:
 
 def _missed(head: Head) -> WorkflowWarningEvent:
     warning = MissedEvents(
-        f"events of run {head.run_id!r} are missing here: they are no longer kept, or were not brought along when the "
-        f"run came from another storage; 'storage.event_retention' says how many are kept"
+        f"events of run {head.run_id!r} are missing here: they are no longer kept; "
+        f"'storage.event_retention' says how many are"
     )
     return WorkflowWarningEvent(warning, run_id=head.run_id, timestamp=moment(head.updated), provisional=True)

@@ -16,14 +16,25 @@ from blake3 import blake3
 
 from holdfast.checkpoint.derived_starts import carrier_of
 from holdfast.checkpoint.format.blob_stream import FileSlice, PlainStream
-from holdfast.checkpoint.store import FEATURES, FORMAT_MAJOR, FORMAT_MINOR, Head, Letter, Note, Record
+from holdfast.checkpoint.store import (
+    FEATURES,
+    FORMAT_MAJOR,
+    FORMAT_MINOR,
+    EventRow,
+    Head,
+    Letter,
+    Note,
+    Record,
+)
 from holdfast.checkpoint.transfer.export_frames import (
     DIGEST,
     FrameCounts,
     FrameKind,
+    pack_event_row,
     pack_head,
     pack_mail,
     pack_record,
+    read_event_row,
     read_head,
     read_mail,
     read_record,
@@ -162,7 +173,7 @@ VERSION = 1
 
 _NUMBER = 8
 _FRAME = 1 + _NUMBER
-_COUNTED = 4
+_COUNTED = 5
 _END = _FRAME + _COUNTED * _NUMBER + DIGEST
 # So much is read before whoever waits for it hears of it.
 _BATCH = 4 << 20
@@ -196,6 +207,10 @@ class ExportWriter:
         """Add a letter of the inbox."""
         self._frame(FrameKind.LETTER, ormsgpack.packb(pack_mail(letter)))
 
+    def event_row(self, row: EventRow) -> None:
+        """Add a row of events; rows come in the order of their seqs."""
+        self._frame(FrameKind.EVENTS, ormsgpack.packb(pack_event_row(row)))
+
     def blob(self, digest: Digest, data: bytes) -> None:
         """Add a blob in its stored form."""
         self._frame(FrameKind.BLOB, digest, data)
@@ -204,7 +219,13 @@ class ExportWriter:
         """Add the counts and the digest with which a complete file ends."""
         counts = [
             self._counts[kind]
-            for kind in (FrameKind.RECORD, FrameKind.NOTE, FrameKind.LETTER, FrameKind.BLOB)
+            for kind in (
+                FrameKind.RECORD,
+                FrameKind.NOTE,
+                FrameKind.LETTER,
+                FrameKind.EVENTS,
+                FrameKind.BLOB,
+            )
         ]
         self._put(bytes([FrameKind.END]) + _number(_END - _FRAME) + b"".join(map(_number, counts)))
         self._file.write(self._digest.digest())
@@ -233,6 +254,7 @@ class ExportReader:
         self.records: list[Record] = []
         self.notes: list[Note] = []
         self.letters: list[Letter] = []
+        self.events: list[EventRow] = []
         self._keys: set[tuple[FrameKind, str]] = set()
         self._blobs: dict[Digest, tuple[int, int]] = {}
         self._file = file
@@ -368,8 +390,11 @@ class ExportReader:
             self.records.append(read_record(fields, self.head, before))
         elif kind is FrameKind.NOTE:
             self.notes.append(Note(*self._read_mail(kind, fields)))
-        else:
+        elif kind is FrameKind.LETTER:
             self.letters.append(Letter(*self._read_mail(kind, fields)))
+        else:
+            before = self.events[-1].seq if self.events else 0
+            self.events.append(read_event_row(fields, self.head, before))
 
     def _read_mail(self, kind: FrameKind, fields: Any) -> tuple[str, bytes]:
         key, data = read_mail(fields)
@@ -391,7 +416,8 @@ class ExportReader:
         self._taken(_END - DIGEST)
         if self._file.read(DIGEST) != self._digest.digest():
             raise self.damaged("its content is not what was written")
-        there = FrameCounts(len(self.records), len(self.notes), len(self.letters), len(self._blobs))
+        mail = len(self.notes), len(self.letters)
+        there = FrameCounts(len(self.records), *mail, len(self.events), len(self._blobs))
         if there != self.counts:
             raise self.damaged(f"it says that it has {self.counts}, but it has {there}")
         last = (self.records[-1].checkpoint_id, self.records[-1].seq) if self.records else None

@@ -1,4 +1,4 @@
-"""The content of the frames of an export: heads, records, notes and letters as MessagePack, and back.
+"""The content of the frames of an export: heads, records, notes, letters and events as MessagePack, and back.
 
 Nothing in a file is trusted: anything unexpected raises ``TypeError`` or ``ValueError``.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from holdfast.checkpoint.store import Head, Keyframe, Letter, Note, Record
+from holdfast.checkpoint.store import EventRow, Head, Keyframe, Letter, Note, Record
 from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId, RunId, complaint_about_id
 
@@ -27,7 +27,8 @@ class FrameKind(IntEnum):
     RECORD = 2
     NOTE = 3
     LETTER = 4
-    BLOB = 5
+    EVENTS = 5
+    BLOB = 6
 
 
 class FrameCounts(NamedTuple):
@@ -36,6 +37,7 @@ class FrameCounts(NamedTuple):
     records: int = 0
     notes: int = 0
     letters: int = 0
+    events: int = 0
     blobs: int = 0
 
 
@@ -87,6 +89,19 @@ def read_mail(fields: Any) -> tuple[str, bytes]:
     """Read the key and the data of a note or letter."""
     key, data, *_ = fields
     return _read_text(key), _bytes(data)
+
+
+def pack_event_row(row: EventRow) -> list[Any]:
+    """Return the content of a frame that holds a row of events."""
+    return [row.seq, row.data]
+
+
+def read_event_row(fields: Any, head: Head, before: int) -> EventRow:
+    """Read a row of events of the run with this head; its seq must not be less than ``before``."""
+    seq, data, *_ = fields
+    if not before <= _whole_number(seq) <= head.seq:
+        raise ValueError(f"events of checkpoint {seq} stand behind those of {before}")
+    return EventRow(seq, _bytes(data))
 
 
 def pack_head(head: Head) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from holdfast.checkpoint.store import (
     Blob,
     Commit,
     Depth,
+    EventRow,
     Expected,
     Head,
     Letter,
@@ -32,7 +33,7 @@ from holdfast.checkpoint.store import (
     Store,
 )
 from holdfast.checkpoint.transfer.export_check import find_blobs_of_notes, find_blobs_of_record
-from holdfast.checkpoint.transfer.run_transfer import as_imported, capture_run, read_pages
+from holdfast.checkpoint.transfer.run_transfer import as_imported, capture_run, read_event_rows, read_pages
 from holdfast.errors import CheckpointCorrupt, CheckpointNotFound, HeadMoved, RunNotFound, StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
 
@@ -102,6 +103,7 @@ class _WholeRun(NamedTuple):
     notes: Sequence[Note]
     letters: Sequence[Letter]
     digests: Sequence[Digest]
+    events: Sequence[EventRow]
 
 
 class _Refused(Exception):
@@ -181,6 +183,7 @@ class _Copier:
                 notes=tuple(run.notes),
                 letters=tuple(run.letters),
                 needs=tuple(run.digests),
+                events=tuple(run.events),
             )
             await self._commit(commit)
             self._runs["copied"] += 1
@@ -205,7 +208,8 @@ class _Copier:
         if not records or (records[-1].checkpoint_id, records[-1].seq) != _carrier(head):
             raise corrupt(head.checkpoint_id, "it is missing, though its run stands on it")
         named.update(dict.fromkeys(await find_blobs_of_notes(moment.notes, blobs)))
-        return _WholeRun(as_imported(head), records, moment.notes, moment.letters, list(named))
+        mail = moment.notes, moment.letters
+        return _WholeRun(as_imported(head), records, *mail, list(named), moment.events)
 
     async def _bring_up_to_date(self, run: _WholeRun, there: Head) -> bool:
         """Add what is new since a run was copied; return False if nothing is, raise ``_Refused`` if it parted ways."""
@@ -231,6 +235,7 @@ class _Copier:
                 notes=tuple(run.notes),
                 taken=tuple(used),
                 needs=tuple(run.digests) if new or run.notes else (),
+                events=_new_events(run.events, await read_event_rows(target, run_id)),
             )
             await self._commit(commit)
             changed = True
@@ -348,6 +353,13 @@ def _digest_of(stored: bytes) -> Digest | None:
         return PlainStream(FileSlice(BytesIO(stored), len(stored))).compute_digest()
     except ValueError:
         return None
+
+
+def _new_events(rows: Sequence[EventRow], there: Sequence[EventRow]) -> tuple[EventRow, ...]:
+    """Return the rows of events that a copy does not have yet: the last ones, for rows are added at the end."""
+    last = there[-1].seq if there else 0
+    of_last = sum(row.seq == last for row in there)
+    return (*[row for row in rows if row.seq == last][of_last:], *(row for row in rows if row.seq > last))
 
 
 def _carrier(head: Head) -> tuple[CheckpointId, int]:

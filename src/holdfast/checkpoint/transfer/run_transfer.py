@@ -16,9 +16,10 @@ from holdfast.checkpoint.counters import Counters
 from holdfast.checkpoint.progress import Progress, Steps, run_in_thread
 from holdfast.checkpoint.read.loader import BlobReader
 from holdfast.checkpoint.read.reread import steadily
-from holdfast.checkpoint.store import Blob, Commit, Depth, Head, Letter, Note, Record, Store
+from holdfast.checkpoint.store import Blob, Commit, Depth, EventRow, Head, Letter, Note, Record, Store
 from holdfast.checkpoint.transfer.export_check import check_export, find_blobs_of_notes, find_blobs_of_record
 from holdfast.checkpoint.transfer.export_file import ExportReader, ExportWriter, ImportFile, NewExportFile
+from holdfast.checkpoint.write.event_rows import time_of_row
 from holdfast.engine.status import RunStatus
 from holdfast.errors import (
     CheckpointCorrupt,
@@ -42,11 +43,12 @@ _PASSES = 3
 
 
 class RunMoment(NamedTuple):
-    """A run with its journal and inbox at one moment."""
+    """A run with its journal, inbox and events at one moment."""
 
     head: Head
     notes: Sequence[Note]
     letters: Sequence[Letter]
+    events: Sequence[EventRow]
 
 
 async def export_run(
@@ -84,7 +86,7 @@ async def _export(
 
 
 async def capture_run(store: Store, run_id: RunId) -> RunMoment:
-    """Return the run, its journal and its inbox as they were at one time, though others may move the run."""
+    """Return the run, its journal, inbox and events as they were at one time, though others may move the run."""
     head = await store.head(run_id)
     for _ in range(_MOST_LOOKS):
         if head is None:
@@ -92,12 +94,31 @@ async def capture_run(store: Store, run_id: RunId) -> RunMoment:
         notes, letters = await store.notes(run_id), await store.inbox(run_id)
         after = await store.head(run_id)
         if after == head:
-            return RunMoment(head, notes, letters)
+            return RunMoment(head, notes, letters, await _read_events_until(store, head))
         head = after
     raise StorageError(
         f"run {run_id!r} moves on faster than it can be looked at: export it again when it does more in a superstep, "
         f"waits or is over"
     )
+
+
+async def _read_events_until(store: Store, head: Head) -> list[EventRow]:
+    """Return the rows of events of a run up to a head; a commit that left its checkpoint as it was may follow."""
+    return [
+        row
+        for row in await read_event_rows(store, head.run_id)
+        if row.seq < head.seq or (row.seq == head.seq and time_of_row(row, head) <= head.updated)
+    ]
+
+
+async def read_event_rows(store: Store, run_id: RunId) -> list[EventRow]:
+    """Return all rows of events of a run that are not damaged."""
+    rows: list[EventRow] = []
+    first = 0
+    while page := await store.events(run_id, first, _LARGEST_PAGE):
+        rows += [row for row in page if row.sound]
+        first = page[-1].seq + 1
+    return rows
 
 
 async def _write(store: Store, moment: RunMoment, file: NewExportFile, steps: Steps) -> None:
@@ -162,6 +183,8 @@ def _write_mail(writer: ExportWriter, moment: RunMoment) -> None:
         writer.note(note)
     for letter in moment.letters:
         writer.letter(letter)
+    for row in moment.events:
+        writer.event_row(row)
 
 
 def _weight(record: Record) -> int:
@@ -229,6 +252,7 @@ async def _store(store: Store, reader: ExportReader, steps: Steps) -> None:
         notes=tuple(reader.notes),
         letters=tuple(reader.letters),
         needs=tuple(reader.digests),
+        events=tuple(reader.events),
     )
     for left in reversed(range(_MOST_LOOKS)):
         await _add_blobs(store, reader, steps)

@@ -37,11 +37,12 @@ async def find_oldest_kept(store: Store, head: Head, kept_from: int, oldest: int
     first = 0
     while rows := await store.events(head.run_id, first, EVENTS_TRIMMED if first else 1):
         for row in rows:
-            if row.seq >= kept_from or not row.sound or _time_of(row, head) >= oldest:
+            if row.seq >= kept_from or not row.sound or time_of_row(row, head) >= oldest:
                 return row.seq
         first = rows[-1].seq + 1
     return first
 
 
-def _time_of(row: EventRow, head: Head) -> int:
+def time_of_row(row: EventRow, head: Head) -> int:
+    """Return the time of the commit that left a row, in microseconds; raise whatever broken data raises."""
     return unpack_events(head.run_id, head.workflow_name, row.data).time
