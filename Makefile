@@ -89,9 +89,9 @@ $(DEMO): pyproject.toml scripts/venv.sh
 
 $(DEV): pyproject.toml scripts/venv.sh
 	@sh scripts/venv.sh $(VENV) "$(PYTHON)"
-	@echo "installing holdfast[demo] with the development tools into $(VENV)"
+	@echo "installing holdfast[cli,demo] with the development tools into $(VENV)"
 	@$(BIN)/python -m pip install -qq --upgrade 'pip>=25.1'
-	@$(BIN)/python -m pip install -qq --editable '.[demo]' --group dev
+	@$(BIN)/python -m pip install -qq --editable '.[cli,demo]' --group dev
 	@touch $@
 
 $(DOCS): $(DEV)

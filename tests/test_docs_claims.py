@@ -212,7 +212,7 @@ def anchors(page: Path) -> frozenset[str]:
     return frozenset(slugs | set(re.findall(r"^::: (\S+)$", text_of(page), re.MULTILINE)))
 
 
-ROOMS = ("graph", "engine", "runtime", "checkpoint", "stores")
+ROOMS = ("graph", "engine", "runtime", "checkpoint", "stores", "cli")
 
 
 @pytest.mark.parametrize("room", ROOMS)

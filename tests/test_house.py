@@ -144,7 +144,6 @@ EXCEPTIONS: dict[Callable[[], Breaches], dict[str, str]] = {
     long_constructors: {},
     closets: {
         "engine._fast_superstep": "a fast path has a home of its own, where it is seen",
-        "stores.storage_url": "holdfast has it for open_storage, and imports it when someone asks for that",
     },
     riddles: {},
     gerunds: {

@@ -27,37 +27,42 @@ def _parse_path(url: str) -> str:
     return path
 
 
-def _open_memory(url: str) -> CheckpointStorage:
+def _open_memory(url: str, read_only: bool) -> CheckpointStorage:
     if url.partition(":")[2].strip("/"):
         raise InvalidArgument(f"storage URL {url!r}: memory has no path; write memory:")
+    if read_only:
+        raise InvalidArgument(
+            f"storage URL {url!r}: a new store in memory is empty, so read_only makes no sense"
+        )
     from holdfast.stores.memory import InMemoryCheckpointStorage
 
     return InMemoryCheckpointStorage()
 
 
-def _open_file(url: str) -> CheckpointStorage:
+def _open_file(url: str, read_only: bool) -> CheckpointStorage:
     from holdfast.stores.file.storage import FileCheckpointStorage
 
-    return FileCheckpointStorage(_parse_path(url))
+    return FileCheckpointStorage(_parse_path(url), read_only=read_only)
 
 
-def _open_sqlite(url: str) -> CheckpointStorage:
+def _open_sqlite(url: str, read_only: bool) -> CheckpointStorage:
     from holdfast.stores.sqlite.storage import SqliteCheckpointStorage
 
-    return SqliteCheckpointStorage(_parse_path(url))
+    return SqliteCheckpointStorage(_parse_path(url), read_only=read_only)
 
 
-_SCHEMES: dict[str, Callable[[str], CheckpointStorage]] = {
+_SCHEMES: dict[str, Callable[[str, bool], CheckpointStorage]] = {
     "memory": _open_memory,
     "file": _open_file,
     "sqlite": _open_sqlite,
 }
 
 
-def open_storage(url: str) -> CheckpointStorage:
+def open_storage(url: str, *, read_only: bool = False) -> CheckpointStorage:
     """Open the storage of a URL: ``memory:``, ``file:///folder``, ``sqlite:///holdfast.db``.
 
     After ``//`` a path with one more slash is relative, with two it is absolute, as in SQLAlchemy.
+    With ``read_only`` nothing is written, and what would write is refused; a store that is not there is not made.
 
     >>> type(open_storage("memory:")).__name__
     'InMemoryCheckpointStorage'
@@ -66,4 +71,4 @@ def open_storage(url: str) -> CheckpointStorage:
     if scheme not in _SCHEMES:
         known = ", ".join(f"{name}:" for name in _SCHEMES)
         raise InvalidArgument(f"storage URL {url!r}: it must begin with one of {known}")
-    return _SCHEMES[scheme](url)
+    return _SCHEMES[scheme](url, read_only)

@@ -1,0 +1,46 @@
+"""The command itself: its nouns, and the options that all of them share."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+
+from holdfast.cli.session import CommandSession, shared_options
+
+# Each is a module here with a group of that name, imported when it is called or helped with.
+_NOUNS = ("runs", "requests")
+
+
+class _Nouns(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_NOUNS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _NOUNS:
+            return None
+        command = getattr(import_module(f"holdfast.cli.{cmd_name}"), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+
+def _show_version(context: click.Context, _: click.Parameter, is_asked: bool) -> None:
+    if is_asked and not context.resilient_parsing:
+        import holdfast as package
+
+        click.echo(f"holdfast {package.__version__}")
+        context.exit()
+
+
+@click.group(cls=_Nouns, params=shared_options(), context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version, help="Show it."
+)
+@click.pass_context
+def holdfast(context: click.Context) -> None:
+    """Look at the runs of a store, answer their questions, and look after it.
+
+    Exit codes: 0 ok, 1 failed, 2 usage, 3 the run waits for a person, 4 the run failed, 5 not found,
+    6 taken or moved by someone else, 7 damaged, 8 incompatible graph.
+    """
+    context.ensure_object(CommandSession)

@@ -1,0 +1,109 @@
+"""Every command that ``--help`` shows is run here, with its JSON in a golden file, and stands in the reference.
+
+A form that changes is a change for users: edit its file in ``json`` by hand, the reference and the changelog.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+
+from holdfast.cli.exit_codes import ExitCode
+from holdfast.cli.main import holdfast
+from tests.command.conftest import Command
+from tests.programs import ROOT
+
+FORMS = Path(__file__).parent / "json"
+PAGE = (ROOT / "docs" / "reference" / "command.md").read_text(encoding="utf-8")
+
+# A call of each command, on the store of the shop.
+CALLS = {
+    "runs ls": ["--limit", "2"],
+    "runs show": ["order-2"],
+    "runs watch": ["order-2", "--after", "4.0"],
+    "runs cancel": ["order-2", "--by", "kim"],
+    "runs send": ["order-2", "--value", '"nori"'],
+    "runs rm": ["order-2", "--yes"],
+    "requests ls": ["--limit", "1"],
+    "requests show": ["order-2"],
+    "requests answer": ["order-2", "--value", "true"],
+}
+
+
+def commands(
+    group: click.Group = holdfast, path: tuple[str, ...] = ()
+) -> Iterator[tuple[str, click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        found = group.get_command(context, name)
+        assert found is not None
+        if isinstance(found, click.Group):
+            yield from commands(found, (*path, name))
+        else:
+            yield " ".join((*path, name)), found
+
+
+ALL = dict(commands())
+
+
+def normal(text: str) -> Any:
+    """The output with times, ids and cursors made the same each time."""
+    text = re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?\+00:00", "TIME", text)
+    text = re.sub(r"\b[0-9a-f]{64}\b", "ID", text)
+    text = re.sub(r'"\[\d{16},', '"[MICROSECONDS,', text)
+    text = re.sub(r'(File \\").*?(\\", line )\d+', r"\1PATH\2N", text)
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:  # a line for each result
+        return [json.loads(line) for line in text.splitlines()]
+
+
+def test_every_command_is_called_here() -> None:
+    assert sorted(CALLS) == sorted(ALL)
+    assert sorted(path.stem for path in FORMS.glob("*.json")) == sorted(
+        name.replace(" ", "-") for name in ALL
+    )
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_json_has_the_form_of_the_golden_file(shopping: Command, name: str) -> None:
+    done = shopping(*name.split(), *CALLS[name], "--json")
+    assert done.code in (ExitCode.OK, ExitCode.WAITING), done.err
+    wanted = json.loads((FORMS / f"{name.replace(' ', '-')}.json").read_text(encoding="utf-8"))
+    assert normal(done.out) == wanted
+    assert done.err == ""
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_command_and_option_stands_in_the_reference(name: str) -> None:
+    section = PAGE.partition(f"\n### `holdfast {name}")[2].partition("\n## ")[0].partition("\n### ")[0]
+    assert section, f"docs/reference/command.md has no section for 'holdfast {name}'"
+    missing = [
+        option
+        for parameter in ALL[name].params
+        if isinstance(parameter, click.Option)
+        for option in parameter.opts
+        if option not in ("--store", "--json") and f"`{option}" not in section
+    ]
+    assert missing == []
+
+
+def test_the_reference_has_no_command_that_is_not_there() -> None:
+    assert sorted(re.findall(r"^### `holdfast (\w+(?: [a-z]+)?)", PAGE, re.MULTILINE)) == sorted(ALL)
+
+
+def test_every_exit_code_stands_in_the_reference() -> None:
+    said = {int(code) for code in re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE)}
+    assert said == {code.value for code in ExitCode}
+
+
+@pytest.mark.parametrize("name", ["", *sorted({name.partition(" ")[0] for name in ALL}), *ALL])
+def test_help_fits_80_columns_and_says_what_is_done(command: Command, name: str) -> None:
+    done = command(*name.split(), "--help")
+    assert (done.code, done.err) == (0, "")
+    assert max(map(len, done.out.splitlines())) <= 80
+    assert len(done.out.splitlines()[2].strip()) > 10
