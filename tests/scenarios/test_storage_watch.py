@@ -23,6 +23,7 @@ from holdfast import (
     ExecutorFailed,
     ExecutorFailedEvent,
     ExecutorInvokedEvent,
+    InMemoryCheckpointStorage,
     InvalidArgument,
     MissedEvents,
     PlainEvent,
@@ -30,9 +31,11 @@ from holdfast import (
     Retention,
     RunNotFound,
     RunStatus,
+    Store,
     SuperStepCompletedEvent,
     Workflow,
     WorkflowBuilder,
+    WorkflowCompletedEvent,
     WorkflowContext,
     WorkflowErrorEvent,
     WorkflowEvent,
@@ -47,12 +50,18 @@ from holdfast import (
 )
 from holdfast.checkpoint.events.watch import EventWatch
 from holdfast.stores.memory import MemoryStore
-from tests.support.durable import ON_DISK, ROOT, Place, storage_at
+from tests.support.durable import ON_DISK, ROOT, Place, Wrapped, storage_at
+from tests.support.parts import EventRow, Head, RunId
 
 
 @dataclass
 class Reached(WorkflowEvent):
     percent: int = 0
+
+
+@dataclass
+class Named(WorkflowEvent):
+    name: str = ""
 
 
 class Begin(Executor):
@@ -355,6 +364,57 @@ async def test_a_large_output_is_read_from_its_checkpoint(place: Place) -> None:
     assert any(isinstance(data, dict) and "do not keep" in data["$text"] for data in gone)
 
 
+class Many(Executor):
+    @handler
+    async def many(self, number: int, ctx: WorkflowContext[Any, str]) -> None:
+        await ctx.yield_output("early")
+        for one in range(number):
+            await ctx.add_event(Named(name=f"{one:5}" * 20))
+            await ctx.yield_output(f"{one:4}" * 25)
+            await ctx.request_info(f"{one:3}" * 30, response_type=bool)
+
+    @response_handler
+    async def answered(self, question: str, answer: bool, ctx: WorkflowContext[Any, str]) -> None: ...
+
+
+async def test_many_values_are_read_from_their_checkpoint(place: Place) -> None:
+    storage = place.storage
+    workflow = WorkflowBuilder(name="Many").set_start_executor(Many).build()
+    number = 1_000
+    told = [event async for event in workflow.run_stream(number, run_id="r", storage=storage)]
+    assert shown(await seen(storage)) == shown(told)
+    other = await place.reopened()
+    plain = await seen(other)
+    assert [event.to_dict()["fields"]["name"] for event in plain if isinstance(event, PlainEvent)] == [
+        f"{one:5}" * 20 for one in range(number)
+    ]
+    run = await workflow.resume(run_id="r", storage=other)
+    run = await workflow.fork(run.checkpoints[-1], run_id="f", storage=other)
+    await run.wait_for_completion()
+    asked = [event.data for event in await seen(other, "f") if isinstance(event, RequestInfoEvent)]
+    assert asked == [f"{one:3}" * 30 for one in range(number)]
+
+
+async def test_the_last_of_many_outputs_is_that_of_the_run(place: Place) -> None:
+    class Outputs(Executor):
+        @handler
+        async def give(self, number: int, ctx: WorkflowContext[Any, str]) -> None:
+            for one in range(number):
+                await ctx.yield_output(f"{one:4}" * 25)
+
+    workflow = WorkflowBuilder(name="Outputs").set_start_executor(Outputs).build()
+    await workflow.run(1_000, run_id="r", storage=place.storage)
+    last = (await seen(place.storage))[-1]
+    assert isinstance(last, WorkflowCompletedEvent)
+    assert last.data == " 999" * 25
+    await workflow.run(1, run_id="r", storage=place.storage, if_exists="continue")
+    await place.storage.prune(Retention.latest_only())
+    outputs = [event.data for event in await seen(place.storage) if isinstance(event, WorkflowOutputEvent)]
+    assert [isinstance(data, dict) and "do not keep" in data["$text"] for data in outputs] == [
+        True
+    ] * 1_000 + [False]
+
+
 async def test_a_watcher_without_the_classes(tmp_path: Path) -> None:
     storage = storage_at("sqlite", tmp_path)
     told = [event async for event in build(storage).run_stream(3, run_id="r")]
@@ -400,6 +460,53 @@ async def test_a_watcher_of_a_removed_run_comes_to_its_end(place: Place) -> None
     assert isinstance(first, WorkflowStartedEvent)
     await storage.delete_run("r")
     assert [event async for event in events][-1].event_id is not None
+
+
+async def test_a_watcher_of_a_run_comes_to_its_end_though_another_has_its_id(place: Place) -> None:
+    storage = place.storage
+    await counter(storage).run(1, run_id="r")
+    events = storage.watch("r", follow=True)
+    known = [(await anext(events)).event_id for _ in range(8)]
+    await storage.delete_run("r")
+    await counter(storage).run(50, run_id="r")
+    rest = [event.event_id async for event in events]
+    assert len(rest) < 10
+    assert known == ["1.0", "1.1", "1.2", "1.3", "1.4", "2.0", "2.1", "2.2"]
+
+
+class Counting(Wrapped):
+    """A store that counts how often events are read between two moments at which a head was read."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.heads: asyncio.Queue[int] = asyncio.Queue()
+        self.reads = 0
+
+    async def head(self, run_id: RunId) -> Head | None:
+        self.heads.put_nowait(self.reads)
+        return await self.inner.head(run_id)
+
+    async def events(self, run_id: RunId, first: int, limit: int) -> Sequence[EventRow]:
+        self.reads += 1
+        return await self.inner.events(run_id, first, limit)
+
+
+async def test_a_watcher_reads_no_events_while_nothing_happens() -> None:
+    counting = Counting(InMemoryCheckpointStorage().store)
+    storage = CheckpointStorage(counting)
+    await counter(storage).run(1, run_id="r")
+    count = len(await seen(storage))
+    events = storage.watch("r", follow=True)
+    for _ in range(count):
+        await anext(events)
+    more = asyncio.ensure_future(anext(events))
+    while not counting.heads.empty():
+        counting.heads.get_nowait()
+    reads = [await counting.heads.get() for _ in range(6)]
+    assert reads[-1] == reads[2]
+    await counter(storage).run(1, run_id="r", if_exists="continue")
+    assert (await more).event_id is not None
+    await events.aclose()
 
 
 async def test_a_damaged_row_is_told_and_the_others_shown(tmp_path: Path) -> None:

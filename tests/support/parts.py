@@ -49,6 +49,7 @@ from holdfast.checkpoint.store import (
     ClaimRequest,
     Commit,
     Depth,
+    EventRow,
     Expected,
     Head,
     KnownMarks,

@@ -46,7 +46,8 @@ from holdfast.checkpoint.format.changes import Asked, Happened, Ref, sizes_in
 from holdfast.checkpoint.format.event_row import CommitEvents, RestEvents, StepEvents, unpack_events
 from holdfast.checkpoint.format.stored_content import content_of, pieces_of
 from holdfast.checkpoint.read.catalog import RunCatalog
-from holdfast.checkpoint.store import EventRow, Head
+from holdfast.checkpoint.read.loader import changes_of, keyframe_of, whole
+from holdfast.checkpoint.store import Depth, EventRow, Head
 from holdfast.checkpoint.views import size_text
 from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointCorrupt, HoldfastWarning, UnknownType
@@ -61,6 +62,7 @@ class EventReader:
         self._head = head
         self._codec = catalog.codec_for(head.workflow_name, head.fingerprint)
         self._blobs = catalog.blobs(head.family)
+        self._store = catalog.store
 
     async def read(self, row: EventRow) -> list[WorkflowEvent]:
         """Return the events of a row, without ids; raise ``ValueError`` if the row is not what was stored."""
@@ -70,8 +72,37 @@ class EventReader:
             told = unpack_events(self._head.run_id, self._head.workflow_name, row.data)
         except Exception as error:
             raise ValueError(f"it cannot be read: {error}") from error
+        if any(map(_is_left_out, _refs_in(told))):
+            told = await self._put_in(told)
         content = await self._fetch(_refs_in(told))
         return list(_RowEvents(self, told, content).make())
+
+    async def _put_in(self, told: CommitEvents) -> CommitEvents:
+        """Return the events of a long row with the values that it leaves out, as far as checkpoints have them."""
+        steps = [await self._put_in_step(step) for step in told.steps]
+        rest = told.rest
+        outputs = [ref for step in steps for _, ref in step.outputs]
+        if rest is not None and rest.output is not None and outputs:
+            rest = rest._replace(output=outputs[-1])
+        return told._replace(steps=steps, rest=rest)
+
+    async def _put_in_step(self, step: StepEvents) -> StepEvents:
+        head, seq = self._head, step.header.seq
+        records = await self._store.records(head.run_id, seq, seq, Depth.ALL)
+        if not records or records[0].checkpoint_id != step.checkpoint_id:
+            return step
+        try:
+            record = await whole(records[0], self._blobs)
+            changes = changes_of(record, Depth.ALL)
+            held = () if record.keyframe is None else keyframe_of(record, Depth.ALL).requests
+        except CheckpointCorrupt:
+            return step
+        # Those that are asked again, by a fork for example, are only in what the run holds.
+        data = {asked.request_id: asked.data for asked in (*held, *changes.requests)}
+        asked = [
+            (one._replace(data=data.get(one.request_id, one.data)), schema) for one, schema in step.asked
+        ]
+        return step._replace(happened=changes.happened, outputs=changes.outputs, asked=asked)
 
     async def _fetch(self, refs: Iterable[Ref]) -> Mapping[Digest, bytes]:
         """Return the blobs that are still there: those of a removed checkpoint may be gone."""
@@ -115,6 +146,10 @@ def _refs_in(told: CommitEvents) -> Iterator[Ref]:
         yield from (asked.data for asked, _ in step.asked)
     if told.rest is not None and told.rest.output is not None:
         yield told.rest.output
+
+
+def _is_left_out(ref: Ref) -> bool:
+    return ref.data is None and ref.digest is None and ref.parts is None
 
 
 class _RowEvents:

@@ -55,6 +55,7 @@ class EventWatch:
     def __init__(self, catalog: RunCatalog, head: Head, after: str | None) -> None:
         self._store = catalog.store
         self._run_id: RunId = head.run_id
+        self._created = head.created
         self._reader = EventReader(catalog, head)
         self._last = EventPosition.of(after)
         self._is_begun = False
@@ -62,15 +63,18 @@ class EventWatch:
     async def events(self, follow: bool) -> AsyncGenerator[WorkflowEvent, None]:
         """Give events as they come true; end when the run rests, unless ``follow``, or when it is removed."""
         pause = _SHORTEST_SECONDS
-        while (head := await self._store.head(self._run_id)) is not None:
-            new = await self._read(head)
+        quiet: Head | None = None
+        while (head := await self._store.head(self._run_id)) is not None and head.created == self._created:
+            # Whatever brings events changes the head.
+            new = [] if head == quiet else await self._read(head)
             for event in new:
                 yield event
             if new:
-                pause = _SHORTEST_SECONDS
+                pause, quiet = _SHORTEST_SECONDS, None
             elif head.status is not RunStatus.RUNNING and not follow:
                 return
             else:
+                quiet = head
                 await asyncio.sleep(pause)
                 pause = min(pause * 1.5, _LONGEST_SECONDS)
 
