@@ -478,6 +478,33 @@ async def test_answers_may_be_refused_again_and_again(place: Place, stranger: Ch
     assert (await soon(run.wait_for_completion())).outputs == [Vote(3)]
 
 
+@dataclass
+class Echo:
+    """Its errors repeat what was given."""
+
+    text: str
+
+    def __post_init__(self) -> None:
+        if not self.text.isprintable():
+            raise ValueError(f"{self.text} cannot be printed")
+
+
+async def test_an_answer_with_half_a_character_may_be_refused(
+    place: Place, stranger: CheckpointStorage
+) -> None:
+    run = await waiting(place.storage, asking(Echo))
+    await stranger.respond("mine", {Q: {"text": "\ud800"}})
+    assert (await soon(run.wait_for_completion())).status is RunStatus.WAITING
+    (stored,) = await stored_warnings(place.storage)
+    assert "\\ud800 cannot be printed" in stored[1][1]
+    await stranger.respond("mine", {Q: {"text": "kelp"}})
+    assert (await soon(run.wait_for_completion())).outputs == [Echo("kelp")]
+    warnings = [
+        event async for event in place.storage.watch("mine") if isinstance(event, WorkflowWarningEvent)
+    ]
+    assert [str(event.warning) for event in warnings] == [stored[1][1]]
+
+
 async def test_who_gave_a_useless_answer_did_not_give_the_next(
     place: Place, stranger: CheckpointStorage
 ) -> None:

@@ -237,6 +237,8 @@ WRONG: list[tuple[str, Any, type[HoldfastError], str]] = [
         "both dropped and answered",
     ),
     ("asked", ForkEdits(state={5: 1}), InvalidArgument, "names no state"),
+    ("asked", ForkEdits(state={"\ud800": 1}), InvalidArgument, "half a character"),
+    ("asked", ForkEdits(state={("\ud800", "key"): 1}), InvalidArgument, "half a character"),
 ]
 
 

@@ -447,3 +447,11 @@ async def test_a_chat_of_1000_turns_is_flat(kind: str, tmp_path: Path) -> None:
     assert sorted(written[-100:])[50] <= sorted(written[:100])[50] + 24  # the digits of numbers
     assert list((await place.storage.load(await latest_id(place))).outputs) == ["1001 turn"]
     await place.storage.close()
+
+
+@pytest.mark.parametrize("target", [5, "\ud800", b"chat"])
+async def test_a_target_that_is_no_id_is_refused(place: Place, target: Any) -> None:
+    await chat(place.storage).run("hello", run_id="c")
+    with pytest.raises(InvalidArgument, match=r"target_id=.*must be the id of an executor"):
+        await place.storage.send("c", "more", target)
+    assert await Host(place.storage, chat(None)).wake_due() == 0

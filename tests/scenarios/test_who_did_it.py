@@ -188,8 +188,16 @@ async def test_names_that_are_none(place: Place) -> None:
         lambda: workflow.fork(first, by=""),
         lambda: workflow.resume(first, by=""),
         lambda: workflow.start("x", by=""),
+        lambda: workflow.start("x", by="\ud800"),
+        lambda: workflow.submit("x", by="\ud800"),
+        lambda: workflow.fork(first, by="\ud800"),
+        lambda: place.storage.respond("r", {"one": True}, by="\ud800"),
+        lambda: place.storage.send("r", "x", by="\ud800"),
+        lambda: place.storage.cancel("r", by="\ud800"),
+        lambda: place.storage.tag(first, "gold", by="\ud800"),
     ):
         with pytest.raises(InvalidArgument, match=r"by=.*: must be a text of 1 to 200 characters"):
             await call()
     assert (await info_of_run(place.storage, "r")).status is RunStatus.WAITING
     assert len(run.pending_requests) == 2
+    assert [one.run_id for one in await place.storage.list_runs()] == ["r"]

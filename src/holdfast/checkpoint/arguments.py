@@ -28,7 +28,27 @@ def check_by(by: Any) -> str | None:
         raise InvalidArgument(
             f"by={by!r}: must be a text of 1 to {_LONGEST_TAG} characters that says who does this"
         )
+    if by is not None and has_half_character(by):
+        raise InvalidArgument(
+            f"by={by!r}: must be a text of 1 to {_LONGEST_TAG} characters, and it contains half of one"
+        )
     return by
+
+
+def check_target(target_id: Any) -> str | None:
+    """Return the id of the executor that a message is sent to; raise ``InvalidArgument`` if it is none."""
+    if target_id is not None and (not isinstance(target_id, str) or has_half_character(target_id)):
+        raise InvalidArgument(f"target_id={target_id!r}: must be the id of an executor")
+    return target_id
+
+
+def has_half_character(text: str) -> bool:
+    """Return True for a text that UTF-8 cannot say, because it contains half of a surrogate pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 def check_key(key: Any) -> str | None:

@@ -19,6 +19,7 @@ from holdfast.checkpoint.arguments import (
     check_key,
     check_limit,
     check_progress,
+    check_target,
     checked_retention,
     checked_tag,
     id_of_checkpoint,
@@ -361,7 +362,7 @@ class CheckpointStorage:
         ``DeadLetter`` warning. ``by`` says who sent it.
         """
         self._check_writable("send")
-        key, by = check_key(key), check_by(by)
+        key, by, target_id = check_key(key), check_by(by), check_target(target_id)
         head = await self.catalog.head(run_id)
         value = self.catalog.encoder_for(head)(message, "message")
         return await run_info(self.store, await leave_message(self.store, head, value, target_id, key, by))

@@ -26,6 +26,7 @@ from holdfast.ids import RequestId
 from holdfast.runtime.config import WorkflowDefinition
 from holdfast.runtime.durable.recorder import draft_answers
 from holdfast.runtime.durable.resume_point import status_there
+from holdfast.runtime.step.state_scope import check_text
 
 EditKey: TypeAlias = "tuple[str, str] | str | StateKey[Any]"
 
@@ -255,12 +256,16 @@ def _place(key: EditKey) -> Place:
     """Return the key of shared state that an edit names."""
     match key:
         case StateKey():
-            return Scope(None, key.scope_name or DEFAULT_SHARED_SCOPE), key.name
+            scope_name, name = key.scope_name or DEFAULT_SHARED_SCOPE, key.name
         case str():
-            return Scope(None, DEFAULT_SHARED_SCOPE), key
+            scope_name, name = DEFAULT_SHARED_SCOPE, key
         case (str() as scope_name, str() as name) if scope_name:
-            return Scope(None, scope_name), name
-    raise InvalidArgument(
-        f"edits: {key!r} names no state; write {{('scope', 'key'): value}}, or {{'key': value}} for the default "
-        f"shared scope"
-    )
+            pass
+        case _:
+            raise InvalidArgument(
+                f"edits: {key!r} names no state; write {{('scope', 'key'): value}}, or {{'key': value}} for the "
+                f"default shared scope"
+            )
+    check_text(scope_name, "edits: scope")
+    check_text(name, "edits: state key")
+    return Scope(None, scope_name), name

@@ -463,7 +463,9 @@ class Recorder:
 
     def _storable(self, event: WorkflowEvent) -> Told:
         if isinstance(event, WorkflowWarningEvent):
-            return event.executor_id, (type(event.warning).__name__, str(event.warning))
+            # It may repeat a value, and that may contain half a character, which a checkpoint cannot keep.
+            text = str(event.warning).encode(errors="backslashreplace").decode()
+            return event.executor_id, (type(event.warning).__name__, text)
         return None, self._log.encoder(event, "event")
 
     def _end(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from holdfast.checkpoint.arguments import has_half_character
 from holdfast.engine.state import Scope
 from holdfast.engine.value import Captor
 from holdfast.errors import InvalidArgument, StateNotSet, WrongType
@@ -91,9 +92,5 @@ def in_default_scope(key: Any, instead: str) -> Any:
 
 def check_text(text: str, what: str) -> None:
     """Raise for text that no storage can keep."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise InvalidArgument(
-            f"{what} {text!r}: it contains half a character, which no storage can keep"
-        ) from None
+    if has_half_character(text):
+        raise InvalidArgument(f"{what} {text!r}: it contains half a character, which no storage can keep")
