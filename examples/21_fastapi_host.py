@@ -28,6 +28,7 @@ from holdfast import (
     Workflow,
     WorkflowBuilder,
     WorkflowContext,
+    WorkflowEvent,
     executor,
     handler,
     response_handler,
@@ -108,16 +109,14 @@ async def show(run_id: str) -> Json:
 
 @app.get("/runs/{run_id}/events", dependencies=[Depends(show)])
 async def watch(run_id: str, last_event_id: Annotated[str | None, Header()] = None) -> StreamingResponse:
-    return StreamingResponse(stream_events(run_id, last_event_id), media_type="text/event-stream")
+    events = storage.watch(run_id, last_event_id, follow=True)
+    return StreamingResponse(as_sse(events), media_type="text/event-stream")
 
 
-async def stream_events(run_id: str, last: str | None) -> AsyncIterator[str]:
-    try:
-        async for event in storage.watch(run_id, last, follow=True):
-            mark = f"id: {event.event_id}\n" if event.event_id else ""
-            yield f"{mark}data: {json.dumps(event.to_dict())}\n\n"
-    except HoldfastError as error:  # too late for a status
-        yield f"event: refused\ndata: {json.dumps(str(error))}\n\n"
+async def as_sse(events: AsyncIterator[WorkflowEvent]) -> AsyncIterator[str]:
+    async for event in events:
+        mark = f"id: {event.event_id}\n" if event.event_id else ""
+        yield f"{mark}data: {json.dumps(event.to_dict())}\n\n"
 
 
 @app.get("/requests")

@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -275,14 +276,21 @@ def test_a_run_that_is_not_there_is_not_found(start: Start, method: str, path: s
     assert "'r2'" in reply.json()["detail"]
 
 
-@pytest.mark.parametrize("last", ["yesterday", "999.0"])
-def test_an_event_that_was_never_sent_is_refused_in_the_stream(start: Start, last: str) -> None:
+def test_an_id_that_is_none_is_refused_before_the_stream(start: Start) -> None:
     server = start()
     server.submit("r1")
-    (sent,) = server.stream("r1", last)
-    assert (sent.id, sent.name) == (None, "refused")
-    assert repr(last) in sent.data
-    assert "Traceback" not in server.log, server.log
+    reply = server.client.get("/runs/r1/events", headers={"Last-Event-ID": "yesterday"})
+    assert (reply.status_code, reply.json()["error"]) == (422, "InvalidArgument")
+    assert "'yesterday'" in reply.json()["detail"]
+
+
+def test_an_id_that_the_run_does_not_have_begins_anew(start: Start) -> None:
+    server = start()
+    server.submit("r1")
+    with server.client.stream("GET", "/runs/r1/events", headers={"Last-Event-ID": "999.0"}) as response:
+        marker, first = islice((line for line in response.iter_lines() if line.startswith("data: ")), 2)
+    assert json.loads(marker.removeprefix("data: "))["warning"]["kind"] == "MissedEvents"
+    assert json.loads(first.removeprefix("data: "))["event_id"] == "1.0"
 
 
 def test_an_error_of_the_storage_is_in_the_log_and_not_in_the_reply(start: Start, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from holdfast import (
     ExecutorFailed,
     ExecutorFailedEvent,
     ExecutorInvokedEvent,
+    Host,
     InMemoryCheckpointStorage,
     InvalidArgument,
     MissedEvents,
@@ -441,15 +442,32 @@ async def test_what_cannot_be_watched(place: Place) -> None:
     for after in ("1", "x.y", "", "-1.0", "1.2.3", "9" * 30 + ".1"):
         with pytest.raises(InvalidArgument, match="no id of an event"):
             await seen(storage, after=after)
-    with pytest.raises(InvalidArgument, match="older copy"):
-        await seen(storage, after="1000.0")
+        with pytest.raises(InvalidArgument, match="no id of an event"):
+            storage.watch("r", after)  # before anything is sent to somebody
     with pytest.raises(WrongType, match="follow"):
-        _ = [event async for event in storage.watch("r", follow="yes")]  # type: ignore[arg-type]
+        storage.watch("r", follow="yes")  # type: ignore[arg-type]
     with pytest.raises(WrongType, match="event_retention"):
         storage.event_retention = 5  # type: ignore[assignment]
     for wrong in ({"checkpoints": 0}, {"checkpoints": True}, {"age": 5}, {"age": timedelta(-1)}):
         with pytest.raises(InvalidArgument, match="EventRetention"):
             EventRetention(**wrong)
+
+
+async def test_a_watcher_of_an_older_copy_begins_anew(place: Place) -> None:
+    await counter(place.storage).run(1, run_id="r")
+    marker, *events = await seen(place.storage, after="1000.0")
+    assert isinstance(marker, WorkflowWarningEvent)
+    assert "older copy" in marker.message
+    assert [event.to_dict() for event in events] == [event.to_dict() for event in await seen(place.storage)]
+
+
+async def test_a_submitted_run_has_yet_to_rest(place: Place) -> None:
+    workflow = counter(place.storage)
+    await workflow.submit(2, run_id="r")
+    watching = asyncio.create_task(seen(place.storage))
+    async with Host(place.storage, workflow):
+        events = await watching
+    assert statuses(events)[-1] == "completed"
 
 
 async def test_a_watcher_of_a_removed_run_comes_to_its_end(place: Place) -> None:
@@ -525,6 +543,22 @@ async def test_a_damaged_row_is_told_and_the_others_shown(tmp_path: Path) -> Non
     left = [event.event_id for event in events if event is not marker]
     assert left == [event.event_id for event in whole if not str(event.event_id).startswith("4.")]
     assert (await storage.verify()).ok
+    await storage.close()
+
+
+async def test_a_damaged_row_does_not_keep_a_run_from_going_on(tmp_path: Path) -> None:
+    storage = storage_at("sqlite", tmp_path)
+    storage.event_retention = EventRetention(checkpoints=1, age=timedelta(0))
+    workflow = counter(storage)
+    await workflow.run(3, run_id="r")
+    with sqlite3.connect(tmp_path / "runs.db") as connection:
+        connection.execute("UPDATE checkpoints SET events = x'0102030405060708'")
+    connection.close()
+    result = await workflow.run(200, run_id="r", if_exists="continue")
+    assert result.status is RunStatus.COMPLETED
+    marker, *events = await seen(storage)
+    assert isinstance(marker, WorkflowWarningEvent)
+    assert events
     await storage.close()
 
 

@@ -376,7 +376,7 @@ class CheckpointStorage:
         by = check_by(by)
         return await run_info(self.store, await cancel_run(self.store, await self.catalog.head(run_id), by))
 
-    async def watch(
+    def watch(
         self, run_id: str, after: str | None = None, *, follow: bool = False
     ) -> AsyncGenerator[WorkflowEvent, None]:
         """Give the durable events of a run, from any process: those that are kept, then each as it comes true.
@@ -386,12 +386,10 @@ class CheckpointStorage:
         ``MissedEvents`` stands in their place. Values of types that are unknown in this process are plain JSON, and
         events of unknown classes are ``PlainEvent``.
         """
-        from holdfast.checkpoint.events.watch import EventWatch
+        from holdfast.checkpoint.events.watch import EventPosition, watch_events
 
         check_flag("follow", follow)
-        watch = EventWatch(self.catalog, await self.catalog.head(run_id), after)
-        async for event in watch.events(follow):
-            yield event
+        return watch_events(self.catalog, run_id_of(run_id), EventPosition.of(after), follow)
 
     async def check_upgrade(
         self, workflow: WorkflowBuild, *, progress: Progress | None = None

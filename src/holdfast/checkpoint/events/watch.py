@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncGenerator, Sequence
+from time import time_ns
 from typing import Final, NamedTuple
 
 from holdfast.checkpoint.checkpoint_info import moment
@@ -49,15 +50,23 @@ class EventPosition(NamedTuple):
         return f"{self.seq}.{self.number}"
 
 
+async def watch_events(
+    catalog: RunCatalog, run_id: RunId, after: EventPosition, follow: bool
+) -> AsyncGenerator[WorkflowEvent, None]:
+    """Give the events of a run behind ``after``; raise ``RunNotFound`` if there is no such run."""
+    async for event in EventWatch(catalog, await catalog.head(run_id), after).events(follow):
+        yield event
+
+
 class EventWatch:
     """Gives the events of one run in order, each once, beginning behind an event."""
 
-    def __init__(self, catalog: RunCatalog, head: Head, after: str | None) -> None:
+    def __init__(self, catalog: RunCatalog, head: Head, after: EventPosition) -> None:
         self._store = catalog.store
         self._run_id: RunId = head.run_id
         self._created = head.created
         self._reader = EventReader(catalog, head)
-        self._last = EventPosition.of(after)
+        self._last = after
         self._is_begun = False
 
     async def events(self, follow: bool) -> AsyncGenerator[WorkflowEvent, None]:
@@ -71,7 +80,7 @@ class EventWatch:
                 yield event
             if new:
                 pause, quiet = _SHORTEST_SECONDS, None
-            elif head.status is not RunStatus.RUNNING and not follow:
+            elif not follow and _rests(head):
                 return
             else:
                 quiet = head
@@ -81,10 +90,8 @@ class EventWatch:
     async def _read(self, head: Head) -> list[WorkflowEvent]:
         """Return the next events, with their ids; none if there are none yet."""
         if self._last.seq > head.seq:
-            raise InvalidArgument(
-                f"after='{self._last}': run {head.run_id!r} has no such event, it stands at {head.seq}; was the "
-                f"storage restored from an older copy? Watch without 'after' to begin anew"
-            )
+            later, self._last = self._last, EventPosition.of(None)
+            return [_unknown(head, later), *await self._read(head)]
         rows = await self._store.events(self._run_id, self._last.seq, _PAGE)
         is_gap = (not rows and not self._is_begun) or (bool(rows) and await self._is_gap(rows[0]))
         events = await self._read_rows(rows)
@@ -120,9 +127,29 @@ class EventWatch:
         return not saved or saved[0].checkpoint.seq != 1
 
 
+def _rests(head: Head) -> bool:
+    """Return True if nobody moves a run, and it has nothing to do now, as one that was just submitted has."""
+    if head.status is RunStatus.RUNNING:
+        return False
+    return head.status is not RunStatus.WAITING or head.wake_at is None or head.wake_at > time_ns() // 1_000
+
+
 def _missed(head: Head) -> WorkflowWarningEvent:
-    warning = MissedEvents(
+    return _marker(
+        head,
         f"events of run {head.run_id!r} are missing here: they are no longer kept; "
-        f"'storage.event_retention' says how many are"
+        f"'storage.event_retention' says how many are",
     )
-    return WorkflowWarningEvent(warning, run_id=head.run_id, timestamp=moment(head.updated), provisional=True)
+
+
+def _unknown(head: Head, after: EventPosition) -> WorkflowWarningEvent:
+    return _marker(
+        head,
+        f"run {head.run_id!r} has no event '{after}', it stands at {head.seq}: the storage is an older copy, or the "
+        f"run was repaired; all events that it has follow",
+    )
+
+
+def _marker(head: Head, text: str) -> WorkflowWarningEvent:
+    time = moment(head.updated)
+    return WorkflowWarningEvent(MissedEvents(text), run_id=head.run_id, timestamp=time, provisional=True)

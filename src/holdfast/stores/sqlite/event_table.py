@@ -9,12 +9,11 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any
 
+from holdfast.checkpoint.format.record import hash_bytes
 from holdfast.checkpoint.store import EventRow
 from holdfast.ids import RunId
-from holdfast.stores.common.seals import seal_entry
 from holdfast.stores.sqlite.notes_and_letters import find_run
 
-_KIND = "event"
 _SEAL_BYTES = 6
 _ADD = (
     "INSERT INTO events (run, seq, part, data) "
@@ -43,7 +42,7 @@ def seal_event_row(run_id: RunId, row: EventRow) -> bytearray:
 
 
 def _seal(run_id: RunId, seq: int, data: bytes) -> bytes:
-    return seal_entry(run_id, _KIND, str(seq), data).to_bytes(_SEAL_BYTES, "big")
+    return hash_bytes(seq.to_bytes(8, "big") + run_id.encode() + data, _SEAL_BYTES)
 
 
 def add_event_rows(connection: sqlite3.Connection, run: int, run_id: RunId, rows: Sequence[EventRow]) -> None:

@@ -261,12 +261,15 @@ def _add_content(connection: sqlite3.Connection, run: int, commit: Commit, rows:
 
 def split_events(commit: Commit) -> tuple[dict[int, bytearray], list[EventRow]]:
     """Return the events that stand in the rows of new records, by seq, and the others."""
-    seqs = {record.seq for record in commit.records}
+    rows, records, run_id = commit.events, commit.records, commit.head.run_id
+    if len(rows) == 1 and records and rows[0].seq == records[-1].seq:  # as nearly always
+        return {rows[0].seq: seal_event_row(run_id, rows[0])}, []
+    seqs = {record.seq for record in records}
     of_records: dict[int, bytearray] = {}
     others: list[EventRow] = []
-    for row in commit.events:
+    for row in rows:
         if row.seq in seqs and row.seq not in of_records:
-            of_records[row.seq] = seal_event_row(commit.head.run_id, row)
+            of_records[row.seq] = seal_event_row(run_id, row)
         else:
             others.append(row)
     return of_records, others
