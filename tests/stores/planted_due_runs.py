@@ -1,17 +1,47 @@
 """Stores with bugs that show when it is asked which runs have something to do, for the conformance suite to catch."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from holdfast import RunStatus
-from holdfast.checkpoint.store import Commit, Expected, Head, KnownMarks, LeaveResult, Letter
+from holdfast.checkpoint.ownership import this_process
+from holdfast.checkpoint.store import ClaimRequest, Commit, Expected, Head, KnownMarks, LeaveResult, Letter
 from holdfast.ids import RunId
 from holdfast.stores.memory import MemoryStore
 from tests.stores.planted_durable import Kept
-from tests.support.store_parts import select_due_runs
+from tests.support.store_parts import sort_due_runs
 
 
-class DueOf(MemoryStore):
+async def find_due(store: MemoryStore, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
+    request = ClaimRequest(this_process(), time, 0, limit, {workflow_name: None}, abandoned=False)
+    return await MemoryStore.claim(store, request)
+
+
+class DueStore(MemoryStore):
+    """Finds the runs that are due by a method of its own, for bugs to change."""
+
+    async def claim(self, request: ClaimRequest) -> Sequence[Head]:
+        if request.lease or request.abandoned:
+            return await super().claim(request)
+        (workflow_name,) = request.workflows
+        return await self.due(workflow_name, request.time, request.limit)
+
+    async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
+        return await find_due(self, workflow_name, time, limit)
+
+
+class DueKept(DueStore, Kept):
+    """The same for stores of which there are several objects."""
+
+
+def select_due_runs(
+    heads: Iterable[Head], workflow_name: str, time: int, limit: int, count_letters: Callable[[RunId], int]
+) -> list[Head]:
+    named = [head for head in heads if head.workflow_name == workflow_name]
+    return sort_due_runs(named, time, count_letters)[:limit]
+
+
+class DueOf(DueStore):
     def change(self, heads: list[Head], time: int, limit: int) -> list[Head]:
         return heads
 
@@ -24,7 +54,7 @@ class WakesTooLate(DueOf):
         return [head for head in heads if head.wake_at is None or head.wake_at < time]
 
 
-class WakesTooEarly(MemoryStore):
+class WakesTooEarly(DueStore):
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
         return await super().due(workflow_name, time + 1, limit)
 
@@ -37,7 +67,7 @@ class TellsOnce(DueOf):
         return found
 
 
-class WakesThoseThatWaitForEver(MemoryStore):
+class WakesThoseThatWaitForEver(DueStore):
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
         known = [head._replace(wake_at=head.wake_at or 0) for head in self._heads.values()]
         found = select_due_runs(
@@ -46,7 +76,7 @@ class WakesThoseThatWaitForEver(MemoryStore):
         return [self._heads[head.run_id] for head in found]
 
 
-class IgnoresTheStatus(MemoryStore):
+class IgnoresTheStatus(DueStore):
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
         known = [head._replace(status=RunStatus.WAITING) for head in self._heads.values()]
         found = select_due_runs(
@@ -60,7 +90,7 @@ class WakesOnlyThoseThatWait(DueOf):
         return [head for head in heads if head.status is RunStatus.WAITING]
 
 
-class IgnoresWhatIsKnown(MemoryStore):
+class IgnoresWhatIsKnown(DueStore):
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
         known = [head._replace(letters_known=0) for head in self._heads.values()]
         found = select_due_runs(
@@ -69,13 +99,13 @@ class IgnoresWhatIsKnown(MemoryStore):
         return [self._heads[head.run_id] for head in found]
 
 
-class IgnoresTheWorkflow(MemoryStore):
+class IgnoresTheWorkflow(DueStore):
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
         names = {head.workflow_name for head in self._heads.values()}
         return [head for name in names for head in await super(type(self), self).due(name, time, limit)]
 
 
-class IgnoresTheCaseOfWorkflows(MemoryStore):
+class IgnoresTheCaseOfWorkflows(DueStore):
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
         names = sorted({head.workflow_name for head in self._heads.values()})
         same = [name for name in names if name.lower() == workflow_name.lower()]
@@ -102,7 +132,7 @@ class LettersLast(DueOf):
         return sorted(heads, key=lambda head: bool(self._get_waiting_letters(head.run_id)))
 
 
-class CutsBeforeItChooses(MemoryStore):
+class CutsBeforeItChooses(DueStore):
     """Takes the first of all workflows, then looks at them."""
 
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
@@ -112,24 +142,24 @@ class CutsBeforeItChooses(MemoryStore):
         )
 
 
-class TellsOneTooMany(MemoryStore):
+class TellsOneTooMany(DueStore):
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
         return await super().due(workflow_name, time, limit + 1)
 
 
-class IgnoresLetters(MemoryStore):
+class IgnoresLetters(DueStore):
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
         return select_due_runs(self._heads.values(), workflow_name, time, limit, lambda run: False)
 
 
-class CountsLettersThatWereTaken(MemoryStore):
+class CountsLettersThatWereTaken(DueStore):
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
         return select_due_runs(
             self._heads.values(), workflow_name, time, limit, lambda run: bool(self._letters.get(run))
         )
 
 
-class MarksRunsThatWaitWhenALetterComes(MemoryStore):
+class MarksRunsThatWaitWhenALetterComes(DueStore):
     """Forgets those for which one came while they were running."""
 
     async def leave(
@@ -145,7 +175,7 @@ class MarksRunsThatWaitWhenALetterComes(MemoryStore):
         return select_due_runs(self._heads.values(), workflow_name, time, limit, lambda run: run in marked)
 
 
-class KeepsTheFirstTime(MemoryStore):
+class KeepsTheFirstTime(DueStore):
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
         times = self.__dict__.setdefault("_times", {})
         for head in self._heads.values():
@@ -156,7 +186,7 @@ class KeepsTheFirstTime(MemoryStore):
         ]
 
 
-class NotesTheTimeBeforeItCompares(MemoryStore):
+class NotesTheTimeBeforeItCompares(DueStore):
     async def commit(self, commit: Commit) -> Sequence[Letter]:
         self.__dict__.setdefault("_times", {})[commit.head.run_id] = commit.head.wake_at
         return await super().commit(commit)
@@ -167,7 +197,7 @@ class NotesTheTimeBeforeItCompares(MemoryStore):
         return [head for head in found if (times[head.run_id] or 0) <= time]
 
 
-class KeepsTimesOfRemovedRuns(MemoryStore):
+class KeepsTimesOfRemovedRuns(DueStore):
     async def remove_run(self, run_id: RunId, expected: Expected, known: KnownMarks | None = None) -> bool:
         self.__dict__.setdefault("_old", {})[run_id] = self._heads[run_id]
         return await super().remove_run(run_id, expected, known)
@@ -178,7 +208,7 @@ class KeepsTimesOfRemovedRuns(MemoryStore):
         return list({**old, **found}.values())
 
 
-class ForgetsRunsThatComeWhole(MemoryStore):
+class ForgetsRunsThatComeWhole(DueStore):
     async def commit(self, commit: Commit) -> Sequence[Letter]:
         if len(commit.records) > 1:
             self.__dict__.setdefault("_whole", set()).add(commit.head.run_id)
@@ -194,7 +224,7 @@ class OneOfEachSpelling(DueOf):
         return list({head.run_id.casefold(): head for head in heads}.values())
 
 
-class TellsThoseOfAMomentAgo(MemoryStore):
+class TellsThoseOfAMomentAgo(DueStore):
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
         before = self.__dict__.get("_before", [])
         self._before = await super().due(workflow_name, time, limit)
@@ -202,7 +232,7 @@ class TellsThoseOfAMomentAgo(MemoryStore):
         return before if self._heads else []
 
 
-class RemembersWhatIsDue(Kept):
+class RemembersWhatIsDue(DueKept):
     """Asks once for each time and workflow, unless it was itself that wrote."""
 
     async def commit(self, commit: Commit) -> Sequence[Letter]:
@@ -217,7 +247,7 @@ class RemembersWhatIsDue(Kept):
         return found
 
 
-class NotesInMemoryWhatIsDue(Kept):
+class NotesInMemoryWhatIsDue(DueKept):
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
         mine = self.__dict__.get("_mine", set())
         return [h for h in await super().due(workflow_name, time, limit) if h.run_id in mine]
@@ -227,14 +257,14 @@ class NotesInMemoryWhatIsDue(Kept):
         return await super().commit(commit)
 
 
-class OneRoomForWhatIsDue(Kept):
+class OneRoomForWhatIsDue(DueKept):
     def __init__(self, place: dict[str, object], namespace: str = "") -> None:
         super().__init__(place, namespace)
         self._all = place
 
     async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
         rooms = [room for name, room in self._all.items() if name.startswith("namespace")]
-        found = [head for room in rooms for head in await MemoryStore.due(room, workflow_name, time, limit)]  # type: ignore[arg-type]
+        found = [head for room in rooms for head in await find_due(room, workflow_name, time, limit)]  # type: ignore[arg-type]
         return sorted(found, key=lambda head: (head.wake_at or 0, head.run_id))
 
 

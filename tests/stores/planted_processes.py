@@ -87,10 +87,6 @@ class Filed(MemoryStore):
         with self._filed():
             return await super().runs(query)
 
-    async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
-        with self._filed():
-            return await super().due(workflow_name, time, limit)
-
     async def find(self, checkpoint_id: CheckpointId) -> tuple[RunId, int] | None:
         with self._filed():
             return await super().find(checkpoint_id)
@@ -283,8 +279,8 @@ class SweepsWhatItSaw(Filed):
 
 
 class KnowsOnlyWhatItLetWait(Filed):
-    async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
-        return await MemoryStore.due(self, workflow_name, time, limit)
+    async def claim(self, request: ClaimRequest) -> Sequence[Head]:
+        return await MemoryStore.claim(self, request)
 
 
 class BringsWhatItThinksIsMissing(Filed):

@@ -13,7 +13,7 @@ from typing import Any
 import ormsgpack
 import pytest
 
-from holdfast.checkpoint.store import Commit, Depth, EventRow, Letter, RunQuery
+from holdfast.checkpoint.store import ClaimRequest, Commit, Depth, EventRow, Letter, RunQuery
 from holdfast.errors import CheckpointCorrupt, HeadMoved, StorageError
 from holdfast.ids import RunId
 from holdfast.stores.file import FileStore
@@ -41,7 +41,7 @@ from tests.stores.file_commits import (
 )
 from tests.support import modules
 from tests.support.modules import run_file
-from tests.support.parts import Disk
+from tests.support.parts import Disk, this_process
 from tests.support.store_parts import Directory, HeldLock, LineFile, RunLock, TagChange
 
 
@@ -315,6 +315,7 @@ def list_records(one: Directory) -> None:
     assert found == sorted(set(found))
 
 
+DUE = ClaimRequest(this_process(), 1 << 60, 0, 9, {"W": None}, abandoned=False)
 LOOKS: dict[str, Callable[[Directory], object]] = {
     "inspect": inspect,
     "records": list_records,
@@ -323,7 +324,7 @@ LOOKS: dict[str, Callable[[Directory], object]] = {
     "inbox": lambda one: one.run(RUN).inbox(),
     "find": lambda one: one.find(checkpoint_id(RUN, 2)),
     "runs": lambda one: one.runs(RunQuery()),
-    "due": lambda one: one.due("W", 1 << 60, 9),
+    "due": lambda one: one.claim(DUE),
     "leave": lambda one: one.leave(RUN, letters("k")),
     "tag": lambda one: one.tag(RUN, 2, TagChange(["silver"], ())),
     "remove": prune,

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from holdfast import RunStatus
-from holdfast.checkpoint.store import Head, RunPosition, RunQuery
+from holdfast.checkpoint.store import ClaimRequest, Head, RunPosition, RunQuery
 from holdfast.errors import StorageError
 from holdfast.ids import RunId
 from holdfast.stores.file import FileStore
 from tests.stores.file_commits import opened
 from tests.support import modules
+from tests.support.parts import this_process
 from tests.support.store_parts import (
     DRIVEN,
     GREATEST,
@@ -152,7 +153,8 @@ async def test_only_as_many_runs_are_read_as_are_told(store: FileStore, peeks: l
         await begin_waiting(store, f"r{number}", NOON + number)
     assert await list_due(store, GREATEST, limit=3) == ["r0", "r1", "r2"]
     peeks.clear()
-    assert [head.run_id for head in await store.due("Flow", GREATEST, 3)] == ["r0", "r1", "r2"]
+    request = ClaimRequest(this_process(), GREATEST, 0, 3, {"Flow": None}, abandoned=False)
+    assert [head.run_id for head in await store.claim(request)] == ["r0", "r1", "r2"]
     assert peeks == ["r0", "r1", "r2"]
 
 

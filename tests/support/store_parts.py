@@ -9,7 +9,7 @@ from holdfast.stores.common.file_names import make_file_name
 from holdfast.stores.common.head_check import TagChange, check_needs
 from holdfast.stores.common.locks import Locks
 from holdfast.stores.common.presence import Presence
-from holdfast.stores.common.run_query import select_due_runs
+from holdfast.stores.common.run_query import sort_due_runs
 from holdfast.stores.common.seals import seal_head
 from holdfast.stores.common.worker_thread import LoopIdle, WorkerThread, check_idle
 from holdfast.stores.file.commit_threads import CommitThreads

@@ -393,21 +393,14 @@ class Store(Protocol):
         """
         ...
 
-    async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
-        """Return at most ``limit`` runs of a workflow that rest and have something to do.
-
-        Those for which more letters wait than ``letters_known`` come first, whatever their status but RUNNING; then
-        those that are WAITING and whose ``wake_at`` is not later than ``time``, the soonest first, then by ``run_id``.
-        Reads neither records nor the heads of the many others that wait for later.
-        """
-        ...
-
     async def claim(self, request: ClaimRequest) -> Sequence[Head]:
         """Return runs that somebody should go on with, and keep them from other callers for a moment.
 
-        Those are the runs that ``due`` returns at that time, in that order, then those that are RUNNING though their
-        owner does not live, the oldest first. An owner of this process lives as long as ``ownership.is_held`` says so.
-        Of callers at the same time, in any process, no two get the same run.
+        First come runs that are due: those for which more letters wait than ``letters_known``, whatever their status
+        but RUNNING, by ``run_id``; then those that are WAITING and whose ``wake_at`` is not later than ``time``, the
+        soonest first, then by ``run_id``. After them come those that are RUNNING though their owner does not live, the
+        oldest first. An owner of this process lives as long as ``ownership.is_held`` says so. Of callers at the same
+        time, in any process, no two get the same run.
 
         A claim is no ownership: it moves no head, and the first commit of whoever is faster decides. It ends when
         the run has another checkpoint, token or number of waiting letters than when it was claimed, when its lease is

@@ -55,7 +55,6 @@ from holdfast.stores.common.run_query import (
     filter_runs,
     fits,
     make_claim,
-    select_due_runs,
     select_runs,
     sort_due_runs,
 )
@@ -168,10 +167,6 @@ class MemoryStore:
 
     def _get_tags(self, run_id: RunId) -> list[str]:
         return [tag for seq in self._seqs.get(run_id, ()) for tag in self._records[run_id, seq].tags]
-
-    async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
-        self._check_open()
-        return select_due_runs(self._heads.values(), workflow_name, time, limit, self._count_letters)
 
     async def claim(self, request: ClaimRequest) -> Sequence[Head]:
         self._check_open()

@@ -21,7 +21,6 @@ _WRITING = {
     "remove_run": "'delete_run'",
     "mark": "'prune'",
     "discard": "'prune'",
-    "due": "a host",
     "claim": "a host",
     "vacuum": "'vacuum'",
     "backup": "'backup'",

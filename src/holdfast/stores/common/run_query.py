@@ -55,14 +55,6 @@ class TextFilter:
         return self._wanted in text.casefold()
 
 
-def select_due_runs(
-    heads: Iterable[Head], workflow_name: str, time: int, limit: int, count_letters: Callable[[RunId], int]
-) -> list[Head]:
-    """Return the runs of a workflow that have something to do, in the order in which they should be woken."""
-    named = [head for head in heads if head.workflow_name == workflow_name]
-    return sort_due_runs(named, time, count_letters)[:limit]
-
-
 def sort_due_runs(heads: Iterable[Head], time: int, count_letters: Callable[[RunId], int]) -> list[Head]:
     """Return those of the runs that have something to do, in the order in which they should be woken."""
     found: list[tuple[int, RunId, Head]] = []

@@ -41,7 +41,6 @@ from holdfast.stores.common.run_query import (
     filter_runs,
     fits,
     make_claim,
-    select_due_runs,
     select_runs,
     sort_due_runs,
 )
@@ -253,11 +252,6 @@ class Directory:
             if head is None or sign_of(head, 0, sign.run) != sign:
                 self._correct(sign)
         return list(heads.values())
-
-    def due(self, workflow_name: str, time: int, limit: int) -> list[Head]:
-        """Return the runs that have something to do; reads only those of which a sign says so."""
-        heads, counts = self._find_due(time, limit, lambda head, _: head.workflow_name == workflow_name)
-        return select_due_runs(heads.values(), workflow_name, time, limit, counts.__getitem__)
 
     def _find_due(
         self, time: int, limit: int, is_wanted: Callable[[Head, int], bool]

@@ -107,11 +107,6 @@ class FileStore:
     async def count_runs(self, query: RunQuery) -> int:
         return await self._do("count its runs", lambda: self._directory.count_runs(query))
 
-    async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
-        return await self._do(
-            "find the runs that are due", lambda: self._directory.due(workflow_name, time, limit)
-        )
-
     async def claim(self, request: ClaimRequest) -> Sequence[Head]:
         return await self._do("claim runs", lambda: self._directory.claim(request))
 

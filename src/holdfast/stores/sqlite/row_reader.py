@@ -15,7 +15,6 @@ from holdfast.stores.common.blob_files import BlobFiles
 from holdfast.stores.common.disk import IrregularFile
 from holdfast.stores.common.head_check import check_head_fields
 from holdfast.stores.common.seals import seal_head, seal_record
-from holdfast.stores.sqlite.notes_and_letters import has_table
 from holdfast.stores.sqlite.row_writer import FIND_FAMILY, get_prefix
 
 HEAD_COLUMNS = (
@@ -46,13 +45,6 @@ _TAGS = (
     "(SELECT id FROM runs WHERE namespace = ? AND run = ?) AND seq BETWEEN ? AND ? ORDER BY tags.rowid"
 )
 # The + keeps SQLite from the index of the status, which most runs may share: that of the time or of letters is better.
-_WAITING = _HEADS + " AND workflow = ? AND +status = ?"
-_RESTING_WITH_LETTERS = (
-    _HEADS + " AND workflow = ? AND +status <> ? AND id IN (SELECT run FROM letters WHERE data IS NOT NULL) "
-    "AND (letters_known = 0 OR letters_known < "
-    "(SELECT count(*) FROM letters WHERE letters.run = runs.id AND data IS NOT NULL)) ORDER BY run LIMIT ?"
-)
-_WAITING_AND_DUE = _WAITING + " AND wake_at <= ? ORDER BY wake_at, run LIMIT ?"
 _IN_FAMILY = (
     "id IN (SELECT id FROM runs WHERE namespace = :namespace AND run = :family AND family = :family "
     "UNION ALL SELECT id FROM runs WHERE namespace = :namespace AND family = :family AND family <> run)"
@@ -232,28 +224,6 @@ def _resting_and_driven(statuses: frozenset[RunStatus] | None) -> list[str]:
     if statuses is None or (len(statuses) > 1 and RunStatus.RUNNING in statuses):
         return [resting, driven]
     return [driven if RunStatus.RUNNING in statuses else resting]
-
-
-def read_due(
-    connection: sqlite3.Connection, namespace: str, workflow_name: str, time: int, limit: int
-) -> list[Head]:
-    """Return the runs of a workflow that have something to do: those with letters, then those whose time has come."""
-    rows = []
-    if has_table(connection, "letters"):
-        of = (namespace, workflow_name, RunStatus.RUNNING.value, limit)
-        rows = connection.execute(_RESTING_WITH_LETTERS, of).fetchall()
-    waiting = (namespace, workflow_name, RunStatus.WAITING.value)
-    rows += connection.execute(
-        _WAITING_AND_DUE, (*waiting, min(time, _GREATEST), limit + len(rows))
-    ).fetchall()
-    heads: dict[RunId, Head] = {}
-    for row in rows:
-        try:
-            head = check_head_row(namespace, row)
-        except CheckpointCorrupt:  # read_damaged reports it
-            continue
-        heads.setdefault(head.run_id, head)
-    return list(heads.values())[:limit]
 
 
 def _make_where(namespace: str, query: RunQuery) -> tuple[str, dict[str, Any]]:

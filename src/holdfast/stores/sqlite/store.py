@@ -159,11 +159,6 @@ class SqliteStore:
     async def count_runs(self, query: RunQuery) -> int:
         return await self._read(lambda connection: row_reader.count_runs(connection, self.namespace, query))
 
-    async def due(self, workflow_name: str, time: int, limit: int) -> Sequence[Head]:
-        return await self._read(
-            lambda connection: row_reader.read_due(connection, self.namespace, workflow_name, time, limit)
-        )
-
     async def claim(self, request: ClaimRequest) -> Sequence[Head]:
         lost = await self._find_lost_owners(request)
         found = await self._read(

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any, Protocol
 
+from holdfast.checkpoint.ownership import this_process
 from holdfast.checkpoint.store import (
     Blob,
+    ClaimRequest,
     Commit,
     Depth,
     Head,
@@ -157,7 +159,8 @@ async def begin_waiting(store: Store, run: str, wake_at: int | None = None, **fi
 
 async def list_due(store: Store, time: int = NOON, limit: int = 1_000, workflow: str = "Flow") -> list[str]:
     """Return the runs that have something to do, in the order of the store."""
-    heads = await store.due(workflow, time, limit)
+    request = ClaimRequest(this_process(), time, 0, limit, {workflow: None}, abandoned=False)
+    heads = await store.claim(request)
     for head in heads:
         assert await store.head(head.run_id) == head
     return [head.run_id for head in heads]

@@ -93,7 +93,7 @@ class PresenceRules:
 
 
 class WakeRules:
-    """The rules of ``due``: which waiting runs have something to do."""
+    """The rules of ``claim`` for runs that are due: which resting runs have something to do."""
 
     async def test_a_run_is_due_when_its_time_has_come(self, store: Store) -> None:
         assert await list_due(store) == []
@@ -268,7 +268,7 @@ class WakeRules:
 
 
 class DurableWakeRules:
-    """The rules of ``due`` that need a second store object to check."""
+    """The rules of ``claim`` for runs that are due, which need a second store object to check."""
 
     async def test_another_object_sees_what_is_due(self, store: Store, reopen: Reopen) -> None:
         other = await reopen()
