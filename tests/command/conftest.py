@@ -42,7 +42,9 @@ def command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch)
 @pytest.fixture(params=["sqlite", "file"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of a store with runs of the shop."""
-    url = f"{request.param}:///{tmp_path / 'shop'}"
+    (tmp_path / "shop").mkdir()
+    name = "runs.db" if request.param == "sqlite" else "runs"  # where ``damage_of`` looks for them
+    url = f"{request.param}:///{tmp_path / 'shop' / name}"
     asyncio.run(shop.fill(url))
     return url
 

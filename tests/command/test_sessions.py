@@ -71,8 +71,7 @@ def normal(text: str) -> str:
     text = re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00", "2026-11-18T03:00:00.000000+00:00", text)
     text = re.sub(r"^\d\d:\d\d:\d\d  ", "03:00:00  ", text, flags=re.MULTILINE)
     text = re.sub(r"\b[0-9a-f]{64}\b", "5eb63bbbe01eeed093cb22bb8f5acdc3" * 2, text)
-    text = re.sub(r"\b[0-9a-f]{12}\b", "5eb63bbbe01e", text)
-    return re.sub(r"\b\d+(\.\d)? (B|kB|MB)\b", "1.2 kB", text)
+    return re.sub(r"\b[0-9a-f]{12}\b", "5eb63bbbe01e", text)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

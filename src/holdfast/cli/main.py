@@ -8,18 +8,24 @@ import click
 
 from holdfast.cli.session import CommandSession, shared_options
 
-# Each is a module here with a group of that name, imported when it is called or helped with.
-_NOUNS = ("runs", "requests")
+# The modules in which the groups of these names are, imported when one is called or helped with.
+_MODULES = {
+    "runs": "runs",
+    "requests": "requests",
+    "checkpoint": "checkpoints",
+    "state": "checkpoints",
+    "store": "store",
+}
 
 
 class _Nouns(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_NOUNS)
+        return list(_MODULES)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _NOUNS:
+        if cmd_name not in _MODULES:
             return None
-        command = getattr(import_module(f"holdfast.cli.{cmd_name}"), cmd_name)
+        command = getattr(import_module(f"holdfast.cli.{_MODULES[cmd_name]}"), cmd_name)
         assert isinstance(command, click.Command)
         return command
 

@@ -1,4 +1,4 @@
-"""Output of commands: JSON for programs, tables and colour for people."""
+"""Output of commands: JSON for programs, tables and colour for people, and progress on stderr."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import json
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from types import TracebackType
+from typing import Any, NamedTuple, Self
 
 import click
 
 # A column is never narrower than this; where a table cannot be that narrow, each row becomes a block of lines.
 _NARROWEST = 8
 _GAP = "  "
+# Seconds between two lines: on a terminal one line is written over the other; in a log each stays.
+_PAUSE_ON_TERMINAL, _PAUSE_IN_LOG = 0.1, 10.0
 _COLOURS = {
     "completed": "green",
     "running": "cyan",
@@ -52,6 +56,25 @@ class CommandOutput:
             click.echo(json.dumps(data, indent=2))
         else:
             self.write_lines(text())
+
+    def write_long(self, data: Any, text: Callable[[], Iterable[str]]) -> None:
+        """Write as ``write`` does; a text that is longer than the terminal goes through a pager."""
+        if self.is_json or not sys.stdout.isatty():
+            self.write(data, text)
+            return
+        lines = list(text())
+        if len(lines) < shutil.get_terminal_size().lines:
+            self.write_lines(lines)
+        else:
+            click.echo_via_pager("\n".join(lines), color=self._is_coloured)
+
+    def write_value(self, data: Any, value: Any) -> None:
+        """Write one stored value: a text as it is, but without control characters on a terminal; else as JSON."""
+        text = value if isinstance(value, str) else json.dumps(value, indent=2)
+        if self.is_json or sys.stdout.isatty():
+            self.write(data, lambda: map(printable, text.split("\n")))
+        else:
+            click.echo(text, color=True)  # or click would take sequences of colours out of it
 
     def write_record(self, data: Any, text: str) -> None:
         """Write one of many results as they come: a line of JSON, or a line of text."""
@@ -119,6 +142,52 @@ class CommandOutput:
         return textwrap.wrap(text, max(_NARROWEST, self._width - indent)) or [""]
 
 
+class ProgressLine:
+    """Shows progress while it is entered; calls of it are ``progress=`` of a storage.
+
+    >>> line = ProgressLine("checking", "checkpoints", clock=lambda: 0.0)
+    >>> line.text(50, 200, seconds=2.0)
+    'checking: 50 of 200 checkpoints (25%), 25/s, 6s left'
+    """
+
+    def __init__(self, verb: str, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._verb, self._unit = verb, unit
+        self._clock = clock
+        self._is_terminal = sys.stderr.isatty()
+        self._began = self._shown = clock()
+        self._width = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __call__(self, done: int, total: int) -> None:
+        now = self._clock()
+        if now - self._shown < (_PAUSE_ON_TERMINAL if self._is_terminal else _PAUSE_IN_LOG):
+            return
+        self._shown = now
+        text = self.text(done, total, now - self._began)
+        if self._is_terminal:
+            sys.stderr.write("\r" + text.ljust(self._width))
+            self._width = len(text)
+        else:
+            sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
+    def text(self, done: int, total: int, seconds: float) -> str:
+        """Return a line of progress."""
+        rate = done / seconds if seconds > 0 else 0.0
+        left = f", {span_text(round((total - done) / rate))} left" if rate else ""
+        share = f" ({100 * done // total}%)" if total else ""
+        return f"{self._verb}: {done:,} of {total:,} {self._unit}{share}, {rate:,.0f}/s{left}"
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._width:  # the result is not to stand behind it
+            sys.stderr.write("\r" + " " * self._width + "\r")
+            sys.stderr.flush()
+
+
 def status_cell(status: str) -> Cell:
     """Return a status in its colour."""
     return Cell(status, _COLOURS.get(status))
@@ -166,9 +235,9 @@ def width_of(text: str) -> int:
     return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
 
 
-def age_of(time: datetime) -> str:
-    """Return how long ago a time was, in its largest unit."""
-    seconds = int((datetime.now(UTC) - time).total_seconds())
+def age_of(moment: datetime) -> str:
+    """Return how long ago a moment was, in its largest unit."""
+    seconds = int((datetime.now(UTC) - moment).total_seconds())
     return f"in {span_text(-seconds)}" if seconds < 0 else f"{span_text(seconds)} ago"
 
 

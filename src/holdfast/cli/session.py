@@ -97,7 +97,7 @@ def check_store(url: str) -> None:
     """Raise unless a store is there: opening it to write would make one."""
 
     async def look(storage: CheckpointStorage) -> None:
-        await storage.list_runs(limit=1)
+        """Opening it is enough."""
 
     run_with_storage(url, look, read_only=True)
 

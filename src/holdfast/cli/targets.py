@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.cli.exit_codes import CommandError, ExitCode
-from holdfast.errors import RunNotFound
+from holdfast.errors import CheckpointNotFound, RunNotFound
 
 if TYPE_CHECKING:
+    from holdfast.checkpoint.checkpoint_info import CheckpointInfo
     from holdfast.checkpoint.run_info import RunInfo
     from holdfast.checkpoint.storage import CheckpointStorage
 
@@ -20,6 +23,10 @@ LATEST = "@latest"
 _PAGE = 1000
 # A message about an ambiguous prefix names so many of those that it could mean.
 _TOLD = 5
+_WHOLE_ID = re.compile(r"[0-9a-f]{64}")
+_PART_OF_ID = re.compile(r"[0-9a-f]{4,63}")
+_AGE = re.compile(r"(\d{1,9})([dhms])")
+_UNITS = {"d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 
 
 async def find_run(storage: CheckpointStorage, name: str) -> RunInfo:
@@ -101,3 +108,71 @@ limit_option = click.option(
     "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="The length of a page."
 )
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+
+
+async def find_checkpoint(storage: CheckpointStorage, name: str) -> CheckpointInfo:
+    """Return the checkpoint that a name means.
+
+    Its id or the beginning of it; ``RUN@SEQ``; ``RUN@latest`` or ``RUN``, for the one on which a run stands.
+    """
+    run_name, _, place = name.rpartition("@")
+    if run_name and (place.isdecimal() or place == "latest"):
+        run = await find_run(storage, run_name)
+        return await (_latest_of(storage, run) if place == "latest" else _at_seq(storage, run, int(place)))
+    if _WHOLE_ID.fullmatch(name):
+        return await storage.load(name, values=False)
+    try:
+        return await _latest_of(storage, await find_run(storage, name))
+    except RunNotFound:
+        found = await _find_checkpoints(storage, name) if _PART_OF_ID.fullmatch(name) else []
+    if not found:
+        raise CheckpointNotFound(
+            f"no run and no checkpoint has an id that begins with {name!r}; name one by its id, by RUN for the last "
+            f"of a run, or by RUN@SEQ, as 'holdfast checkpoint ls RUN' lists them"
+        )
+    if len(found) > 1:
+        raise ambiguous("checkpoint", name, [one.checkpoint_id for one in found])
+    return found[0]
+
+
+async def _latest_of(storage: CheckpointStorage, run: RunInfo) -> CheckpointInfo:
+    return await storage.load(run.checkpoint_id, values=False)
+
+
+async def _at_seq(storage: CheckpointStorage, run: RunInfo, seq: int) -> CheckpointInfo:
+    for checkpoint in await storage.list_checkpoints(run_id=run.run_id):
+        if checkpoint.seq == seq:
+            return checkpoint
+    raise CheckpointNotFound(
+        f"run {run.run_id!r} has no checkpoint {seq}; 'holdfast checkpoint ls {run.run_id}' lists them"
+    )
+
+
+async def _find_checkpoints(storage: CheckpointStorage, prefix: str) -> list[CheckpointInfo]:
+    """Return checkpoints of all runs whose ids begin so.
+
+    The id of a start that follows an end at once differs from that of the end in the last digit only, so a prefix that
+    fits both means the end.
+    """
+    found: list[CheckpointInfo] = []
+    after: CheckpointInfo | None = None
+    while len(found) <= _TOLD:
+        page = await storage.list_checkpoints(limit=_PAGE, after=after)
+        found += [one for one in page if one.checkpoint_id.startswith(prefix)]
+        if len(page) < _PAGE:
+            break
+        after = page[-1]
+    ends = {one.checkpoint_id[:-1] for one in found if one.phase == "end"}
+    return [one for one in found if one.phase == "end" or one.checkpoint_id[:-1] not in ends]
+
+
+def read_age(text: str) -> timedelta:
+    """Return the time span that a text like ``30d``, ``12h``, ``90m`` or ``45s`` says.
+
+    >>> read_age("36h")
+    datetime.timedelta(days=1, seconds=43200)
+    """
+    found = _AGE.fullmatch(text)
+    if found is None:
+        raise CommandError(f"{text!r} is no time span; write it like 30d, 12h, 90m or 45s", ExitCode.USAGE)
+    return timedelta(**{_UNITS[found[2]]: int(found[1])})

@@ -1,0 +1,140 @@
+"""The command at a pseudo-terminal: questions, colours, the pager and progress."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from holdfast.cli.output import ProgressLine
+
+HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
+
+
+CTRL_C = "\x03"
+
+
+class Talk(NamedTuple):
+    code: int
+    text: str
+
+
+def talk(arguments: list[str], *answers: tuple[str, str], **environment: str) -> Talk:
+    """Run the command at a terminal, and type each answer once its question is shown."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [HOLDFAST, *arguments],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm", "PAGER": "cat", "COLUMNS": "100", "LINES": "30", **environment},
+        start_new_session=True,
+    )
+    os.close(theirs)
+    text, waiting = "", list(answers)
+    while True:
+        try:
+            part = os.read(ours, 4096)
+        except OSError:  # Linux says so when the other end is closed
+            break
+        if not part:
+            break
+        text += part.decode()
+        if waiting and waiting[0][0] in text:
+            typed = waiting.pop(0)[1]
+            if typed == CTRL_C:
+                process.send_signal(signal.SIGINT)
+            else:
+                os.write(ours, typed.encode())
+    os.close(ours)
+    assert not waiting, f"never asked: {waiting[0][0]!r} in {text!r}"
+    return Talk(process.wait(timeout=60), text.replace("\r\n", "\n"))
+
+
+def is_there(url: str, run_id: str) -> bool:
+    return (
+        subprocess.run([HOLDFAST, "--store", url, "runs", "show", run_id], capture_output=True).returncode
+        == 0
+    )
+
+
+def test_a_person_is_asked_before_something_goes(url: str) -> None:
+    refused = talk(["--store", url, "runs", "rm", "order-2"], ("[y/N]", "n\n"))
+    assert refused.code == 1
+    assert "nothing was changed" in refused.text
+    assert is_there(url, "order-2")
+    agreed = talk(["--store", url, "runs", "rm", "order-2"], ("[y/N]", "y\n"))
+    assert agreed.code == 0
+    assert not is_there(url, "order-2")
+
+
+def test_ctrl_c_at_a_question_changes_nothing(url: str) -> None:
+    left = talk(["--store", url, "runs", "rm", "order-2"], ("[y/N]", CTRL_C))
+    assert left.code == 130
+    assert "Traceback" not in left.text
+    assert is_there(url, "order-2")
+
+
+def test_prune_counts_before_it_asks(url: str) -> None:
+    done = talk(["--store", url, "store", "prune", "--latest-only"], ("[y/N]", "y\n"))
+    assert done.code == 0
+    assert "would go for good" in done.text
+    assert "were removed" in done.text
+
+
+@pytest.mark.parametrize(
+    ("environment", "is_coloured"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)]
+)
+def test_colours_are_for_terminals_that_want_them(
+    url: str, environment: dict[str, str], is_coloured: bool
+) -> None:
+    done = talk(["--store", url, "runs", "ls"], **{"NO_COLOR": "", **environment})
+    assert ("\x1b[31mfailed" in done.text) is is_coloured
+    assert "failed" in done.text
+
+
+def test_a_diff_has_colours(url: str) -> None:
+    done = talk(["--store", url, "checkpoint", "diff", "order-2@1", "order-2"], NO_COLOR="")
+    assert "\x1b[32m  + Cart['item']: 'salt'" in done.text
+    assert "\x1b[31m  - -> price: 'salt'" in done.text
+
+
+def test_what_is_longer_than_the_terminal_goes_through_the_pager(url: str, tmp_path: Path) -> None:
+    pager = tmp_path / "pager"
+    pager.write_text("#!/bin/sh\necho PAGED\ncat\n")
+    pager.chmod(0o755)
+    arguments = ["--store", url, "checkpoint", "show", "order-2"]
+    assert "PAGED" in talk(arguments, PAGER=str(pager), LINES="5").text
+    assert "PAGED" not in talk(arguments, PAGER=str(pager), LINES="50").text
+
+
+def test_control_characters_of_a_value_do_not_reach_a_terminal(url: str, tmp_path: Path) -> None:
+    import asyncio
+
+    from holdfast import open_storage
+    from tests.support import shop
+
+    async def add() -> None:
+        async with open_storage(url) as storage:
+            await shop.build(storage).run("\x1b[2Jred\nline", run_id="evil")
+
+    asyncio.run(add())
+    arguments = ["--store", url, "state", "get", "evil", "item", "--scope", "Cart"]
+    assert talk(arguments).text == "\\x1b[2Jred\nline\n"
+    assert subprocess.run([HOLDFAST, *arguments], capture_output=True).stdout == b"\x1b[2Jred\nline\n"
+
+
+def test_progress_is_written_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    now = 0.0
+    with ProgressLine("checking", "checkpoints", clock=lambda: now) as progress:
+        for done in range(0, 101, 5):
+            now = done / 4
+            progress(done, 100)
+    assert capsys.readouterr().err.splitlines() == [
+        "checking: 40 of 100 checkpoints (40%), 4/s, 15s left",
+        "checking: 80 of 100 checkpoints (80%), 4/s, 5s left",
+    ]
