@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import Any, Self
 
 from bench.environments import ROOT, folder
+from bench.meters import stored
 from bench.sides import Side
 from bench.workloads import Params, Timed, Workload
 from bench.workloads.model import UNITS
 
 PATIENCE = 300.0
 """Seconds after which a silent worker is given up."""
+
+_LARGE = 16 << 20
 
 KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "SYSTEMROOT")
 """All that workers see of the environment: no tracing, proxy or Python settings reach any side."""
@@ -137,7 +140,10 @@ class Client:
         except OSError as error:
             raise WorkerFailed(self._complaint("went away")) from error
         finally:
-            shutil.rmtree(place, ignore_errors=True)
+            # Small stores stay until the end of the bench: for minutes after files were removed, ext4 takes a hundred
+            # times as long to make new ones beside them, and a side that makes many would pay for that.
+            if stored(place) > _LARGE:
+                shutil.rmtree(place, ignore_errors=True)
         self._check(workload, params, answer)
         return answer
 
