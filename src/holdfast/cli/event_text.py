@@ -74,6 +74,7 @@ _TEXTS: Mapping[str, Callable[[Plain], str]] = {
     "WorkflowCompletedEvent": lambda event: "the workflow is complete",
     "WorkflowErrorEvent": lambda event: paint(_error(event), "red"),
     "WorkflowWarningEvent": _warning,
+    "OutputDeltaEvent": lambda event: f"{event['executor_id']}: {shorten(event['data'], _LONGEST)}",
     "SuperStepStartedEvent": lambda event: f"superstep {event['superstep']} begins",
     "SuperStepCompletedEvent": _superstep,
     "ExecutorInvokedEvent": lambda event: f"{event['executor_id']} begins",

@@ -10,11 +10,13 @@ from holdfast.cli.session import CommandSession, shared_options
 
 # The modules in which the groups of these names are, imported when one is called or helped with.
 _MODULES = {
+    "run": "workflows",
     "runs": "runs",
     "requests": "requests",
     "checkpoint": "checkpoints",
     "state": "checkpoints",
     "store": "store",
+    "graph": "workflows",
 }
 
 

@@ -89,7 +89,7 @@ class CommandOutput:
     def say(self, text: str) -> None:
         """Tell a person something beside the result; programs that read JSON do not see it."""
         if not self.is_json:
-            click.echo(text, err=True)
+            click.echo(text, err=True, color=None if self._is_coloured else False)
 
     @property
     def draws_boxes(self) -> bool:

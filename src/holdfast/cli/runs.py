@@ -1,4 +1,4 @@
-"""``holdfast runs``: lists runs, shows one, and cancels, sends to or removes it, without the workflow's code."""
+"""``holdfast runs``: lists, shows, watches, cancels and removes runs; with their code it resumes and forks them."""
 
 from __future__ import annotations
 
@@ -7,22 +7,31 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.exit_codes import ExitCode, exit_code_of_run
+from holdfast.cli.exit_codes import CommandError, ExitCode, exit_code_of_run
 from holdfast.cli.output import Cell, CommandOutput, age_of, paint, printable, shorten, status_cell
 from holdfast.cli.session import CommandSession, StoreGroup
-from holdfast.cli.targets import by_option, find_run, limit_option, read_value, value_options, yes_option
+from holdfast.cli.targets import (
+    by_option,
+    find_checkpoint,
+    find_run,
+    limit_option,
+    read_value,
+    value_options,
+    yes_option,
+)
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.pending_requests import RequestRecord
     from holdfast.checkpoint.run_info import RunInfo
     from holdfast.checkpoint.storage import CheckpointStorage
+    from holdfast.runtime.run.run import Run
 
 _STATUSES = ("running", "waiting", "completed", "failed", "cancelled", "stopped")
 
 
 @click.group(cls=StoreGroup)
 def runs() -> None:
-    """List runs, show and watch them, cancel, send to and remove them.
+    """List runs, show and watch them, go on with and fork them, cancel, send to and remove them.
 
     RUN is the id of a run, the beginning of it if no other begins so, or @latest.
     """
@@ -264,3 +273,94 @@ def rm(session: CommandSession, names: tuple[str, ...], dry_run: bool, yes: bool
         session.change(remove)
     data: dict[str, Any] = {"runs": [run.to_dict() for run in found], "dry_run": dry_run}
     session.output.write(data, lambda: [f"would remove {told}" if dry_run else f"removed {told}"])
+
+
+@runs.command()
+@click.argument("run")
+@click.argument("workflow_name", metavar="MODULE:WORKFLOW")
+@click.option(
+    "--from", "checkpoint", metavar="CHECKPOINT", help="Go back to this checkpoint of the run first."
+)
+@click.option("--take-over", is_flag=True, help="Also if another process seems to drive it.")
+@click.option(
+    "--allow-graph-change", is_flag=True, help="Also if the graph changed, as far as the run fits it."
+)
+@by_option
+@click.pass_obj
+def resume(
+    session: CommandSession,
+    run: str,
+    workflow_name: str,
+    checkpoint: str | None,
+    take_over: bool,
+    allow_graph_change: bool,
+    by: str | None,
+) -> ExitCode:
+    """Go on with a run: one that failed, was stopped or interrupted, or got an answer. This is how to try again."""
+    from holdfast.cli.workflows import drive, load_workflow
+
+    workflow = load_workflow(workflow_name)
+
+    async def begin(storage: CheckpointStorage) -> Run:
+        run_id = (await find_run(storage, run)).run_id
+        if checkpoint is None:
+            return await workflow.resume(
+                run_id=run_id,
+                storage=storage,
+                allow_graph_change=allow_graph_change,
+                take_over=take_over,
+                by=by,
+            )
+        place = await find_checkpoint(storage, checkpoint)
+        if place.run_id != run_id:
+            raise CommandError(
+                f"checkpoint {checkpoint!r} is one of run {place.run_id!r}, not of {run_id!r}; 'holdfast runs fork' "
+                f"begins a new run there",
+                ExitCode.USAGE,
+            )
+        return await workflow.resume(
+            place, storage=storage, allow_graph_change=allow_graph_change, take_over=take_over, by=by
+        )
+
+    return drive(session, begin)
+
+
+@runs.command()
+@click.argument("checkpoint")
+@click.argument("workflow_name", metavar="MODULE:WORKFLOW")
+@click.option(
+    "--edit",
+    "edits",
+    nargs=3,
+    multiple=True,
+    metavar="SCOPE KEY JSON",
+    help="Change a value of the state first.",
+)
+@click.option("--run-id", metavar="ID", help="The id of the new run; else one is made.")
+@click.option(
+    "--allow-graph-change", is_flag=True, help="Also if the graph changed, as far as the run fits it."
+)
+@by_option
+@click.pass_obj
+def fork(
+    session: CommandSession,
+    checkpoint: str,
+    workflow_name: str,
+    edits: tuple[tuple[str, str, str], ...],
+    run_id: str | None,
+    allow_graph_change: bool,
+    by: str | None,
+) -> ExitCode:
+    """Begin a new run at a checkpoint of another, which stays as it is, and drive it."""
+    from holdfast.cli.workflows import drive, load_workflow
+
+    changes = {(scope, key): read_value(value, None) for scope, key, value in edits}
+    workflow = load_workflow(workflow_name)
+
+    async def begin(storage: CheckpointStorage) -> Run:
+        place = await find_checkpoint(storage, checkpoint)
+        return await workflow.fork(
+            place, changes or None, run_id, storage, allow_graph_change=allow_graph_change, by=by
+        )
+
+    return drive(session, begin)
