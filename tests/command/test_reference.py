@@ -54,6 +54,10 @@ CALLS = {
 }
 
 
+# These ask a person: test_terminal calls them and compares their JSON.
+ASKING = {"checkpoint pick"}
+
+
 def commands(
     group: click.Group = holdfast, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, click.Command]]:
@@ -84,7 +88,7 @@ def normal(text: str) -> Any:
 
 
 def test_every_command_is_called_here() -> None:
-    assert sorted(CALLS) == sorted(ALL)
+    assert sorted([*CALLS, *ASKING]) == sorted(ALL)
     assert sorted(path.stem for path in FORMS.glob("*.json")) == sorted(
         name.replace(" ", "-") for name in ALL
     )

@@ -1,7 +1,9 @@
 """The command at a pseudo-terminal: questions, colours, the pager and progress."""
 
+import json
 import os
 import pty
+import select
 import signal
 import subprocess
 import sys
@@ -11,6 +13,8 @@ from typing import NamedTuple
 import pytest
 
 from holdfast.cli.output import ProgressLine
+from tests.command.test_reference import FORMS, normal
+from tests.programs import ROOT
 
 HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
 
@@ -35,8 +39,11 @@ def talk(arguments: list[str], *answers: tuple[str, str], **environment: str) ->
         start_new_session=True,
     )
     os.close(theirs)
-    text, waiting = "", list(answers)
+    text, waiting, is_interrupted = "", list(answers), False
     while True:
+        # Python notices a signal late that comes right before it begins to read; a person would press the keys again.
+        while is_interrupted and not select.select([ours], [], [], 1)[0]:
+            process.send_signal(signal.SIGINT)
         try:
             part = os.read(ours, 4096)
         except OSError:  # Linux says so when the other end is closed
@@ -47,6 +54,7 @@ def talk(arguments: list[str], *answers: tuple[str, str], **environment: str) ->
         if waiting and waiting[0][0] in text:
             typed = waiting.pop(0)[1]
             if typed == CTRL_C:
+                is_interrupted = True
                 process.send_signal(signal.SIGINT)
             else:
                 os.write(ours, typed.encode())
@@ -138,3 +146,77 @@ def test_progress_is_written_now_and_then(capsys: pytest.CaptureFixture[str]) ->
         "checking: 40 of 100 checkpoints (40%), 4/s, 15s left",
         "checking: 80 of 100 checkpoints (80%), 4/s, 5s left",
     ]
+
+
+class TestPick:
+    """Choosing a checkpoint."""
+
+    UP, ENTER = "\x1b[A", "\r"
+
+    def test_with_arrow_keys(self, url: str) -> None:
+        done = talk(
+            ["--store", url, "checkpoint", "pick", "order-2", "--json"],
+            ("> 4 ", self.UP),
+            ("> 3 ", self.UP),
+            ("> 2 ", self.ENTER),
+        )
+        assert done.code == 0
+        chosen = done.text[done.text.rindex("\x1b[J") + 3 :]
+        assert normal(chosen) == json.loads((FORMS / "checkpoint-pick.json").read_text(encoding="utf-8"))
+
+    def test_by_number(self, url: str) -> None:
+        done = talk(["--store", url, "checkpoint", "pick", "order-2"], ("> 4 ", "1"), ("> 1 ", self.ENTER))
+        picked = done.text.splitlines()[-1].rpartition("\x1b[J")[2]
+        shown = subprocess.run(
+            [HOLDFAST, "--store", url, "checkpoint", "show", picked, "--json"],
+            capture_output=True,
+            check=True,
+        )
+        assert json.loads(shown.stdout)["checkpoint"]["seq"] == 1
+
+    def test_the_list_moves_where_the_terminal_is_low(self, url: str) -> None:
+        steps = [(f"> {seq} ", self.UP) for seq in range(6, 1, -1)]
+        done = talk(
+            ["--store", url, "checkpoint", "pick", "order-1"],
+            *steps,
+            ("> 1 ", self.ENTER),
+            LINES="6",
+            COLUMNS="40",
+        )
+        assert done.code == 0
+
+    def test_leaving_chooses_nothing(self, url: str) -> None:
+        done = talk(["--store", url, "checkpoint", "pick", "order-2"], ("> 4 ", "q"))
+        assert done.code == 1
+        assert "nothing was chosen" in done.text
+
+    @pytest.mark.parametrize(("option", "run"), [("--fork", None), ("--resume", "order-1")])
+    def test_the_run_goes_on_from_there(self, url: str, option: str, run: str | None) -> None:
+        done = talk(
+            [
+                "--store",
+                url,
+                "checkpoint",
+                "pick",
+                "order-1",
+                option,
+                "tests.support.shop:build",
+                "--by",
+                "kim",
+            ],
+            ("> 6 ", "1"),
+            ("> 1 ", self.ENTER),
+            PYTHONPATH=str(ROOT),
+        )
+        assert done.code == 3
+        assert "Approve asks Approve.2.1" in done.text
+        assert ("run order-1\n" in done.text) is (run is not None)
+
+    def test_without_a_terminal_it_says_so(self, url: str) -> None:
+        done = subprocess.run(
+            [HOLDFAST, "--store", url, "checkpoint", "pick", "order-2"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+        )
+        assert done.returncode == 2
+        assert b"no terminal" in done.stderr

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli.exit_codes import CommandError, ExitCode
 from holdfast.cli.output import CommandOutput, age_of, paint, printable, shorten, status_cell
 from holdfast.cli.session import CommandSession, StoreGroup
 from holdfast.cli.targets import by_option, find_checkpoint, find_run, limit_option
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.diff.difference import CheckpointDiff
     from holdfast.checkpoint.run_info import RunInfo
     from holdfast.checkpoint.storage import CheckpointStorage
+    from holdfast.runtime.run.run import Run
 
 _SHORT_ID = 12
 _LONGEST_VALUE = 200
@@ -27,7 +29,7 @@ _MARK_COLOURS = {"+": "green", "-": "red", "~": "yellow"}
 
 @click.group(cls=StoreGroup)
 def checkpoint() -> None:
-    """List checkpoints, draw their tree, show, compare and tag them.
+    """List checkpoints, draw their tree, show, compare, tag and pick them.
 
     CHECKPOINT is the id of a checkpoint or the beginning of it, RUN@SEQ, or RUN for the one on which a run stands. RUN
     is the id of a run, the beginning of it if no other begins so, or @latest.
@@ -59,7 +61,9 @@ def ls(session: CommandSession, run: str, limit: int, after: str | None) -> None
         output.say(f"there are more: --after {printable(following.run_id)}@{following.seq}")
 
 
-def _draw_checkpoints(output: CommandOutput, page: Sequence[CheckpointInfo]) -> list[str]:
+def _draw_checkpoints(
+    output: CommandOutput, page: Sequence[CheckpointInfo], is_cut: bool = True
+) -> list[str]:
     rows = [
         (
             str(one.seq),
@@ -73,7 +77,9 @@ def _draw_checkpoints(output: CommandOutput, page: Sequence[CheckpointInfo]) -> 
         )
         for one in page
     ]
-    return output.draw_table(("SEQ", "ID", "SUPERSTEP", "CAUSE", "STATUS", "ADDS", "MADE", "NOTE"), rows)
+    return output.draw_table(
+        ("SEQ", "ID", "SUPERSTEP", "CAUSE", "STATUS", "ADDS", "MADE", "NOTE"), rows, is_cut
+    )
 
 
 def _note_of(one: CheckpointInfo) -> str:
@@ -255,6 +261,58 @@ def tag(session: CommandSession, name: str, tags: tuple[str, ...], remove: bool,
     told = ", ".join(map(printable, found.tags)) or "no tags"
     place = f"{printable(found.run_id)}@{found.seq}"
     session.output.write({"checkpoint": found.to_dict()}, lambda: [f"{place} has {told}"])
+
+
+@checkpoint.command()
+@click.argument("run")
+@click.option("--fork", "fork_with", metavar="MODULE:WORKFLOW", help="Begin a new run there, and drive it.")
+@click.option(
+    "--resume", "resume_with", metavar="MODULE:WORKFLOW", help="Let the run go back there, and drive it."
+)
+@by_option
+@click.pass_obj
+def pick(
+    session: CommandSession, run: str, fork_with: str | None, resume_with: str | None, by: str | None
+) -> ExitCode:
+    """Let a person choose a checkpoint of a run, with arrow keys or by its number.
+
+    Writes its id to stdout, for other commands, unless --fork or --resume says what to do with it.
+    """
+    from holdfast.cli.picker import Picker
+
+    if fork_with is not None and resume_with is not None:
+        raise CommandError("give one of --fork and --resume", ExitCode.USAGE)
+    output = session.output
+
+    async def work(storage: CheckpointStorage) -> Sequence[CheckpointInfo]:
+        return await storage.list_checkpoints(run_id=(await find_run(storage, run)).run_id)
+
+    found = session.look(work)
+    title, *lines = _draw_checkpoints(output, found, is_cut=False)
+    chosen = found[Picker(title, [click.unstyle(line) for line in lines], [one.seq for one in found]).pick()]
+    if fork_with is None and resume_with is None:
+        output.write({"checkpoint": chosen.to_dict()}, lambda: [str(chosen.checkpoint_id)])
+        return ExitCode.OK
+    return _drive_from(session, chosen, fork_with, resume_with, by)
+
+
+def _drive_from(
+    session: CommandSession,
+    chosen: CheckpointInfo,
+    fork_with: str | None,
+    resume_with: str | None,
+    by: str | None,
+) -> ExitCode:
+    from holdfast.cli.workflows import drive, load_workflow
+
+    workflow = load_workflow(fork_with or resume_with or "")
+
+    async def begin(storage: CheckpointStorage) -> Run:
+        if fork_with is not None:
+            return await workflow.fork(chosen, storage=storage, by=by)
+        return await workflow.resume(chosen, storage=storage, by=by)
+
+    return drive(session, begin)
 
 
 @click.group(cls=StoreGroup)

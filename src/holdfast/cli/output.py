@@ -96,14 +96,19 @@ class CommandOutput:
         """True if stdout can show characters that draw boxes."""
         return "utf" in self._encoding.lower()
 
-    def draw_table(self, titles: Sequence[str], rows: Sequence[Sequence[Cell | str]]) -> list[str]:
-        """Return a table; one that is too wide is cut, and where that leaves too little, rows become blocks."""
+    def draw_table(
+        self, titles: Sequence[str], rows: Sequence[Sequence[Cell | str]], is_cut: bool = True
+    ) -> list[str]:
+        """Return a table, a line for each row.
+
+        One that is too wide is cut, unless ``is_cut`` is False, and where that leaves too little, rows become blocks.
+        """
         cells = [[_cell(one) for one in row] for row in rows]
         widths = [
             max(len(title), *(width_of(row[index].text) for row in cells)) if cells else len(title)
             for index, title in enumerate(titles)
         ]
-        room = None if self._width is None else self._width - len(_GAP) * (len(titles) - 1)
+        room = None if self._width is None or not is_cut else self._width - len(_GAP) * (len(titles) - 1)
         if room is not None and sum(widths) > room:
             if sum(min(width, _NARROWEST) for width in widths) > room:
                 return self._draw_blocks(titles, cells)
