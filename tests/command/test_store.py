@@ -140,7 +140,8 @@ def test_copy_leaves_runs_alone_that_moved_on_there(
     shopping("store", "copy", target)
     assert command("--store", target, "runs", "cancel", "order-2").code == 0
     done = shopping("store", "copy", target)
-    assert (done.code, "run 'order-2' was not copied" in done.out) in ((6, True), (0, False))
+    assert done.code == 6
+    assert "run 'order-2' was not copied: it moved on in the other storage" in done.out
 
 
 def test_backup_is_a_store(shopping: Command, url: str, tmp_path: Path) -> None:
@@ -161,5 +162,5 @@ def test_a_run_moves_in_a_file(shopping: Command, command: Command, tmp_path: Pa
     assert command("--store", other, "requests", "ls", "--json").json["requests"][0]["run_id"] == "order-2"
     assert shopping("store", "export", "order-3", path).code == 1  # nothing is overwritten
     (tmp_path / "broken.run").write_bytes((tmp_path / "order.run").read_bytes()[:-20])
-    assert command("--store", other, "store", "import", str(tmp_path / "broken.run")).code in (1, 7)
+    assert command("--store", other, "store", "import", str(tmp_path / "broken.run")).code == 7
     assert shopping("store", "import", str(tmp_path / "nothing.run")).code == 2
