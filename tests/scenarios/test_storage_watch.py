@@ -32,6 +32,7 @@ from holdfast import (
     Retention,
     RunNotFound,
     RunStatus,
+    StorageError,
     Store,
     SuperStepCompletedEvent,
     Workflow,
@@ -560,6 +561,22 @@ async def test_a_damaged_row_does_not_keep_a_run_from_going_on(tmp_path: Path) -
     assert isinstance(marker, WorkflowWarningEvent)
     assert events
     await storage.close()
+
+
+async def test_events_that_cannot_be_read_do_not_keep_a_run_from_going_on(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*args: object) -> None:
+        raise StorageError("the disk is gone for a moment")
+
+    place.storage.event_retention = EventRetention(checkpoints=1, age=timedelta(0))
+    monkeypatch.setattr(place.storage.store, "events", fail)
+    assert (await counter(place.storage).run(200, run_id="r")).status is RunStatus.COMPLETED
+    monkeypatch.undo()
+    assert (
+        len([event for event in await seen(place.storage) if isinstance(event, SuperStepCompletedEvent)])
+        == 201
+    )
 
 
 # -- another process, killed drivers -----------------------------------------------------------------

@@ -3,30 +3,36 @@
 from collections.abc import Callable
 from typing import Any
 
+import ormsgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import Cause, Codec, Counters, Phase, RunStatus
+from holdfast.checkpoint.format.replay import Replay
 from holdfast.checkpoint.values import INLINE, Encoded
 from holdfast.checkpoint.write._fast import pack_plain
-from holdfast.checkpoint.write.encode import Packer
+from holdfast.checkpoint.write.encode import Packer, ValueNamer
+from holdfast.checkpoint.write.records import ClockAndSalt, RecordMaker
 from holdfast.engine import state
 from tests.support.parts import (
     BufferKey,
     Chain,
     CheckpointDraft,
+    CheckpointId,
     Delivered,
     Delivery,
     Delta,
     Digest,
     Encoder,
     ExecutorId,
+    Head,
     Manifest,
     Output,
     Ref,
     Request,
     RequestId,
+    RunId,
     Scope,
     Snapshot,
     pack_changes,
@@ -113,6 +119,32 @@ def test_the_same_bytes_and_the_same_manifest(delta: Delta) -> None:
     for name in {*Manifest.__slots__} - {"expiries"}:  # which follow from the requests, and have no equals
         assert getattr(at_once, name) == getattr(by_parts, name), name
     assert [list(keys) for keys in at_once.state.values()] == [list(keys) for keys in by_parts.state.values()]
+
+
+def maker() -> RecordMaker:
+    parent = CheckpointId("11" * 32)
+    return RecordMaker(ClockAndSalt(lambda: 7, lambda: b"s" * 16), before(), Replay(1), parent, 0, None)
+
+
+@given(deltas(), st.booleans())
+def test_the_same_events(delta: Delta, is_buffered: bool) -> None:
+    by_parts, at_once = maker(), maker()
+    if is_buffered:
+        for one in (by_parts, at_once):
+            one.manifest.buffers[BufferKey("", "join")] = {A: [Ref("int", 1, None, b"\x01")]}
+    plain = pack_plain(anew(delta))
+    if plain is None:
+        return
+    head = Head(RunId("r"), "W", RunId("r"), CheckpointId("22" * 32), 4, 1, RunStatus.RUNNING, 0, 0)
+    ended = [(A, 0), (B, 0)]
+    end = CheckpointDraft(Phase.END, 3, Cause.SUPERSTEP, RunStatus.RUNNING, Snapshot(), anew(delta))
+    end = end._replace(goes_on=True, ended=ended)
+    packer = Packer(by_parts.manifest, ENCODER)
+    general = by_parts.make(head, [end], [packer.changes(end)], packer)
+    fast = at_once.make_plain(head, 3, plain, ValueNamer(at_once.manifest), ended)
+    assert ormsgpack.packb(fast.steps) == ormsgpack.packb(general.steps)
+    assert fast.records == general.records
+    assert at_once.superstep == by_parts.superstep == 3
 
 
 SMALL = value(1)

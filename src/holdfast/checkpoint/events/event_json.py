@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any
 
-from holdfast import errors
 from holdfast.checkpoint.checkpoint_info import info_from_dict, json_field
 from holdfast.checkpoint.codec.plain import TEXT, TYPE, PlainValue, plain_value, value_of_plain
 from holdfast.checkpoint.events import events
-from holdfast.checkpoint.events.events import NEVER, PendingRequest, WorkflowEvent
+from holdfast.checkpoint.events.events import NEVER, PendingRequest, WorkflowEvent, warning_of
 from holdfast.engine.status import RunStatus
 from holdfast.errors import HoldfastWarning, InvalidArgument
 from holdfast.graph.typing.match import show_value
@@ -162,8 +161,7 @@ def _error_form(error: BaseException | PlainValue) -> PlainValue:
 
 
 def _warning(data: Mapping[str, str]) -> HoldfastWarning:
-    found = getattr(errors, data["kind"], HoldfastWarning)
-    return found(data["text"]) if issubclass(found, HoldfastWarning) else HoldfastWarning(data["text"])
+    return warning_of(data["kind"], data["text"])
 
 
 _FORMS: Mapping[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {

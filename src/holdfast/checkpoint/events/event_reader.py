@@ -6,7 +6,6 @@ import datetime
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from holdfast import errors
 from holdfast.checkpoint.checkpoint_info import (
     Cause,
     CheckpointInfo,
@@ -41,6 +40,7 @@ from holdfast.checkpoint.events.events import (
     WorkflowStartedEvent,
     WorkflowStatusEvent,
     WorkflowWarningEvent,
+    warning_of,
 )
 from holdfast.checkpoint.format.changes import Asked, Happened, Ref, sizes_in
 from holdfast.checkpoint.format.event_row import CommitEvents, RestEvents, StepEvents, unpack_events
@@ -50,7 +50,7 @@ from holdfast.checkpoint.read.loader import changes_of, keyframe_of, whole
 from holdfast.checkpoint.store import Depth, EventRow, Head
 from holdfast.checkpoint.views import size_text
 from holdfast.engine.status import RunStatus
-from holdfast.errors import CheckpointCorrupt, HoldfastWarning, UnknownType
+from holdfast.errors import CheckpointCorrupt, UnknownType
 from holdfast.graph.typing.types import TypeForm
 from holdfast.ids import Digest, ExecutorId
 
@@ -223,7 +223,7 @@ class _RowEvents:
     def _event(self, happened: Happened) -> WorkflowEvent:
         if happened.warning is not None:
             kind, text = happened.warning
-            return WorkflowWarningEvent(_warning(kind, text), happened.executor_id)
+            return WorkflowWarningEvent(warning_of(kind, text), happened.executor_id)
         assert happened.event is not None
         value = self._value(happened.event)
         return value if isinstance(value, WorkflowEvent) else event_of_plain(happened.event.label, value)
@@ -264,9 +264,3 @@ def _begin(info: CheckpointInfo, step: StepEvents) -> Sequence[WorkflowEvent]:
 def _error(described: str) -> PlainValue:
     kind, _, text = described.partition(": ")
     return PlainValue({TYPE: kind, TEXT: text})
-
-
-def _warning(kind: str, text: str) -> HoldfastWarning:
-    found = getattr(errors, kind, HoldfastWarning)
-    is_warning = isinstance(found, type) and issubclass(found, HoldfastWarning)
-    return found(text) if is_warning else HoldfastWarning(text)

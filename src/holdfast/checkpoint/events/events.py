@@ -10,6 +10,7 @@ import datetime
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from holdfast import errors
 from holdfast.engine.status import RunStatus, WaitingFor
 from holdfast.errors import HoldfastWarning
 from holdfast.graph.typing.types import TypeForm
@@ -158,6 +159,18 @@ class WorkflowWarningEvent(WorkflowEvent):
     def message(self) -> str:
         """The text of the warning."""
         return str(self.warning)
+
+
+def warning_of(kind: str, text: str) -> HoldfastWarning:
+    """Return a stored warning; one of a class that this version does not have is a plain ``HoldfastWarning``.
+
+    >>> warning_of("DeadLetter", "nobody takes it"), warning_of("Later", "what it was")
+    (DeadLetter('nobody takes it'), HoldfastWarning('what it was'))
+    """
+    found = getattr(errors, kind, None)
+    if isinstance(found, type) and issubclass(found, HoldfastWarning):
+        return found(text)
+    return HoldfastWarning(text)
 
 
 @dataclass(slots=True, repr=False, eq=False)

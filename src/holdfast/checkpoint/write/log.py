@@ -321,7 +321,10 @@ class RunLog:
         if kept_from <= 0:
             return 0
         oldest = self._maker.time - self._event_retention.age // timedelta(microseconds=1)
-        return await find_oldest_kept(self.store, head, kept_from, oldest)
+        try:
+            return await find_oldest_kept(self.store, head, kept_from, oldest)
+        except StorageError:  # it is no reason not to commit
+            return 0
 
     async def note(self, drafts: Sequence[NoteDraft]) -> None:
         """Make notes durable in the journal of the checkpoint that the run stands on."""

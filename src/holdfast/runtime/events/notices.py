@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from holdfast import errors
-from holdfast.checkpoint.events.events import PendingRequest, WorkflowEvent, WorkflowWarningEvent
+from holdfast.checkpoint.events.events import PendingRequest, WorkflowEvent, WorkflowWarningEvent, warning_of
 from holdfast.engine.message import Request, Unrouted
 from holdfast.engine.router import brief
 from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.superstep import Turn, WaitingJoin
 from holdfast.engine.value import Value
-from holdfast.errors import ExecutorFailed, HoldfastWarning, SuperstepLimit, UnroutedMessage, WaitingFanIn
+from holdfast.errors import ExecutorFailed, SuperstepLimit, UnroutedMessage, WaitingFanIn
 from holdfast.graph.graph import Graph
 from holdfast.graph.typing.match import show_value
 from holdfast.ids import ExecutorId, RunId
@@ -118,10 +117,7 @@ def _restore_event(executor_id: ExecutorId | None, told: Value | tuple[str, str]
     if not isinstance(told, tuple):
         event: WorkflowEvent = told.load()
         return event
-    kind, text = told
-    found = getattr(errors, kind, HoldfastWarning)
-    warning = found if isinstance(found, type) and issubclass(found, HoldfastWarning) else HoldfastWarning
-    return WorkflowWarningEvent(warning(text), executor_id)
+    return WorkflowWarningEvent(warning_of(*told), executor_id)
 
 
 # Of an error that goes deep, the beginning and the end say most.
