@@ -6,11 +6,13 @@ import pkgutil
 import re
 import tomllib
 from importlib.metadata import PackageNotFoundError, version
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 
 import holdfast
+from holdfast import agents
 
 MODULES = ["holdfast", *(module.name for module in pkgutil.walk_packages(holdfast.__path__, "holdfast."))]
 
@@ -48,9 +50,9 @@ def test_a_module_is_not_taken_for_a_decorator() -> None:
     assert "workflow" not in dir(holdfast)
 
 
-@pytest.mark.parametrize("name", DOCUMENTED)
+@pytest.mark.parametrize("name", [*DOCUMENTED, *(f"agents.{name}" for name in agents.__all__)])
 def test_public_name_has_a_docstring_with_an_example(name: str) -> None:
-    value = getattr(holdfast, name)
+    value = attrgetter(name)(holdfast)
     written = inspect.getdoc(value) if inspect.isroutine(value) else own_docstring(value)
     assert written, f"holdfast.{name} has no docstring"
     if inspect.isclass(value) and issubclass(value, Exception):

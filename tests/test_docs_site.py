@@ -4,10 +4,11 @@ import inspect
 import re
 import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast import testing
+from holdfast import agents, testing
 from tests.programs import ROOT
 from tests.test_docs_claims import BETWEEN_PARTS, HELD, PUBLIC
 
@@ -37,7 +38,15 @@ def test_every_page_is_in_the_navigation_once() -> None:
 
 
 def test_every_public_name_is_in_the_reference_once() -> None:
-    wanted = [f"{module.__name__}.{name}" for module in (holdfast, testing) for name in module.__all__]
+    wanted = [
+        f"{module.__name__}.{name}" for module in (holdfast, testing, agents) for name in module.__all__
+    ]
+    folder = Path(agents.__file__).parent
+    wanted += [
+        f"holdfast.agents.{path.stem}.wrap"
+        for path in folder.glob("*.py")
+        if "\ndef wrap(" in path.read_text()
+    ]
     assert sorted(name for name, _ in directives() if name != "holdfast.compat") == sorted(wanted)
 
 

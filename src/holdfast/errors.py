@@ -17,7 +17,15 @@ The text of an error stands where it is raised: search for the name of its class
     │   └── ConditionFailed   the condition or selection of an edge raised, or chose a target it does not have
     ├── ExecutorTimeout       a handler took too long (the cause of an ExecutorFailed)
     ├── LimitExceeded         a named limit of the workflow was reached
-    │   └── SuperstepLimit    too many supersteps since the last input
+    │   ├── SuperstepLimit    too many supersteps since the last input
+    │   └── AgentLoop         an agent called its model too often for one message
+    ├── AgentError            an agent cannot do its task
+    │   ├── HistoryUnreadable a conversation was written by another library, or in a form that this one does not read
+    │   ├── ModelUnavailable  a model cannot be reached, or broke off
+    │   ├── RateLimited       a provider refuses calls for some time
+    │   ├── RecordedError     a tool failed before; its error is told again in place of a call
+    │   ├── ReplayDiffers     a replay asks a model something else than was recorded
+    │   └── ToolFailed        a tool cannot do what the model asks
     ├── UnknownRequest        there is no such request to answer
     ├── RequestAlreadyAnswered
     ├── InvalidResponse       a response is not of the type that the request asks for
@@ -42,6 +50,8 @@ The text of an error stands where it is raised: search for the name of its class
     ├── UnkeptField           a handler changed a field that no checkpoint keeps
     ├── UnnamedWorkflow       a workflow has a storage and no name of its own
     ├── StubbornHandler       a handler went on after it was cancelled
+    ├── ChangedRequest        a replay asks a model something else than was recorded; the recorded outcome is used
+    ├── UnrecordedCalls       an agent makes calls that cannot be recorded
     └── MissedEvents          a watcher came too late, or was too slow, for some events
 
 Each message says what happened, where, and what to do about it. The ``kind`` of an error says the same to a program.
@@ -432,6 +442,83 @@ class SuperstepLimit(LimitExceeded):
     """
 
 
+class AgentLoop(LimitExceeded):
+    """An agent called its model more often for one message than ``AgentSettings(max_rounds=...)`` allows.
+
+    >>> issubclass(AgentLoop, LimitExceeded)
+    True
+    """
+
+
+class AgentError(HoldfastError):
+    """An agent cannot do its task.
+
+    >>> issubclass(RateLimited, AgentError)
+    True
+    """
+
+
+class HistoryUnreadable(AgentError):
+    """A conversation was written by another library, or in a form that this version of it does not read.
+
+    >>> issubclass(HistoryUnreadable, AgentError)
+    True
+    """
+
+
+class ModelUnavailable(AgentError):
+    """A model cannot be reached, its server failed, or its stream broke off: the call may be tried again.
+
+    >>> issubclass(ModelUnavailable, AgentError)
+    True
+    """
+
+
+class RateLimited(AgentError):
+    """A provider refuses calls for some time; ``retry_after`` is in seconds, None if it does not say.
+
+    >>> RateLimited("status 429", retry_after=20.0).retry_after
+    20.0
+    """
+
+    kind = "limit"
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        self.retry_after = retry_after
+        super().__init__(message)
+
+
+class ToolFailed(AgentError):
+    """A tool cannot do what the model asks; the model is told why.
+
+    >>> issubclass(ToolFailed, AgentError)
+    True
+    """
+
+
+class RecordedError(ToolFailed):
+    """A tool failed before the turn was run again: its error is told in place of another call.
+
+    >>> RecordedError("no such order", error_name="LookupError").error_name
+    'LookupError'
+    """
+
+    def __init__(self, message: str, *, error_name: str) -> None:
+        self.error_name = error_name
+        """The name of the class of the error that was raised first."""
+        super().__init__(message)
+
+
+class ReplayDiffers(AgentError):
+    """A turn that runs again asks a model something else than was recorded, and ``strict_replay`` is on.
+
+    >>> issubclass(ReplayDiffers, AgentError)
+    True
+    """
+
+    kind = "conflict"
+
+
 class HoldfastWarning(UserWarning):
     """The root of all warnings; a run reports them as ``WorkflowWarningEvent``.
 
@@ -492,6 +579,22 @@ class StubbornHandler(HoldfastWarning):
     """A handler went on after it was cancelled and was left behind; nothing that it does counts.
 
     >>> issubclass(StubbornHandler, HoldfastWarning)
+    True
+    """
+
+
+class ChangedRequest(HoldfastWarning):
+    """A turn that runs again asks a model something else than was recorded; the recorded outcome is used.
+
+    >>> issubclass(ChangedRequest, HoldfastWarning)
+    True
+    """
+
+
+class UnrecordedCalls(HoldfastWarning):
+    """An agent makes calls that cannot be recorded, such as tools that its provider runs.
+
+    >>> issubclass(UnrecordedCalls, HoldfastWarning)
     True
     """
 

@@ -106,6 +106,7 @@ def _resume() -> Resume:
     async def resume(job: Job) -> None:
         storage = FileCheckpointStorage(job.folder)
         latest = await storage.get_latest(workflow_name="script")
+        assert latest is not None
         async for _ in _scripted(job, storage).run(checkpoint_id=latest.checkpoint_id, stream=True):
             pass
 

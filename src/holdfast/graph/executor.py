@@ -75,6 +75,10 @@ class Executor:
         """
         return Recipe.of(cls, ExecutorId(id) if id is not None else default_id(cls), args, kwargs)
 
+    def own_handlers(self) -> tuple[Handler, ...] | None:
+        """Return the handlers of this very object, where they depend on its arguments; None for those of its class."""
+        return None
+
     async def on_checkpointing(self, ctx: WorkflowContext[Any, Any]) -> None:
         """Put those fields of this executor into state that checkpoints are to keep; called at the end of each turn."""
 
@@ -150,6 +154,10 @@ class FunctionExecutor(Executor, Generic[P, R]):
         self.function = function
         self.handler = handler
         self.__doc__ = function.__doc__
+
+    def own_handlers(self) -> tuple[Handler, ...]:
+        """Return the function as the only handler."""
+        return (self.handler,)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)

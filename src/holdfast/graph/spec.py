@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import GraphError
 from holdfast.graph.context import SubWorkflowRequest
-from holdfast.graph.executor import Executor, FunctionExecutor, Recipe, WorkflowExecutor, default_id
+from holdfast.graph.executor import Executor, Recipe, WorkflowExecutor, default_id
 from holdfast.graph.handler import Handler, handlers_of
 from holdfast.graph.typing.annotations import find_uncallable_signature
 from holdfast.graph.typing.dispatch import Dispatch
@@ -200,8 +200,8 @@ def spec_of(
         name = type(instance).__name__
         raise GraphError(f"an instance of {name} has no id; call super().__init__(id) in {name}.__init__")
     own, create = id or instance.id, lambda: instance
-    if isinstance(instance, FunctionExecutor):
-        return ExecutorSpec(own, (instance.handler,), create, type(instance), instance)
+    if (handlers := instance.own_handlers()) is not None:
+        return _check_class(ExecutorSpec(own, handlers, create, type(instance), instance), type(instance))
     spec = _check_class(_spec_of_class(type(instance), own, create, instance, known), type(instance))
     if not spec.shareable:
         _check_reset(instance, own)
