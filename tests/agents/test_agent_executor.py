@@ -158,7 +158,7 @@ def lambda_agent(text: str) -> Any:
 @pytest.mark.parametrize("thing", [3, object(), AgentExecutor, "agent"])
 def test_what_is_no_agent_is_refused(thing: object) -> None:
     with pytest.raises(GraphError, match="is no agent"):
-        AgentExecutor(thing)  # type: ignore[arg-type]
+        AgentExecutor(thing)
 
 
 def test_a_lambda_needs_a_name() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module
 from typing import Any, TypeAlias
@@ -61,7 +60,7 @@ class AgentExecutor(Executor):
 
     def __init__(
         self,
-        agent: Agent | Callable[..., Any],
+        agent: object,
         id: str | None = None,
         *,
         output_type: TypeForm = AgentReply,
