@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-LIBRARIES = ["agent_framework", "direct", "openai", "pydantic_ai"]
+LIBRARIES = ["agent_framework", "direct", "openai", "openai_agents", "pydantic_ai"]
 
 
 def campaign(adapter: str, folder: Path, *plant: str) -> tuple[int, list[dict[str, object]]]:
