@@ -9,6 +9,7 @@ from holdfast.errors import (
     ChangedAfterCapture,
     CheckpointCorrupt,
     CheckpointNotFound,
+    CheckpointUntrusted,
     ConditionFailed,
     DeadLetter,
     ExecutorFailed,
@@ -35,6 +36,7 @@ from holdfast.errors import (
     StateConflict,
     StateNotSet,
     StorageError,
+    StoreDamaged,
     StubbornHandler,
     SuperstepLimit,
     TurnOver,
@@ -81,6 +83,8 @@ if TYPE_CHECKING:
         WorkflowStatusEvent,
         WorkflowWarningEvent,
     )
+    from holdfast.checkpoint.keys.anchor import Anchor
+    from holdfast.checkpoint.keys.keyring import Keyring
     from holdfast.checkpoint.maintenance.old_runs import PruneRunsReport
     from holdfast.checkpoint.maintenance.problems import LostValue, Problem, VerifyReport
     from holdfast.checkpoint.maintenance.prune import PruneReport
@@ -107,6 +111,7 @@ if TYPE_CHECKING:
     from holdfast.stores.storage_url import open_storage
 
 __all__ = [
+    "Anchor",
     "Case",
     "Cause",
     "ChangedAfterCapture",
@@ -118,6 +123,7 @@ __all__ = [
     "CheckpointSavedEvent",
     "CheckpointStorage",
     "CheckpointSummary",
+    "CheckpointUntrusted",
     "Codec",
     "ConditionFailed",
     "CopyReport",
@@ -146,6 +152,7 @@ __all__ = [
     "InMemoryCheckpointStorage",
     "InvalidArgument",
     "InvalidResponse",
+    "Keyring",
     "LimitExceeded",
     "Limits",
     "LostValue",
@@ -191,6 +198,7 @@ __all__ = [
     "StorageStatistics",
     "StorageUsage",
     "Store",
+    "StoreDamaged",
     "StubbornHandler",
     "SubWorkflowRequest",
     "SuperStepCompletedEvent",
@@ -233,6 +241,7 @@ __all__ = [
 # Imported with the first run or storage, or when named: asyncio alone takes nearly as long to import as all the
 # rest, and the events a tenth of it.
 _LATER = {
+    "Anchor": "checkpoint.keys.anchor",
     "Cause": "checkpoint.checkpoint_info",
     "Checkpoint": "checkpoint.checkpoint",
     "CheckpointDiff": "checkpoint.diff.difference",
@@ -255,6 +264,7 @@ _LATER = {
     "ForkOrigin": "checkpoint.run_info",
     "Host": "host",
     "InMemoryCheckpointStorage": "stores.memory",
+    "Keyring": "checkpoint.keys.keyring",
     "LostValue": "checkpoint.maintenance.problems",
     "OutputDeltaEvent": "checkpoint.events.events",
     "PendingRequest": "checkpoint.events.events",

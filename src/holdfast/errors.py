@@ -18,13 +18,15 @@ The text of an error stands where it is raised: search for the name of its class
     ├── ExecutorTimeout       a handler took too long (the cause of an ExecutorFailed)
     ├── LimitExceeded         a named limit of the workflow was reached
     │   ├── SuperstepLimit    too many supersteps since the last input
-    │   └── AgentLoop         an agent called its model too often for one message
+    │   ├── AgentLoop         an agent called its model too often for one message
+    │   └── BudgetExceeded    the agents of a run used up a budget
     ├── AgentError            an agent cannot do its task
     │   ├── HistoryUnreadable a conversation was written by another library, or in a form that this one does not read
     │   ├── ModelUnavailable  a model cannot be reached, or broke off
     │   ├── RateLimited       a provider refuses calls for some time
     │   ├── RecordedError     a tool failed before; its error is told again in place of a call
-    │   ├── ReplayDiffers     a replay asks a model something else than was recorded
+    │   ├── ReplayDiffers     a replay asks something else than was recorded
+    │   ├── SessionNotFound   a session store has no such entry of a session
     │   └── ToolFailed        a tool cannot do what the model asks
     ├── UnknownRequest        there is no such request to answer
     ├── RequestAlreadyAnswered
@@ -41,7 +43,9 @@ The text of an error stands where it is raised: search for the name of its class
     ├── NotLoaded             a value of a listed checkpoint was asked for, but listing reads no values
     └── StorageError          the storage cannot do what it was asked; the run failed before anything later happened
         ├── HeadMoved         another writer moved the run on
+        ├── StoreDamaged      the store as a whole cannot be read
         └── CheckpointCorrupt stored bytes are not what was stored
+            └── CheckpointUntrusted  nobody with the keys of the storage wrote them
 
     HoldfastWarning (a UserWarning)
     ├── UnroutedMessage       no edge took a message
@@ -52,6 +56,7 @@ The text of an error stands where it is raised: search for the name of its class
     ├── StubbornHandler       a handler went on after it was cancelled
     ├── ChangedRequest        a replay asks a model something else than was recorded; the recorded outcome is used
     ├── UnrecordedCalls       an agent makes calls that cannot be recorded
+    ├── UnpublishedEntry      an entry of a session is stored with its run, but not published
     └── MissedEvents          a watcher came too late, or was too slow, for some events
 
 Each message says what happened, where, and what to do about it. The ``kind`` of an error says the same to a program.
@@ -108,6 +113,20 @@ class GraphError(HoldfastError):
     """
 
     kind = "invalid"
+
+
+class DefinitionError(GraphError):
+    """The definition of a team of agents is wrong; the message begins with file and line, where they are known.
+
+    >>> str(DefinitionError("unknown key 'agnets'", file="team.yaml", line=3))
+    "team.yaml:3: unknown key 'agnets'"
+    """
+
+    def __init__(self, message: str, *, file: str | None = None, line: int | None = None) -> None:
+        place = ":".join(str(part) for part in (file, line) if part is not None)
+        super().__init__(f"{place}: {message}" if place else message)
+        self.file = file
+        self.line = line
 
 
 class WrongType(HoldfastError, TypeError):
@@ -269,6 +288,14 @@ class ExecutorTimeout(HoldfastError, TimeoutError):
     """
 
 
+class TeamTimeout(ExecutorTimeout):
+    """The agents of a team worked longer than ``AgentWorkflow.create().with_timeout(...)`` allows.
+
+    >>> issubclass(TeamTimeout, TimeoutError)
+    True
+    """
+
+
 class UnknownRequest(HoldfastError):
     """There is no such request to answer.
 
@@ -419,6 +446,24 @@ class CheckpointCorrupt(StorageError):
     """
 
 
+class StoreDamaged(StorageError):
+    """The store as a whole cannot be read: what tells where its records are is not what was written.
+
+    >>> issubclass(StoreDamaged, StorageError)
+    True
+    """
+
+
+class CheckpointUntrusted(CheckpointCorrupt):
+    """Stored bytes were not written with the keys of the storage: forged, foreign, plain, or an older copy.
+
+    Also raised if the keyring does not have the key of a store.
+
+    >>> issubclass(CheckpointUntrusted, CheckpointCorrupt)
+    True
+    """
+
+
 class LimitExceeded(HoldfastError):
     """A named limit was reached; ``limit`` is its name in ``Limits``, or ``"letters"`` for those that wait for a run.
 
@@ -428,7 +473,7 @@ class LimitExceeded(HoldfastError):
 
     kind = "limit"
 
-    def __init__(self, limit: str, allowed: int, message: str) -> None:
+    def __init__(self, limit: str, allowed: float, message: str) -> None:
         self.limit = limit
         self.allowed = allowed
         super().__init__(message)
@@ -446,6 +491,14 @@ class AgentLoop(LimitExceeded):
     """An agent called its model more often for one message than ``AgentSettings(max_rounds=...)`` allows.
 
     >>> issubclass(AgentLoop, LimitExceeded)
+    True
+    """
+
+
+class BudgetExceeded(LimitExceeded):
+    """The agents of a run used up a ``Budget``; ``limit`` is ``"tokens"``, ``"calls"`` or ``"cost"``.
+
+    >>> issubclass(BudgetExceeded, LimitExceeded)
     True
     """
 
@@ -488,6 +541,16 @@ class RateLimited(AgentError):
         super().__init__(message)
 
 
+class SessionNotFound(AgentError):
+    """A session store has no such entry: the session was deleted, or it is in another store.
+
+    >>> issubclass(SessionNotFound, AgentError)
+    True
+    """
+
+    kind = "not_found"
+
+
 class ToolFailed(AgentError):
     """A tool cannot do what the model asks; the model is told why.
 
@@ -510,7 +573,7 @@ class RecordedError(ToolFailed):
 
 
 class ReplayDiffers(AgentError):
-    """A turn that runs again asks a model something else than was recorded, and ``strict_replay`` is on.
+    """Code asks something else than was recorded: in the replay of a cassette, or while ``strict_replay`` is on.
 
     >>> issubclass(ReplayDiffers, AgentError)
     True
@@ -595,6 +658,14 @@ class UnrecordedCalls(HoldfastWarning):
     """An agent makes calls that cannot be recorded, such as tools that its provider runs.
 
     >>> issubclass(UnrecordedCalls, HoldfastWarning)
+    True
+    """
+
+
+class UnpublishedEntry(HoldfastWarning):
+    """An entry of a session is stored with its run, but could not be published in the session yet.
+
+    >>> issubclass(UnpublishedEntry, HoldfastWarning)
     True
     """
 

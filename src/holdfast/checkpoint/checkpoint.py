@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol
 
 from holdfast.checkpoint.checkpoint_info import CheckpointInfo, Header, Marks
@@ -207,18 +207,28 @@ class Checkpoint(CheckpointInfo):
             scope_name, key = scope_name or key.scope_name, key.name
         scope = Scope(None, scope_name or DEFAULT_SHARED_SCOPE)
         ref = (await self.content.full(self._checkpoint_id)).state.get(scope, {}).get(key)
-        if ref is None:
-            return default
+        return default if ref is None else (await self._fetch([ref], f"state {key!r}"))[0]
+
+    async def read_outputs(self) -> list[Any]:
+        """Return the outputs of the workflow so far; reads them, and nothing else, if they were not read before."""
+        refs = [ref for _, ref in (await self.content.full(self._checkpoint_id)).outputs]
+        return await self._fetch(refs, "outputs")
+
+    async def _fetch(self, refs: Sequence[Ref], place: str) -> list[Any]:
+        """Return values, which are read now if they were not before."""
         if self.content.plain:
-            wanted = sizes_in([ref])
+            wanted = sizes_in(refs)
             read = await self.content.source(self._checkpoint_id).read(wanted) if wanted else {}
-            return self._read_plain(ref, f"state {key!r}", read)
-        value = self._restored(ref)
-        while True:
-            try:
-                return value.load()
-            except NotAtHand as absent:
-                await absent.fetch()
+            return [self._read_plain(ref, place, read) for ref in refs]
+        found = []
+        for value in map(self._restored, refs):
+            while True:
+                try:
+                    found.append(value.load())
+                    break
+                except NotAtHand as absent:
+                    await absent.fetch()
+        return found
 
     @property
     def _codec(self) -> Codec:

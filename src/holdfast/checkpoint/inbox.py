@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from time import time_ns
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import ormsgpack
 
@@ -37,7 +37,7 @@ from holdfast.errors import (
 )
 from holdfast.graph.context import RequestExpired, SubWorkflowRequest
 from holdfast.graph.typing.conversion import Unconvertible
-from holdfast.ids import ExecutorId, RequestId
+from holdfast.ids import ExecutorId, RequestId, RunId
 
 # An answer of this type needs no declaration: every storage can hold it.
 checkpointable(name="holdfast.RequestExpired")(RequestExpired)
@@ -75,10 +75,11 @@ Wish: TypeAlias = Answer | Cancel | Message
 
 
 class GivenAnswers(NamedTuple):
-    """Answers by the ids of their requests, and the person or program that gives them."""
+    """Answers by the ids of their requests, the person or program that gives them, and a key that makes it once."""
 
     responses: Mapping[str, Any]
     by: str | None = None
+    key: str | None = None
 
 
 def answer_letter(
@@ -122,6 +123,43 @@ def message_letters(value: Encoded, target: str | None, key: str | None, by: str
     return [Letter(_key_of(named), body), Letter(_key_of([*named, digest]), stored_form(b"\xc0"))]
 
 
+def start_letters(value: Encoded, key: str) -> tuple[Letter, ...]:
+    """Make the letters that say that the input of a run was sent with a key; nobody has to act on them."""
+    sent = message_letters(value, None, key, None)
+    return tuple(letter._replace(data=stored_form(b"\xc0")) for letter in sent)
+
+
+async def was_started_with(store: Store, run_id: RunId, value: Encoded, key: str) -> bool:
+    """Return True if a run was started with this key and input, or got it later; raise if that was another message."""
+    first, second = (letter.key for letter in start_letters(value, key))
+    known = await _used_keys(store, run_id, [first, second])
+    if first in known and second not in known:
+        raise _message_differs(run_id, key)
+    return first in known
+
+
+async def find_use_of_key(store: Store, run_id: RunId, key: str) -> Literal["message", "receipt"] | None:
+    """Return what came to a run with this key: a message, or answers, of which there is a receipt."""
+    kinds: dict[str, Literal["message", "receipt"]] = {
+        _key_of(["message", key]): "message",
+        _key_of(["receipt", key]): "receipt",
+    }
+    known = await _used_keys(store, run_id, [*kinds])
+    return next((kind for name, kind in kinds.items() if name in known), None)
+
+
+async def _used_keys(store: Store, run_id: RunId, keys: Sequence[str]) -> set[str]:
+    """Return the keys of all letters that wait for a run, and those of these keys whose letters were taken."""
+    return {letter.key for letter in await store.inbox(run_id)}.union(await store.taken(run_id, keys))
+
+
+def _message_differs(run_id: RunId, key: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"key={key!r}: another message was sent to run {run_id!r} with this key; a key stands for one message "
+        f"in the life of a run"
+    )
+
+
 def _key_of(parts: list[str]) -> str:
     return json.dumps(parts, ensure_ascii=False)
 
@@ -147,10 +185,7 @@ async def leave_message(
             f"run, then send again",
         )
     if left.refused and len(left.refused) < len(letters):
-        raise InvalidArgument(
-            f"key={key!r}: another message was sent to run {head.run_id!r} with this key; a key stands for one message "
-            f"in the life of a run"
-        )
+        raise _message_differs(head.run_id, str(key))
     return left.head
 
 
@@ -201,10 +236,16 @@ async def leave_answers(
     An answer whose type is not known here is plain JSON: it is checked against the schema that is stored with the run,
     and whoever drives the run converts it.
     """
+    receipt = [] if given.key is None else _receipt_letters(given.key, given.responses, encoder)
+    if receipt and await _was_left(store, head, receipt, given.key):
+        return head
     manifest = await (latest or LatestManifests()).read(store, blobs, head)
     letters = _answer_letters(manifest, blobs, encoder, given)
-    left = await store.leave(head.run_id, head.seq, list(letters.values()))
+    # The key of a receipt may have been used at any time, that of an answer only since the request was asked.
+    left = await store.leave(head.run_id, 0 if receipt else head.seq, [*letters.values(), *receipt])
     if left.refused:
+        if receipt and left.head is not None and await _was_left(store, head, receipt, given.key):
+            return left.head
         # Also if one is pending again by now: that may be another question of the same id.
         refused = frozenset(left.refused)
         raise already_answered([known for known, letter in letters.items() if letter.key in refused])
@@ -213,11 +254,33 @@ async def leave_answers(
     return left.head
 
 
+def _receipt_letters(key: str, responses: Mapping[str, Any], encoder: Encoder) -> list[Letter]:
+    """Make the letters that say that answers were given with a key: one for the key, one for it with the answers."""
+    encoded = {known: encoder(answer, "response") for known, answer in sorted(responses.items())}
+    digest = digest_of(
+        ormsgpack.packb([[known, one.label, one.data] for known, one in encoded.items()])
+    ).hex()
+    named = ["receipt", key]
+    return [Letter(_key_of(parts), stored_form(b"\xc0")) for parts in (named, [*named, digest])]
+
+
+async def _was_left(store: Store, head: Head, receipt: Sequence[Letter], key: str | None) -> bool:
+    """Return True if these answers were given with this key before; raise if others were."""
+    keys = [letter.key for letter in receipt]
+    known = await _used_keys(store, head.run_id, keys)
+    if keys[0] in known and keys[1] not in known:
+        raise InvalidArgument(
+            f"key={key!r}: other answers were given to run {head.run_id!r} with this key; a key stands for one set of "
+            f"answers in the life of a run"
+        )
+    return keys[0] in known
+
+
 def _answer_letters(
     manifest: Manifest, blobs: BlobReader, encoder: Encoder, given: GivenAnswers
 ) -> dict[RequestId, Letter]:
     """Return the letters with answers to pending requests, of their types or as JSON if these are not known here."""
-    responses, by = given
+    responses, by, _ = given
     # Only the requests that are answered are decoded: there may be many others, of types that are not known here.
     known: dict[RequestId, Request] = {}
     unknown: dict[RequestId, UnknownType] = {}

@@ -172,6 +172,7 @@ async def _has_requests(catalog: RunCatalog, head: Head) -> bool:
 async def _record(catalog: RunCatalog, found: _Found) -> RequestRecord | None:
     """Return the record of a request, with its data; None if that was removed with its run meanwhile."""
     from holdfast.checkpoint.codec.plain import described_type, plain_of_bytes
+    from holdfast.checkpoint.codec.value_tree import NotATree
 
     asked, head = found.asked, found.head
     wanted = sizes_in([asked.data])
@@ -181,12 +182,19 @@ async def _record(catalog: RunCatalog, found: _Found) -> RequestRecord | None:
         if await catalog.store.head(head.run_id) == head:
             raise
         return None
+    try:
+        data = plain_of_bytes(content_of(asked.data.label, pieces_of(asked.data), blobs))
+    except NotATree as error:
+        raise CheckpointCorrupt(
+            f"request {asked.request_id!r} of run {head.run_id!r} cannot be read: {error}; "
+            f"'await storage.verify()' lists what is affected"
+        ) from error
     return RequestRecord(
         str(head.run_id),
         head.workflow_name,
         str(asked.request_id),
         str(asked.executor_id),
-        plain_of_bytes(content_of(asked.data.label, pieces_of(asked.data), blobs)),
+        data,
         described_type(asked.form, found.schema).schema,
         moment(found.asked_at),
         None if asked.expiry is None else moment(asked.expiry.at),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from holdfast.errors import InvalidArgument, WrongType
 
@@ -214,3 +214,19 @@ class EventRetention:
         age: object = self.age
         if not isinstance(age, timedelta) or age < timedelta(0):
             raise InvalidArgument(f"EventRetention(age={age!r}): must be a timedelta of 0 or more")
+
+
+class MultiAgentCheckpointRetention:
+    """The retention of checkpoints under the names that the workflow stores of HPD-Agent have for it.
+
+    >>> MultiAgentCheckpointRetention.LATEST_ONLY
+    Retention.latest_only()
+    >>> from holdfast import InMemoryCheckpointStorage
+    >>> InMemoryCheckpointStorage(MultiAgentCheckpointRetention.FULL_HISTORY).retention.keeps_all
+    True
+    """
+
+    LATEST_ONLY: ClassVar[Retention] = Retention.latest_only()
+    """Only the latest checkpoint of a run is kept."""
+    FULL_HISTORY: ClassVar[Retention] = Retention.full_history()
+    """Every checkpoint is kept."""

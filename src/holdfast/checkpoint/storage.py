@@ -58,6 +58,9 @@ from holdfast.ids import RunId
 if TYPE_CHECKING:
     from holdfast.checkpoint.diff.difference import CheckpointDiff
     from holdfast.checkpoint.events.events import WorkflowEvent
+    from holdfast.checkpoint.keys.anchor import Anchor
+    from holdfast.checkpoint.keys.keyring import Keyring
+    from holdfast.checkpoint.keys.sealed_store import SealedStore
     from holdfast.checkpoint.maintenance.old_runs import PruneRunsReport
     from holdfast.checkpoint.maintenance.problems import VerifyReport
     from holdfast.checkpoint.maintenance.repair import RepairReport
@@ -75,7 +78,10 @@ class CheckpointStorage:
     """A store as users hold it: its runs and checkpoints can be listed, loaded, answered, checked and removed.
 
     Made as ``InMemoryCheckpointStorage``, ``FileCheckpointStorage``, ``SqliteCheckpointStorage``, by ``open_storage``,
-    or for a store of your own as ``CheckpointStorage(store)``.
+    or for a store of your own as ``CheckpointStorage(store)``. All of them take ``keys``, a ``Keyring`` under which
+    everything is encrypted and authenticated, and with keys an ``anchor``, a file or an object that remembers the
+    newest head of each run, so that an older copy of the store is noticed. A store of your own that gets keys is made
+    with ``keyed=True``.
 
     >>> import asyncio
     >>> from holdfast import open_storage
@@ -89,8 +95,16 @@ class CheckpointStorage:
     outlives_process = True
     """False if its runs are gone with the process."""
 
-    def __init__(self, store: Store, retention: Retention | None = None) -> None:
-        self.catalog = RunCatalog(store)
+    def __init__(
+        self,
+        store: Store,
+        retention: Retention | None = None,
+        *,
+        keys: Keyring | None = None,
+        anchor: Anchor | str | os.PathLike[str] | None = None,
+    ) -> None:
+        self._sealed = _seal(store, keys, anchor)
+        self.catalog = RunCatalog(store if self._sealed is None else self._sealed)
         """Finds runs and checkpoints; for workflows that resume runs."""
         self.run_logs = RunLogs(self.catalog, checked_retention(retention))
         """Opens the logs of runs; for workflows that drive them."""
@@ -293,12 +307,14 @@ class CheckpointStorage:
         check_flag("plain", plain)
         return await self._browser.load(id_of_checkpoint(checkpoint_id), values, plain)
 
-    async def draw_tree(self, run_id: str, ascii: bool = False) -> str:
+    async def draw_tree(self, run_id: str, ascii: bool = False, *, sizes: bool = False) -> str:
         """Draw the checkpoints of a run as a tree of text, with the run that it was forked from and all forks of these.
 
-        Where nothing but supersteps happened, many checkpoints are one line. ``ascii`` draws without box characters.
+        Where nothing but supersteps happened, many checkpoints are one line. ``ascii`` draws without box characters,
+        ``sizes`` adds the bytes that each checkpoint added.
         """
-        return await self._browser.draw_tree(await self.catalog.head(run_id), ascii)
+        check_flag("sizes", sizes)
+        return await self._browser.draw_tree(await self.catalog.head(run_id), ascii, sizes)
 
     async def diff(
         self, checkpoint_a: str | CheckpointInfo, checkpoint_b: str | CheckpointInfo
@@ -315,12 +331,15 @@ class CheckpointStorage:
 
     # Reaching a run that someone else may drive.
 
-    async def respond(self, run_id: str, responses: Mapping[str, Any], *, by: str | None = None) -> RunInfo:
+    async def respond(
+        self, run_id: str, responses: Mapping[str, Any], *, key: str | None = None, by: str | None = None
+    ) -> RunInfo:
         """Answer pending requests of a run, all or none, from any process; they are durable when this returns.
 
         Whoever drives the run takes the answers at its next checkpoint. If nobody does, they wait until the run is
         resumed: what this returns says how it stands. Raises ``RequestAlreadyAnswered`` if someone was faster.
-        ``by`` says who answers.
+        ``by`` says who answers. A ``key`` makes it once in the life of the run: the same answers with that key change
+        nothing a second time, and others with that key are an error.
 
         Where the type of an answer is not known, the answer is plain JSON that fits the schema of the request, else
         ``InvalidResponse`` is raised. Whoever drives the run converts it; if the type refuses it, the request is asked
@@ -334,7 +353,7 @@ class CheckpointStorage:
         if not responses:
             raise InvalidArgument(f"no response was given to run {run_id}; pass {{request_id: answer}}")
 
-        given = GivenAnswers(responses, check_by(by))
+        given = GivenAnswers(responses, check_by(by), check_key(key))
 
         async def leave() -> Head:
             head = await self.catalog.head(run_id)
@@ -390,6 +409,20 @@ class CheckpointStorage:
 
         check_flag("follow", follow)
         return watch_events(self.catalog, run_id_of(run_id), EventPosition.of(after), follow)
+
+    async def list_events(
+        self, run_id: str, after: str | None = None, limit: int = 1000
+    ) -> list[WorkflowEvent]:
+        """Return durable events of a run as ``watch`` gives them, but only those that are there now; may be empty.
+
+        At most ``limit`` of them, behind the one with the id ``after``; a ``MissedEvents`` warning comes on top.
+        """
+        from holdfast.checkpoint.events.watch import EventPosition, EventWatch
+
+        check_limit(limit)
+        position = EventPosition.of(after)
+        head = await self.catalog.head(run_id)
+        return await EventWatch(self.catalog, head, position).read_page(limit)
 
     async def check_upgrade(
         self, workflow: WorkflowBuild, *, progress: Progress | None = None
@@ -525,36 +558,73 @@ class CheckpointStorage:
         self._check_writable("delete_run")
         await delete_run(self.catalog, await self.catalog.head(run_id))
 
+    async def rekey(self, new_keys: Keyring) -> None:
+        """Lock a storage under keys with another keyring, in one step: its first key opens the storage from now on.
+
+        Ids do not change, and runs go on meanwhile: give all processes the keyring before, as ``Keyring.rotate`` makes
+        it. What is written later is encrypted with a new key of the store. What was written before is not encrypted
+        anew: copy it to a new storage with ``copy_to`` if somebody may have both the old key and a copy of the store.
+        """
+        self._check_writable("rekey")
+        from holdfast.checkpoint.keys.keyring import check_keys
+
+        if self._sealed is None:
+            raise InvalidArgument("rekey: this storage has no keys; copy its runs to one that has: 'copy_to'")
+        await self._sealed.rekey(check_keys(new_keys))
+
+    @property
+    def _keys(self) -> Keyring | None:
+        return None if self._sealed is None else self._sealed.keyring
+
     # Moving runs to other storages.
 
     async def export_run(
-        self, run_id: str, path: str | os.PathLike[str], progress: Progress | None = None
+        self,
+        run_id: str,
+        path: str | os.PathLike[str],
+        progress: Progress | None = None,
+        *,
+        plain: bool = False,
     ) -> RunInfo:
         """Write a run to one new file, with its whole history, its journal and the letters that wait for it.
 
         The run may move meanwhile: the file has it as it stood at one moment, which is what this returns. The file
-        gets its name when it is complete. ``progress`` is called with how much is done, and of how much.
+        gets its name when it is complete. ``progress`` is called with how much is done, and of how much. That of a
+        storage under keys is encrypted with its keyring, unless ``plain`` is true.
         """
         from holdfast.checkpoint.transfer.run_transfer import export_run
 
+        check_flag("plain", plain)
+        keys = None if plain else self._keys
+
         check_progress(progress)
-        return await run_info(self.store, await export_run(self.store, run_id_of(run_id), path, progress))
+        return await run_info(
+            self.store, await export_run(self.store, run_id_of(run_id), path, progress, keys)
+        )
 
     async def import_run(
-        self, path: str | os.PathLike[str], run_id: str | None = None, progress: Progress | None = None
+        self,
+        path: str | os.PathLike[str],
+        run_id: str | None = None,
+        progress: Progress | None = None,
+        *,
+        plain: bool = False,
     ) -> RunInfo:
         """Bring in a run from a file that ``export_run`` made: all of it, or nothing where anything is wrong with it.
 
         It has the same ids here, and is not driven: one that was RUNNING is STOPPED. ``run_id`` makes sure that the
         file holds that run; a run cannot get another id. Raises ``RunExists``, unless all that the file holds is here.
+        A storage under keys takes files that were encrypted with one of its keys, and others only with ``plain``.
         """
         self._check_writable("import_run")
+        check_flag("plain", plain)
         from holdfast.checkpoint.transfer.run_transfer import import_run
 
         check_progress(progress)
-        return await run_info(
-            self.store, await import_run(self.store, path, _optional_run_id(run_id), progress)
-        )
+        wanted, keys = _optional_run_id(run_id), self._keys
+        is_plain_taken = plain or keys is None
+        head = await import_run(self.store, path, wanted, progress, keys, is_plain_taken)
+        return await run_info(self.store, head)
 
     async def copy_to(
         self, other: CheckpointStorage, progress: Progress | None = None, run_id: str | None = None
@@ -573,6 +643,27 @@ class CheckpointStorage:
         check_progress(progress)
         other._check_writable("copy_to")
         return await copy_runs(self.store, other.store, _optional_run_id(run_id), progress)
+
+
+def _seal(
+    store: Store, keys: Keyring | None, anchor: Anchor | str | os.PathLike[str] | None
+) -> SealedStore | None:
+    """Return a store under keys; None if there are none."""
+    if keys is None:
+        if anchor is not None:
+            raise InvalidArgument(
+                "anchor= needs keys=: without them anyone can make heads that seem to be new"
+            )
+        return None
+    from holdfast.checkpoint.keys.keyring import check_keys
+    from holdfast.checkpoint.keys.sealed_store import SealedStore
+
+    check = None
+    if anchor is not None:
+        from holdfast.checkpoint.keys.anchor import AnchorCheck, check_anchor
+
+        check = AnchorCheck(check_anchor(anchor), getattr(store, "namespace", ""))
+    return SealedStore(store, check_keys(keys), check)
 
 
 def _optional_run_id(run_id: str | None) -> RunId | None:

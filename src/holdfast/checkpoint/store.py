@@ -19,6 +19,8 @@ FORMAT_MINOR = 0
 """A reader of the same major version reads every minor one; a store with another major version is refused."""
 FEATURES: frozenset[str] = frozenset()
 """The feature flags that this version understands; a store that needs any other is refused."""
+KEYS = "keys"
+"""The feature flag of a store whose content is sealed; only a store that is made with ``keyed=True`` opens it."""
 
 
 class Keyframe(NamedTuple):
@@ -157,7 +159,8 @@ class Commit(NamedTuple):
     """Changes of one run that become durable together, or not at all. ``expected`` is None for its first commit.
 
     ``notes`` are added to the journal of the checkpoint that ``head`` names, ``taken`` are the keys of letters that are
-    used up. ``letters`` are left in the inbox; only the first commit of a run that comes from another store has any.
+    used up. ``letters`` are left in the inbox; only the first commit of a run has any, if the run comes from another
+    store or was submitted with a key.
     ``needs`` names blobs of the family that must be there: new records name them, but an earlier checkpoint brought
     them, and someone may remove that meanwhile. They count as brought by the commit. ``events`` are added to those of
     the run; rows of seqs before ``events_from`` go.
@@ -312,6 +315,17 @@ class StoreInfo(NamedTuple):
     features: frozenset[str]
 
 
+class SealedForms(NamedTuple):
+    """Lets a store under keys make heads anew: what it has to read and write for that is sealed by the layer above."""
+
+    open_record: Callable[[Record], Record]
+    """Returns a record of ``Depth.HEADERS`` in plain; raises ``CheckpointCorrupt``."""
+    open_head: Callable[[Head], Head]
+    """Returns a head in plain; raises ``CheckpointCorrupt`` for one that is not believed."""
+    close_head: Callable[[Head], Head]
+    """Returns a head as it is stored."""
+
+
 class Rehearsal(NamedTuple):
     """A copy of a store on which a repair is tried."""
 
@@ -336,6 +350,10 @@ class Store(Protocol):
 
     A class whose coroutines do not use the current task, as ``asyncio.timeout`` and task groups do, may have the
     attribute ``in_any_task = True``. Then a commit needs no task of its own, which saves a few microseconds.
+
+    A store under keys is made with ``keyed=True``: it has the feature ``keys``, says so when it is made for the first
+    time, and refuses to be opened without. What it is given then is sealed by ``keys.sealed_store``, which keeps its
+    own keys in a *key box*, a text that the store keeps beside its id and does not understand.
 
     >>> import asyncio
     >>> from holdfast import InMemoryCheckpointStorage
@@ -425,12 +443,13 @@ class Store(Protocol):
         """
         ...
 
-    async def mend(self, run_id: RunId | None) -> Sequence[Mended]:
+    async def mend(self, run_id: RunId | None, forms: SealedForms | None = None) -> Sequence[Mended]:
         """Rebuild heads that cannot be read from what is left of their runs, and rebuild indexes.
 
         Such a run has a greater token than before, and is not driven. Changed notes and letters are removed. Other
         damage stays. All changes of one run happen at once or not at all, and a second call changes nothing. With
-        ``run_id`` no other run is touched, but indexes that runs share are rebuilt.
+        ``run_id`` no other run is touched, but indexes that runs share are rebuilt. ``forms`` are given by the layer
+        that seals what a store under keys holds; a head that they do not open cannot be read.
         """
         ...
 
@@ -537,6 +556,14 @@ class Store(Protocol):
         About ``limit`` of them, at least one if there is one, and all of each seq. Removing checkpoints removes no
         events. A row that cannot be read is left out, or is not ``sound``; that is no reason to raise.
         """
+        ...
+
+    async def key_box(self) -> str:
+        """Return the key box of a store that was made with ``keyed=True``; empty if it has none yet."""
+        ...
+
+    async def set_key_box(self, box: str, expected: str) -> bool:
+        """Replace the key box durably, in all namespaces; return False, and change nothing, if another one is there."""
         ...
 
     async def join(self) -> None:

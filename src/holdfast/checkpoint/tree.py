@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from holdfast.checkpoint.checkpoint_info import Cause, CheckpointInfo
+from holdfast.checkpoint.views import size_text
 from holdfast.engine.status import RunStatus
 from holdfast.ids import CheckpointId, RunId
 
@@ -67,12 +68,14 @@ def draw_checkpoints(
     checkpoints: Iterable[CheckpointInfo],
     heads: Mapping[CheckpointId, RunStatus] | None = None,
     ascii: bool = False,
+    sizes: bool = False,
 ) -> str:
     """Return checkpoints as a tree: of one run with its branches, or of runs with their forks.
 
     ``heads`` has the checkpoints and statuses of the runs; without it a run stands on its newest checkpoint. The branch
     that leads there goes straight down. Stretches in which nothing but supersteps happened are folded into one line.
-    ``ascii`` draws without box characters, and writes other characters that are not ASCII as escapes.
+    ``ascii`` draws without box characters, and writes other characters that are not ASCII as escapes. ``sizes`` tells
+    the bytes that each checkpoint added to the storage.
 
     >>> import asyncio
     >>> from holdfast import InMemoryCheckpointStorage, WorkflowBuilder, WorkflowContext, executor
@@ -99,7 +102,7 @@ def draw_checkpoints(
     """
     known = list({made.checkpoint_id: made for made in checkpoints}.values())
     drawing = _Drawing(
-        find_branches(known), _newest(known) if heads is None else heads, _ASCII if ascii else _BOX
+        find_branches(known), _newest(known) if heads is None else heads, _ASCII if ascii else _BOX, sizes
     )
     text = "\n".join(drawing.lines())
     return text.encode("ascii", "backslashreplace").decode("ascii") if ascii else text
@@ -208,9 +211,12 @@ class _Part(NamedTuple):
 class _Drawing:
     """Draws branches with a stack of its own, because they may be deeper than the call stack of Python."""
 
-    def __init__(self, found: Sequence[Branch], heads: Mapping[CheckpointId, RunStatus], pen: _Pen) -> None:
+    def __init__(
+        self, found: Sequence[Branch], heads: Mapping[CheckpointId, RunStatus], pen: _Pen, sizes: bool
+    ) -> None:
         self._heads = heads
         self._pen = pen
+        self._has_sizes = sizes
         self._trunks = deque(branch for branch in found if branch.parent is None)
         self._off: dict[CheckpointId, list[Branch]] = {}
         self._seqs = {made.checkpoint_id: made.seq for branch in found for made in branch.checkpoints}
@@ -276,14 +282,20 @@ class _Drawing:
 
     def _stretch(self, folded: Sequence[CheckpointInfo]) -> list[_Row]:
         if len(folded) < _FEWEST_FOLDED:
-            return [_Row(f"{self._pen.made} {_place(made)}") for made in folded]
+            return [_Row(f"{self._pen.made} {_place(made)}{self._size((made,))}") for made in folded]
         first, last = folded[0], folded[-1]
         steps = (
             f"superstep {first.superstep}"
             if first.superstep == last.superstep
             else f"supersteps {first.superstep} to {last.superstep}"
         )
-        return [_Row(f"{self._pen.folded} {first.seq} to {last.seq}, {steps}, {len(folded)} checkpoints")]
+        counted = f"{len(folded)} checkpoints{self._size(folded)}"
+        return [_Row(f"{self._pen.folded} {first.seq} to {last.seq}, {steps}, {counted}")]
+
+    def _size(self, made: Sequence[CheckpointInfo]) -> str:
+        """Return what checkpoints added to the storage as text; nothing if they added nothing."""
+        added = sum(one.new_bytes for one in made) if self._has_sizes else 0
+        return f", {size_text(added)}" if added else ""
 
     def _mark(self, made: CheckpointInfo) -> str:
         return self._pen.head if made.checkpoint_id in self._heads else self._pen.made
@@ -312,7 +324,7 @@ class _Drawing:
         if made.by is not None:
             words.append(f"by {_in_line(made.by)}")
         words += [_tagged(tag, made.tagged_by) for tag in made.tags]
-        return "".join(f", {word}" for word in words)
+        return "".join(f", {word}" for word in words) + self._size((made,))
 
 
 def _tagged(tag: str, tagged_by: Mapping[str, str]) -> str:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence, Set
 from contextlib import asynccontextmanager
 from copy import deepcopy
+from typing import TYPE_CHECKING
 
 from holdfast.checkpoint.ownership import ask_for_owners, is_driven_by, this_process
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.storage import CheckpointStorage
 from holdfast.checkpoint.store import (
-    FEATURES,
     FORMAT_MAJOR,
     FORMAT_MINOR,
     Blob,
@@ -34,11 +35,13 @@ from holdfast.checkpoint.store import (
     Rehearsal,
     Removal,
     RunQuery,
+    SealedForms,
     StoreInfo,
 )
 from holdfast.engine.status import RunStatus
 from holdfast.errors import StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
+from holdfast.stores.common.features import new_features
 from holdfast.stores.common.head_check import (
     TagChange,
     check_expected,
@@ -59,6 +62,10 @@ from holdfast.stores.common.run_query import (
     sort_due_runs,
 )
 
+if TYPE_CHECKING:
+    from holdfast.checkpoint.keys.anchor import Anchor
+    from holdfast.checkpoint.keys.keyring import Keyring
+
 _MOST_HINTS = 1_000
 
 
@@ -73,9 +80,11 @@ class MemoryStore:
     in_any_task = True
     """Explained where ``Store`` is defined."""
 
-    def __init__(self, namespace: str = "") -> None:
+    def __init__(self, namespace: str = "", *, keyed: bool = False) -> None:
         self.namespace = namespace
-        self._info = StoreInfo(secrets.token_hex(16), FORMAT_MAJOR, FORMAT_MINOR, FEATURES)
+        features = frozenset(new_features(keyed))
+        self._info = StoreInfo(secrets.token_hex(16), FORMAT_MAJOR, FORMAT_MINOR, features)
+        self._key_box = ""
         self._closed = self._joined = False
         self._heads: dict[RunId, Head] = {}
         self._records: dict[tuple[RunId, int], Record] = {}
@@ -213,7 +222,7 @@ class MemoryStore:
     async def inspect(self, run_id: RunId | None = None) -> Sequence[Damage]:
         return await self.damaged()
 
-    async def mend(self, run_id: RunId | None) -> Sequence[Mended]:
+    async def mend(self, run_id: RunId | None, forms: SealedForms | None = None) -> Sequence[Mended]:
         self._check_open()
         return ()
 
@@ -227,6 +236,7 @@ class MemoryStore:
         """Return a store with one run and the blobs of its family: nothing in them changes, so they are shared."""
         copy = MemoryStore(self.namespace)
         copy._info, copy._joined, copy._marks = self._info, self._joined, self._marks
+        copy._key_box = self._key_box
         head = self._heads.get(run_id)
         if head is None:
             return copy
@@ -375,6 +385,17 @@ class MemoryStore:
         begin = bisect_left(rows, first, key=lambda row: row.seq)
         return _whole_seqs(rows[begin:], limit)
 
+    async def key_box(self) -> str:
+        self._check_open()
+        return self._key_box
+
+    async def set_key_box(self, box: str, expected: str) -> bool:
+        self._check_open()
+        if self._key_box != expected:
+            return False
+        self._key_box = box
+        return True
+
     async def join(self) -> None:
         self._check_open()
         self._joined = True
@@ -400,8 +421,14 @@ class InMemoryCheckpointStorage(CheckpointStorage):
 
     outlives_process = False
 
-    def __init__(self, retention: Retention | None = None) -> None:
-        super().__init__(MemoryStore(), retention)
+    def __init__(
+        self,
+        retention: Retention | None = None,
+        *,
+        keys: Keyring | None = None,
+        anchor: Anchor | str | os.PathLike[str] | None = None,
+    ) -> None:
+        super().__init__(MemoryStore(keyed=keys is not None), retention, keys=keys, anchor=anchor)
 
 
 def _cut_record(record: Record, depth: Depth) -> Record:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from holdfast.checkpoint.storage import CheckpointStorage
 from holdfast.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from holdfast.checkpoint.keys.anchor import Anchor
+    from holdfast.checkpoint.keys.keyring import Keyring
 
 
 def _parse_path(url: str) -> str:
@@ -27,42 +33,57 @@ def _parse_path(url: str) -> str:
     return path
 
 
-def _open_memory(url: str, read_only: bool) -> CheckpointStorage:
+class _Opening(NamedTuple):
+    """The arguments with which a storage is opened."""
+
+    read_only: bool
+    keys: Keyring | None
+    anchor: Anchor | str | os.PathLike[str] | None
+
+
+def _open_memory(url: str, how: _Opening) -> CheckpointStorage:
     if url.partition(":")[2].strip("/"):
         raise InvalidArgument(f"storage URL {url!r}: memory has no path; write memory:")
-    if read_only:
+    if how.read_only:
         raise InvalidArgument(
             f"storage URL {url!r}: a new store in memory is empty, so read_only makes no sense"
         )
     from holdfast.stores.memory import InMemoryCheckpointStorage
 
-    return InMemoryCheckpointStorage()
+    return InMemoryCheckpointStorage(keys=how.keys, anchor=how.anchor)
 
 
-def _open_file(url: str, read_only: bool) -> CheckpointStorage:
+def _open_file(url: str, how: _Opening) -> CheckpointStorage:
     from holdfast.stores.file.storage import FileCheckpointStorage
 
-    return FileCheckpointStorage(_parse_path(url), read_only=read_only)
+    return FileCheckpointStorage(_parse_path(url), **how._asdict())
 
 
-def _open_sqlite(url: str, read_only: bool) -> CheckpointStorage:
+def _open_sqlite(url: str, how: _Opening) -> CheckpointStorage:
     from holdfast.stores.sqlite.storage import SqliteCheckpointStorage
 
-    return SqliteCheckpointStorage(_parse_path(url), read_only=read_only)
+    return SqliteCheckpointStorage(_parse_path(url), **how._asdict())
 
 
-_SCHEMES: dict[str, Callable[[str, bool], CheckpointStorage]] = {
+_SCHEMES: dict[str, Callable[[str, _Opening], CheckpointStorage]] = {
     "memory": _open_memory,
     "file": _open_file,
     "sqlite": _open_sqlite,
 }
 
 
-def open_storage(url: str, *, read_only: bool = False) -> CheckpointStorage:
+def open_storage(
+    url: str,
+    *,
+    read_only: bool = False,
+    keys: Keyring | None = None,
+    anchor: Anchor | str | os.PathLike[str] | None = None,
+) -> CheckpointStorage:
     """Open the storage of a URL: ``memory:``, ``file:///folder``, ``sqlite:///holdfast.db``.
 
     After ``//`` a path with one more slash is relative, with two it is absolute, as in SQLAlchemy.
     With ``read_only`` nothing is written, and what would write is refused; a store that is not there is not made.
+    ``keys`` and ``anchor`` are those of ``CheckpointStorage``.
 
     >>> type(open_storage("memory:")).__name__
     'InMemoryCheckpointStorage'
@@ -71,4 +92,4 @@ def open_storage(url: str, *, read_only: bool = False) -> CheckpointStorage:
     if scheme not in _SCHEMES:
         known = ", ".join(f"{name}:" for name in _SCHEMES)
         raise InvalidArgument(f"storage URL {url!r}: it must begin with one of {known}")
-    return _SCHEMES[scheme](url, read_only)
+    return _SCHEMES[scheme](url, _Opening(read_only, keys, anchor))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from typing import Any
 
@@ -92,9 +93,30 @@ def _numpy() -> Any:
     return numpy
 
 
+_SIMPLE_TYPE = re.compile(r"[<>|=]?[A-Za-z?]\d{0,9}(\[\d{0,9}[A-Za-z]{1,8}(/\d{1,9})?\])?")
+
+
+def _check_described(described: Any) -> None:
+    """Raise ``Malformed`` for types that no array has: numpy would read expressions in their names."""
+    if isinstance(described, list):
+        for field in described:
+            _check_field(*field)
+    elif not isinstance(described, str) or not _SIMPLE_TYPE.fullmatch(described):
+        raise Malformed("the type of a numpy array is none")
+
+
+def _check_field(name: Any, described: Any, shape: Any = ()) -> None:
+    names = name if isinstance(name, tuple) else (name,)
+    lengths = shape if isinstance(shape, tuple) else (shape,)
+    if not all(isinstance(one, str) for one in names) or not all(type(one) is int for one in lengths):
+        raise Malformed("a field of the type of a numpy array is none")
+    _check_described(described)
+
+
 def _dtype(described: Any) -> Any:
     if not isinstance(described, str | list):
         raise Malformed("the type of a numpy array is none")
+    _check_described(described)
     dtype = _numpy().lib.format.descr_to_dtype(described)
     if dtype.hasobject or dtype.kind not in _KINDS:
         raise Malformed(f"a numpy array has the type {dtype}")

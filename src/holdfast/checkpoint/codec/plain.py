@@ -22,6 +22,7 @@ from holdfast.checkpoint.codec.registry import mark_of
 from holdfast.checkpoint.codec.shapes import kind_of, shape_of
 from holdfast.checkpoint.codec.standard import TAKEN, dict_of, find_lazy_taker
 from holdfast.checkpoint.codec.value_tree import Extension, tree_of
+from holdfast.errors import CheckpointCorrupt, HoldfastError
 from holdfast.graph.typing.conversion import parse_duration
 from holdfast.graph.typing.match import show_value
 from holdfast.graph.typing.schema import DIALECT, DescribedType, json_schema
@@ -305,12 +306,19 @@ def described_type(form: bytes, schema: str | None = None) -> DescribedType:
     >>> described_type(Codec().encode_form(list[int] | None, "here"))
     list[int] | None
     """
-    described = tree_of(form)
-    if schema is None and not _names_class(described):
-        found = type_forms.form_of(_READ.decode(form), _READ.types)
-        return DescribedType(type_name(found), json_schema(found))
-    name = _form_name(described)
-    return DescribedType(name, {"$schema": DIALECT, "title": name} if schema is None else json.loads(schema))
+    try:
+        described = tree_of(form)
+        if schema is None and not _names_class(described):
+            found = type_forms.form_of(_READ.decode(form), _READ.types)
+            return DescribedType(type_name(found), json_schema(found))
+        name = _form_name(described)
+        return DescribedType(
+            name, {"$schema": DIALECT, "title": name} if schema is None else json.loads(schema)
+        )
+    except HoldfastError:
+        raise
+    except Exception as error:  # broken bytes may raise anything
+        raise CheckpointCorrupt(f"type: the bytes are no encoding of a type: {error!r}") from error
 
 
 _READ = Codec()
@@ -364,7 +372,8 @@ def value_of_plain(plain: Any) -> Any:
         return plain
     if TYPE not in plain:
         return {key.removeprefix("$"): value_of_plain(part) for key, part in plain.items()}
-    read = _READERS.get(plain[TYPE]) if VALUE in plain else None
+    name = plain[TYPE]
+    read = _READERS.get(name) if VALUE in plain and isinstance(name, str) else None
     if read is not None:
         try:
             return read(plain)

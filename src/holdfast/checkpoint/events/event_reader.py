@@ -159,6 +159,8 @@ class _RowEvents:
         self._reader = reader
         self._told = told
         self._content = content
+        self._completion = WorkflowCompletedEvent()
+        """The event that an executor left for the end of the run."""
 
     def make(self) -> Iterator[WorkflowEvent]:
         told = self._told
@@ -181,7 +183,8 @@ class _RowEvents:
         if first is not None:
             superstep, time = applied_supersteps(first), moment(first.time)
         if told.begun is not None or (first is not None and first.cause is Cause.INPUT):
-            yield self._at(WorkflowStartedEvent(self._reader.head.workflow_name), superstep, time)
+            started = WorkflowStartedEvent(self._reader.head.workflow_name, *told.team_size)
+            yield self._at(started, superstep, time)
         yield self._at(WorkflowStatusEvent(RunStatus.RUNNING), superstep, time)
         if told.begun is not None and first is None:
             step = told.begun
@@ -218,7 +221,11 @@ class _RowEvents:
             events += [self._event(next(happened)) for _ in range(count)]
             if executor_id:
                 events.append(ExecutorCompletedEvent(executor_id))
-        return events + [self._event(one) for one in happened]
+        events += [self._event(one) for one in happened]
+        for event in events:
+            if isinstance(event, WorkflowCompletedEvent):
+                self._completion = event
+        return [event for event in events if not isinstance(event, WorkflowCompletedEvent)]
 
     def _event(self, happened: Happened) -> WorkflowEvent:
         if happened.warning is not None:
@@ -252,7 +259,8 @@ class _RowEvents:
         if rest.error:
             events.append(WorkflowErrorEvent(_error(rest.error)))  # type: ignore[arg-type]
         if rest.status is RunStatus.COMPLETED:
-            events.append(WorkflowCompletedEvent(None if rest.output is None else self._value(rest.output)))
+            self._completion.data = None if rest.output is None else self._value(rest.output)
+            events.append(self._completion)
         for event in events:
             yield self._at(event, told.superstep, moment(told.time))
 

@@ -19,6 +19,9 @@ from holdfast.ids import ExecutorId, RequestId, RunId
 if TYPE_CHECKING:
     from holdfast.checkpoint.checkpoint_info import CheckpointInfo
 
+RUN_SCOPE, COMPLETION_KEY = "holdfast.run", "completion"
+"""The shared scope and key under which an executor leaves the ``WorkflowCompletedEvent`` of its run."""
+
 NEVER = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
 
@@ -72,6 +75,10 @@ class WorkflowStartedEvent(WorkflowEvent):
     """
 
     workflow_name: str = ""
+    node_count: int | None = None
+    """The number of agents of a team; None for other workflows, and in a process that has not built it."""
+    layer_count: int | None = None
+    """The number of layers of a team."""
 
 
 @dataclass(slots=True, repr=False, eq=False)
@@ -130,6 +137,14 @@ class WorkflowCompletedEvent(WorkflowEvent):
     """
 
     data: Any = None
+    duration: float | None = None
+    """The seconds since the last input of a team of agents, with the time in which it waited; None for others."""
+    succeeded: int | None = None
+    """The number of times that an agent of the team did its work; each round of a loop counts."""
+    failed: int | None = None
+    skipped: int | None = None
+    success: bool | None = None
+    """True if the team has an answer."""
 
 
 @dataclass(slots=True, repr=False, eq=False)

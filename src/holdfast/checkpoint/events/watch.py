@@ -87,6 +87,20 @@ class EventWatch:
                 await asyncio.sleep(pause)
                 pause = min(pause * 1.5, _LONGEST_SECONDS)
 
+    async def read_page(self, limit: int) -> list[WorkflowEvent]:
+        """Return the next events that are there now, at most so many with an id."""
+        events: list[WorkflowEvent] = []
+        while len(events) < limit and (head := await self._store.head(self._run_id)) is not None:
+            new = await self._read(head)
+            events += new
+            if not new:
+                break
+        while (
+            limit < len(events) and events[limit - 1].event_id is None
+        ):  # nobody could ask for those behind it
+            limit += 1
+        return events[:limit]
+
     async def _read(self, head: Head) -> list[WorkflowEvent]:
         """Return the next events, with their ids; none if there are none yet."""
         if self._last.seq > head.seq:

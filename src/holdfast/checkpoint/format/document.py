@@ -104,6 +104,7 @@ def unpack_changes(changes: bytes, values: bytes | None) -> Changes:
 
 def refs_of(entries: Sequence[Sequence[Any]], content: list[bytes] | None) -> list[Ref]:
     """The values of a table; without ``content`` small ones have none."""
+    _check_types(entries, content)
     refs: list[Ref] = []
     grown: dict[int, tuple[int, int]] = {}
     inline = iter(content) if content is not None else None
@@ -119,6 +120,15 @@ def refs_of(entries: Sequence[Sequence[Any]], content: list[bytes] | None) -> li
             grown[id(ref)] = _expanse(parts, grown, len(entries))
             refs.append(ref)
     return refs
+
+
+def _check_types(entries: Sequence[Sequence[Any]], content: list[bytes] | None) -> None:
+    """Raise ``ValueError`` for a table that nobody wrote; what has other types would fail who knows where."""
+    labels_and_sizes = {type(entry[0]) for entry in entries}, {type(entry[1]) for entry in entries}
+    if entries and labels_and_sizes != ({str}, {int}):
+        raise ValueError("a value has no name of a type, or no size")
+    if content and not ({*map(type, content)} == {bytes} and all(content)):
+        raise ValueError("the content of a value is no encoding")
 
 
 def _expanse(parts: Sequence[Part], grown: Mapping[int, tuple[int, int]], most: int) -> tuple[int, int]:
@@ -164,6 +174,9 @@ def _pack_asked(asked: Asked, add: _Add) -> list[Any]:
 def _unpack_asked(document: list[Any], refs: list[Ref]) -> Asked:
     request_id, executor_id, number, form, *rest = document
     seq, *expiry = rest or [0]
+    kinds = [*map(type, (request_id, executor_id, form, seq, *expiry))]
+    if kinds[:3] != [str, str, bytes] or not {*kinds[3:]} <= {int, type(None)}:
+        raise ValueError("a request is not what was written")
     return Asked(
         RequestId(request_id),
         ExecutorId(executor_id),

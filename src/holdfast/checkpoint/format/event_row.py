@@ -78,6 +78,8 @@ class CommitEvents(NamedTuple):
     rest: RestEvents | None = None
     begun: StepEvents | None = None
     """The input of a run that was submitted earlier and moves now for the first time."""
+    team_size: tuple[int, ...] = ()
+    """The numbers of agents and layers, where the run of a team of agents moves."""
 
 
 def count_messages(deliveries: Sequence[Delivered]) -> list[tuple[ExecutorId, int]]:
@@ -110,6 +112,7 @@ def pack_events(
     steps: Sequence[PackedStep],
     rest: RestEvents | None,
     begun: PackedStep | None = None,
+    team_size: tuple[int, ...] = (),
 ) -> bytes:
     """Return the events of a commit as a store keeps them."""
     last = None
@@ -118,8 +121,10 @@ def pack_events(
         last = [rest.status._value_, rest.waiting_for, _encode(rest.by), output]
         last += map(_encode, (rest.error, rest.executor_id, rest.cause))
     row = [time, superstep, is_moving, steps, last]
-    if begun is not None:
+    if begun is not None or team_size:
         row.append(begun)
+    if team_size:
+        row.append(team_size)
     packed = ormsgpack.packb(row)
     if len(packed) > LARGEST_ROW:
         packed = ormsgpack.packb(_without_content(ormsgpack.unpackb(packed)))
@@ -128,14 +133,17 @@ def pack_events(
 
 def unpack_events(run_id: RunId, workflow_name: str, stored: bytes) -> CommitEvents:
     """Return the events of a commit; raise whatever broken data raises."""
-    time, superstep, is_moving, steps, rest, *begun = ormsgpack.unpackb(plain_form(stored))
+    time, superstep, is_moving, steps, rest, *more = ormsgpack.unpackb(plain_form(stored))
+    begun = more[0] if more else None
+    team_size = more[1] if len(more) > 1 else ()
     return CommitEvents(
         int(time),
         int(superstep),
         bool(is_moving),
         [_unpack_step(run_id, workflow_name, *step) for step in steps],
         None if rest is None else _unpack_rest(*rest),
-        _unpack_step(run_id, workflow_name, *begun[0]) if begun else None,
+        None if begun is None else _unpack_step(run_id, workflow_name, *begun),
+        tuple(team_size),
     )
 
 
@@ -195,6 +203,8 @@ def _pack_ref(ref: Ref) -> list[Any]:
 
 def _unpack_ref(packed: list[Any]) -> Ref:
     label, size, digest, data, parts = packed
+    if [type(label), type(size)] != [str, int] or not {type(digest), type(data)} <= {bytes, type(None)}:
+        raise ValueError("a value is not what was written")
     held = None if parts is None else [Part(is_item, _unpack_ref(part)) for is_item, part in parts]
     return Ref(label, size, None if digest is None else Digest(digest), data, held)
 

@@ -244,11 +244,12 @@ class CheckpointBrowser:
         records = await read_records(self._catalog.store, head.run_id, 1, head.seq, Depth.HEADERS)
         return find_superseded(map(info_of, records), head.checkpoint_id)
 
-    async def draw_tree(self, head: Head, ascii: bool) -> str:
+    async def draw_tree(self, head: Head, ascii: bool, sizes: bool) -> str:
         """Draw the checkpoints of a run and of all runs of its family as a tree of text."""
         heads = await self._catalog.store.runs(RunQuery(head.workflow_name, family=head.family))
         checkpoints = [made for one in heads for made in await self._list_now(one)]
-        return draw_checkpoints(checkpoints, {one.checkpoint_id: one.status for one in heads}, ascii)
+        statuses = {one.checkpoint_id: one.status for one in heads}
+        return draw_checkpoints(checkpoints, statuses, ascii, sizes)
 
 
 class ContentReaders(NamedTuple):

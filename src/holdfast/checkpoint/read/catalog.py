@@ -40,7 +40,13 @@ class RunCatalog:
 
     # Codecs.
 
-    def learn(self, workflow_name: str, fingerprint: str, codec: Codec, max_value_size: int) -> None:
+    def learn(
+        self,
+        workflow_name: str,
+        fingerprint: str,
+        codec: Codec,
+        max_value_size: int,
+    ) -> None:
         """Remember the codec of a build of a workflow, which reads its checkpoints, and the size limit of its values.
 
         Builds of one name may have different types: each run is read with those of its own build.

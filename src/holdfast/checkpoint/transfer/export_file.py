@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterable
 from io import SEEK_END, BytesIO
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
 import ormsgpack
 from blake3 import blake3
@@ -39,8 +39,12 @@ from holdfast.checkpoint.transfer.export_frames import (
     read_mail,
     read_record,
 )
-from holdfast.errors import CheckpointCorrupt, StorageError
+from holdfast.errors import CheckpointCorrupt, CheckpointUntrusted, StorageError
 from holdfast.ids import Digest
+
+if TYPE_CHECKING:
+    from holdfast.checkpoint.keys.keyring import Keyring
+    from holdfast.checkpoint.keys.sealed_file import SealedFile
 
 T = TypeVar("T")
 
@@ -50,7 +54,9 @@ _MODE = 0o600
 class NewExportFile:
     """A file that has a temporary name until it is complete and durable."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], keys: Keyring | None = None) -> None:
+        self._keys = keys
+        self._sealed: SealedFile | None = None
         # Absolute: the process may change its directory before the file is complete.
         self._place = Path(os.path.abspath(path))
         self._temp = self._place.with_name(f".{secrets.token_hex(8)}.tmp")
@@ -58,9 +64,9 @@ class NewExportFile:
 
     @property
     def file(self) -> BinaryIO:
-        """The open file."""
+        """The open file, to which plain bytes are written."""
         assert self._file is not None
-        return self._file
+        return self._file if self._sealed is None else cast(BinaryIO, self._sealed)
 
     def open(self) -> None:
         """Make the file; raise ``StorageError`` if that fails, or if something has its name already."""
@@ -69,6 +75,17 @@ class NewExportFile:
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         handle = self.attempt(lambda: os.open(self._temp, flags, _MODE))
         self._file = os.fdopen(handle, "w+b")
+        if self._keys is not None:
+            from holdfast.checkpoint.keys.sealed_file import SealedFile
+
+            self._sealed = SealedFile.create(self._file, repr(str(self._place)), self._keys, SEALED_MARK)
+
+    def finish(self) -> None:
+        """Write what was not written yet; from now on the file is read."""
+        if self._sealed is not None:
+            self._sealed.finish()
+        assert self._file is not None
+        self._file.flush()
 
     def attempt(self, work: Callable[[], T]) -> T:
         """Call a function that writes to the file; raise ``StorageError`` if the system refuses it."""
@@ -85,8 +102,9 @@ class NewExportFile:
         self.attempt(self._publish)
 
     def _publish(self) -> None:
-        self.file.flush()
-        _sync(self.file.fileno())
+        assert self._file is not None
+        self._file.flush()
+        _sync(self._file.fileno())
         try:
             os.link(self._temp, self._place)
         except FileExistsError:
@@ -96,7 +114,7 @@ class NewExportFile:
         ):  # no hard links here: a file that someone makes with that name right now is overwritten
             if os.path.lexists(self._place):
                 raise self._taken() from None
-            self.file.close()
+            self._file.close()
             os.rename(self._temp, self._place)
         if sys.platform != "win32":
             folder = os.open(self._place.parent, os.O_RDONLY)
@@ -129,20 +147,23 @@ class NewExportFile:
 
 
 class ImportFile:
-    """A file to import a run from."""
+    """A file to import a run from; ``keys`` open one that is encrypted."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, keys: Keyring | None = None, plain: bool = True) -> None:
         self._path = path
+        self._keys = keys
+        self._is_plain_taken = plain
+        self._sealed: SealedFile | None = None
         self._file: BinaryIO | None = None
 
     @property
     def file(self) -> BinaryIO:
-        """The open file."""
+        """The open file, which gives plain bytes."""
         assert self._file is not None
-        return self._file
+        return self._file if self._sealed is None else cast(BinaryIO, self._sealed)
 
     def open(self) -> None:
-        """Open the file; raise ``StorageError`` if that fails."""
+        """Open the file; raise ``StorageError`` if that fails, or if it is not what the keys ask for."""
         try:
             if not stat.S_ISREG(os.stat(self._path).st_mode):
                 raise StorageError(f"{self._path!r} is not a file, and an exported run is one")
@@ -152,6 +173,25 @@ class ImportFile:
                 f"cannot read {self._path!r}: {error.strerror or error}; nothing was imported: give the path of a file "
                 f"that 'storage.export_run' made"
             ) from error
+        self._unseal(self._file)
+
+    def _unseal(self, file: BinaryIO) -> None:
+        is_sealed = file.read(len(SEALED_MARK)) == SEALED_MARK
+        file.seek(0)
+        if is_sealed and self._keys is None:
+            raise CheckpointUntrusted(
+                f"{self._path!r} is encrypted, and this storage has no keys; import it into a storage with the keys "
+                f"of the one that it comes from"
+            )
+        if is_sealed and self._keys is not None:
+            from holdfast.checkpoint.keys.sealed_file import SealedFile
+
+            self._sealed = SealedFile.open(file, repr(self._path), self._keys, SEALED_MARK)
+        elif not self._is_plain_taken:
+            raise CheckpointUntrusted(
+                f"{self._path!r} is neither encrypted nor signed, and this storage is under keys; nothing was "
+                f"imported: pass plain=True if you trust whoever wrote it"
+            )
 
     def close(self) -> None:
         """Close the file if it is open."""
@@ -169,6 +209,8 @@ def _sync(handle: int) -> None:
 
 
 MARK = b"holdfast export\n"
+SEALED_MARK = b"holdfast sealed\n"
+"""Begins an export that is encrypted; what is in it begins with ``MARK``."""
 VERSION = 1
 
 _NUMBER = 8

@@ -9,7 +9,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from holdfast.checkpoint.arguments import run_not_found
 from holdfast.checkpoint.counters import Counters
@@ -30,6 +30,9 @@ from holdfast.errors import (
     StorageError,
 )
 from holdfast.ids import Digest, RunId
+
+if TYPE_CHECKING:
+    from holdfast.checkpoint.keys.keyring import Keyring
 
 T = TypeVar("T")
 
@@ -52,21 +55,24 @@ class RunMoment(NamedTuple):
 
 
 async def export_run(
-    store: Store, run_id: RunId, path: str | os.PathLike[str], progress: Progress | None = None
+    store: Store,
+    run_id: RunId,
+    path: str | os.PathLike[str],
+    progress: Progress | None = None,
+    keys: Keyring | None = None,
 ) -> Head:
     """Write a run, as it stands at one moment, to a new file; return its head at that moment.
+
+    With ``keys`` the file is encrypted.
 
     The file gets its name when it is complete, was read back and checked, and is durable. If checkpoints of the run
     are removed before they are written, the export begins anew.
     """
-    return await steadily(lambda: _export(store, run_id, path, progress))
+    return await steadily(lambda: _export(store, run_id, NewExportFile(path, keys), progress))
 
 
-async def _export(
-    store: Store, run_id: RunId, path: str | os.PathLike[str], progress: Progress | None
-) -> Head:
+async def _export(store: Store, run_id: RunId, file: NewExportFile, progress: Progress | None) -> Head:
     moment = await capture_run(store, run_id)
-    file = NewExportFile(path)
     try:
         await run_in_thread(file.open)
         steps = Steps(progress, _PASSES)
@@ -152,7 +158,7 @@ async def _write(store: Store, moment: RunMoment, file: NewExportFile, steps: St
         await write(lambda digest=digest, stored=stored: writer.blob(digest, stored.pop()))  # type: ignore[misc]
         steps.done(1)
     await write(writer.end)
-    await write(file.file.flush)
+    await write(file.finish)
 
 
 async def read_pages(store: Store, head: Head) -> AsyncIterator[tuple[Sequence[Record], int]]:
@@ -206,14 +212,18 @@ async def import_run(
     path: str | os.PathLike[str],
     run_id: RunId | None = None,
     progress: Progress | None = None,
+    keys: Keyring | None = None,
+    plain: bool = True,
 ) -> Head:
     """Bring a run from a file into a store; return its head there.
+
+    ``keys`` open a file that is encrypted; one that is not is refused without ``plain``.
 
     Everything in the file is checked first. Then its blobs are stored, which nobody can see yet, and then the run in
     one commit.
     """
     name = os.fspath(path)
-    source = ImportFile(name)
+    source = ImportFile(name, keys, plain)
     try:
         await run_in_thread(source.open)
         advice = (

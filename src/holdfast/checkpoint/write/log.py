@@ -112,6 +112,10 @@ class RunLog:
         """The letters that wait for the run, as of the last commit."""
         self.submitted: PackedStep | None = None
         """The input of the run if it was submitted and has yet to move."""
+        self.team_size: tuple[int, ...] = ()
+        """The numbers of agents and layers, for the run of a team of agents."""
+        self.opening: tuple[Letter, ...] = ()
+        """The letters that the first commit of a new run leaves."""
         self.asleep_until: int | None = None
         """When the first turn that sleeps goes on, if the superstep under way waits for one."""
 
@@ -234,7 +238,8 @@ class RunLog:
         begun = None
         if is_moving and self.submitted is not None:
             begun, self.submitted = self.submitted, None
-        return EventRow(seq, pack_events(maker.time, maker.superstep, is_moving, steps, rest, begun))
+        size = self.team_size if is_moving else ()
+        return EventRow(seq, pack_events(maker.time, maker.superstep, is_moving, steps, rest, begun, size))
 
     def _rest_events(self, head: Head, failure: Failure) -> RestEvents:
         outputs = self._manifest.outputs
@@ -254,7 +259,9 @@ class RunLog:
             if head.seq // EVENTS_TRIMMED != current.seq // EVENTS_TRIMMED
             else 0
         )
-        commit = make_tuple(Commit, (head, expected, records, blobs, notes, taken, (), (), events, oldest))
+        commit = make_tuple(
+            Commit, (head, expected, records, blobs, notes, taken, self.opening, (), events, oldest)
+        )
         if records and self._needs:
             commit, self._needs = commit._replace(needs=self._needs), ()
         claims = bool(head.owner) and not self.claim.held
@@ -272,6 +279,7 @@ class RunLog:
                 self.claim.release()
             raise
         self.head = head
+        self.opening = ()
         self._acquired = True
         counters = self._counters
         counters.commits += 1

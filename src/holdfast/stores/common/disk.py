@@ -341,6 +341,17 @@ class Disk:
                 except OSError:  # another process sweeps too
                     pass
 
+    def begin_sync(self, handle: int, offset: int, length: int) -> None:
+        """Let the system begin to write a part of an open file, and do not wait: the sync is still to come.
+
+        On Linux that is what the advice does to pages that are not written yet; those remain in memory.
+        """
+        if sys.platform == "linux":
+            try:
+                os.posix_fadvise(handle, offset, length, os.POSIX_FADV_DONTNEED)
+            except OSError:
+                pass  # the sync tells
+
     def sync_data(self, handle: int) -> None:
         """Make durable what was written to an open file, and its length; times need not be."""
         if sys.platform == "linux":

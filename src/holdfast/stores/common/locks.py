@@ -35,7 +35,18 @@ class Locks:
 
         Wait while another process holds it alone; raise ``TimeoutError`` if that takes a minute.
         """
-        handle = self._take(name, alone=False, patience=_PATIENCE)
+        with self._hold(name, alone=False) as handle:
+            yield handle
+
+    @contextmanager
+    def hold_alone(self, name: str) -> Iterator[int | None]:
+        """Hold a lock alone, as ``hold_shared`` does together with others."""
+        with self._hold(name, alone=True) as handle:
+            yield handle
+
+    @contextmanager
+    def _hold(self, name: str, alone: bool) -> Iterator[int | None]:
+        handle = self._take(name, alone, patience=_PATIENCE)
         if handle == _HELD:
             raise TimeoutError(
                 errno.ETIMEDOUT, "another process holds it, which seems to stand still", self._path(name)

@@ -86,6 +86,7 @@ class BlobFolder:
                         os.unlink(folder / file)
                 with suppress(OSError):  # something else lies in it
                     folder.rmdir()
+                    self._locks.remove(f"{name}.gate")  # the other lock has the last mark
 
     @contextmanager
     def _alone(self, family: RunId) -> Iterator[int | None]:
@@ -136,6 +137,8 @@ class BlobFolder:
 
     def mark(self, family: RunId) -> MarkedBlobs:
         """Return the blobs once all commits that brought some are made; none if that cannot be known."""
+        if not self._family(family).is_dir():  # a lock for each run without blobs would stay for ever
+            return MarkedBlobs(0, {})
         with self._alone(family) as handle:
             if handle is None:
                 return MarkedBlobs(0, {})

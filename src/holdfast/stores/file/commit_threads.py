@@ -191,9 +191,8 @@ class _Batch:
         synced: SimpleQueue[None] = SimpleQueue()
         others = range(share, len(pending), share or 1)
         for begin in others:
-            put(partial(_sync_all, pending[begin : begin + share], synced))
-        for one in pending[:share]:
-            one.sync()
+            put(partial(_sync_and_tell, pending[begin : begin + share], synced))
+        _sync_all(pending[:share])
         for _ in others:
             synced.get()
         _sync_names([one for one in pending if one.begins_file and one.error is None])
@@ -220,9 +219,19 @@ def _sync_names(pending: list[PendingCommit]) -> None:
             one.error = pending[0].error
 
 
-def _sync_all(pending: list[PendingCommit], synced: SimpleQueue[None]) -> None:
+def _sync_and_tell(pending: list[PendingCommit], synced: SimpleQueue[None]) -> None:
     try:
-        for one in pending:
-            one.sync()
+        _sync_all(pending)
     finally:
         synced.put(None)
+
+
+def _sync_all(pending: list[PendingCommit]) -> None:
+    """Sync lines one after the other, when the system writes all of them already.
+
+    Then one commit of the journal of the file system has the lengths of many files; else each sync needs another one.
+    """
+    for one in pending:
+        one.begin_sync()
+    for one in pending:
+        one.sync()

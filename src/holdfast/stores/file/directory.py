@@ -25,6 +25,7 @@ from holdfast.checkpoint.store import (
     Mended,
     Removal,
     RunQuery,
+    SealedForms,
     StoreInfo,
 )
 from holdfast.engine.status import RunStatus
@@ -60,8 +61,9 @@ _REMEMBERED = 500
 class Directory:
     """Does what a file store does, without an event loop."""
 
-    def __init__(self, root: Path, namespace: str, read_only: bool = False) -> None:
+    def __init__(self, root: Path, namespace: str, read_only: bool = False, keyed: bool = False) -> None:
         self.root = root
+        self._keyed = keyed
         self._read_only = read_only
         self._namespace = namespace
         base = root / "namespaces" / make_file_name(namespace) if namespace else root
@@ -86,10 +88,19 @@ class Directory:
             return self._info
         with self._lock:
             open_store = marker.look_at_store if self._read_only else marker.open_store
-            info = open_store(self.root, self.disk)
+            info = open_store(self.root, self.disk, self._keyed)
             marker.refuse_links(self.root, self._runs.parent)
             self._info = info
         return self._info
+
+    def key_box(self) -> str:
+        """Return the key box of the store."""
+        return marker.read_key_box(self.root)
+
+    def set_key_box(self, box: str, expected: str) -> bool:
+        """Replace the key box, unless another one is there than expected."""
+        self._get_ready()
+        return marker.replace_key_box(self.root, self.disk, box, expected)
 
     def living(self, processes: Collection[str]) -> set[str]:
         """Return those of the processes that joined and live."""
@@ -188,6 +199,8 @@ class Directory:
         is_gone = self.run(run_id).remove_run(run_id, expected, known)
         if is_gone:
             self._claims.remove(make_file_name(run_id))
+            with self._lock:  # its files would stay open, and take room on the disk
+                self._remembered.pop(make_file_name(run_id), None)
         return is_gone
 
     def replace(self, commit: Commit) -> None:
@@ -425,13 +438,13 @@ class Directory:
             return self._repair(make_file_name(run_id)).inspect()
         return [damage for name in self._all_names() for damage in self._repair(name).inspect()]
 
-    def mend(self, run_id: RunId | None) -> list[Mended]:
+    def mend(self, run_id: RunId | None, forms: SealedForms | None) -> list[Mended]:
         """Let a run, or each of them, have a head that can be read; make the index anew."""
         self._get_ready()
         with self._indexing:
             self._index.forget()
         names = self._all_names() if run_id is None else [make_file_name(run_id)]
-        done = [mended for name in names for mended in self._repair(name).mend(self._aside(name))]
+        done = [mended for name in names for mended in self._repair(name).mend(self._aside(name), forms)]
         with self._lock:
             self._remembered.clear()
         return done
@@ -465,6 +478,7 @@ class Directory:
         try:
             base = self._runs.parent.relative_to(self.root)
             _copy(self.root / marker.NAME, folder / marker.NAME)
+            _copy(self.root / marker.KEY_BOX, folder / marker.KEY_BOX)
             for part in (
                 Path(marker.LOCKS),
                 base / "runs",

@@ -12,6 +12,7 @@ import json
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import zstandard
@@ -41,8 +42,8 @@ _SUM_BYTES = 8
 _SUMMED: Final = len(_SUM) + 2 * _SUM_BYTES + 2
 """The position in a line from which on its checksum covers it."""
 _BODY = b',"body":{'
-_OPTIONAL: Final = tuple(Head._field_defaults.items())
-"""The fields of heads that are left out where they say nothing."""
+_DEFAULTS: Final = tuple(Head._field_defaults.get(name, ...) for name in Head._fields)
+"""The values of a head's fields with which they are left out: they say nothing then."""
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -82,6 +83,8 @@ def decode_line(file_id: str, offset: int, line: bytes) -> Line:
         raise ValueError("it does not begin with a checksum")
     end = line.index(_BODY)
     meta = DECODER.decode(line[:end].decode() + "}")
+    if type(meta["kind"]) is not str:
+        raise ValueError("it does not say what it is for")
     is_sound = meta["at"] == offset and _sum_of(file_id, line[_SUMMED:]) == line[len(_SUM) : _SUMMED - 2]
     return Line(LinePlace(offset, len(line) + 1, is_sound), meta)
 
@@ -144,7 +147,8 @@ class LineDraft(NamedTuple):
         meta: dict[str, Any] = {"kind": self.kind, **self.further}
         if self.records:
             meta["ids"] = {str(record.seq): record.checkpoint_id for record in self.records}
-        tags = {record.seq: record.tags for record in self.records if record.tags} | dict(self.tags)
+        tags: dict[int, Sequence[str]] = {record.seq: record.tags for record in self.records if record.tags}
+        tags.update(self.tags)
         if tags:
             meta["tags"] = {str(seq): list(given) for seq, given in tags.items()}
             givers = {record.seq: record.tagged_by for record in self.records} | dict(self.tagged_by)
@@ -170,12 +174,10 @@ class LineDraft(NamedTuple):
     def _head_member(self) -> dict[str, Any]:
         if self.head is None:
             return {}
-        head = self.head._asdict()
-        for name, default in _OPTIONAL:
-            if head[name] == default:
-                del head[name]
+        values = zip(Head._fields, self.head, _DEFAULTS, strict=True)
+        head: dict[str, Any] = {name: value for name, value, default in values if value != default}
         head["status"] = self.head.status._value_
-        head["#updated"] = _readable_time(self.head.updated)
+        head["#updated"] = _readable_time(self.head.updated // 1_000_000)
         return {"head": head}
 
     def _readable_text(self, offset: int, meta: dict[str, Any]) -> bytes | None:
@@ -255,9 +257,10 @@ def _spell_texts(value: Any) -> Any:
     return value
 
 
-def _readable_time(microseconds: int) -> str:
+@lru_cache(16)
+def _readable_time(seconds: int) -> str:
     try:
-        return datetime.fromtimestamp(microseconds // 1_000_000, UTC).isoformat()
+        return datetime.fromtimestamp(seconds, UTC).isoformat()
     except (OverflowError, ValueError, OSError):
         return "not in this calendar"
 

@@ -59,6 +59,11 @@ class PendingLine:
         """The line that says which file this is, and the first bytes of the file; None in a file that was there."""
         self.error: OSError | None = None
 
+    def begin_sync(self) -> None:
+        """Let the system begin to write the line, in any thread, and do not wait for it."""
+        place = self.line.place
+        self._disk.begin_sync(self._handle, place.offset, place.length)
+
     def sync(self) -> None:
         """Sync the line, in any thread; keeps the error for the one who holds the lock."""
         try:
@@ -74,6 +79,8 @@ class LineFile:
         self, path: Path, lock: RunLock, disk: Disk, namespace: str, read_only: bool = False
     ) -> None:
         self.path = path
+        # Each commit needs them, and a path makes them anew each time.
+        self._name, self._place = path.name, str(path)
         self._read_only = read_only
         self._lock = lock
         self._disk = disk
@@ -179,7 +186,7 @@ class LineFile:
     def _check_name(self) -> None:
         run_id = self.state.run_id
         if run_id is not None and (
-            make_file_name(run_id) + SUFFIX != self.path.name or self.state.namespace != self._namespace
+            make_file_name(run_id) + SUFFIX != self._name or self.state.namespace != self._namespace
         ):
             raise CheckpointCorrupt(
                 f"{self.path} holds run {run_id!r} and lies under another name: move it to where it belongs, or out of "
@@ -202,9 +209,13 @@ class LineFile:
                 is_current, line = False, _last_line(handle, mark, mark.offset)
         finally:
             os.close(handle)
-        if line is not None and make_file_name(line.meta["head"]["run_id"]) + SUFFIX == self.path.name:
-            head = None if line.meta["kind"] == "gone" else line.head
-            return RunGlance(head, line.meta.get("inbox", 0), is_current)
+        if line is not None:
+            try:
+                if make_file_name(line.meta["head"]["run_id"]) + SUFFIX == self.path.name:
+                    head = None if line.meta["kind"] == "gone" else line.head
+                    return RunGlance(head, int(line.meta.get("inbox", 0)), is_current)
+            except Exception:  # a line that nobody of this library wrote; the rest says what is left
+                pass
         self.look()
         self.check_readable()
         return RunGlance(self.state.head, len(self.state.letters))
@@ -442,7 +453,7 @@ class LineFile:
             return False
         if mark.in_doubt or mark.file_id != self.state.file_id or mark.offset != self.state.end:
             return False
-        status = self._file.status_at(self.path)
+        status = self._file.status_at(self._place)
         return status is not None and status.st_size == self.state.end
 
     def _make_durable(self, held: HeldLock, handle: int, mark: SyncMark, size: int) -> None:

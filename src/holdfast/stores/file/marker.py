@@ -8,8 +8,8 @@ import secrets
 from pathlib import Path
 from typing import Any
 
-from holdfast.checkpoint.store import FEATURES, FORMAT_MAJOR, FORMAT_MINOR, StoreInfo
-from holdfast.errors import StorageError
+from holdfast.checkpoint.store import FORMAT_MAJOR, FORMAT_MINOR, StoreInfo
+from holdfast.errors import StorageError, StoreDamaged
 from holdfast.stores.common.disk import (
     UNSYNCED_MARK,
     Disk,
@@ -19,9 +19,13 @@ from holdfast.stores.common.disk import (
     read_regular,
     reject_link,
 )
+from holdfast.stores.common.features import check_features, new_features
+from holdfast.stores.common.locks import Locks
 from holdfast.stores.file.run_lock import try_lock
 
 NAME = "store.json"
+KEY_BOX = "store.keys"
+"""The file with the key box of a store under keys."""
 TEMP = "temp"
 OWNERS = "owners"
 LOCKS = "locks"
@@ -30,7 +34,7 @@ _FOLDERS = (TEMP, OWNERS, LOCKS, DAMAGED, "namespaces")
 _OF_NAMESPACE = ("runs", "blobs", "waking")
 _LARGEST = 1 << 20
 # May lie in a directory that becomes a store: what another process is making there, or a fresh volume has.
-_HARMLESS = {NAME, TEMP, UNSYNCED_MARK, ".lock", "lost+found"}
+_HARMLESS = {NAME, KEY_BOX, TEMP, UNSYNCED_MARK, ".lock", "lost+found"}
 
 _ABOUT = [
     "This directory is a Holdfast file store; change nothing in it while a process uses it.",
@@ -41,23 +45,24 @@ _ABOUT = [
     "waking/: an empty file for each run that is to be woken, or is driven (all 9); made again by the next process.",
     "temp/: files that are being written. owners/: a locked file for each process that drives runs now.",
     "locks/: a file for each run, locked while it is written; it says how much of the run's file is durable.",
+    "store.keys: the keys of a store under keys, encrypted; without it nothing can be read.",
     "damaged/: what a repair put aside; nothing reads it.",
     "namespaces/<name>/: runs, blobs, index and waking again for each namespace.",
 ]
 
 
-def open_store(root: Path, disk: Disk) -> StoreInfo:
+def open_store(root: Path, disk: Disk, keyed: bool = False) -> StoreInfo:
     """Read the marker, or make the directory a store if it is empty; raises ``StorageError``, or ``OSError``."""
     marker = root / NAME
     if not os.path.lexists(marker):
         _refuse_foreign(root)
-        _make(marker, disk)
+        _make(marker, disk, keyed)
     elif disk.has_unsynced_names(root):
         _make_anew(marker, disk)
-    return _checked(marker, _read(marker))
+    return _checked(marker, _read(marker), keyed)
 
 
-def look_at_store(root: Path, disk: Disk) -> StoreInfo:
+def look_at_store(root: Path, disk: Disk, keyed: bool = False) -> StoreInfo:
     """Read the marker, and write nothing; raises ``StorageError`` if there is none, or ``OSError``."""
     marker = root / NAME
     if not os.path.lexists(marker):
@@ -65,7 +70,25 @@ def look_at_store(root: Path, disk: Disk) -> StoreInfo:
             f"file store {root}: there is no {NAME}, and a store that is opened with read_only=True is not made; "
             f"give the directory of a store"
         )
-    return _checked(marker, _read(marker))
+    return _checked(marker, _read(marker), keyed)
+
+
+def read_key_box(root: Path) -> str:
+    """Return the key box of the store; empty if it has none."""
+    try:
+        return read_regular(root / KEY_BOX, _LARGEST).decode("ascii", "replace").strip()
+    except FileNotFoundError:
+        return ""
+
+
+def replace_key_box(root: Path, disk: Disk, box: str, expected: str) -> bool:
+    """Replace the key box durably; return False if another one is there than expected."""
+    with Locks(root / LOCKS).hold_alone("keys"):
+        if read_key_box(root) != expected:
+            return False
+        disk.replace(disk.write(box.encode() + b"\n"), root / KEY_BOX)
+        disk.sync_names(root)
+    return True
 
 
 def refuse_links(root: Path, base: Path) -> None:
@@ -109,7 +132,7 @@ def _refuse_foreign(root: Path) -> None:
         )
 
 
-def _make(marker: Path, disk: Disk) -> None:
+def _make(marker: Path, disk: Disk, keyed: bool) -> None:
     _make_root(marker.parent, disk)
     disk.make_temp()
     document = {
@@ -117,7 +140,7 @@ def _make(marker: Path, disk: Disk) -> None:
         "store_id": secrets.token_hex(16),
         "major": FORMAT_MAJOR,
         "minor": FORMAT_MINOR,
-        "features": sorted(FEATURES),
+        "features": new_features(keyed),
     }
     temp = disk.write(json.dumps(document, indent=1).encode() + b"\n")
     try:
@@ -154,23 +177,18 @@ def _read(marker: Path) -> StoreInfo:
             frozenset(map(str, document["features"])),
         )
     except (ValueError, KeyError, TypeError, IrregularFile) as error:
-        raise StorageError(
+        raise StoreDamaged(
             f"{marker} is damaged: {type(error).__name__}: {error}. Put back a copy from a backup; "
             f"the runs beside it are not touched"
         ) from error
     return info
 
 
-def _checked(marker: Path, info: StoreInfo) -> StoreInfo:
+def _checked(marker: Path, info: StoreInfo, keyed: bool) -> StoreInfo:
     if info.major != FORMAT_MAJOR:
         raise StorageError(
             f"{marker}: the store has format {info.major}.{info.minor}, this version of Holdfast reads format "
             f"{FORMAT_MAJOR}; use the version that wrote it, or another directory"
         )
-    unknown = sorted(info.features - FEATURES)
-    if unknown:
-        raise StorageError(
-            f"{marker}: the store needs {', '.join(map(repr, unknown))}, which this version of Holdfast does not know; "
-            f"use a newer version, or another directory"
-        )
+    check_features(f"the store of {marker}", info.features, keyed)
     return info

@@ -22,7 +22,7 @@ class OpenFile:
         self.handle = handle
         status = os.fstat(handle)
         self._identity = (status.st_ino, status.st_dev)
-        _open_files.add(self)
+        _open_files[handle] = weakref.ref(self)
 
     def status_at(self, path: str | Path) -> os.stat_result | None:
         """Return the status of the file at a path if it is this one still; None if it was removed or replaced."""
@@ -34,16 +34,17 @@ class OpenFile:
 
     def close(self) -> None:
         """Close the file, unless it is closed."""
-        _open_files.discard(self)
         self.__del__()
 
     def __del__(self) -> None:
         handle, self.handle = self.handle, -1
         if handle >= 0:
+            _open_files.pop(handle, None)  # before the system gives its number to another file
             os.close(handle)
 
 
-_open_files: weakref.WeakSet[OpenFile] = weakref.WeakSet()
+_open_files: dict[int, weakref.ref[OpenFile]] = {}
+"""The files that are open, by their handles."""
 
 
 def may_stay_open() -> bool:
@@ -69,8 +70,9 @@ def _file_limit() -> int:
 
 def _close_in_child() -> None:
     """Close the copies that a fork made: they would keep the locks of a parent that died."""
-    for file in list(_open_files):
-        file.close()
+    for found in list(_open_files.values()):
+        if (file := found()) is not None:
+            file.close()
 
 
 if sys.platform != "win32":

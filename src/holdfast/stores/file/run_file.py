@@ -24,6 +24,7 @@ from holdfast.checkpoint.store import (
     Record,
     Removal,
 )
+from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointCorrupt, StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.common.head_check import (
@@ -170,16 +171,35 @@ class RunFile:
         bodies = self._bodies(dict.fromkeys(letters.values()))
         if bodies is None:
             return None
-        found = {place: dict(map(decode_keyed, body["letters"])) for place, body in bodies.items()}
-        return [Letter(key, found[place][key]) for key, place in letters.items()]
+        found: dict[str, Letter] = {}
+        for place, body in bodies.items():
+            with self._reading(place):
+                found |= {key: Letter(key, data) for key, data in map(decode_keyed, body["letters"])}
+        missing = [place for key, place in letters.items() if key not in found]
+        if missing:
+            raise damaged(self.path, None, "it does not hold the letters that it names", missing[0].offset)
+        return [found[key] for key in letters]
 
     def _notes(self) -> list[Note] | None:
         self._check_lost(self._lines.state.lost_notes())
         bodies = self._bodies(dict.fromkeys(self._lines.state.note_lines))
         if bodies is None:
             return None
-        notes = [Note(*decode_keyed(note)) for body in bodies.values() for note in body["notes"]]
-        return list({note.key: note for note in notes}.values())
+        notes: dict[str, Note] = {}
+        for place, body in bodies.items():
+            with self._reading(place):
+                notes |= {key: Note(key, data) for key, data in map(decode_keyed, body["notes"])}
+        return list(notes.values())
+
+    @contextmanager
+    def _reading(self, place: LinePlace) -> Iterator[None]:
+        """Say that a line is damaged, whatever goes wrong with what stands in it."""
+        try:
+            yield
+        except (MemoryError, CheckpointCorrupt):
+            raise
+        except Exception as error:
+            raise damaged(self.path, None, explain_problem(error), place.offset) from error
 
     def _check_lost(self, bad: BadLine | None) -> None:
         """Raise ``CheckpointCorrupt`` if what is asked for may have stood in a line that cannot be read."""
@@ -194,23 +214,18 @@ class RunFile:
         bodies = self._bodies(lines | dict.fromkeys(frames.values()))
         if bodies is None or state.run_id is None:
             return None if state.run_id is not None else []
-        found = {
-            (place, document["seq"]): document
-            for place in lines
-            for document in bodies[place].get("records", ())
-        }
+        found: dict[tuple[LinePlace, int], Any] = {}
+        for place in lines:
+            with self._reading(place):
+                found |= {(place, document["seq"]): document for document in bodies[place].get("records", ())}
         records = []
         for seq in seqs:
             line = state.records[seq].line
-            try:
+            with self._reading(line):
                 record = decode_record(found[line, seq], state.run_id, depth, line.is_sound)
                 if seq in frames:
                     given = bodies[frames[seq]]["keyframes"][str(seq)]
                     record = record._replace(keyframe=decode_keyframe(given, depth))
-            except MemoryError:
-                raise
-            except Exception as error:
-                raise damaged(self.path, None, explain_problem(error), line.offset) from error
             if seq in state.tags:
                 record = record._replace(tags=state.tags[seq], tagged_by=state.tagged_by[seq])
             records.append(record)
@@ -467,6 +482,9 @@ class RunFile:
 
     def _announce(self, head: Head | None, letters: int) -> WakeSign | None:
         """Give the run the sign that it needs, before the line that says so; return the sign that is outdated then."""
+        stood = self._lines.state.head
+        if stood is not None and head is not None and _is_driven_on(stood, head):
+            return None
         before = self._sign()
         after = None if head is None else sign_of(head, letters, self.name)
         if after == before:
@@ -509,6 +527,10 @@ class PendingCommit:
         self._outdated = outdated
         self._is_over = False
 
+    def begin_sync(self) -> None:
+        """Let the system begin to write it, in any thread."""
+        self._line.begin_sync()
+
     def sync(self) -> None:
         """Sync it, in any thread."""
         self._line.sync()
@@ -548,13 +570,26 @@ class PendingCommit:
             self._file.release(self._held, error)
 
 
+def _is_driven_on(before: Head, after: Head) -> bool:
+    """Return True if the same process drives the run before and after, as in most commits: its sign stays."""
+    return before.status is after.status is RunStatus.RUNNING and before.owner == after.owner
+
+
 def _commit_draft(commit: Commit, state: RunState) -> LineDraft:
     taken: list[str] = []
     if commit.taken:
         there = state.letters.keys() | {letter.key for letter in commit.letters}
         taken = [key for key in dict.fromkeys(commit.taken) if key in there]
-    draft = LineDraft("commit", commit.head, commit.records, commit.notes, commit.letters, taken)
-    return draft._replace(events=commit.events, events_from=commit.events_from)
+    return LineDraft(
+        "commit",
+        commit.head,
+        commit.records,
+        commit.notes,
+        commit.letters,
+        taken,
+        events=commit.events,
+        events_from=commit.events_from,
+    )
 
 
 def _check_records(commit: Commit, head: Head | None) -> None:

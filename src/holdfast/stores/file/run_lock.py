@@ -85,6 +85,7 @@ class RunLock:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._place = str(path)
         self._file: OpenFile | None = None
         """The file, where it stayed open."""
 
@@ -150,7 +151,7 @@ class RunLock:
         """Lock an open file if nobody else has, and it is still the one that others lock; else close it."""
         is_ours = False
         try:
-            is_ours = try_lock(file.handle) and file.status_at(self.path) is not None
+            is_ours = try_lock(file.handle) and file.status_at(self._place) is not None
             return is_ours
         finally:
             if not is_ours:

@@ -10,7 +10,7 @@ from holdfast.checkpoint.checkpoint_info import Header
 from holdfast.checkpoint.derived_starts import expand
 from holdfast.checkpoint.format.record import read_header
 from holdfast.checkpoint.maintenance.problems import briefly
-from holdfast.checkpoint.store import Damage, Depth, Head, Mended
+from holdfast.checkpoint.store import Damage, Depth, Head, Mended, SealedForms
 from holdfast.errors import CheckpointCorrupt
 from holdfast.ids import CheckpointId, RunId
 from holdfast.stores.common.disk import is_regular
@@ -51,7 +51,7 @@ class RunRepair:
     def _damage(self, what: str) -> Damage:
         return Damage(self.run_id(), what)
 
-    def mend(self, aside: Path) -> Iterator[Mended]:
+    def mend(self, aside: Path, forms: SealedForms | None) -> Iterator[Mended]:
         """Let the run have a head that can be read; a file that has none goes to ``aside``."""
         path = self._lines.path
         if os.path.lexists(path) and not is_regular(path):
@@ -64,8 +64,10 @@ class RunRepair:
             missing = self._lines.missing()
             try:
                 self._lines.check_readable()
+                if forms is not None and self._lines.state.head is not None:
+                    forms.open_head(self._lines.state.head)
             except CheckpointCorrupt as error:
-                yield self._rebuild(held, aside, error)
+                yield self._rebuild(held, aside, error, forms)
                 return
             if missing:
                 yield self._accept(held, missing)
@@ -78,22 +80,24 @@ class RunRepair:
         held.clear_mark()
         return Mended(self.run_id(), missing, "the whole run")
 
-    def _rebuild(self, held: HeldLock, aside: Path, error: CheckpointCorrupt) -> Mended:
+    def _rebuild(
+        self, held: HeldLock, aside: Path, error: CheckpointCorrupt, forms: SealedForms | None
+    ) -> Mended:
         name, run_id = self._lines.path.name, self.run_id()
-        head = self._new_head() if self._lines.read_all() else None
+        head = self._new_head(forms) if self._lines.read_all() else None
         if head is None:
             move_aside(self._lines.path, aside)
             held.clear_mark()
             return Mended(run_id, f"{name} was put aside: {briefly(error)}", "the whole run")
         copy_aside(self._lines.path, aside)
-        self._file.rewrite_salvaged(held, head)
+        self._file.rewrite_salvaged(held, head if forms is None else forms.close_head(head))
         return Mended(run_id, f"the head in {name} was made anew: {briefly(error)}", WHAT_IS_LOST)
 
-    def _new_head(self) -> Head | None:
+    def _new_head(self, forms: SealedForms | None) -> Head | None:
         """Return a head on the newest checkpoint that can be read."""
         state = self._lines.state
         for seq in reversed(state.seqs):
-            found = self._newest_in(seq)
+            found = self._newest_in(seq, forms)
             if found is not None:
                 checkpoint_id, header = found
                 before = state.head
@@ -108,10 +112,12 @@ class RunRepair:
                 return head if before is None else head._replace(restored=before.restored)
         return None
 
-    def _newest_in(self, seq: int) -> tuple[CheckpointId, Header] | None:
+    def _newest_in(self, seq: int, forms: SealedForms | None) -> tuple[CheckpointId, Header] | None:
         """Return the last checkpoint of a record, which may be a derived start; None if it cannot be read."""
         try:
             (record,) = self._file.read_record(seq, Depth.HEADERS)
+            if forms is not None:
+                record = forms.open_record(record._replace(tags=()))
             newest = expand([record._replace(tags=())])[-1]
             header = read_header(newest)
         except (CheckpointCorrupt, ValueError):

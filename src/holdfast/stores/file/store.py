@@ -32,6 +32,7 @@ from holdfast.checkpoint.store import (
     Rehearsal,
     Removal,
     RunQuery,
+    SealedForms,
     StoreInfo,
 )
 from holdfast.checkpoint.threads import Threads, upkeep_threads
@@ -65,11 +66,18 @@ class FileStore:
     in_any_task = True
     """As the port says of stores that have it."""
 
-    def __init__(self, path: str | os.PathLike[str], namespace: str = "", *, read_only: bool = False) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        namespace: str = "",
+        *,
+        read_only: bool = False,
+        keyed: bool = False,
+    ) -> None:
         self.path = Path(path).absolute()
         self.namespace = namespace
-        self._read_only = read_only
-        self._directory = Directory(self.path, namespace, read_only)
+        self._read_only, self._keyed = read_only, keyed
+        self._directory = Directory(self.path, namespace, read_only, keyed)
         self._commits: CommitThreads | None = None
         self._process = os.getpid()
         self._closed = False
@@ -116,13 +124,13 @@ class FileStore:
     async def inspect(self, run_id: RunId | None = None) -> Sequence[Damage]:
         return await self._do("inspect it", lambda: self._directory.inspect(run_id))
 
-    async def mend(self, run_id: RunId | None) -> Sequence[Mended]:
-        return await self._do("repair it", lambda: self._directory.mend(run_id))
+    async def mend(self, run_id: RunId | None, forms: SealedForms | None = None) -> Sequence[Mended]:
+        return await self._do("repair it", lambda: self._directory.mend(run_id, forms))
 
     @asynccontextmanager
     async def rehearsal(self, run_id: RunId | None = None) -> AsyncIterator[Rehearsal]:
         folder = await self._do("copy what is to be repaired", lambda: self._directory.copy(run_id))
-        copy = FileStore(folder, self.namespace)
+        copy = FileStore(folder, self.namespace, keyed=self._keyed)
         try:
             yield make_rehearsal(copy, self, str(folder), str(self.path))
         finally:
@@ -208,6 +216,12 @@ class FileStore:
         self._check_open()
         return await run_with_progress(work, progress)
 
+    async def key_box(self) -> str:
+        return await self._do("read its keys", lambda: self._directory.key_box())
+
+    async def set_key_box(self, box: str, expected: str) -> bool:
+        return await self._do("write its keys", lambda: self._directory.set_key_box(box, expected))
+
     async def join(self) -> None:
         await self._do("let others see this process", lambda: self._directory.presence.join())
         if self._finalizer is None:
@@ -244,7 +258,7 @@ class FileStore:
         if self._closed:
             raise StorageError(f"file store {self.path} is closed; open another one on the same directory")
         if self._process != os.getpid():  # a fork takes neither threads nor the state of locks along
-            self._directory = Directory(self.path, self.namespace, self._read_only)
+            self._directory = Directory(self.path, self.namespace, self._read_only, self._keyed)
             self._commits = None
             self._finalizer = None
             self._process = os.getpid()

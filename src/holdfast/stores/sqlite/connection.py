@@ -109,7 +109,7 @@ class DatabaseConnection:
         self.drop()
         try:
             self._read_only = ReadOnlyConnection(location.path, location.busy_seconds)
-            self._info = schema.read_info(self._read_only.connection, location.path)
+            self._info = schema.read_info(self._read_only.connection, location.path, location.keyed)
         except StorageError:
             self.drop()
             raise
@@ -122,8 +122,10 @@ class DatabaseConnection:
     def _prepare(self, connection: sqlite3.Connection) -> StoreInfo:
         location = self._location
         if retry_while_busy(lambda: schema.is_empty(connection), location.busy_seconds):
-            retry_while_busy(lambda: schema.create(connection), location.busy_seconds)
-        info = retry_while_busy(lambda: schema.read_info(connection, location.path), location.busy_seconds)
+            retry_while_busy(lambda: schema.create(connection, location.keyed), location.busy_seconds)
+        info = retry_while_busy(
+            lambda: schema.read_info(connection, location.path, location.keyed), location.busy_seconds
+        )
         switch_to_wal(connection, location)
         if not self._reads_only:
             sync_log_name(connection, location)

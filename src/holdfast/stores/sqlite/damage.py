@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 from holdfast.checkpoint.checkpoint_info import Header, end_id
 from holdfast.checkpoint.derived_starts import expand
 from holdfast.checkpoint.format.record import read_header
-from holdfast.checkpoint.store import Damage, Head, Mended, Record
+from holdfast.checkpoint.store import Damage, Head, Mended, Record, SealedForms
 from holdfast.errors import CheckpointCorrupt, HoldfastError
 from holdfast.ids import CheckpointId, RunId
 from holdfast.stores.common.lost_head import WHAT_IS_LOST, rebuild_head
@@ -41,7 +41,7 @@ _NUMBERS_WITHOUT_RUN = (
     "UNION SELECT run FROM letters WHERE run NOT IN (SELECT id FROM runs) "
     "UNION SELECT run FROM notes WHERE run NOT IN (SELECT id FROM runs)"
 )
-_HEADERS = "SELECT checkpoint, seq, header FROM checkpoints WHERE run = ? ORDER BY seq"
+_HEADERS = "SELECT checkpoint, seq, header, new_bytes FROM checkpoints WHERE run = ? ORDER BY seq"
 _SUMS = "SELECT id, run, content FROM runs WHERE namespace = ?"
 _ADD_EMPTY_RUN = (
     "INSERT INTO runs (id, namespace, run, created, updated, workflow, family, checkpoint, seq, token, status, owner, "
@@ -228,11 +228,18 @@ def _find_run_of_rows(connection: sqlite3.Connection, number: int) -> RunId | No
     return None
 
 
-def _read_headers(connection: sqlite3.Connection, number: int) -> Iterator[tuple[Record, Header]]:
-    """Read the checkpoints of a run in their order, without contents; pass over those whose header is damaged."""
-    for checkpoint, seq, packed in connection.execute(_HEADERS, (number,)):
+def _read_headers(
+    connection: sqlite3.Connection, number: int, forms: SealedForms | None = None, run_id: Any = None
+) -> Iterator[tuple[Record, Header]]:
+    """Read the checkpoints of a run in their order, without contents; pass over those whose header is damaged.
+
+    Headers under keys are opened with ``forms``, for which the name of the run has to be known.
+    """
+    for checkpoint, seq, packed, new_bytes in connection.execute(_HEADERS, (number,)):
         try:
-            record = Record(CheckpointId(checkpoint.hex()), RunId(""), seq, packed, b"", b"", 0)
+            record = Record(CheckpointId(checkpoint.hex()), RunId(""), seq, packed, b"", b"", new_bytes)
+            if forms is not None:
+                record = forms.open_record(record._replace(run_id=RunId(str(run_id))))
             header = read_header(record)
         except (AttributeError, HoldfastError):
             continue
@@ -242,24 +249,30 @@ def _read_headers(connection: sqlite3.Connection, number: int) -> Iterator[tuple
 # Mending it.
 
 
-def mend(connection: sqlite3.Connection, namespace: str, run_id: RunId | None) -> list[Mended]:
+def mend(
+    connection: sqlite3.Connection, namespace: str, run_id: RunId | None, forms: SealedForms | None
+) -> list[Mended]:
     """Make rows of runs anew and remove damaged notes and letters, in the open transaction."""
     connection.text_factory = decode_any_text
     try:
-        return _mend_all(connection, namespace, run_id)
+        return _mend_all(connection, namespace, run_id, forms)
     finally:
         connection.text_factory = str
 
 
-def _mend_all(connection: sqlite3.Connection, namespace: str, run_id: RunId | None) -> list[Mended]:
+def _mend_all(
+    connection: sqlite3.Connection, namespace: str, run_id: RunId | None, forms: SealedForms | None
+) -> list[Mended]:
     done = list(_mend_indexes(connection))
     done += _return_rows(connection, namespace, run_id)
     for number, its_namespace, *row in connection.execute(_RUNS).fetchall():
         try:
             head = check_head_row(namespace, tuple(row))
+            if forms is not None and its_namespace == namespace:
+                forms.open_head(head)
         except CheckpointCorrupt:
             if its_namespace == namespace:
-                done += _rebuild_run(connection, namespace, number, row, run_id)
+                done += _rebuild_run(connection, namespace, number, row, run_id, forms)
             continue
         if run_id not in (None, head.run_id):
             continue
@@ -268,7 +281,7 @@ def _mend_all(connection: sqlite3.Connection, namespace: str, run_id: RunId | No
             connection.execute("UPDATE runs SET namespace = ? WHERE id = ?", (namespace, number))
         done += _drop_damaged_entries(connection, namespace, number, head)
     for (number,) in connection.execute(_NUMBERS_WITHOUT_RUN).fetchall():
-        done += _rebuild_run(connection, namespace, number, None, run_id)
+        done += _rebuild_run(connection, namespace, number, None, run_id, forms)
     return done
 
 
@@ -317,9 +330,11 @@ class _ReadableCheckpoints(NamedTuple):
     """The seq of the last one by which the run was taken back; 0 if there is none."""
 
 
-def _find_readable_checkpoints(connection: sqlite3.Connection, number: int) -> _ReadableCheckpoints | None:
+def _find_readable_checkpoints(
+    connection: sqlite3.Connection, number: int, forms: SealedForms | None, run_id: Any
+) -> _ReadableCheckpoints | None:
     found: _ReadableCheckpoints | None = None
-    for record, header in _read_headers(connection, number):
+    for record, header in _read_headers(connection, number, forms, run_id):
         if header.seq == record.seq:
             first = found.first if found is not None else header
             newest = expand([record])[-1]  # perhaps a start that is derived from it
@@ -330,10 +345,15 @@ def _find_readable_checkpoints(connection: sqlite3.Connection, number: int) -> _
 
 
 def _rebuild_run(
-    connection: sqlite3.Connection, namespace: str, number: int, row: list[Any] | None, wanted: RunId | None
+    connection: sqlite3.Connection,
+    namespace: str,
+    number: int,
+    row: list[Any] | None,
+    wanted: RunId | None,
+    forms: SealedForms | None,
 ) -> Iterator[Mended]:
     """Make the row of a run anew from its checkpoints; of a damaged ``row`` only token, family and origin are used."""
-    left = _find_readable_checkpoints(connection, number)
+    left = _find_readable_checkpoints(connection, number, forms, None if row is None else row[0])
     if left is None:
         if wanted is None:
             yield Mended(None, "", f"run number {number}: no checkpoint of it can be read")
@@ -360,7 +380,8 @@ def _rebuild_run(
     )._replace(restored=left.restored)
     connection.execute("DELETE FROM runs WHERE id = ?", (number,))
     connection.execute(_ADD_EMPTY_RUN, (number, namespace, run_id, head.created))
-    move_run(connection, namespace, number, head, _sum_seals(connection, number))
+    stored = head if forms is None else forms.close_head(head)
+    move_run(connection, namespace, number, stored, _sum_seals(connection, number))
     yield Mended(
         run_id, f"its head was made anew: it stands on checkpoint {head.checkpoint_id}", WHAT_IS_LOST
     )

@@ -30,6 +30,8 @@ class DatabaseLocation:
     busy_seconds: float
     read_only: bool = False
     """True if nothing may be written, whoever opens it."""
+    keyed: bool = False
+    """True if its content is sealed by a layer above."""
     epoch: int = 0
     """Counts failed syncs; connections of an earlier epoch are not used again."""
     secured: int = 0

@@ -101,7 +101,7 @@ _MOST_KNOWN = 4096
 class RunCache:
     """Remembers the runs that the writing thread wrote, as long as no other connection writes.
 
-    SQLite trusts the pages in its own cache just as long. Runs that have notes or letters are not remembered.
+    SQLite trusts the pages in its own cache just as long. Runs that have letters are not remembered.
     """
 
     def __init__(self) -> None:
@@ -191,12 +191,14 @@ def write_commits(
         content %= MODULUS
         moves.append((*get_moving_columns(namespace, head, content), run))
         outcomes.append(notes_and_letters.read_waiting_letters(connection, run) if left else letters)
-        if notes or taken or left or (found is not None and found[4]):
+        if taken or left or (found is not None and found[4] & HAS_LETTERS):
             known.pop(head.run_id, None)
         else:
             position = head.checkpoint_id, head.token
             indexed = get_indexed_columns(head)
-            known[head.run_id] = run, position, content, indexed, 0
+            stays = found is not None and found[1][0] == head.checkpoint_id
+            has = HAS_NOTES if notes or (found is not None and stays and found[4]) else 0
+            known[head.run_id] = run, position, content, indexed, has
     _add_rows(connection, rows)
     connection.executemany(MOVE_RUN, moves)
     return outcomes

@@ -7,8 +7,9 @@ import secrets
 import sqlite3
 from pathlib import Path
 
-from holdfast.checkpoint.store import FEATURES, FORMAT_MAJOR, FORMAT_MINOR, StoreInfo
+from holdfast.checkpoint.store import FORMAT_MAJOR, FORMAT_MINOR, StoreInfo
 from holdfast.errors import StorageError
+from holdfast.stores.common.features import check_features, new_features
 
 APPLICATION_ID = 0x486F6C64
 """'Hold', in the header of the file."""
@@ -101,7 +102,7 @@ def is_empty(connection: sqlite3.Connection) -> bool:
     return not application_id and not tables
 
 
-def create(connection: sqlite3.Connection) -> None:
+def create(connection: sqlite3.Connection, keyed: bool = False) -> None:
     """Make the tables, unless another process was faster."""
     connection.execute(f"PRAGMA page_size = {PAGE_SIZE}")
     connection.execute("BEGIN IMMEDIATE")
@@ -109,7 +110,7 @@ def create(connection: sqlite3.Connection) -> None:
         if is_empty(connection):
             for statement in (*TABLES, *ADDED_LATER):
                 connection.execute(statement)
-            connection.executemany("INSERT INTO meta VALUES (?, ?)", _new_meta().items())
+            connection.executemany("INSERT INTO meta VALUES (?, ?)", _new_meta(keyed).items())
             connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version = {FORMAT_MAJOR}")
         connection.execute("COMMIT")
@@ -133,16 +134,16 @@ def add_missing(connection: sqlite3.Connection) -> None:
             connection.execute("ROLLBACK")
 
 
-def _new_meta() -> dict[str, str]:
+def _new_meta(keyed: bool) -> dict[str, str]:
     return {
         "store_id": secrets.token_hex(16),
         "format_major": str(FORMAT_MAJOR),
         "format_minor": str(FORMAT_MINOR),
-        "features": json.dumps(sorted(FEATURES)),
+        "features": json.dumps(new_features(keyed)),
     }
 
 
-def read_info(connection: sqlite3.Connection, path: Path) -> StoreInfo:
+def read_info(connection: sqlite3.Connection, path: Path, keyed: bool = False) -> StoreInfo:
     """Return the id and format of the store; raise ``StorageError`` if this version cannot read it."""
     (application_id,) = connection.execute("PRAGMA application_id").fetchone()
     if application_id != APPLICATION_ID:
@@ -166,11 +167,7 @@ def read_info(connection: sqlite3.Connection, path: Path) -> StoreInfo:
             f"{str(path)!r} bears the mark of a Holdfast store, but what it says of itself (table 'meta') is "
             f"missing or unreadable: {error!r}; nothing was changed. Restore it from a backup"
         ) from error
-    if unknown := sorted(info.features - FEATURES, key=str):
-        raise StorageError(
-            f"{str(path)!r} needs what this version of Holdfast does not know: {', '.join(map(str, unknown))}; "
-            "nothing was changed. Use a newer version of Holdfast"
-        )
+    check_features(repr(str(path)), info.features, keyed)
     return info
 
 
@@ -178,6 +175,20 @@ def _read_meta(connection: sqlite3.Connection) -> dict[str, str]:
     if connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'meta'").fetchone() is None:
         return {}
     return dict(connection.execute("SELECT key, value FROM meta"))
+
+
+def read_key_box(connection: sqlite3.Connection) -> str:
+    """Return the key box of the store; empty if it has none."""
+    row = connection.execute("SELECT value FROM meta WHERE key = 'key_box'").fetchone()
+    return str(row[0]) if row is not None else ""
+
+
+def replace_key_box(connection: sqlite3.Connection, box: str, expected: str) -> bool:
+    """Replace the key box in the open transaction; return False if another one is there than expected."""
+    if read_key_box(connection) != expected:
+        return False
+    connection.execute("INSERT OR REPLACE INTO meta VALUES ('key_box', ?)", (box,))
+    return True
 
 
 def _name_tables(connection: sqlite3.Connection) -> str:

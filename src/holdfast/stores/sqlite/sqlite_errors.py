@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from holdfast.errors import StorageError
+from holdfast.errors import StorageError, StoreDamaged
 from holdfast.stores.common.disk import explain_os_error
 
 Result = TypeVar("Result")
@@ -85,7 +85,8 @@ def make_storage_error(
         meaning = _MEANINGS.get(code, "") or explained
     name = getattr(error, "sqlite_errorname", None)
     code_name = f" [{name}]" if name else ""
-    explained_error = StorageError(f"{doing} {os.fspath(path)!r} failed: {meaning}{doubt}{code_name}")
+    kind = StoreDamaged if code == CORRUPT else StorageError
+    explained_error = kind(f"{doing} {os.fspath(path)!r} failed: {meaning}{doubt}{code_name}")
     explained_error.__cause__ = error
     return explained_error
 

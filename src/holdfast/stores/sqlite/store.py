@@ -35,6 +35,7 @@ from holdfast.checkpoint.store import (
     Rehearsal,
     Removal,
     RunQuery,
+    SealedForms,
     StoreInfo,
 )
 from holdfast.checkpoint.threads import upkeep_threads
@@ -53,6 +54,7 @@ from holdfast.stores.sqlite.removal import (
     set_tags,
 )
 from holdfast.stores.sqlite.row_writer import add_blobs, is_big, replace_run
+from holdfast.stores.sqlite.schema import read_key_box, replace_key_box
 from holdfast.stores.sqlite.session import FileJob, Session
 from holdfast.stores.sqlite.transaction import LettersForRun
 
@@ -86,6 +88,7 @@ class SqliteStore:
         busy_seconds: float = 60.0,
         big_blob: int = 262_144,
         read_only: bool = False,
+        keyed: bool = False,
     ) -> None:
         if os.fspath(path) in (":memory:", ""):
             raise InvalidArgument(
@@ -95,7 +98,7 @@ class SqliteStore:
         # Absolute: the process may change its directory before the file is opened, or opened again.
         self.path = Path(os.path.abspath(path))
         self.namespace = namespace
-        self._location = DatabaseLocation(self.path, busy_seconds, read_only)
+        self._location = DatabaseLocation(self.path, busy_seconds, read_only, keyed)
         self._big_blob = big_blob
         self._large_values = self.path.with_name(self.path.name + "-blobs")
         self._session: Session | None = None
@@ -199,12 +202,12 @@ class SqliteStore:
             found = [damage for damage in found if damage in again]
         return found
 
-    async def mend(self, run_id: RunId | None) -> Sequence[Mended]:
+    async def mend(self, run_id: RunId | None, forms: SealedForms | None = None) -> Sequence[Mended]:
         from holdfast.stores.sqlite.damage import mend
 
         await self.open()
         mended: Sequence[Mended] = await self._get_session().writes.call(
-            lambda connection: mend(connection, self.namespace, run_id)
+            lambda connection: mend(connection, self.namespace, run_id, forms)
         )
         return mended
 
@@ -219,7 +222,7 @@ class SqliteStore:
             path = Path(folder) / self.path.name
             source = self._get_session().location
             await run_in_thread(partial(copy_for_rehearsal, source, path, self.namespace, run_id))
-            copy = SqliteStore(path, self.namespace, big_blob=sys.maxsize)
+            copy = SqliteStore(path, self.namespace, big_blob=sys.maxsize, keyed=source.keyed)
             copy._large_values = (
                 self._large_values
             )  # the copy reads them; it writes none, for no blob is large enough
@@ -334,6 +337,15 @@ class SqliteStore:
         return await self._read(
             lambda connection: notes_and_letters.find_taken_keys(connection, self.namespace, run_id, keys)
         )
+
+    async def key_box(self) -> str:
+        return await self._read(read_key_box)
+
+    async def set_key_box(self, box: str, expected: str) -> bool:
+        done: bool = await self._get_session().writes.call(
+            lambda connection: replace_key_box(connection, box, expected)
+        )
+        return done
 
     async def join(self) -> None:
         session = self._get_session()
