@@ -47,7 +47,7 @@ from holdfast.checkpoint.events.events import (
     SuperStepCompletedEvent,
     SuperStepStartedEvent,
 )
-from holdfast.checkpoint.retention import Retention
+from holdfast.checkpoint.retention import MultiAgentCheckpointRetention, Retention
 from holdfast.checkpoint.storage import CheckpointStorage
 from holdfast.checkpoint.store import Store
 from holdfast.errors import InvalidArgument, WrongType
@@ -404,22 +404,6 @@ class InProcessExecution:
         )
         await run.wait_for_completion()
         return Checkpointed(run)
-
-
-class MultiAgentCheckpointRetention:
-    """The retention of checkpoints under the names that the workflow stores of HPD-Agent have for it.
-
-    >>> MultiAgentCheckpointRetention.LATEST_ONLY
-    Retention.latest_only()
-    >>> from holdfast import InMemoryCheckpointStorage
-    >>> InMemoryCheckpointStorage(MultiAgentCheckpointRetention.FULL_HISTORY).retention.keeps_all
-    True
-    """
-
-    LATEST_ONLY: ClassVar[Retention] = Retention.latest_only()
-    """Only the latest checkpoint of a run is kept."""
-    FULL_HISTORY: ClassVar[Retention] = Retention.full_history()
-    """Every checkpoint is kept."""
 
 
 async def _of_run(

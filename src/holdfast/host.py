@@ -152,6 +152,7 @@ class Host:
             for name, builds in self._builds.items()
         }
         self._rescue_at = self._strays_at = _AT_ONCE
+        self._grace = GRACE_SECONDS
         self._joined = False
         self._hinted = asyncio.Event()
         """Set when the store says that there is something to do."""
@@ -165,6 +166,30 @@ class Host:
     def active(self) -> list[str]:
         """The ids of the runs that it goes on with right now."""
         return list(self._active)
+
+    def find(self, run_id: str) -> Run | None:
+        """Return the object of a run that it goes on with right now; None if it does not, or someone else holds it."""
+        return self._runs.get(run_id)
+
+    def look_soon(self) -> None:
+        """Look for runs at once instead of at the next ``poll``: something was put into the storage for it."""
+        self._hinted.set()
+
+    def adopt(self, run: Run) -> None:
+        """Look after a run that ``resume`` or ``fork`` began in this event loop, as after those that it found itself.
+
+        It counts as one of ``active``, and is left for the next host if this one stops before it rests.
+        """
+        task = asyncio.create_task(self._look_after(run), name=f"holdfast host {run.run_id}")
+        self._active[run.run_id] = task
+        self._runs[run.run_id] = run
+        task.add_done_callback(lambda done: self._ended(run.run_id, done))
+
+    async def _look_after(self, run: Run) -> None:
+        head = await self._storage.store.head(run.run_id)
+        await run.driven()
+        if head is not None:
+            self._tell_of(run, head, ())
 
     async def wake_due(self) -> int:
         """Go on with every run that has something to do now, until each waits, sleeps or is over; return their number.
@@ -216,12 +241,30 @@ class Host:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Stop. Runs under way have some seconds to come to rest; others are left for the next host to go on with."""
+        problem = await self._stop(GRACE_SECONDS)
+        if kind is None and problem is not None:
+            raise problem
+
+    async def stop(self, grace: float = GRACE_SECONDS) -> None:
+        """Wake no more runs, before the end of ``async with``.
+
+        Those under way have ``grace`` seconds to come to rest; others are left for the next host to go on with.
+        """
+        given: object = grace  # as it comes from a program without a type checker
+        if not isinstance(given, int | float) or not grace >= 0:
+            raise InvalidArgument(f"grace={grace!r}: must be 0 or more seconds")
+        if (problem := await self._stop(grace)) is not None:
+            raise problem
+
+    async def _stop(self, grace: float) -> BaseException | None:
+        """End ``serve``; return the error with which it ended by itself, if it did."""
         serving, self._serving = self._serving, None
-        if serving is not None:
-            serving.cancel()
-            await asyncio.wait([serving])
-            if kind is None and not serving.cancelled() and (problem := serving.exception()) is not None:
-                raise problem
+        if serving is None:
+            return None
+        self._grace = grace
+        serving.cancel()
+        await asyncio.wait([serving])
+        return None if serving.cancelled() else serving.exception()
 
     async def _pause(self, started: int) -> None:
         if len(self._active) >= self._concurrency:
@@ -289,14 +332,15 @@ class Host:
         waking = self._wake(self._builds[head.workflow_name], head)
         task = asyncio.create_task(waking, name=f"holdfast host {head.run_id}")
         self._active[head.run_id] = task
-        task.add_done_callback(lambda done: self._ended(head, done))
+        task.add_done_callback(lambda done: self._ended(head.run_id, done))
         return True
 
-    def _ended(self, head: Head, task: asyncio.Task[None]) -> None:
-        self._active.pop(head.run_id, None)
-        self._runs.pop(head.run_id, None)
+    def _ended(self, run_id: str, task: asyncio.Task[None]) -> None:
+        if self._active.get(run_id) is task:  # else another one has begun with the run since
+            del self._active[run_id]
+            self._runs.pop(run_id, None)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _logger.error("waking run %s failed", head.run_id, exc_info=error, extra=_extra_of(head))
+            _logger.error("waking run %s failed", run_id, exc_info=error, extra=extra_fields(run_id, ""))
 
     async def _wake(self, builds: Sequence[Workflow], head: Head) -> None:
         loop_time = asyncio.get_running_loop().time()
@@ -393,7 +437,7 @@ class Host:
 
     async def _leave(self) -> None:
         if self._active:
-            await asyncio.wait(self._active.values(), timeout=GRACE_SECONDS)
+            await asyncio.wait(self._active.values(), timeout=self._grace)
         await asyncio.gather(*(run.abandon() for run in self._runs.values()))
         for task in list(self._active.values()):
             task.cancel()

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.run.run import Answers, Run, RunFactory
     from holdfast.runtime.run.stream import RunStream
 
-_INTERNAL = frozenset({"check_stored", "resumed"})
+_INTERNAL = frozenset({"check_stored", "introduce_to", "resumed"})
 """Methods of ``Workflow`` for other parts of Holdfast, which ``dir`` leaves out."""
 
 
@@ -79,6 +79,11 @@ class Workflow:
     def name(self) -> str:
         """The name given, or the start executor's id with eight digits of the fingerprint."""
         return self._name
+
+    @property
+    def storage(self) -> CheckpointStorage | None:
+        """The storage of its runs, where none is given to them; None if it was built without one."""
+        return self._storage
 
     @property
     def graph(self) -> Graph:
@@ -171,13 +176,17 @@ class Workflow:
         message: Any,
         run_id: str | None = None,
         storage: CheckpointStorage | None = None,
+        if_exists: Literal["raise", "attach"] = "raise",
         *,
+        key: str | None = None,
         by: str | None = None,
     ) -> str:
         """Put a run with ``message`` as its input into the storage, for any ``Host`` to go on with; return its id.
 
         Nothing of it happens here: until a host takes it up, or ``resume`` is called, the run is WAITING. A run id that
-        the storage has already raises ``RunExists``.
+        the storage has already raises ``RunExists``; with ``if_exists="attach"`` only if its input is another. A
+        ``key`` makes it once, as that of ``storage.send``, whatever the run did since; another input with that key is
+        an error.
 
         >>> import asyncio
         >>> from holdfast import Host, InMemoryCheckpointStorage, WorkflowBuilder, executor
@@ -201,8 +210,49 @@ class Workflow:
             import warnings
 
             warnings.warn(_warn_of_name(self._name), stacklevel=2)
-        await self._stored_runs(found).submit(message, new_id, by)
+        if if_exists not in ("raise", "attach"):
+            raise InvalidArgument(f"if_exists={if_exists!r}: must be 'raise' or 'attach'")
+        self._check_if_exists(if_exists, run_id)
+        stored = self._stored_runs(found)
+        try:
+            await stored.submit(message, new_id, by, key)
+        except RunExists:
+            if key is not None and await stored.was_submitted(message, new_id, key):
+                return new_id
+            if if_exists == "raise":
+                raise
+            await stored.has_same_input(message, new_id)
         return new_id
+
+    def read_input(self, value: Any, target_id: str | None = None) -> Any:
+        """Return plain JSON as a message that the start executor takes, or that of ``target_id``.
+
+        Raises ``WrongType`` if none of their types can be made of it; ``input_schema`` describes those of the start.
+
+        >>> import datetime
+        >>> from holdfast import WorkflowBuilder, executor
+        >>> @executor
+        ... def plan(day: datetime.date) -> str:
+        ...     return f"{day:%A}"
+        >>> workflow = WorkflowBuilder(name="Plan").set_start_executor(plan).build()
+        >>> workflow.read_input("2026-03-01")
+        datetime.date(2026, 3, 1)
+        """
+        from holdfast.engine.superstep import find_executor
+        from holdfast.graph.typing.conversion import Unconvertible, convert
+
+        target = find_executor(self._graph, self._name, target_id)
+        reasons: dict[str, None] = {}
+        for form in target.accepts:
+            try:
+                return convert(value, form, "input" if target_id is None else "message")
+            except Unconvertible as reason:
+                reasons[str(reason)] = None
+        here = (
+            f"workflow {self._name!r}" if target_id is None else f"executor {target.id!r} of {self._name!r}"
+        )
+        kind = "input" if target_id is None else "message"
+        raise WrongType(f"{here} does not take this {kind}: {'; '.join(reasons)}")
 
     def _check_if_exists(self, if_exists: str, run_id: str | None) -> _GoingOn | None:
         """Return the way to go on with a run that is in the storage; None if that is an error."""
@@ -440,6 +490,10 @@ class Workflow:
         given = RunContext(run_context)
         return await self._resume(None, None, storage, allow_graph_change, run_id, run_context=given)
 
+    def introduce_to(self, storage: CheckpointStorage) -> None:
+        """Let a storage know the types of this build, so that it can read and answer its runs: for services."""
+        self._stored_runs(storage)
+
     async def check_stored(self, storage: CheckpointStorage, head: Head) -> UpgradeCheck:
         """Return if and how this build can go on with a stored run: for ``storage.check_upgrade``."""
         return await self._stored_runs(storage).check_upgrade(head)
@@ -481,8 +535,8 @@ class Workflow:
             raise WrongType(f"storage={storage!r}: give a storage, like SqliteCheckpointStorage('runs.db')")
         if self._codec is None:
             self._codec = declared_codec(self._graph)
-        limits = self._definition.config.limits
-        storage.catalog.learn(self._name, self._graph.fingerprint, self._codec, limits.max_value_size)
+        config = self._definition.config
+        storage.catalog.learn(self._name, self._graph.fingerprint, self._codec, config.limits.max_value_size)
         return StoredRuns(self._definition, storage, self._codec, run_context)
 
     def __dir__(self) -> list[str]:

@@ -16,6 +16,7 @@ from holdfast.engine.state import NO_CHANGES, Changes, combine
 from holdfast.engine.value import Captor, Copier, Value
 from holdfast.errors import InvalidArgument, LimitExceeded, WrongType
 from holdfast.graph.graph import Graph, ancestors, host_of, path_of
+from holdfast.graph.spec import ExecutorSpec
 from holdfast.graph.typing.types import type_name
 from holdfast.ids import ExecutorId, RequestId
 
@@ -74,12 +75,7 @@ def begin(
 
 def find_target(graph: Graph, name: str, message: object, target_id: str | None = None) -> ExecutorId:
     """Return the executor that takes an input, the start if none is named; raise ``WrongType`` if it does not."""
-    target = graph.executors.get(ExecutorId(graph.start if target_id is None else target_id))
-    if target is None:
-        known = ", ".join(repr(str(executor_id)) for executor_id in graph.executors)
-        raise InvalidArgument(
-            f"workflow {name!r} has no executor {target_id!r} to send a message to; it has {known}"
-        )
+    target = find_executor(graph, name, target_id)
     if target.dispatch.find(message) is None:
         takes = " or ".join(type_name(form) for form in target.accepts)
         where = f"starts at {target.id!r}, which" if target_id is None else f"has {target.id!r}, which"
@@ -88,6 +84,17 @@ def find_target(graph: Graph, name: str, message: object, target_id: str | None 
             f"but its input is a {type(message).__name__}: {brief(message).rpartition(' (')[0]}"
         )
     return target.id
+
+
+def find_executor(graph: Graph, name: str, target_id: str | None = None) -> ExecutorSpec:
+    """Return an executor of a workflow, the start if none is named; raise ``InvalidArgument`` if there is none."""
+    target = graph.executors.get(ExecutorId(graph.start if target_id is None else target_id))
+    if target is None:
+        known = ", ".join(repr(str(executor_id)) for executor_id in graph.executors)
+        raise InvalidArgument(
+            f"workflow {name!r} has no executor {target_id!r} to send a message to; it has {known}"
+        )
+    return target
 
 
 def plan(graph: Graph, snapshot: Snapshot) -> tuple[Turn, ...]:

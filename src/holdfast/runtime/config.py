@@ -33,6 +33,8 @@ class RunConfig(NamedTuple):
     storage: CheckpointStorage | None = None
     retention: Retention | None = None
     durability: Durability = "sync"
+    team_size: tuple[int, int] | None = None
+    """The numbers of agents and layers of a team of agents, which its started event tells."""
 
 
 class WorkflowDefinition(NamedTuple):

@@ -1,7 +1,7 @@
 """Helpers for tests of workflows and stores.
 
 ``FakeContext`` for single executors; ``assert_resumable`` and ``VirtualTime`` for workflows;
-``StoreConformance`` and ``DurableStoreConformance``, which need pytest, for stores.
+``StoreConformance``, ``DurableStoreConformance`` and ``SessionStoreConformance``, which need pytest, for stores.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -12,13 +12,32 @@ from holdfast.testing.virtual_time import VirtualTime
 
 if TYPE_CHECKING:
     from holdfast.testing.conformance import DurableStoreConformance, StoreConformance
+    from holdfast.testing.session_suite import SessionStoreConformance
 
-__all__ = ["DurableStoreConformance", "FakeContext", "StoreConformance", "VirtualTime", "assert_resumable"]
+__all__ = [
+    "DurableStoreConformance",
+    "FakeContext",
+    "SessionStoreConformance",
+    "StoreConformance",
+    "VirtualTime",
+    "assert_resumable",
+]
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "SessionStoreConformance":
+        import sys
+
+        import pytest
+
+        # So that a failing assert shows its values; a module that was imported before cannot be changed any more.
+        if "holdfast.testing.session_suite" not in sys.modules:
+            pytest.register_assert_rewrite("holdfast.testing.session_suite")
+        from holdfast.testing.session_suite import SessionStoreConformance
+
+        return SessionStoreConformance
     from holdfast.testing import conformance
 
     return getattr(conformance, name)

@@ -25,6 +25,7 @@ from holdfast.runtime.events.notices import show_request
 from holdfast.runtime.step.context import TurnContext, TurnServices
 from holdfast.runtime.step.effects import end_of_sleep
 from holdfast.runtime.step.executors import PlacedExecutor
+from holdfast.runtime.step.shared_objects import SharedObjects
 from holdfast.runtime.step.state_scope import place_of
 from holdfast.runtime.step.turn import call_handler, find_handler
 
@@ -76,7 +77,13 @@ class FakeContext(TurnContext):
         capture = Copier(RunConfig().limits.max_value_size)
         workflow = WorkflowDefinition(placed.graph, "Fake", RunConfig(), current(), {})
         services = TurnServices(
-            workflow, _RUN_ID, capture, self._emit, Journal(), run_context=RunContext(run_context)
+            workflow,
+            _RUN_ID,
+            capture,
+            self._emit,
+            Journal(),
+            SharedObjects(),
+            run_context=RunContext(run_context),
         )
         super().__init__(services, placed, Snapshot(superstep - 1, state=EMPTY_STATE), attempt)
         self._snapshot = Snapshot(superstep - 1, state=write(EMPTY_STATE, self._given(state or {})))

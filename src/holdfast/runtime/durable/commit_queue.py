@@ -1,20 +1,25 @@
-"""The commits of one run, one after the other: awaited, or in the background."""
+"""The commits of one run, one after the other: awaited, or in the background; and whether they still may be made."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from time import monotonic
 from typing import Any, TypeVar
 
 from holdfast.checkpoint.checkpoint_info import CheckpointInfo
 from holdfast.checkpoint.write.checkpoint_draft import CheckpointDraft
 from holdfast.checkpoint.write.log import RunLog
-from holdfast.errors import HeadMoved, RunTaken
+from holdfast.errors import HeadMoved, HoldfastError, RunTaken
 from holdfast.runtime._async import run_uncancelled
 
 T = TypeVar("T")
+# A note that was committed so lately says who drives the run as well as a read does, whose answer may be as old when it
+# comes. A process that stood still meanwhile finds that more time has passed.
+_CONFIRMED_SECONDS = 0.005
 
 
 class CommitQueue:
@@ -42,7 +47,10 @@ class CommitQueue:
         """Those of them who let all other commits wait then."""
         self._background: asyncio.Task[None] | None = None
         """The commit in the background; the event loop keeps only a weak reference to it."""
-        self._in_any_task: bool = getattr(type(log.store), "in_any_task", False)
+        # Its class must say so: an object that passes calls on to another store may do more than that one.
+        self._in_any_task: bool = hasattr(type(log.store), "in_any_task") and bool(
+            getattr(log.store, "in_any_task", False)
+        )
         self._cancelled: asyncio.CancelledError | None = None
 
     async def idle(self) -> None:
@@ -211,3 +219,51 @@ def run_taken(log: RunLog) -> RunTaken:
 def _wake(ended: asyncio.Future[None], _: object = None) -> None:
     if not ended.done():
         ended.set_result(None)
+
+
+class OwnerCheck:
+    """Reads from the store who drives a run.
+
+    It syncs nothing: a commit in its place would leave the same window, from its end to what follows. So where the note
+    of the effect before was committed right now, nothing is read. Effects that begin together share one read, so that
+    their results can share a commit.
+    """
+
+    def __init__(self, log: RunLog, commits: CommitQueue) -> None:
+        self._log = log
+        self._commits = commits
+        self._read: asyncio.Task[bool | HoldfastError] | None = None
+        """The read that is about to begin."""
+        self._confirmed = 0
+        """The number of the commit of the last note, which the store refuses to whoever does not drive the run."""
+        self._confirmed_at = -math.inf
+
+    def confirm(self) -> None:
+        """Take note that a note was committed right now."""
+        if not self._commits.busy:  # else another commit began, and the last number is that of this one
+            self._confirmed, self._confirmed_at = self._commits.count, monotonic()
+
+    async def check(self) -> None:
+        """Raise ``RunTaken`` if another process drives the run by now."""
+        if self._is_confirmed():
+            return
+        if self._read is None:
+            self._read = asyncio.ensure_future(self._is_owned())
+        owned = await asyncio.shield(self._read)
+        if isinstance(owned, HoldfastError):
+            raise owned
+        if not owned:
+            raise run_taken(self._log)
+
+    def _is_confirmed(self) -> bool:
+        """Return True if a note was committed right now, and nothing since: a later commit may give the run up."""
+        is_fresh = monotonic() - self._confirmed_at < _CONFIRMED_SECONDS
+        return is_fresh and self._confirmed == self._commits.count
+
+    async def _is_owned(self) -> bool | HoldfastError:
+        """Return True if this process owns the run, or the error: those who wait for it may be gone by then."""
+        self._read = None  # who asks from now on needs a read that begins later
+        try:
+            return await self._log.is_owned()
+        except HoldfastError as error:
+            return error

@@ -24,7 +24,7 @@ from holdfast.graph.state_key import StateKey
 from holdfast.graph.typing.types import type_name
 from holdfast.ids import RequestId
 from holdfast.runtime.config import WorkflowDefinition
-from holdfast.runtime.durable.recorder import draft_answers
+from holdfast.runtime.durable.checkpoint_drafts import draft_answers
 from holdfast.runtime.durable.resume_point import status_there
 from holdfast.runtime.step.state_scope import check_text
 

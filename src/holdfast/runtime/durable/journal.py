@@ -30,6 +30,11 @@ class Journal:
         self._superstep = 0
         self._results: dict[tuple[ExecutorId, str], Value] = {}
 
+    @property
+    def results(self) -> Iterable[tuple[tuple[ExecutorId, str], Value]]:
+        """The results of ``once`` in this superstep, by executor and name."""
+        return self._results.items()
+
     def result(self, superstep: int, executor_id: ExecutorId, name: str) -> Value | None:
         """Return the result that was kept in this superstep under this name, or None."""
         return self._results.get((executor_id, name)) if superstep == self._superstep else None
@@ -104,11 +109,6 @@ class StoredJournal(Journal):
             "whoever has anything to note drives the run, and so has what makes it durable"
         )
         return note_writer
-
-    @property
-    def results(self) -> Iterable[tuple[tuple[ExecutorId, str], Value]]:
-        """The results of ``once`` in this superstep, by executor and name."""
-        return self._results.items()
 
     def found(self, superstep: int, contents: Contents) -> None:
         """Take over the contents of the journal in the store."""

@@ -15,17 +15,23 @@ from holdfast.checkpoint.ownership import Claim
 from holdfast.checkpoint.store import Head, Store
 from holdfast.checkpoint.values import Encoded
 from holdfast.checkpoint.write.checkpoint_draft import CheckpointDraft
-from holdfast.checkpoint.write.log import NO_FAILURE, Failure, NoteDraft, RunLog
+from holdfast.checkpoint.write.log import Failure, NoteDraft, RunLog
 from holdfast.engine.durability import Durability
 from holdfast.engine.message import Expiry, Request
 from holdfast.engine.snapshot import Delta, FurtherInput, Snapshot, compute_delta, status_at_rest
 from holdfast.engine.status import RunStatus
 from holdfast.engine.superstep import Applied
 from holdfast.engine.value import Value
-from holdfast.errors import ExecutorFailed, HeadMoved, HoldfastError, RunExists, RunTaken
+from holdfast.errors import HeadMoved, HoldfastError, RunExists, RunTaken
 from holdfast.ids import ExecutorId, RequestId
+from holdfast.runtime.durable.checkpoint_drafts import (
+    describe_failure,
+    draft_answers,
+    draft_asking_again,
+    draft_input,
+)
 from holdfast.runtime.durable.checkpoint_trail import Beginning, CheckpointTrail
-from holdfast.runtime.durable.commit_queue import CommitQueue, run_taken
+from holdfast.runtime.durable.commit_queue import CommitQueue, OwnerCheck
 from holdfast.runtime.durable.inbox_client import InboxClient, OpenedLetters
 from holdfast.runtime.durable.journal import StoredJournal
 
@@ -48,6 +54,15 @@ class Resumption(NamedTuple):
     """True if the journal still counts behind the first checkpoints of the recorder."""
     began: Beginning | None
     """The point where the superstep to come began, which stays the same when another graph needs a new checkpoint."""
+
+
+class RunLineage(NamedTuple):
+    """The descent of a run."""
+
+    family: str
+    """The run at the root of its forks; the run itself if it is no fork."""
+    restored: int
+    """The seq of the last checkpoint by which the run was taken back to an earlier one; 0 if it never was."""
 
 
 class _Pace:
@@ -106,8 +121,7 @@ class Recorder:
         self.tell: Callable[[Sequence[WorkflowEvent]], None] = lambda events: None
         """Called with the events of checkpoints that are made between the ends of supersteps."""
         self._catching_up: asyncio.Task[None] | None = None
-        self._owner_check: asyncio.Task[bool | HoldfastError] | None = None
-        """The read of the run's owner that is about to begin."""
+        self._owner_check = OwnerCheck(log, self._commits)
 
     # The run as the store has it.
 
@@ -159,6 +173,11 @@ class Recorder:
         """Return the checkpoint at which the superstep under way began, and the name an executor had there."""
         return self._trail.beginning_of(address)
 
+    def lineage(self) -> RunLineage:
+        """Return the descent of the run."""
+        head = self._log.head
+        return RunLineage(head.family, head.restored)
+
     def follow(self, before: Recorder) -> None:
         """Go on with the claim's holder and the checkpoints of the recorder that the run had until now."""
         self._log.claim.holder = before._log.claim.holder
@@ -198,26 +217,8 @@ class Recorder:
         return None if ours else head.status
 
     async def check_owned(self) -> None:
-        """Read from the store who drives the run; raise ``RunTaken`` if another process does by now.
-
-        Reads, and syncs nothing: a commit in its place would leave the same window, from its end to what follows.
-        Effects that begin together share one read, so that their results can share a commit.
-        """
-        if self._owner_check is None:
-            self._owner_check = asyncio.ensure_future(self._is_owned())
-        owned = await asyncio.shield(self._owner_check)
-        if isinstance(owned, HoldfastError):
-            raise owned
-        if not owned:
-            raise run_taken(self._log)
-
-    async def _is_owned(self) -> bool | HoldfastError:
-        """Return True if this process owns the run, or the error: those who wait for it may be gone by then."""
-        self._owner_check = None  # who asks from now on needs a read that begins later
-        try:
-            return await self._log.is_owned()
-        except HoldfastError as error:
-            return error
+        """Make sure that this process drives the run; raise ``RunTaken`` if another process does by now."""
+        await self._owner_check.check()
 
     # Commits.
 
@@ -326,6 +327,7 @@ class Recorder:
         await self._commits.settle()
         if count():  # else their superstep was committed meanwhile, and the journal is that of the next
             await self._commits.run(self._log.note(drafts))
+            self._owner_check.confirm()
 
     # The inbox.
 
@@ -378,14 +380,7 @@ class Recorder:
         if moves:
             self._trail.began = None
             self.journal.over = False
-        draft = CheckpointDraft(
-            Phase.START if moves else Phase.END,
-            snapshot.superstep + moves,
-            Cause.REQUEST,
-            RunStatus.RUNNING if moves else status_at_rest(snapshot),
-            happened=[self._storable(warning) for warning in warnings],
-            asked_again=requests,
-        )
+        draft = draft_asking_again(snapshot, requests, [self._storable(warning) for warning in warnings])
         ids = [request.request_id for request in requests]
         self._inbox.answered_by(ids)  # those answers do not count
         await self._append([draft], taken=self._inbox.take(ids))
@@ -397,10 +392,7 @@ class Recorder:
         await self.caught_up()
         self._trail.began = None
         self.journal.over = False
-        drafts = [
-            CheckpointDraft(Phase.START, superstep, Cause.MESSAGE, RunStatus.RUNNING, further=further, by=by)
-            for further, by in inputs
-        ]
+        drafts = [draft_input(superstep, further, by) for further, by in inputs]
         await self._append(drafts, taken=self._inbox.take_messages(keys))
 
     async def superstep(
@@ -585,7 +577,7 @@ class Recorder:
                 await self._log.read_letters()
             drafts, taken = [draft() for draft in pending], self._inbox.take(())
             by = self._inbox.cancelled_by if status is RunStatus.CANCELLED else None
-            failure = _describe_failure(error)
+            failure = describe_failure(error)
             await self._commits.run(self._log.set_status(status, failure, drafts, taken, by))
             if status.ended:
                 await self._forget_cancels(status, failure, by)
@@ -617,47 +609,6 @@ def _beginning(made: Sequence[CheckpointInfo]) -> Beginning | None:
         if info.phase is Phase.START:
             return Beginning(info.checkpoint_id, {})
     return None
-
-
-def draft_answers(
-    snapshot: Snapshot, responses: Mapping[RequestId, Value], answered_by: Mapping[RequestId, str]
-) -> CheckpointDraft:
-    """Return the checkpoint that delivers answers to pending requests."""
-    # In the order in which they are delivered: that of the requests, of which there may be many more.
-    ordered = (
-        responses
-        if len(responses) == 1
-        else {known: responses[known] for known in snapshot.requests if known in responses}
-    )
-    return CheckpointDraft(
-        Phase.START,
-        snapshot.superstep + 1,
-        Cause.RESPONSE,
-        RunStatus.RUNNING,
-        responses=ordered,
-        since_input=0,
-        answered_by=answered_by,
-        by=", ".join(dict.fromkeys(answered_by[known] for known in ordered if known in answered_by)) or None,
-    )
-
-
-def _describe_failure(error: BaseException | None) -> Failure:
-    if error is None:
-        return NO_FAILURE
-    from holdfast.runtime.events.notices import traceback_text  # runs seldom fail
-
-    executor_id = error.executor_id if isinstance(error, ExecutorFailed) else ""
-    cause = error.__cause__ if executor_id else None
-    return Failure(
-        _describe_error(error),
-        traceback_text(error),
-        executor_id or "",
-        "" if cause is None else _describe_error(cause),
-    )
-
-
-def _describe_error(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}"[:1_000]
 
 
 def _retrieve_exception(task: asyncio.Task[None]) -> None:

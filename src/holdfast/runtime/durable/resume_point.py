@@ -14,7 +14,7 @@ from holdfast.checkpoint.journal import Contents, read_journal
 from holdfast.checkpoint.read.loader import BlobReader, Loaded
 from holdfast.checkpoint.read.snapshots import snapshot_of
 from holdfast.checkpoint.storage import CheckpointStorage
-from holdfast.checkpoint.store import Head
+from holdfast.checkpoint.store import Head, Letter
 from holdfast.checkpoint.values import Encoder
 from holdfast.checkpoint.write.bundles import unbundled
 from holdfast.checkpoint.write.checkpoint_draft import CheckpointDraft
@@ -56,11 +56,17 @@ class RunLoader:
 
     # Recorders.
 
-    def record_new(self, run_id: RunId, first: Sequence[CheckpointDraft]) -> Recorder:
-        """Return the recorder of a run that is not in the storage yet; ``first`` are its first checkpoints."""
+    def record_new(
+        self, run_id: RunId, first: Sequence[CheckpointDraft], opening: tuple[Letter, ...] = ()
+    ) -> Recorder:
+        """Return the recorder of a run that is not in the storage yet; ``first`` are its first checkpoints.
+
+        ``opening`` are letters that its first commit leaves.
+        """
         log = self._logs.new_log(
             run_id, self._name, self._encoder, self._clock_and_salt, self._config.retention
         )
+        log.opening = opening
         return self._recorder(log, first)
 
     def record_fork(
@@ -74,6 +80,7 @@ class RunLoader:
     def _recorder(
         self, log: RunLog, first: Sequence[CheckpointDraft], resumption: Resumption | None = None
     ) -> Recorder:
+        log.team_size = self._config.team_size or ()
         return Recorder(log, self._merge_for, self._config.durability, first, resumption)
 
     def describe_graph(self) -> Value:

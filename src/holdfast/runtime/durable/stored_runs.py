@@ -7,9 +7,10 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 from functools import partial
 from typing import Any, TypeAlias
 
-from holdfast.checkpoint.arguments import check_by, id_of_checkpoint
+from holdfast.checkpoint.arguments import check_by, check_key, id_of_checkpoint
 from holdfast.checkpoint.checkpoint_info import Cause, CheckpointInfo, Phase
 from holdfast.checkpoint.codec import Codec
+from holdfast.checkpoint.inbox import start_letters, was_started_with
 from holdfast.checkpoint.ownership import (
     Claim,
     holder_of,
@@ -60,7 +61,8 @@ class StoredRuns:
         codec: Codec,
         run_context: RunContext = NO_RUN_CONTEXT,
     ) -> None:
-        self._workflow = workflow
+        # The storage of these runs, which may be another than that with which the workflow was built.
+        self._workflow = workflow._replace(config=workflow.config._replace(storage=storage))
         self._catalog = storage.catalog
         self._encoder = self._catalog.encoder(codec, workflow.config.limits.max_value_size)
         self._loader = RunLoader(workflow, storage, self._encoder)
@@ -73,10 +75,14 @@ class StoredRuns:
         given = self._draft_input(snapshot, RunStatus.RUNNING, by)
         return self._run(run_id, ResumePoint(snapshot, self._loader.record_new(run_id, [given])))
 
-    async def submit(self, message: Any, run_id: RunId, by: str | None = None) -> None:
+    async def submit(
+        self, message: Any, run_id: RunId, by: str | None = None, key: str | None = None
+    ) -> None:
         """Store a run with this input that waits for the present moment, so that a host goes on with it."""
         given = self._draft_input(self._begin(message), RunStatus.WAITING, by)
-        recorder = self._loader.record_new(run_id, [given])
+        key = check_key(key)
+        opening = () if key is None else start_letters(self._encoder(message, "message"), key)
+        recorder = self._loader.record_new(run_id, [given], opening)
         recorder.sleep_until(self._workflow.environment.microseconds()())
         try:
             await recorder.open(moves=False, superstep=1)
@@ -105,6 +111,11 @@ class StoredRuns:
         if head is not None:
             self._check_name(head)
         return head is not None
+
+    async def was_submitted(self, message: Any, run_id: RunId, key: str) -> bool:
+        """Return True if a run was submitted with this key and input; raise if the key had another input."""
+        self._check_name(await self._catalog.head(run_id))
+        return await was_started_with(self._catalog.store, run_id, self._encoder(message, "message"), key)
 
     async def has_same_input(self, message: Any, run_id: str) -> bool:
         """Return True if there is such a run, with this input; raise ``RunExists`` if its input is another."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import datetime
 from collections import deque
 from collections.abc import Callable, Sequence
+from copy import copy
 
 from holdfast.checkpoint.events.events import (
     ExecutorCompletedEvent,
     ExecutorFailedEvent,
     RequestInfoEvent,
     SuperStepCompletedEvent,
+    WorkflowCompletedEvent,
     WorkflowEvent,
     WorkflowOutputEvent,
     WorkflowWarningEvent,
@@ -76,6 +78,11 @@ class EventEmitter:
             for event in added:
                 if isinstance(event, WorkflowWarningEvent):
                     self.warnings.append(event.warning)
+                if isinstance(event, WorkflowCompletedEvent):  # is shown when the run comes to rest
+                    continue
+                if again and hasattr(event, "replayed"):
+                    event = copy(event)
+                    event.replayed = True
                 events.append(event)
             if error is None:
                 events.append(ExecutorCompletedEvent(executor_id, again))

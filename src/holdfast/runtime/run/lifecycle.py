@@ -23,10 +23,8 @@ import asyncio
 from collections.abc import Callable
 
 from holdfast.checkpoint.events.events import (
-    WorkflowCompletedEvent,
     WorkflowErrorEvent,
     WorkflowEvent,
-    WorkflowStartedEvent,
     WorkflowStatusEvent,
 )
 from holdfast.engine.snapshot import Snapshot, status_at_rest
@@ -158,9 +156,7 @@ class RunLifecycle:
         if error is not None:
             self.end(status, WorkflowErrorEvent(error))
         elif status is RunStatus.COMPLETED:
-            outputs = self.snapshot.outputs
-            data = outputs.last.value.load() if outputs else None
-            self.end(status, WorkflowCompletedEvent(data))
+            self.end(status, await self.runner.completed_event())
         else:
             self.end(status)
 
@@ -288,7 +284,7 @@ class _Drive:
             return
         events: list[WorkflowEvent] = [WorkflowStatusEvent(lifecycle.status)]
         if runner.begins:
-            events.insert(0, WorkflowStartedEvent(lifecycle.workflow_name))
+            events.insert(0, runner.started_event())
         runner.emit(events)
         while lifecycle.first_warnings:
             runner.warn(lifecycle.first_warnings.pop(0))

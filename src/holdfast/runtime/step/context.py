@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from holdfast.checkpoint.events.events import OutputDeltaEvent, WorkflowEvent, WorkflowWarningEvent
 from holdfast.engine._fast import make_tuple
@@ -30,6 +30,7 @@ from holdfast.runtime.config import NO_RUN_CONTEXT, RunContext
 from holdfast.runtime.events.event_log import pause
 from holdfast.runtime.step.effects import Asleep, Effects
 from holdfast.runtime.step.executors import PlacedExecutor
+from holdfast.runtime.step.shared_objects import RunView
 from holdfast.runtime.step.state_scope import (
     FIELDS,
     HOOKED,
@@ -45,12 +46,18 @@ from holdfast.runtime.times import expiry_of
 if TYPE_CHECKING:
     import datetime
 
+    from holdfast.checkpoint.storage import CheckpointStorage
     from holdfast.engine.limits import Limits
     from holdfast.graph.context import TimeSpan
     from holdfast.runtime.config import WorkflowDefinition
     from holdfast.runtime.durable.journal import Journal
+    from holdfast.runtime.durable.recorder import RunLineage
     from holdfast.runtime.environment import Environment
+    from holdfast.runtime.step.shared_objects import SharedObjects
     from holdfast.runtime.step.turn import FinishedTurn
+
+
+T = TypeVar("T")
 
 
 class TurnServices(NamedTuple):
@@ -61,6 +68,7 @@ class TurnServices(NamedTuple):
     capture: Captor
     emit: Callable[[Sequence[WorkflowEvent]], None]
     journal: Journal
+    shared_objects: SharedObjects
     begun: Callable[[ExecutorId], tuple[str, str]] = lambda address: ("", address)
     """Gives the checkpoint at which the superstep under way began, and the name that an executor had there.
 
@@ -70,6 +78,8 @@ class TurnServices(NamedTuple):
     """Notes in the journal each of several turns as soon as it is over; None where nothing is stored."""
     run_context: RunContext = NO_RUN_CONTEXT
     """The values that the caller gave to the run."""
+    lineage: Callable[[], RunLineage] | None = None
+    """Gives the descent of the run; None where nothing is stored."""
 
     @property
     def durable(self) -> bool:
@@ -224,6 +234,44 @@ class TurnContext(WorkflowContext[Any, Any]):
     def close(self) -> None:
         """Take nothing more from an attempt that failed."""
         self._over = True
+
+    async def share(self, make: Callable[[RunView], Awaitable[T]]) -> T:
+        """Return the object that ``make`` made for all turns of the run."""
+        return await self._run.shared_objects.get(make, RunView(self._snapshot.state, self._run.journal))
+
+    def now(self) -> datetime.datetime:
+        """Return the time by the clock of the run."""
+        return self._run.environment.now()
+
+    def add_to_run(self, key: StateKey[Any], value: object) -> None:
+        """Queue a value for a shared scope of the run itself, also from a nested workflow, whose own scopes end."""
+        scope, name, rule = place_of(self._placed, key, None, self._run.capture)
+        self._staging().put(scope._replace(path=""), name, self._capture(value, f"state {name!r}"), rule)
+
+    def append_to_run(self, key: str, item: object, scope_name: str) -> None:
+        """Append an item to a list in a shared scope of the run itself, also from a nested workflow."""
+        scope = scope_of(self._placed, scope_name)._replace(path="")
+        self._staging().append(scope, key, self._capture(item, f"state {key!r}"))
+
+    async def read_of_run(self, key: StateKey[T], default: T) -> T:
+        """Read a value from a shared scope of the run itself, also in a nested workflow."""
+        scope, name, _ = place_of(self._placed, key, None, self._run.capture)
+        found: T = await self._read(scope._replace(path=""), name, default)
+        return found
+
+    async def start_is_durable(self) -> None:
+        """Wait until the start of this turn is durable; raise ``RunTaken`` if another process drives the run."""
+        await self._run.journal.ready()
+
+    @property
+    def lineage(self) -> RunLineage | None:
+        """The descent of the run; None where nothing is stored."""
+        return None if self._run.lineage is None else self._run.lineage()
+
+    @property
+    def storage(self) -> CheckpointStorage | None:
+        """The storage that has the run, if one has."""
+        return self._run.workflow.config.storage if self._run.durable else None
 
     def _check_open(self) -> None:
         if self._over:

@@ -8,12 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.checkpoint.events.events import (
+    COMPLETION_KEY,
+    RUN_SCOPE,
     PendingRequest,
     RequestInfoEvent,
+    WorkflowCompletedEvent,
     WorkflowEvent,
     WorkflowOutputEvent,
+    WorkflowStartedEvent,
 )
 from holdfast.engine.snapshot import Snapshot, status_at_rest, with_expiries
+from holdfast.engine.state import Scope
 from holdfast.engine.status import RunStatus, WaitingFor
 from holdfast.engine.superstep import find_waiting_joins, plan
 from holdfast.engine.value import Captor
@@ -31,6 +36,7 @@ from holdfast.runtime.step.executors import RunExecutors
 from holdfast.runtime.step.inputs import FurtherInputs
 from holdfast.runtime.step.position import Position
 from holdfast.runtime.step.questions import Questions
+from holdfast.runtime.step.shared_objects import SharedObjects, load_value
 from holdfast.runtime.step.superstep import SuperstepRunner
 from holdfast.runtime.times import in_microseconds
 
@@ -72,18 +78,31 @@ class Runner:
         self._graph = graph
         self._run_id = run_id
         self._workflow_name = workflow.name
+        self._team_size = workflow.config.team_size
         self._log = log
         self._said_again = False
         self._restored = False
         self._driver: asyncio.Task[Any] | None = None
         self._lost: BaseException | None = None
         self.emit = emit = self._emitter.emit
+        self._shared_objects = shared = SharedObjects()
         if recorder is None:
-            context = TurnServices(workflow, run_id, capture, emit, Journal(), run_context=run_context)
+            context = TurnServices(
+                workflow, run_id, capture, emit, Journal(), shared, run_context=run_context
+            )
         else:
             journal = recorder.journal
             context = TurnServices(
-                workflow, run_id, capture, emit, journal, recorder.begun, journal.add, run_context
+                workflow,
+                run_id,
+                capture,
+                emit,
+                journal,
+                shared,
+                recorder.begun,
+                journal.add,
+                run_context,
+                recorder.lineage,
             )
             journal.lost = weak_callback(self._lose)
             recorder.when_committed(weak_callback(self._committed))
@@ -208,6 +227,21 @@ class Runner:
             ]
         return [RequestInfoEvent(request) for request in self.questions.pending]
 
+    def started_event(self) -> WorkflowStartedEvent:
+        """Return the event with which the run begins."""
+        return WorkflowStartedEvent(self._workflow_name, *(self._team_size or ()))
+
+    async def completed_event(self) -> WorkflowCompletedEvent:
+        """Return the event of a complete run, with what an executor left for it."""
+        outputs = self.shown.outputs
+        data = outputs.last.value.load() if outputs else None
+        left = self.shown.state.get(Scope(None, RUN_SCOPE), {}).get(COMPLETION_KEY)
+        if left is None:
+            return WorkflowCompletedEvent(data)
+        event: WorkflowCompletedEvent = await load_value(left)
+        event.data = data
+        return event
+
     async def open(self) -> None:
         """Commit what must be durable before anything acts on it, and restore the executors; once."""
         recorder, at = self.recorder, self.at
@@ -309,6 +343,8 @@ class Runner:
                     break
                 continue
             await self._steps.take(turns, driver)
+            if self._shared_objects.followers and at.asleep_until is None:
+                await self._follow_commit()
             if recorder is not None:
                 if at.asleep_until is not None:
                     await recorder.rest(RunStatus.WAITING, None)
@@ -323,6 +359,13 @@ class Runner:
                 stretch = time.monotonic()
         if not questions.cancel_asked and at.waiting_for == ("messages",):
             self._emitter.warn_of_waiting(find_waiting_joins(self._graph, at.snapshot))
+
+    async def _follow_commit(self) -> None:
+        """Let shared objects act on the superstep, once it is durable."""
+        if self.recorder is not None:
+            await self.recorder.caught_up()
+        for warning in await asyncio.shield(self._shared_objects.after_commit()):
+            self.warn(warning)
 
     async def _rest_unless_more_came(self, recorder: Recorder) -> bool:
         """Store that the run has nothing to do; return True if something came while that was stored."""

@@ -130,6 +130,13 @@ class HeadRules:
         await begin(store, "r")
         assert await store.open() == info
 
+    async def test_a_key_box_is_replaced_only_by_whoever_knows_it(self, store: Store) -> None:
+        await store.open()
+        before = await store.key_box()
+        assert await store.set_key_box("first", before)
+        assert not await store.set_key_box("second", before)
+        assert await store.key_box() == "first"
+
     async def test_a_store_may_be_closed_twice(self, store: Store) -> None:
         await store.close()
         await store.close()
