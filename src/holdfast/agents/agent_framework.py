@@ -5,7 +5,8 @@ Calls are caught by chat and function middleware that is made for one run, so th
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from inspect import isawaitable
 from typing import Any
 from uuid import uuid4
@@ -14,6 +15,9 @@ import agent_framework
 from agent_framework import (
     Agent,
     AgentResponse,
+    AgentResponseUpdate,
+    AgentSession,
+    BaseAgent,
     ChatContext,
     ChatMiddleware,
     ChatMiddlewareLayer,
@@ -33,7 +37,8 @@ from pydantic import BaseModel, ValidationError, create_model
 from pydantic_core import to_jsonable_python
 
 from holdfast.agents.port import AgentHistory, AgentReply, AgentRequest, AgentUsage, Calls, Handoff, Json
-from holdfast.agents.provider_errors import history_for, pause_of
+from holdfast.agents.provider_errors import WantedCall, history_for, pause_of, show_unusable
+from holdfast.agents.workflow_agent import WorkflowAgent
 from holdfast.errors import (
     AgentError,
     GraphError,
@@ -112,7 +117,7 @@ class AgentFrameworkAgent:
                 )
         earlier = self._earlier(request)
         messages = [*map(self._read, earlier), Message("user", [request.prompt])]
-        chat = ChatRecorder(calls, self._stream, bool(request.handoffs))
+        chat = ChatRecorder(calls, self._stream, bool(request.handoffs) and request.handoff_required)
         functions = FunctionRecorder(calls, request.handoffs)
         model = _output_model(request.output_types)
         options = {"instructions": request.instructions, "response_format": model}
@@ -137,9 +142,8 @@ class AgentFrameworkAgent:
 
     def _earlier(self, request: AgentRequest) -> list[Json]:
         known = history_for(_ADAPTER, request.history, self.name)
-        if known is not None:
-            return known
-        return [_as_json(Message(message.role, [message.text]).to_dict()) for message in request.messages]
+        said = [_as_json(Message(message.role, [message.text]).to_dict()) for message in request.messages]
+        return [*said, *(known or ())]
 
     def _read(self, message: Json) -> Message:
         try:
@@ -200,9 +204,11 @@ class ChatRecorder(ChatMiddleware):
             lambda: self._ask(context, call_next),
             usage=_usage_of,
             limit_key=_limit_key(context.client, options.get("model")),
+            model_name=str(options.get("model") or getattr(context.client, "model", "")),
         )
         self.usage += _usage_of(found)
-        context.result = ChatResponse.from_dict(found)
+        context.result = response = ChatResponse.from_dict(found)
+        await show_unusable(self._calls, _wanted_in(response), _offered(options))
 
     async def _ask(self, context: ChatContext, call_next: Callable[[], Awaitable[None]]) -> Json:
         streamed = context.stream
@@ -398,6 +404,19 @@ def _options_as_json(options: Mapping[str, Any]) -> Json:
     return to_jsonable_python(found, fallback=lambda value: type(value).__name__)
 
 
+def _offered(options: Mapping[str, Any]) -> set[str]:
+    return {tool.name for tool in options.get("tools") or () if isinstance(tool, FunctionTool)}
+
+
+def _wanted_in(response: ChatResponse[Any]) -> list[WantedCall]:
+    contents = [content for message in response.messages for content in message.contents]
+    return [
+        WantedCall(content.call_id or "", content.name or "", content.arguments)
+        for content in contents
+        if content.type == "function_call"
+    ]
+
+
 def _usage_of(response: Json) -> AgentUsage:
     usage = response.get("usage_details") or {}
     return AgentUsage(usage.get("input_token_count") or 0, usage.get("output_token_count") or 0, 1)
@@ -452,3 +471,64 @@ def _status_of(error: BaseException) -> tuple[int | None, dict[str, str]]:
     if not isinstance(headers, Mapping):
         return status, {}
     return status, {str(name).lower(): str(value) for name, value in headers.items()}
+
+
+# A workflow as an agent of the library.
+
+
+class ServedAgent(BaseAgent):
+    """An agent of agent-framework that is a workflow of Holdfast; a session of it is a run.
+
+    >>> import asyncio
+    >>> from holdfast import InMemoryCheckpointStorage
+    >>> from holdfast.agents import as_agent, function, sequential
+    >>> team = sequential(function.wrap(lambda prompt: prompt.upper(), name="shout"))
+    >>> served = ServedAgent(as_agent(team, "team", storage=InMemoryCheckpointStorage()))
+    >>> asyncio.run(served.run("kelp", session=served.create_session(session_id="s1"))).text
+    'KELP'
+    """
+
+    def __init__(self, agent: WorkflowAgent, description: str | None = None) -> None:
+        super().__init__(name=agent.name, description=description)
+        self._agent = agent
+
+    def run(
+        self, messages: Any = None, *, stream: bool = False, session: AgentSession | None = None, **_: Any
+    ) -> Any:
+        """Say something in a session, and return the reply, or a stream of it."""
+        said = messages if isinstance(messages, list | tuple) else [messages]
+        text = "\n\n".join(one.text if isinstance(one, Message) else str(one) for one in said)
+        run_id = None if session is None else session.session_id
+        if not stream:
+            return self._answer(text, run_id, None)
+        replies: list[AgentResponse[Any]] = []
+        return ResponseStream(self._updates(text, run_id, replies), finalizer=lambda _: replies[0])
+
+    async def _answer(
+        self, text: str, run_id: str | None, shown: asyncio.Queue[str | None] | None
+    ) -> AgentResponse[Any]:
+        async def show(part: str) -> None:
+            if shown is not None:
+                await shown.put(part)
+
+        try:
+            reply = await self._agent.ask(text, run_id, show)
+        finally:
+            if shown is not None:
+                await shown.put(None)
+        return AgentResponse(messages=[Message("assistant", [reply.text], author_name=self.name)])
+
+    async def _updates(
+        self, text: str, run_id: str | None, replies: list[AgentResponse[Any]]
+    ) -> AsyncIterator[AgentResponseUpdate]:
+        shown: asyncio.Queue[str | None] = asyncio.Queue()
+        answer, any_shown = asyncio.ensure_future(self._answer(text, run_id, shown)), False
+        try:
+            while (part := await shown.get()) is not None:
+                any_shown = True
+                yield AgentResponseUpdate(contents=[Content.from_text(part)], role="assistant")
+            replies.append(await answer)
+        finally:
+            answer.cancel()
+        if not any_shown:
+            yield AgentResponseUpdate(contents=[Content.from_text(replies[0].text)], role="assistant")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import replace
 from importlib import import_module
 from typing import Any, TypeAlias
 
-from holdfast.agents.calls import Activation, ActivationLog, RecordedCalls
+from holdfast.agents.activation import Activation, ActivationLog, turn_of
+from holdfast.agents.call_tape import CallTape, current_replay
+from holdfast.agents.calls import RecordedCalls
 from holdfast.agents.decisions import (
     AgentQuestion,
     OutputApprovalRequest,
@@ -17,7 +20,16 @@ from holdfast.agents.decisions import (
     output_decision_of,
     tool_decision_of,
 )
-from holdfast.agents.port import Agent, AgentHistory, AgentMessage, AgentReply, AgentRequest
+from holdfast.agents.port import (
+    Agent,
+    AgentHistory,
+    AgentMessage,
+    AgentReply,
+    AgentRequest,
+    Transcript,
+    heard_by,
+)
+from holdfast.agents.sessions.turn import SessionTurn, said_in
 from holdfast.agents.settings import AgentSettings
 from holdfast.errors import AgentError, GraphError
 from holdfast.graph.context import PassOn, RequestExpired, WorkflowContext
@@ -26,10 +38,10 @@ from holdfast.graph.handler import Handler, Policy, handler, handlers_of, respon
 from holdfast.graph.typing.match import matches
 from holdfast.graph.typing.types import TypeForm, type_name
 
-AgentInput: TypeAlias = str | AgentRequest | AgentReply | AgentMessage | list[Any]
+AgentInput: TypeAlias = str | AgentRequest | AgentReply | AgentMessage | Transcript | list[Any]
 """The messages that an ``AgentExecutor`` takes; a list has several of them, as a fan-in gives it."""
 
-_HISTORY, _HISTORY_KIND = "history", "history kind"
+_HISTORY, _HISTORY_KIND, _ACTIVATIONS = "history", "history kind", "activations"
 
 _LIBRARIES = {
     "pydantic_ai": "pydantic_ai",
@@ -44,8 +56,9 @@ class AgentExecutor(Executor):
     """An agent of any library in a workflow; each of its model and tool calls is durable.
 
     It takes text, an ``AgentRequest``, the reply of another agent, messages, or a list of these, and sends what
-    ``output_type`` says: the whole ``AgentReply`` by default, its text for ``str``, and a structured output for any
-    other type. A plain function is an agent, too. Agents of libraries are wrapped by their adapter.
+    ``output_type`` says: the whole ``AgentReply`` by default, its text for ``str``, the conversation with the reply
+    for ``Transcript``, and a structured output for any other type. A plain function is an agent, too. Agents of
+    libraries are wrapped by their adapter.
 
     >>> from holdfast import WorkflowBuilder
     >>> from holdfast.agents import AgentExecutor
@@ -94,7 +107,9 @@ class AgentExecutor(Executor):
         request = request_of(message)
         if request.history is None and self.settings.remembers:
             request = replace(request, history=await self._recall(ctx))
-        return await self._work(Activation(ctx.idempotency_key, request), ctx)
+        talk = message if isinstance(message, Transcript) else None
+        number = await self._next_number(ctx)
+        return await self._work(Activation(ctx.idempotency_key, request, transcript=talk, number=number), ctx)
 
     @response_handler
     async def decided(
@@ -134,26 +149,68 @@ class AgentExecutor(Executor):
 
     # The work on one message.
 
-    async def _work(self, activation: Activation, ctx: WorkflowContext[Any, Any]) -> Any:
+    async def _next_number(self, ctx: WorkflowContext[Any, Any]) -> str:
+        """Return the number of a new activation, if it is recorded or replayed."""
+        if not self.settings.record and current_replay() is None:
+            return ""
+        number = await ctx.read_state(_ACTIVATIONS, 0) + 1
+        await ctx.queue_state_update(_ACTIVATIONS, number)
+        return str(number)
+
+    async def _work(
+        self, activation: Activation, ctx: WorkflowContext[Any, Any], answered: str | None = None
+    ) -> Any:
+        """Let the agent work; ``answered`` is the call about which a person answered just now."""
+        async with self._session(activation, ctx) as session:
+            return await self._work_in(session, activation, ctx, answered)
+
+    def _session(
+        self, activation: Activation, ctx: WorkflowContext[Any, Any]
+    ) -> AbstractAsyncContextManager[SessionTurn | None]:
+        """Return the turn in the session of the agent; one that gives None if it has none."""
+        policy = self.settings.session
+        if policy is None:
+            return nullcontext()
+        return SessionTurn(policy, self.agent.name, activation, ctx)
+
+    async def _work_in(
+        self,
+        session: SessionTurn | None,
+        activation: Activation,
+        ctx: WorkflowContext[Any, Any],
+        answered: str | None,
+    ) -> Any:
+        known = activation.recorded_calls(answered)
         while True:
             log = ActivationLog(ctx, activation, self.agent.name, self.settings)
-            reply = await self._run_agent(log)
-            for event in log.events:
-                await ctx.add_event(event)
+            request = activation.request if session is None else await session.request()
+            try:
+                reply = await self._run_agent(log, request)
+            finally:  # also of an error that a team goes on after
+                for event in log.events:
+                    await ctx.add_event(event)
+                log.keep_usage()
+            if log.sleep_until is not None:
+                await ctx.sleep(until=log.sleep_until)
+                continue
+            log.tape.keep(known)
             if reply is not None:
-                return await self._replied(activation, reply, ctx)
-            if log.sleep_until is None:
-                await self._ask(log, ctx)
-                return None
-            await ctx.sleep(until=log.sleep_until)
+                return await self._replied(session, activation, reply, ctx)
+            await self._ask(log, ctx)
+            return None
 
-    async def _run_agent(self, log: ActivationLog) -> AgentReply | None:
+    async def _run_agent(self, log: ActivationLog, request: AgentRequest) -> AgentReply | None:
         """Return the reply; None if the turn should end before there is one."""
-        calls, request = RecordedCalls(log), log.activation.request
+        calls = RecordedCalls(log)
         instructions = "\n\n".join(
             text for text in (request.instructions, self.settings.instructions) if text
         )
-        asked = replace(request, instructions=instructions or None, output_types=self._output_types())
+        asked = replace(
+            request,
+            messages=tuple(heard_by(self.id, message) for message in request.messages),
+            instructions=instructions or None,
+            output_types=self._output_types() or request.output_types,
+        )
         task = asyncio.current_task()
         cancelled = task.cancelling() if task is not None else 0
         try:
@@ -178,7 +235,7 @@ class AgentExecutor(Executor):
         return reply
 
     def _output_types(self) -> tuple[TypeForm, ...]:
-        return () if self.output_type in (AgentReply, str) else (self.output_type,)
+        return () if self.output_type in (AgentReply, Transcript, str) else (self.output_type,)
 
     async def _ask(self, log: ActivationLog, ctx: WorkflowContext[Any, Any]) -> None:
         """Ask people what the log has questions about, and keep the outcomes for the turn that has the answers."""
@@ -199,7 +256,7 @@ class AgentExecutor(Executor):
     ) -> Any:
         activation = await self._activation(activation_key, ctx)
         activation.decisions[call] = answer
-        return await self._work(activation, ctx)
+        return await self._work(activation, ctx, call)
 
     async def _activation(self, key: str, ctx: WorkflowContext[Any, Any]) -> Activation:
         activation = await ctx.read_state(_key_of(key))
@@ -213,11 +270,15 @@ class AgentExecutor(Executor):
     # The reply.
 
     async def _replied(
-        self, activation: Activation, reply: AgentReply, ctx: WorkflowContext[Any, Any]
+        self,
+        session: SessionTurn | None,
+        activation: Activation,
+        reply: AgentReply,
+        ctx: WorkflowContext[Any, Any],
     ) -> Any:
         rule = self.settings.output_approval
         if rule is None or not rule.asks_about(reply.text, reply.value):
-            return await self._pass_on(activation.key, reply, ctx)
+            return await self._pass_on(session, activation, reply, ctx)
         activation.reply = reply
         activation.outcomes, activation.decisions, activation.asked = {}, {}, {}
         data = OutputApprovalRequest(self.agent.name, reply.text, reply.value, rule.message, activation.key)
@@ -232,25 +293,49 @@ class AgentExecutor(Executor):
         reply = activation.reply
         if reply is None:
             raise AgentError(f"executor {self.id!r} has no reply of agent {self.agent.name!r} to be reviewed")
+        tape = CallTape(turn_of(ctx), activation, self.agent.name, self.settings.record)
+        tape.keep_review(reply.text, decision)
         if decision.action == "revise":
             task = AgentRequest(
                 decision.reason or "", history=reply.history, instructions=activation.request.instructions
             )
             await ctx.clear_state(_key_of(activation.key))
-            return await self._work(Activation(ctx.idempotency_key, task), ctx)
+            revision = Activation(
+                ctx.idempotency_key,
+                task,
+                transcript=activation.transcript,
+                number=activation.next_number(),
+                standing=activation.standing,
+                said=(*activation.said, *said_in(activation.request, reply)),
+            )
+            return await self._work(revision, ctx)
         if decision.action == "edit":
             reply = replace(
                 reply,
                 text=reply.text if decision.text is None else decision.text,
                 value=reply.value if decision.value is None else decision.value,
             )
-        return await self._pass_on(activation.key, reply, ctx)
+        async with self._session(activation, ctx) as session:
+            return await self._pass_on(session, activation, reply, ctx)
 
-    async def _pass_on(self, activation_key: str, reply: AgentReply, ctx: WorkflowContext[Any, Any]) -> Any:
-        if await ctx.read_state(_key_of(activation_key)) is not None:
-            await ctx.clear_state(_key_of(activation_key))
+    async def _pass_on(
+        self,
+        session: SessionTurn | None,
+        activation: Activation,
+        reply: AgentReply,
+        ctx: WorkflowContext[Any, Any],
+    ) -> Any:
+        if session is not None:
+            await session.stage(reply)
+        if await ctx.read_state(_key_of(activation.key)) is not None:
+            await ctx.clear_state(_key_of(activation.key))
         if self.settings.remembers and reply.history is not None:
             await self._remember(reply.history, ctx)
+            # A second copy in each message would grow with the conversation.
+            reply = replace(reply, history=None)
+        if self.output_type is Transcript:
+            talk = activation.transcript or Transcript().add(activation.request.prompt)
+            return talk.add(reply.text, self.id)
         if self.output_type is AgentReply:
             return reply
         if self.output_type is str:
@@ -301,6 +386,8 @@ def request_of(message: AgentInput) -> AgentRequest:
         return AgentRequest(message)
     if isinstance(message, AgentReply | AgentMessage):
         return AgentRequest(message.text)
+    if isinstance(message, Transcript):
+        return AgentRequest(message.text, message.messages[:-1])
     raise AgentError(
         f"an agent takes text, an AgentRequest, an AgentReply or AgentMessages, not a {type(message).__name__}; "
         f"make text of it before"

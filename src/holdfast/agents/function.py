@@ -49,8 +49,8 @@ class FunctionAgent:
     async def run(self, request: AgentRequest, calls: Calls) -> AgentReply:
         """Call the function once."""
         earlier = history_for(_ADAPTER, request.history, self.name)
-        if earlier is None:
-            earlier = [{"role": message.role, "content": message.text} for message in request.messages]
+        said = [{"role": message.role, "content": message.text} for message in request.messages]
+        earlier = [*said, *(earlier or ())]
         messages = [*earlier, {"role": "user", "content": request.prompt}]
         argument = request if self._takes_request else request.prompt
         asked: Json = {"messages": messages, "instructions": request.instructions}

@@ -65,13 +65,13 @@ class ChatCompletions:
         self._client = client
         self._stream = stream
         self._options = options
-        self._model = model
+        self.model = model
         self.limit_key = f"{client.base_url}|{model}|{hash(client.api_key):x}"
         """Names what the provider limits."""
 
     def body_of(self, messages: list[Json], tools: list[Json], further: dict[str, Json]) -> dict[str, Json]:
         """Return the body of a request."""
-        body: dict[str, Json] = {"model": self._model, "messages": messages, **self._options, **further}
+        body: dict[str, Json] = {"model": self.model, "messages": messages, **self._options, **further}
         if tools:
             body["tools"] = tools
         return body
@@ -97,6 +97,9 @@ class ChatCompletions:
             async for chunk in stream:
                 if text := parts.add(chunk.model_dump(mode="json", exclude_none=True)):
                     await calls.delta(text)
+        except openai.APIConnectionError as error:
+            cause = error if error.__cause__ is None else error.__cause__
+            raise ModelUnavailable(f"the stream of {self._client.base_url} broke: {cause}") from error
         except (openai.APIError, RateLimited, ModelUnavailable):
             raise
         except Exception as error:
@@ -179,7 +182,8 @@ class OpenAIAgent:
         tools = [_declared(tool) for tool in self._tools.values()]
         if request.handoffs:
             tools = [*tools, *map(_declared_handoff, request.handoffs)]
-            further["tool_choice"] = "required"
+            if request.handoff_required:
+                further["tool_choice"] = "required"
         messages = self._conversation(request)
         usage, wrong = AgentUsage(), 0
         while True:
@@ -189,6 +193,7 @@ class OpenAIAgent:
                 lambda body=body: self._completions.complete(body, calls),  # type: ignore[misc]
                 usage=_usage_of,
                 limit_key=self._completions.limit_key,
+                model_name=self._completions.model,
             )
             usage += _usage_of(response)
             message = self._message_of(response)
@@ -213,8 +218,8 @@ class OpenAIAgent:
 
     def _conversation(self, request: AgentRequest) -> list[Json]:
         earlier = history_for(_ADAPTER, request.history, self.name)
-        if earlier is None:
-            earlier = [{"role": message.role, "content": message.text} for message in request.messages]
+        said = [{"role": message.role, "content": message.text} for message in request.messages]
+        earlier = [*said, *(earlier or ())]
         return [*earlier, {"role": "user", "content": request.prompt}]
 
     def _with_instructions(self, messages: list[Json], request: AgentRequest) -> list[Json]:
@@ -245,17 +250,24 @@ class OpenAIAgent:
         """Return the message with a tool's result; what is wrong with the call or fails in the tool is told there."""
         name, given = call["function"]["name"], call["function"]["arguments"]
         try:
-            arguments = json.loads(given or "{}")
-            tool = self._tools.get(name)
-            if tool is None:
-                raise ToolFailed(f"there is no tool {name!r}; there are: {', '.join(self._tools) or 'none'}")
+            tool, arguments = self._wanted(name, given)
+        except ToolFailed as error:
+            await calls.refuse(call["id"], name, str(error))
+            return _result(call["id"], f"Error: {error}")
+        try:
             return _result(
                 call["id"], await calls.tool(call["id"], name, arguments, tool.call, errors=(ToolFailed,))
             )
-        except json.JSONDecodeError as error:
-            return _result(call["id"], f"Error: the arguments are no JSON: {error}")
         except (ToolFailed, RecordedError) as error:
             return _result(call["id"], f"Error: {error}")
+
+    def _wanted(self, name: str, given: str) -> tuple[FunctionTool, Json]:
+        if name not in self._tools:
+            raise ToolFailed(f"there is no tool {name!r}; there are: {', '.join(self._tools) or 'none'}")
+        try:
+            return self._tools[name], json.loads(given or "{}")
+        except json.JSONDecodeError as error:
+            raise ToolFailed(f"the arguments are no JSON: {error}") from error
 
 
 def _declared(tool: FunctionTool) -> Json:

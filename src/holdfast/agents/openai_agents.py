@@ -24,7 +24,7 @@ from pydantic import TypeAdapter
 from pydantic_core import to_jsonable_python
 
 from holdfast.agents.port import AgentHistory, AgentReply, AgentRequest, AgentUsage, Calls, Handoff, Json
-from holdfast.agents.provider_errors import history_for, pause_of
+from holdfast.agents.provider_errors import WantedCall, history_for, pause_of, show_unusable
 from holdfast.errors import AgentError, GraphError, HistoryUnreadable, ModelUnavailable, RateLimited
 
 _ADAPTER = "openai-agents"
@@ -40,6 +40,9 @@ _OWN_APPROVAL = (
 _TRANSPORTS = ("httpx", "httpx2", "httpcore", "httpcore2", "h11", "json")
 
 
+_DEFAULT_CONFIG = agents.RunConfig(tracing_disabled=True, tool_not_found_behavior="return_error_to_model")
+
+
 def wrap(
     agent: agents.Agent[Any],
     *,
@@ -52,7 +55,9 @@ def wrap(
     """Make an agent of an ``Agent`` of openai-agents, which stays as it is and may serve many runs at once.
 
     ``context``, ``max_turns``, ``hooks`` and ``run_config`` are those of ``Runner.run``; without a ``run_config``
-    tracing is off. Hooks are called again when a turn is replayed. ``stream=False`` is for models that cannot stream.
+    tracing is off, and a call of a tool that is not there is told to the model: by the library's own choice it ends the
+    run, and a recorded response would end it again whenever the turn is tried again. Hooks are called again when a
+    turn is replayed. ``stream=False`` is for models that cannot stream.
 
     >>> import agents
     >>> wrap(agents.Agent(name="triage", instructions="Be brief.")).name
@@ -60,7 +65,7 @@ def wrap(
     """
     if not isinstance(agent, agents.Agent):
         raise GraphError(f"openai_agents.wrap takes an agents.Agent, not a {type(agent).__name__}")
-    config = run_config if run_config is not None else agents.RunConfig(tracing_disabled=True)
+    config = run_config if run_config is not None else _DEFAULT_CONFIG
     return OpenAIAgentsAgent(agent, _RunnerOptions(context, max_turns, hooks, config, stream))
 
 
@@ -111,8 +116,8 @@ class OpenAIAgentsAgent:
 
     def _conversation(self, request: AgentRequest) -> list[Any]:
         earlier = history_for(_ADAPTER, request.history, self.name)
-        if earlier is None:
-            earlier = [{"role": message.role, "content": message.text} for message in request.messages]
+        said = [{"role": message.role, "content": message.text} for message in request.messages]
+        earlier = [*said, *(earlier or ())]
         for item in earlier:
             if not isinstance(item, dict) or not item.keys() & {"role", "type"}:
                 assert request.history is not None
@@ -163,13 +168,19 @@ class _DurableRun:
         self._warn_of_guardrails(agent.input_guardrails, agent.output_guardrails)
         request, settings = self._request, agent.model_settings
         changes: dict[str, Any] = {}
+        if (
+            settings.retry is None
+        ):  # attempts are made by Calls, so that a pause holds for all runs and is told
+            settings = replace(settings, retry=agents.ModelRetrySettings(max_retries=0))
         if request.instructions:
             changes["instructions"] = _with_instructions(agent.instructions, request.instructions)
         if request.output_types:
             changes["output_type"] = _schema_of(request.output_types)
         if request.handoffs:
+            changes["tool_use_behavior"] = self._stop_if_chosen
+        if request.handoffs and request.handoff_required:
             settings = replace(settings, tool_choice="required")
-            changes |= {"tool_use_behavior": self._stop_if_chosen, "reset_tool_choice": False}
+            changes["reset_tool_choice"] = False
         tools = [*map(self._tool, agent.tools), *map(_declared_handoff, request.handoffs)]
         durable = agent.clone(
             model=self._model(agent.model), model_settings=settings, tools=tools, handoffs=[], **changes
@@ -203,7 +214,7 @@ class _DurableRun:
     def _stop_if_chosen(
         self, context: agents.RunContextWrapper[Any], results: list[agents.FunctionToolResult]
     ) -> agents.ToolsToFinalOutputResult:
-        """End the run if a target was chosen; nothing else ends it, for a choice is required."""
+        """End the run if a target was chosen; where a choice is required, nothing else ends it."""
         targets = {_HANDOFF + handoff.target: handoff.target for handoff in self._request.handoffs}
         self.chosen = next((targets[one.tool.name] for one in results if one.tool.name in targets), None)
         return agents.ToolsToFinalOutputResult(self.chosen is not None, "")
@@ -368,8 +379,10 @@ class _DurableModel(Model):
             lambda: self._ask(asked),
             usage=_usage_of,
             limit_key=self._limit_key,
+            model_name=self._name,
         )
         items = self._run.rename_calls(kept["output"], asked["input"])
+        await show_unusable(self._run.calls, _wanted_in(kept["output"]), _offered(asked))
         return ModelResponse(
             _OUTPUT.validate_python(items),
             deserialize_usage(kept["usage"]),
@@ -441,6 +454,19 @@ def _request_of(model: str, asked: dict[str, Any]) -> Json:
         "settings": {name: value for name, value in settings.items() if value is not None},
         "prompt": to_jsonable_python(asked["prompt"], serialize_unknown=True),
     }
+
+
+def _offered(asked: dict[str, Any]) -> set[str]:
+    return {tool.name for tool in asked["tools"]} | {handoff.tool_name for handoff in asked["handoffs"]}
+
+
+def _wanted_in(output: list[Json]) -> list[WantedCall]:
+    """Return the calls of functions in a response; the provider itself finds those that have a namespace."""
+    return [
+        WantedCall(item["call_id"], item["name"], item["arguments"])
+        for item in output
+        if item["type"] == "function_call" and not item.get("namespace")
+    ]
 
 
 def _failure_of(event: Any) -> Exception:

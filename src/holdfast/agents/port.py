@@ -6,7 +6,7 @@ which records the outcome and gives it back in place of the call when the turn r
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -30,6 +30,46 @@ class AgentMessage:
 
     role: Role
     text: str
+    author: str = ""
+    """The agent who said it, where several speak; empty for a person."""
+
+
+@checkpointable(name="holdfast.Transcript")
+@dataclass(frozen=True)
+class Transcript:
+    """A conversation of people and agents, oldest message first.
+
+    >>> talk = Transcript().add("Write about kelp").add("Kelp is an alga.", "writer")
+    >>> talk.text, talk.author, len(talk.messages)
+    ('Kelp is an alga.', 'writer', 2)
+    """
+
+    messages: tuple[AgentMessage, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The last text; empty if nothing was said."""
+        return self.messages[-1].text if self.messages else ""
+
+    @property
+    def author(self) -> str:
+        """The agent who spoke last; empty for a person."""
+        return self.messages[-1].author if self.messages else ""
+
+    def add(self, text: str, author: str = "") -> Transcript:
+        """Return the conversation with one more message."""
+        return Transcript((*self.messages, AgentMessage("assistant" if author else "user", text, author)))
+
+
+def heard_by(name: str, message: AgentMessage) -> AgentMessage:
+    """Return a message as an agent hears it: what other agents said comes from the user.
+
+    >>> heard_by("reviewer", AgentMessage("assistant", "Kelp is an alga.", "writer"))
+    AgentMessage(role='user', text='writer: Kelp is an alga.', author='writer')
+    """
+    if message.role != "assistant" or message.author in ("", name):
+        return message
+    return AgentMessage("user", f"{message.author}: {message.text}", message.author)
 
 
 @checkpointable(name="holdfast.AgentHistory")
@@ -96,15 +136,19 @@ class AgentRequest:
 
     prompt: str
     messages: tuple[AgentMessage, ...] = ()
-    """Earlier messages of the conversation, oldest first, for an agent that has no ``history``."""
+    """Earlier messages of the conversation, oldest first; they come before ``history``."""
     history: AgentHistory | None = None
     """The conversation so far, as the same library left it."""
     instructions: str | None = None
     """Instructions besides those that the agent has."""
     output_types: tuple[TypeForm, ...] = ()
-    """The types of which the reply's value is one; empty for text. An ``AgentExecutor`` sets it from its own types."""
+    """The types of which the reply's value is one; empty for text. An ``AgentExecutor`` with a type sets it."""
     handoffs: tuple[Handoff, ...] = ()
     """The agents of which one may be chosen to go on."""
+    handoff_required: bool = True
+    """False if the agent may also reply itself, and hand over to none."""
+    session_id: str | None = None
+    """The session in which the conversation is kept, for an executor with a ``SessionPolicy``."""
 
 
 @checkpointable(name="holdfast.AgentReply")
@@ -167,11 +211,15 @@ class Calls(Protocol):
         *,
         usage: Callable[[Json], AgentUsage] | None = None,
         limit_key: str = "",
+        model_name: str = "",
+        call_ids: Callable[[Json], Sequence[str]] | None = None,
     ) -> Json:
         """Return the response of the model to ``request``: the recorded one, else that of ``call``.
 
-        ``usage`` reads the tokens from a response. ``limit_key`` names what a provider limits, such as provider, model
-        and key: if ``call`` raises ``RateLimited``, all calls of this process with that name wait.
+        ``usage`` reads the tokens from a response; ``model_name`` is the name by which a budget finds its price.
+        ``limit_key`` names what a provider limits, such as provider, model and key: if ``call`` raises ``RateLimited``,
+        all calls of this process with that name wait. ``call_ids`` reads from a response the ids of tool calls that run
+        side by side, but may begin at different times: a person is asked about all of them together.
         """
         ...
 
@@ -190,6 +238,10 @@ class Calls(Protocol):
         The arguments may have been changed by a person who approved the call. A recorded error is raised as the one of
         ``errors`` that has its name, made of its text, else as a ``RecordedError``.
         """
+        ...
+
+    async def refuse(self, call_id: str, name: str, why: str) -> None:
+        """Show that a tool call was not made: there is no such tool, or its arguments cannot be read."""
         ...
 
     async def delta(self, text: str) -> None:

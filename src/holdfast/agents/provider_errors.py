@@ -1,12 +1,14 @@
-"""Helpers that adapters share: pauses that providers ask for, and histories that may be another library's."""
+"""Helpers that adapters share: what is wrong with the responses of providers, and with histories of other libraries."""
 
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Iterable, Mapping
 from email.utils import parsedate_to_datetime
+from typing import NamedTuple
 
-from holdfast.agents.port import AgentHistory, Json
+from holdfast.agents.port import AgentHistory, Calls, Json
 from holdfast.errors import HistoryUnreadable
 
 
@@ -33,6 +35,39 @@ def pause_of(headers: Mapping[str, str]) -> float | None:
     except ValueError:
         return None
     return max(0.0, (at - datetime.datetime.now(datetime.UTC)).total_seconds())
+
+
+class WantedCall(NamedTuple):
+    """A tool call in the response of a model; arguments that are text are JSON, or should be.
+
+    >>> WantedCall("c1", "search", '{"text": "timeout"}').name
+    'search'
+    """
+
+    call_id: str
+    name: str
+    arguments: Json
+
+
+async def show_unusable(calls: Calls, wanted: Iterable[WantedCall], offered: Collection[str]) -> None:
+    """Show the calls of a response for which there is no tool, or whose arguments are no JSON.
+
+    Their library tells the model, and calls nothing that could be recorded.
+    """
+    for call in wanted:
+        if call.name not in offered:
+            names = ", ".join(sorted(offered)) or "none"
+            await calls.refuse(call.call_id, call.name, f"there is no tool {call.name!r}; there are: {names}")
+        elif isinstance(call.arguments, str) and (why := _find_no_json(call.arguments)):
+            await calls.refuse(call.call_id, call.name, f"the arguments are no JSON: {why}")
+
+
+def _find_no_json(text: str) -> str:
+    try:
+        json.loads(text or "{}")
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def history_for(adapter: str, history: AgentHistory | None, agent: str) -> list[Json] | None:

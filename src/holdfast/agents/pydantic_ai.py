@@ -24,6 +24,7 @@ from pydantic_ai.messages import (
     UserPromptPart,
 )
 from pydantic_ai.models import Model, ModelRequestParameters, infer_model
+from pydantic_ai.models.function import FunctionModel
 from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 
@@ -37,14 +38,16 @@ from holdfast.agents.port import (
     Json,
     tell_as_text,
 )
-from holdfast.agents.provider_errors import history_for, pause_of
+from holdfast.agents.provider_errors import WantedCall, history_for, pause_of, show_unusable
 from holdfast.errors import AgentError, GraphError, HistoryUnreadable, ModelUnavailable, RateLimited
 
 _ADAPTER = "pydantic-ai"
 _ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
 _TOOL_RETURN = TypeAdapter(ToolReturn)
 # Different in each run, though nothing else is asked.
-_PASSING_KEYS = frozenset({"timestamp", "run_id", "conversation_id"})
+_PASSING_KEYS = {"timestamp": True, "run_id": True, "conversation_id": True}
+_PASSING: Any = {"__all__": {**_PASSING_KEYS, "parts": {"__all__": _PASSING_KEYS}}}
+"""Times and ids in messages, which are different in each run."""
 
 
 def wrap(
@@ -96,10 +99,11 @@ class PydanticAIAgent:
 
     def _earlier(self, request: AgentRequest) -> list[ModelMessage] | None:
         messages = history_for(_ADAPTER, request.history, self.name)
+        said = [_neutral(message.role, message.text) for message in request.messages]
         if messages is None:
-            return [_neutral(message.role, message.text) for message in request.messages] or None
+            return said or None
         try:
-            return ModelMessagesTypeAdapter.validate_python(messages)
+            return [*said, *ModelMessagesTypeAdapter.validate_python(messages)]
         except ValidationError as error:
             assert request.history is not None
             raise HistoryUnreadable(
@@ -145,7 +149,8 @@ class _HandedOver:
 def _output_of(request: AgentRequest) -> Any:
     """Return the output types for a run; None for those that the agent has."""
     if request.handoffs:
-        return [_handoff_output(handoff) for handoff in request.handoffs]
+        choices = [_handoff_output(handoff) for handoff in request.handoffs]
+        return choices if request.handoff_required else [*choices, *(request.output_types or (str,))]
     if not request.output_types:
         return None
     return request.output_types[0] if len(request.output_types) == 1 else list(request.output_types)
@@ -166,8 +171,11 @@ class _RecordedModel(WrapperModel):
     def __init__(self, wrapped: Model, calls: Calls, stream: bool) -> None:
         super().__init__(wrapped)
         self._calls = calls
-        self._stream = stream
+        self._stream = stream and _can_stream(wrapped)
         self._warned = False
+        key = hash(str(getattr(getattr(wrapped, "client", None), "api_key", "")))
+        self._limit_key = f"{wrapped.system}|{wrapped.base_url}|{wrapped.model_name}|{key:x}"
+        self._shown: dict[int, tuple[ModelMessage, Json]] = {}
 
     async def request(
         self,
@@ -177,7 +185,7 @@ class _RecordedModel(WrapperModel):
     ) -> ModelResponse:
         self._warn_of_native(model_request_parameters)
         asked = {
-            "messages": _without_passing(ModelMessagesTypeAdapter.dump_python(messages, mode="json")),
+            "messages": [self._as_json(message) for message in messages],
             "tools": sorted(tool.name for tool in model_request_parameters.function_tools),
         }
 
@@ -185,11 +193,23 @@ class _RecordedModel(WrapperModel):
             response = await self._ask(messages, model_settings, model_request_parameters)
             return ModelMessagesTypeAdapter.dump_python([response], mode="json")[0]
 
-        limit_key = f"{self.wrapped.system}|{self.wrapped.base_url}|{self.wrapped.model_name}"
-        recorded = await self._calls.model(asked, call, usage=_usage_of, limit_key=limit_key)
+        recorded = await self._calls.model(
+            asked, call, usage=_usage_of, limit_key=self._limit_key, model_name=self.wrapped.model_name
+        )
         (response,) = ModelMessagesTypeAdapter.validate_python([recorded])
         assert isinstance(response, ModelResponse)
+        # Arguments are looked at by their validation.
+        wanted = [WantedCall(call.tool_call_id, call.tool_name, None) for call in response.tool_calls]
+        await show_unusable(self._calls, wanted, _offered(model_request_parameters) if wanted else ())
         return response
+
+    def _as_json(self, message: ModelMessage) -> Json:
+        """Return a message for the record; each round has those of the rounds before, which are kept."""
+        shown = self._shown.get(id(message))
+        if shown is None:
+            (found,) = ModelMessagesTypeAdapter.dump_python([message], mode="json", exclude=_PASSING)
+            shown = self._shown[id(message)] = (message, found)
+        return shown[1]
 
     def _warn_of_native(self, parameters: ModelRequestParameters) -> None:
         if parameters.native_tools and not self._warned:
@@ -205,6 +225,9 @@ class _RecordedModel(WrapperModel):
         settings: ModelSettings | None,
         parameters: ModelRequestParameters,
     ) -> ModelResponse:
+        if "max_retries" not in self.wrapped.unsupported_settings:
+            # Attempts are made by Calls, so that a pause holds for all runs and is told.
+            settings = {"max_retries": 0, **(self.wrapped.settings or {}), **(settings or {})}
         try:
             if not self._stream:
                 return await self.wrapped.request(messages, settings, parameters)
@@ -232,12 +255,23 @@ class _RecordedModel(WrapperModel):
             raise
 
 
+def _offered(parameters: ModelRequestParameters) -> set[str]:
+    return {tool.name for tool in (*parameters.function_tools, *parameters.output_tools)}
+
+
 def _limited(error: Exception) -> RateLimited:
     headers = getattr(error, "headers", None) or {}
     seconds = pause_of(headers)
     return RateLimited(
         str(error), retry_after=getattr(error, "retry_after", None) if seconds is None else seconds
     )
+
+
+def _can_stream(model: Model) -> bool:
+    """Return False for a function in place of a model that gives its answer in one piece only."""
+    while isinstance(model, WrapperModel):
+        model = model.wrapped
+    return not isinstance(model, FunctionModel) or model.stream_function is not None
 
 
 def _text_in(event: Any) -> str:
@@ -253,20 +287,17 @@ def _usage_of(response: Json) -> AgentUsage:
     return AgentUsage(usage.get("input_tokens", 0), usage.get("output_tokens", 0), 1)
 
 
-def _without_passing(value: Json) -> Json:
-    """Return messages without times and ids that are different in each run."""
-    if isinstance(value, dict):
-        return {key: _without_passing(inner) for key, inner in value.items() if key not in _PASSING_KEYS}
-    if isinstance(value, list):
-        return [_without_passing(inner) for inner in value]
-    return value
-
-
 class _RecordedTools(AbstractCapability[Any]):
     """Catches the tools of an agent for one run: functions, toolsets and those of MCP servers alike."""
 
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
+
+    async def on_tool_validate_error(
+        self, ctx: Any, *, call: ToolCallPart, tool_def: Any, args: Any, error: ValidationError | ModelRetry
+    ) -> Any:
+        await self._calls.refuse(call.tool_call_id, call.tool_name, f"the arguments do not fit: {error}")
+        raise error
 
     async def wrap_tool_execute(
         self, ctx: Any, *, call: ToolCallPart, tool_def: Any, args: Any, handler: Any

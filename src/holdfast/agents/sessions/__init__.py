@@ -1,0 +1,1 @@
+"""Sessions: conversations of agents that outlive their runs, in stores of their own."""
