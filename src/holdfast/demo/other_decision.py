@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from examples.incident_triage.workflow import INCIDENT, OTHERWISE
 from holdfast import Cause, Checkpoint, CheckpointStorage, Run, Workflow
+from holdfast.demo.workflow import INCIDENT, OTHERWISE
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DecisionOutcome:
     """The outcome of one of the two decisions."""
 
     run_id: str
@@ -21,15 +21,15 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Outcomes:
+class DecisionOutcomes:
     """Both of them, and the checkpoint where they part."""
 
     before: Checkpoint
-    decided: Outcome
-    otherwise: Outcome
+    decided: DecisionOutcome
+    otherwise: DecisionOutcome
 
 
-async def both_decisions(workflow: Workflow, storage: CheckpointStorage, run: Run) -> Outcomes | None:
+async def both_decisions(workflow: Workflow, storage: CheckpointStorage, run: Run) -> DecisionOutcomes | None:
     """Take the decision that was not taken, in a fork; None if nobody was asked.
 
     All that is needed is in the storage, so it makes no difference which process asked, or began this already.
@@ -49,7 +49,7 @@ async def both_decisions(workflow: Workflow, storage: CheckpointStorage, run: Ru
         otherwise = _outcome(fork, await storage.list_checkpoints(run_id=OTHERWISE))
     finally:
         await fork.close()
-    return Outcomes(before, decided, otherwise)
+    return DecisionOutcomes(before, decided, otherwise)
 
 
 async def _fork_at(before: Checkpoint, workflow: Workflow, storage: CheckpointStorage) -> Run:
@@ -58,8 +58,8 @@ async def _fork_at(before: Checkpoint, workflow: Workflow, storage: CheckpointSt
     return await workflow.fork(before, run_id=OTHERWISE)
 
 
-def _outcome(run: Run, made: list[Checkpoint]) -> Outcome:
-    return Outcome(
+def _outcome(run: Run, made: list[Checkpoint]) -> DecisionOutcome:
+    return DecisionOutcome(
         run.run_id,
         # Who gets a message can be told without reading it.
         any(message.target_id == "PageOnCall" for checkpoint in made for message in checkpoint.messages),

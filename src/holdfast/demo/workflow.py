@@ -1,4 +1,4 @@
-"""The workflow: fetch telemetry, triage it, parse the answer, ask a person, escalate."""
+"""The workflow: fetch telemetry, let an agent triage it, parse its answer, ask a person, escalate."""
 
 import asyncio
 import os
@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from examples.incident_triage.analysis import Findings, pieces
-from examples.incident_triage.telemetry import MINUTES, generate
 from holdfast import (
     Case,
     CheckpointStorage,
@@ -21,15 +19,17 @@ from holdfast import (
     handler,
     response_handler,
 )
+from holdfast.agents import Agent, AgentExecutor
+from holdfast.demo.incident import DemoOptions
+from holdfast.demo.telemetry import MINUTES, generate
 
 SCOPE = "IncidentLogs"
 INCIDENT, OTHERWISE = "incident", "otherwise"
 """The run, and the fork of it in which the other decision is taken."""
-_PIECES = 10
 
 
 @dataclass
-class Note(WorkflowEvent):
+class WorkNote(WorkflowEvent):
     """The progress of an executor while it works; ``done`` is the part of its work that is behind it."""
 
     executor_id: str
@@ -67,33 +67,16 @@ class FetchTelemetry(Executor):
             if len(fetched) % 3 == 0:
                 size = sum(map(len, fetched)) / 1e6
                 done = len(fetched) / MINUTES
-                await ctx.add_event(Note(self.id, f"{size:.1f} MB fetched", done, provisional=True))
+                await ctx.add_event(WorkNote(self.id, f"{size:.1f} MB fetched", done, provisional=True))
         log_id = uuid4().hex
         await ctx.queue_state_update(log_id, "".join(fetched), scope_name=SCOPE)
         await ctx.send_message(log_id)
 
     def _note(self, service: str) -> None:
-        """Note the fetch at the telemetry service: an effect outside, which no checkpoint takes back."""
+        """WorkNote the fetch at the telemetry service: an effect outside, which no checkpoint takes back."""
         if self.noted_in is not None:
             with self.noted_in.open("a") as notes:
                 notes.write(f"process {os.getpid()} fetched the log of {service}\n")
-
-
-class TriageAgent(Executor):
-    """Reads the log by its id and answers in text."""
-
-    @handler
-    async def triage(self, log_id: str, ctx: WorkflowContext[str]) -> None:
-        log: str = await ctx.read_state(log_id, scope_name=SCOPE)
-        findings = Findings()
-        for number, piece in enumerate(pieces(log, _PIECES), 1):
-            await asyncio.to_thread(findings.read, piece)
-            done = number / _PIECES
-            await ctx.add_event(Note(self.id, f"{done:.0%} of the log read", done, provisional=True))
-        answer = findings.answer(log_id)
-        for line in answer.splitlines():
-            await ctx.add_event(Note(self.id, line, provisional=True))
-        await ctx.send_message(answer)
 
 
 @executor(id="Parse")
@@ -120,21 +103,25 @@ class Approve(Executor):
 
 @executor(id="PageOnCall")
 def page_on_call(report: Report) -> str:
+    """Wake somebody up."""
     return f"PAGE on-call for {report.service}: {report.priority}, burst {report.burst}"
 
 
 @executor(id="OpenTicket")
 def open_ticket(report: Report) -> str:
+    """Leave it for the morning."""
     return f"TICKET for {report.service}: {report.priority}, errors in {report.errors}"
 
 
-def build(calm: bool, storage: CheckpointStorage, noted_in: Path) -> Workflow:
-    """The workflow that ``make demo`` runs."""
-    fetch = FetchTelemetry.bind(calm=calm, noted_in=noted_in)
+def build(options: DemoOptions, storage: CheckpointStorage, agent: Agent) -> Workflow:
+    """Return the workflow that ``holdfast demo`` runs."""
+    fetch = FetchTelemetry.bind(calm=options.is_calm, noted_in=options.place.fetches)
+    # Each call of the agent is recorded: who dies in its tool loop goes on there, and pays for nothing twice.
+    triage = AgentExecutor(agent, id="TriageAgent", output_type=str)
     return (
         WorkflowBuilder(name="IncidentTriage")
         .set_start_executor(fetch)
-        .add_chain([fetch, TriageAgent, parse])
+        .add_chain([fetch, triage, parse])
         .add_switch_case_edge_group(
             parse,
             [

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
-from examples.incident_triage.place import Place
-from examples.incident_triage.workflow import Note
 from holdfast import (
     Checkpoint,
     CheckpointStorage,
@@ -22,15 +20,20 @@ from holdfast import (
     WorkflowOutputEvent,
     WorkflowStatusEvent,
 )
+from holdfast.agents import AgentCallEvent
+from holdfast.demo.incident import IncidentFolder
+from holdfast.demo.workflow import WorkNote
 from holdfast.graph.edge import Edge
 from holdfast.ids import ExecutorId
 
 
 class Stage(StrEnum):
+    """Steps in the life of an executor, in words."""
+
     WAITING = "waiting"
-    EARLIER = "done by an earlier process"
+    EARLIER = "done before"
     RUNNING = "running"
-    ASKING = "waits for an answer"
+    ASKING = "asks"
     DONE = "done"
     FAILED = "failed"
     NOT_TAKEN = "not taken"
@@ -42,12 +45,12 @@ class Station:
 
     stage: Stage = Stage.WAITING
     seconds: float | None = None
-    note: Note | None = None
+    note: WorkNote | None = None
     began: datetime | None = None
 
 
 @dataclass(frozen=True)
-class Passed:
+class PassedMessage:
     """A message that went to an executor, with its size in bytes; the input of the run has no source."""
 
     source: str | None
@@ -56,23 +59,27 @@ class Passed:
 
 
 @dataclass
-class Progress:
+class RunProgress:
+    """Everything that a view shows of a run."""
+
     workflow: Workflow
-    place: Place
+    place: IncidentFolder
     stations: dict[str, Station] = field(default_factory=dict)
     status: RunStatus = RunStatus.RUNNING
     superstep: int = 0
-    messages: list[Passed] = field(default_factory=list)
+    messages: list[PassedMessage] = field(default_factory=list)
     state: dict[str, int] = field(default_factory=dict)
     """The bytes of each key of shared state, as ``scope/key``."""
     outputs: list[str] = field(default_factory=list)
+    model_calls: list[AgentCallEvent] = field(default_factory=list)
+    """The model calls that this process saw: made, or taken from the journal."""
     _measured: bool = False
 
     def __post_init__(self) -> None:
         self.stations = {executor_id: Station() for executor_id in self.workflow.graph.executors}
 
     def went_before(self, left: Checkpoint) -> None:
-        """Note where an earlier process left the run: what led to the next turns was done by then."""
+        """WorkNote where an earlier process left the run: what led to the next turns was done by then."""
         self.superstep = left.superstep
         self._measure_state(left)
         outgoing = self.workflow.graph.outgoing
@@ -95,8 +102,10 @@ class Progress:
         match event:
             case ExecutorInvokedEvent():
                 self.stations[event.executor_id] = Station(Stage.RUNNING, began=event.timestamp)
-            case Note():
+            case WorkNote():
                 self.stations[event.executor_id].note = event
+            case AgentCallEvent(kind="model", error=None):
+                self.model_calls.append(event)
             case ExecutorCompletedEvent():
                 self._finish(event.executor_id, Stage.DONE, event.timestamp)
             case ExecutorFailedEvent():
@@ -115,16 +124,18 @@ class Progress:
                 pass
 
     def _measure_messages(self, run: Run) -> None:
-        """Note what is on its way.
+        """WorkNote what is on its way.
 
         A stream holds its run at the end of each superstep until the event has been dealt with, so the snapshot is
         the one that belongs to the event.
         """
         for delivery in run.snapshot.deliveries:
-            self.messages.append(Passed(delivery.source, delivery.target, _size(delivery.value.peek())))
+            self.messages.append(
+                PassedMessage(delivery.source, delivery.target, _size(delivery.value.peek()))
+            )
 
     def _measure_state(self, checkpoint: Checkpoint) -> None:
-        """Note what lies in shared state; no value is read for it."""
+        """WorkNote what lies in shared state; no value is read for it."""
         self.state = {
             f"{name}/{key}": size
             for name, scope in checkpoint.scopes.items()

@@ -1,5 +1,8 @@
 """The run as a picture that changes while it goes on, drawn with rich."""
 
+import os
+import sys
+import textwrap
 import time
 from types import TracebackType
 
@@ -11,14 +14,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from examples.incident_triage.other_decision import Outcomes
-from examples.incident_triage.progress import Progress, Stage, Station
-from examples.incident_triage.view import COMPARED, compared, line, parting, size, summary, told
-from examples.incident_triage.workflow import Note, Report
 from holdfast import (
     CheckpointSavedEvent,
     ExecutorFailedEvent,
+    OutputDeltaEvent,
     RequestInfoEvent,
+    RunStatus,
     SuperStepCompletedEvent,
     SuperStepStartedEvent,
     WorkflowErrorEvent,
@@ -26,6 +27,10 @@ from holdfast import (
     WorkflowOutputEvent,
     WorkflowWarningEvent,
 )
+from holdfast.demo.other_decision import DecisionOutcomes
+from holdfast.demo.progress import RunProgress, Stage, Station
+from holdfast.demo.view import COMPARED, compared, line, parting, size, summary, told
+from holdfast.demo.workflow import Report, WorkNote
 from holdfast.graph.edge import Direct, Switch
 from holdfast.ids import ExecutorId
 
@@ -49,9 +54,14 @@ _MARKS = {
 _SPINNER = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 _FRAMES_PER_SECOND = 12
 _UPPER_ROWS = 9
-# All but the lines of the feed: title, upper panels, frame of the feed, summary, and the line of the cursor.
-_ROWS_WITHOUT_FEED = 1 + _UPPER_ROWS + 2 + 9 + 1
+# Rows that are neither panels nor feed: title, frame of the feed, the cursor's line; and the question below.
+_OTHER_ROWS, _QUESTION_ROWS = 1 + 2 + 1, 9
 _SHORTEST_FEED, _LONGEST_FEED = 3, 14
+# Columns that two panels need side by side; a narrower terminal has them one above the other, if it is high enough.
+_SIDE_BY_SIDE = 78
+_STATE_WIDTH = 11
+# Columns of the feed that are not words: its frame, and the superstep before each line.
+_FEED_FRAME = 7
 
 
 def can_show() -> bool:
@@ -63,10 +73,12 @@ def can_show() -> bool:
 class LiveView:
     """Draws the executors, shared state, the messages and the last events anew after each event."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: RunProgress) -> None:
         self._progress = progress
         self._console = Console()
         self._feed: list[Text] = []
+        self._speech = ""
+        self._before_speech = 0
         self._live = self._new_live()
 
     def _new_live(self) -> Live:
@@ -76,20 +88,38 @@ class LiveView:
 
     def __enter__(self) -> None:
         self._live = self._new_live()
+        _set_echo(False)
         self._live.start()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._live.stop()
+        _set_echo(True)
 
     def announce(self, text: str) -> None:
         self._feed.append(Text(text, style="bold cyan"))
 
     def show(self, event: WorkflowEvent) -> None:
-        told = Text(f"{event.superstep} ", style="dim", no_wrap=True, overflow="ellipsis")
-        self._feed.append(told.append(line(event), style=_style_of(event)))
+        if isinstance(event, OutputDeltaEvent):
+            self._hear(event)
+        else:
+            self._speech = ""
+            self._feed.append(_fed(event, line(event), _style_of(event)))
         self._live.refresh()
+
+    def _hear(self, event: OutputDeltaEvent) -> None:
+        """Add words of a model to the lines that it has spoken."""
+        if not self._speech:
+            self._before_speech = len(self._feed)
+            self._speech = f"{event.executor_id} says: "
+        self._speech += event.data
+        spoken = [
+            part
+            for spoken_line in self._speech.splitlines()
+            for part in textwrap.wrap(spoken_line, self._console.width - _FEED_FRAME)
+        ]
+        self._feed[self._before_speech :] = [_fed(event, part, "bold white") for part in spoken]
 
     def present(self, report: Report) -> None:
         self._console.print(_listed("Question", told(report), "magenta"))
@@ -97,7 +127,7 @@ class LiveView:
     def conclude(self) -> None:
         self._console.print(_listed("Summary", summary(self._progress), "green"))
 
-    def compare(self, outcomes: Outcomes) -> None:
+    def compare(self, outcomes: DecisionOutcomes) -> None:
         table = Table(box=box.SIMPLE_HEAD, expand=True, pad_edge=False)
         for title, ratio in zip(COMPARED, (None, 1, 1), strict=True):
             table.add_column(title, ratio=ratio, style="" if title else "dim", no_wrap=not title)
@@ -108,15 +138,25 @@ class LiveView:
         self._console.print(table)
 
     def _picture(self) -> RenderableType:
-        upper = Table.grid(expand=True)
-        upper.add_column(ratio=1)
-        upper.add_column(ratio=1)
-        upper.add_row(
-            _panel("Executors", self._executors(), _UPPER_ROWS),
-            _panel("Shared state and messages", self._sizes(), _UPPER_ROWS),
-        )
-        rows = max(_SHORTEST_FEED, min(self._console.height - _ROWS_WITHOUT_FEED, _LONGEST_FEED))
+        upper, taken = self._panels()
+        # While the run goes on nothing is asked, so that its events have more room.
+        below = 0 if self._progress.status is RunStatus.RUNNING else _QUESTION_ROWS
+        rows = max(_SHORTEST_FEED, min(self._console.height - taken - _OTHER_ROWS - below, _LONGEST_FEED))
         return Group(self._title(), upper, _panel("Events", Group(*self._feed[-rows:]), rows + 2))
+
+    def _panels(self) -> tuple[RenderableType, int]:
+        """Return the panels above the events as the terminal has room for them, and their rows."""
+        executors = _panel("Executors", self._executors(), _UPPER_ROWS)
+        sizes = _panel("Shared state and messages", self._sizes(), _UPPER_ROWS)
+        if self._console.width >= _SIDE_BY_SIDE:
+            upper = Table.grid(expand=True)
+            upper.add_column(ratio=1)
+            upper.add_column(ratio=1)
+            upper.add_row(executors, sizes)
+            return upper, _UPPER_ROWS
+        if self._console.height < 2 * _UPPER_ROWS + _SHORTEST_FEED + _OTHER_ROWS + _QUESTION_ROWS:
+            return executors, _UPPER_ROWS
+        return Group(executors, sizes), 2 * _UPPER_ROWS
 
     def _title(self) -> Text:
         progress = self._progress
@@ -126,9 +166,9 @@ class LiveView:
 
     def _executors(self) -> RenderableType:
         """The executors from the start on, each with its state; where ways part they are branches."""
-        table = Table.grid(padding=(0, 1))
-        table.add_column(no_wrap=True)
-        table.add_column(no_wrap=True, overflow="ellipsis")
+        table = Table.grid(padding=(0, 1), expand=True)
+        table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+        table.add_column(no_wrap=True, overflow="ellipsis", width=_STATE_WIDTH)
         self._add_from(table, self._progress.workflow.graph.start, "", "", set())
         return table
 
@@ -185,6 +225,26 @@ class LiveView:
         return table
 
 
+def _fed(event: WorkflowEvent, words: str, style: str) -> Text:
+    """Return a line of the feed."""
+    superstep = Text(f"{event.superstep} ", style="dim", no_wrap=True, overflow="ellipsis")
+    return superstep.append(words, style=style)
+
+
+def _set_echo(is_on: bool) -> None:
+    """Let the terminal show typed keys, Ctrl-C among them, or not: in the middle of a picture they move the cursor."""
+    try:
+        import termios
+    except ModuleNotFoundError:  # Windows shows none
+        return
+    terminal = sys.stdin.fileno()
+    if not os.isatty(terminal):
+        return
+    mode = termios.tcgetattr(terminal)
+    mode[3] = mode[3] | termios.ECHO if is_on else mode[3] & ~termios.ECHO
+    termios.tcsetattr(terminal, termios.TCSANOW, mode)
+
+
 def _spinning() -> str:
     return _SPINNER[int(time.monotonic() * _FRAMES_PER_SECOND) % len(_SPINNER)]
 
@@ -192,9 +252,9 @@ def _spinning() -> str:
 def _state_of(station: Station) -> RenderableType:
     style = _STYLES[station.stage]
     if station.stage is Stage.RUNNING and station.note is not None and station.note.done is not None:
-        return ProgressBar(total=1.0, completed=station.note.done, width=16)
+        return ProgressBar(total=1.0, completed=station.note.done, width=_STATE_WIDTH)
     timed = station.seconds is not None and station.stage is not Stage.ASKING
-    seconds = f" {station.seconds:.3f} s" if timed else ""
+    seconds = f" {station.seconds:.2f} s" if timed else ""
     return Text(f"{station.stage}{seconds}", style=style)
 
 
@@ -219,7 +279,7 @@ def _style_of(event: WorkflowEvent) -> str:
             return "cyan"
         case CheckpointSavedEvent():
             return "blue"
-        case Note():
+        case WorkNote():
             return "italic"
         case RequestInfoEvent():
             return "bold magenta"
