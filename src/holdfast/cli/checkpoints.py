@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.cli.exit_codes import CommandError, ExitCode
-from holdfast.cli.output import CommandOutput, age_of, paint, printable, shorten, status_cell
+from holdfast.cli.output import CommandOutput, Verbatim, age_of, cut, paint, printable, status_cell
 from holdfast.cli.session import CommandSession, StoreGroup
-from holdfast.cli.targets import by_option, find_checkpoint, find_run, limit_option
-from holdfast.errors import CheckpointNotFound
+from holdfast.cli.targets import (
+    by_option,
+    complete_checkpoints,
+    find_checkpoint,
+    find_run,
+    limit_option,
+    no_wait_option,
+    run_argument,
+)
+from holdfast.errors import CheckpointNotFound, RunNotFound
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.checkpoint import Checkpoint
@@ -20,10 +30,18 @@ if TYPE_CHECKING:
     from holdfast.checkpoint.diff.difference import CheckpointDiff
     from holdfast.checkpoint.run_info import RunInfo
     from holdfast.checkpoint.storage import CheckpointStorage
+    from holdfast.ids import CheckpointId
     from holdfast.runtime.run.run import Run
+    from holdfast.workflow import Workflow
 
-_SHORT_ID = 12
-_LONGEST_VALUE = 200
+_SHORT_ID = 8
+_LONGEST_VALUE, _SHORTEST_VALUE = 200, 16
+# A section of a checkpoint shows so many values.
+_MOST_VALUES = 100
+_TREE_LINE = re.compile(r"([ │├└─|`-]*)([●◉┆▸*@:>]?)(.*)", re.DOTALL)
+_HEAD = re.compile(r", head, (\w+)")
+# The line of a branch beside a line that was wrapped.
+_BESIDE = str.maketrans({"├": "│", "└": " ", "─": " ", "`": " ", "-": " "})
 _MARK_COLOURS = {"+": "green", "-": "red", "~": "yellow"}
 
 
@@ -37,7 +55,7 @@ def checkpoint() -> None:
 
 
 @checkpoint.command()
-@click.argument("run")
+@run_argument
 @limit_option
 @click.option("--after", metavar="CHECKPOINT", help="Go on behind this one, the last of the page before.")
 @click.pass_obj
@@ -62,30 +80,33 @@ def ls(session: CommandSession, run: str, limit: int, after: str | None) -> None
 
 
 def _draw_checkpoints(
-    output: CommandOutput, page: Sequence[CheckpointInfo], is_cut: bool = True
+    output: CommandOutput, page: Sequence[CheckpointInfo], has_ids: bool = True
 ) -> list[str]:
+    seqs = {one.checkpoint_id: one.seq for one in page}
     rows = [
         (
             str(one.seq),
             one.checkpoint_id[:_SHORT_ID],
             f"{one.phase} {one.superstep}",
-            one.cause.value + (f" by {one.by}" if one.by else ""),
+            one.cause.value,
             status_cell(one.status.value),
             _size(one.new_bytes),
             age_of(one.timestamp),
-            _note_of(one),
+            ", ".join(filter(None, (f"by {one.by}" if one.by else "", _note_of(one, seqs)))),
         )
         for one in page
     ]
-    return output.draw_table(
-        ("SEQ", "ID", "SUPERSTEP", "CAUSE", "STATUS", "ADDS", "MADE", "NOTE"), rows, is_cut
-    )
+    titles: tuple[str, ...] = ("SEQ", "ID", "STEP", "CAUSE", "STATUS", "ADDS", "MADE", "NOTE")
+    if has_ids:
+        return output.draw_table(titles, rows)
+    return output.draw_table(titles[:1] + titles[2:], [row[:1] + row[2:] for row in rows], is_cut=False)
 
 
-def _note_of(one: CheckpointInfo) -> str:
+def _note_of(one: CheckpointInfo, seqs: Mapping[CheckpointId, int]) -> str:
+    """Return the tags of a checkpoint, and by which one it was left behind: by its number if ``seqs`` has that."""
     notes = [f"#{tag}" for tag in one.tags]
     if one.superseded_by is not None:
-        notes.append(f"left behind by {one.superseded_by[:_SHORT_ID]}")
+        notes.append(f"left behind by {seqs.get(one.superseded_by) or one.superseded_by[:_SHORT_ID]}")
     return ", ".join(notes)
 
 
@@ -96,7 +117,7 @@ def _size(size: int) -> str:
 
 
 @checkpoint.command()
-@click.argument("run")
+@run_argument
 @click.option("--ascii", "is_ascii", is_flag=True, help="Draw without box characters.")
 @click.pass_obj
 def tree(session: CommandSession, run: str, is_ascii: bool) -> None:
@@ -106,24 +127,33 @@ def tree(session: CommandSession, run: str, is_ascii: bool) -> None:
     async def work(storage: CheckpointStorage) -> tuple[str, list[dict[str, Any]]]:
         info = await find_run(storage, run)
         if not output.is_json:
-            return await storage.draw_tree(info.run_id, is_ascii or not output.draws_boxes), []
+            return await storage.draw_tree(info.run_id, is_ascii or not output.draws_boxes, sizes=True), []
         family = await _find_family(storage, info)
         made = [one for member in family for one in await storage.list_checkpoints(run_id=member.run_id)]
         return "", [one.to_dict() for one in made]
 
     text, made = session.look(work)
-    output.write_long({"checkpoints": made}, text.splitlines)
+    output.write_long({"checkpoints": made}, lambda: _draw_tree(output, text))
+
+
+def _draw_tree(output: CommandOutput, text: str) -> Iterator[str]:
+    """Give the lines of a tree: heads in the colour of their run, and long lines wrapped beside their branch."""
+    for line in text.splitlines():
+        branch, mark, _ = _TREE_LINE.fullmatch(line).groups("")  # type: ignore[union-attr]
+        head = _HEAD.search(line)
+        beside = branch.translate(_BESIDE) + "  " * bool(mark)
+        colour = None if head is None else status_cell(head[1]).colour
+        yield from (paint(part, colour) for part in output.wrap(line, beside))
 
 
 async def _find_family(storage: CheckpointStorage, run: RunInfo) -> list[RunInfo]:
     """Return the run that a run descends from, and all forks of that, as far as they are there."""
     first = run
     while first.forked_from is not None:
-        earlier = await storage.list_runs(text=first.forked_from.run_id, limit=None)
-        found = [one for one in earlier if one.run_id == first.forked_from.run_id]
-        if not found:
+        try:
+            first = await storage.get_run(first.forked_from.run_id)
+        except RunNotFound:  # it was removed, and its forks stayed
             break
-        first = found[0]
     family = [first]
     for member in family:  # grows
         family += await storage.list_runs(forked_from=member.run_id, limit=None)
@@ -131,7 +161,7 @@ async def _find_family(storage: CheckpointStorage, run: RunInfo) -> list[RunInfo
 
 
 @checkpoint.command()
-@click.argument("name", metavar="CHECKPOINT")
+@click.argument("name", metavar="CHECKPOINT", shell_complete=complete_checkpoints)
 @click.option("--full", is_flag=True, help="Show values in full, not the first line of each.")
 @click.pass_obj
 def show(session: CommandSession, name: str, full: bool) -> None:
@@ -184,13 +214,15 @@ def _draw_checkpoint(
         "made": f"{found.timestamp:%Y-%m-%d %H:%M:%S} UTC ({age_of(found.timestamp)})",
     }
     yield from output.draw_fields({**fields, "status": status_cell(found.status.value)})
-    if note := _note_of(found):
+    if note := _note_of(found, {}):
         yield from output.draw_fields({"note": note})
     for title, values in _sections(content):
         yield ""
         yield paint(title, "cyan")
-        for place, value in values:
-            yield from _draw_value(place, value, full)
+        for place, value in values if full else values[:_MOST_VALUES]:
+            yield from _draw_value(output, place, value, full)
+        if not full and len(values) > _MOST_VALUES:
+            yield f"  {len(values) - _MOST_VALUES:,} more: --full shows them"
 
 
 def _sections(content: Mapping[str, Any]) -> Iterator[tuple[str, list[tuple[str, Any]]]]:
@@ -213,18 +245,24 @@ def _sections(content: Mapping[str, Any]) -> Iterator[tuple[str, list[tuple[str,
         yield "outputs", [(str(number), value) for number, value in enumerate(content["outputs"], 1)]
 
 
-def _draw_value(place: str, value: Any, full: bool) -> Iterator[str]:
-    if not full:
-        yield f"  {printable(place)}: {shorten(value, _LONGEST_VALUE)}"
+def _draw_value(output: CommandOutput, place: str, value: Any, full: bool) -> Iterator[str]:
+    if full:
+        first, *more = json.dumps(value, indent=2, ensure_ascii=False).splitlines()
+        yield Verbatim(f"  {printable(place)}: {printable(first)}")
+        yield from (Verbatim(f"  {printable(line)}") for line in more)
         return
-    first, *more = json.dumps(value, indent=2, ensure_ascii=False).splitlines()
-    yield f"  {printable(place)}: {printable(first)}"
-    yield from (f"  {printable(line)}" for line in more)
+    name, whole = printable(place), json.dumps(value, ensure_ascii=False)
+    room = output.room(_LONGEST_VALUE) - len(name) - 4
+    if len(whole) > room:  # say how much there is
+        size = f" {_size(len(whole.encode()))}"
+        yield f"  {name}: {cut(printable(whole[:_LONGEST_VALUE]), max(_SHORTEST_VALUE, room - len(size)))}{size}"
+    else:
+        yield f"  {name}: {printable(whole)}"
 
 
 @checkpoint.command()
-@click.argument("one", metavar="CHECKPOINT")
-@click.argument("other", metavar="CHECKPOINT")
+@click.argument("one", metavar="CHECKPOINT", shell_complete=complete_checkpoints)
+@click.argument("other", metavar="CHECKPOINT", shell_complete=complete_checkpoints)
 @click.pass_obj
 def diff(session: CommandSession, one: str, other: str) -> None:
     """Compare two checkpoints, of any runs: state, messages, requests, outputs, long texts by lines."""
@@ -241,7 +279,7 @@ def _paint_line(line: str) -> str:
 
 
 @checkpoint.command()
-@click.argument("name", metavar="CHECKPOINT")
+@click.argument("name", metavar="CHECKPOINT", shell_complete=complete_checkpoints)
 @click.argument("tags", metavar="TAG...", nargs=-1, required=True)
 @click.option("--remove", is_flag=True, help="Take the tags away instead.")
 @by_option
@@ -264,15 +302,37 @@ def tag(session: CommandSession, name: str, tags: tuple[str, ...], remove: bool,
 
 
 @checkpoint.command()
-@click.argument("run")
-@click.option("--fork", "fork_with", metavar="MODULE:WORKFLOW", help="Begin a new run there, and drive it.")
+@run_argument
 @click.option(
-    "--resume", "resume_with", metavar="MODULE:WORKFLOW", help="Let the run go back there, and drive it."
+    "--limit", type=click.IntRange(min=1), default=500, show_default=True, help="List the newest so many."
 )
+@click.option(
+    "--fork",
+    "fork_with",
+    metavar="[MODULE:WORKFLOW]",
+    is_flag=False,
+    flag_value="",
+    help="Begin a new run there, and drive it.",
+)
+@click.option(
+    "--resume",
+    "resume_with",
+    metavar="[MODULE:WORKFLOW]",
+    is_flag=False,
+    flag_value="",
+    help="Let the run go back there, and drive it.",
+)
+@no_wait_option
 @by_option
 @click.pass_obj
 def pick(
-    session: CommandSession, run: str, fork_with: str | None, resume_with: str | None, by: str | None
+    session: CommandSession,
+    run: str,
+    limit: int,
+    fork_with: str | None,
+    resume_with: str | None,
+    no_wait: bool,
+    by: str | None,
 ) -> ExitCode:
     """Let a person choose a checkpoint of a run, with arrow keys or by its number.
 
@@ -285,34 +345,34 @@ def pick(
     output = session.output
 
     async def work(storage: CheckpointStorage) -> Sequence[CheckpointInfo]:
-        return await storage.list_checkpoints(run_id=(await find_run(storage, run)).run_id)
+        info = await find_run(storage, run)
+        before = None
+        if info.seq > limit:
+            with suppress(CheckpointNotFound):  # it was pruned, so there are not so many
+                before = await find_checkpoint(storage, f"{info.run_id}@{info.seq - limit}")
+        return await storage.list_checkpoints(run_id=info.run_id, after=before)
 
     found = session.look(work)
-    title, *lines = _draw_checkpoints(output, found, is_cut=False)
+    if found[0].seq > 1:
+        output.say(f"the last ones, from {found[0].seq}; --limit lists more")
+    workflow: Workflow | None = None
+    if fork_with is not None or resume_with is not None:
+        from holdfast.cli.workflows import load_workflow
+
+        workflow = load_workflow(fork_with or resume_with or None, found[0].workflow_name)
+    title, *lines = _draw_checkpoints(output, found, has_ids=False)
     chosen = found[Picker(title, [click.unstyle(line) for line in lines], [one.seq for one in found]).pick()]
-    if fork_with is None and resume_with is None:
-        output.write({"checkpoint": chosen.to_dict()}, lambda: [str(chosen.checkpoint_id)])
+    if workflow is None:
+        output.write_raw({"checkpoint": chosen.to_dict()}, lambda: [str(chosen.checkpoint_id)])
         return ExitCode.OK
-    return _drive_from(session, chosen, fork_with, resume_with, by)
-
-
-def _drive_from(
-    session: CommandSession,
-    chosen: CheckpointInfo,
-    fork_with: str | None,
-    resume_with: str | None,
-    by: str | None,
-) -> ExitCode:
-    from holdfast.cli.workflows import drive, load_workflow
-
-    workflow = load_workflow(fork_with or resume_with or "")
+    from holdfast.cli.driver import drive
 
     async def begin(storage: CheckpointStorage) -> Run:
         if fork_with is not None:
             return await workflow.fork(chosen, storage=storage, by=by)
         return await workflow.resume(chosen, storage=storage, by=by)
 
-    return drive(session, begin)
+    return drive(session, begin, stays=not no_wait, by=by)
 
 
 @click.group(cls=StoreGroup)
@@ -327,7 +387,7 @@ _NOT_SET = object()
 
 
 @state.command()
-@click.argument("name", metavar="CHECKPOINT")
+@click.argument("name", metavar="CHECKPOINT", shell_complete=complete_checkpoints)
 @click.argument("key")
 @click.option("--scope", metavar="NAME", help="The shared scope; else the default one.")
 @click.pass_obj

@@ -8,13 +8,17 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 
 from holdfast.cli.exit_codes import ExitCode, exit_code_of
-from holdfast.errors import HoldfastError
+from holdfast.errors import CheckpointUntrusted, HoldfastError
 
 _MISSING = (
     "holdfast: the command needs the package {name!r}; install it with: pip install 'holdfast[cli]'\n"
     "The library works without it.\n"
+)
+_KEYS_HINT = (
+    "\nThe command takes keys from HOLDFAST_KEYS, else from the file that 'keyring' in holdfast.toml names."
 )
 
 
@@ -25,6 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     2
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    _replace_closed_streams()
     for stream in (sys.stdout, sys.stderr):  # a text that the terminal cannot show is no reason to fail
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -37,6 +42,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return ExitCode.INTERRUPTED
 
 
+def _replace_closed_streams() -> None:
+    """Give streams that are closed, as with ``>&-``, a place that keeps nothing.
+
+    Else the next file that is opened takes their number, and whatever writes to stderr would write into the store.
+    """
+    for name in ("stdin", "stdout", "stderr"):  # in this order, so that each gets its own number
+        if getattr(sys, name) is not None:
+            continue
+        mode = "r" if name == "stdin" else "w"
+        setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115 - it stays open
+
+
 def _run(arguments: list[str]) -> int:
     try:
         import click
@@ -47,6 +64,10 @@ def _run(arguments: list[str]) -> int:
             raise
         sys.stderr.write(_MISSING.format(name=error.name))
         return ExitCode.FAILED
+    if os.environ.get("_HOLDFAST_COMPLETE"):  # a shell asks what could stand here
+        from holdfast.cli.completion import complete
+
+        return complete(holdfast)
     try:
         with holdfast.make_context("holdfast", list(arguments)) as context:
             code = holdfast.invoke(context)
@@ -60,10 +81,11 @@ def _run(arguments: list[str]) -> int:
         hint = f"\nTry 'holdfast{_path_of(error.ctx)} --help'." if error.ctx is not None else ""
         return _report(arguments, "UsageError", error.format_message() + hint, ExitCode.USAGE)
     except click.Abort:  # an end of input, or Ctrl-C, where a question was asked
-        sys.stderr.write("\nholdfast: nothing was changed\n")
+        sys.stderr.write("\nholdfast: left without an answer, by which nothing was changed\n")
         return ExitCode.INTERRUPTED
     except HoldfastError as error:
-        return _report(arguments, type(error).__name__, str(error), exit_code_of(error))
+        hint = _KEYS_HINT if isinstance(error, CheckpointUntrusted) else ""
+        return _report(arguments, type(error).__name__, f"{error}{hint}", exit_code_of(error))
     except BrokenPipeError:
         raise
     except OSError as error:  # a file that was named and cannot be read or written
@@ -77,14 +99,27 @@ def _path_of(context: object) -> str:
 
 def _report(arguments: list[str], kind: str, message: str, code: ExitCode) -> int:
     """Tell an error on stderr, as JSON if the command was asked for JSON."""
-    if "--json" in arguments:
+    text = f"holdfast: {message}"
+    if "--json" not in arguments:
+        if sys.stderr.isatty():
+            text = "\n".join(_wrapped(text))
+    else:
         import json
 
-        error = {"type": kind, "message": message, "exit_code": int(code)}
-        sys.stderr.write(json.dumps({"error": error}) + "\n")
-    else:
-        sys.stderr.write(f"holdfast: {message}\n")
+        text = json.dumps({"error": {"type": kind, "message": message, "exit_code": int(code)}})
+    with suppress(OSError):  # stderr is full or left: the code still tells
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
     return code
+
+
+def _wrapped(text: str) -> list[str]:
+    from shutil import get_terminal_size
+
+    from holdfast.cli.output import wrap_line
+
+    width = get_terminal_size().columns
+    return [part for line in text.split("\n") for part in wrap_line(line, width)]
 
 
 def _leave_closed_pipe() -> int:

@@ -67,6 +67,26 @@ def _superstep(event: Plain) -> str:
     )
 
 
+def _agent_call(event: Plain) -> str:
+    """Tell a call of an agent, which is an event of its own: agents are a layer that this one does not import."""
+    call = event["fields"]
+    who = printable(str(call["executor_id"]))
+    what = "the model" if call["kind"] == "model" else f"the tool {printable(str(call['name']))}"
+    spent = tokens_of(event)
+    told = f", {spent:,} tokens" if spent else ""
+    told += ", as recorded before" if call["replayed"] else ""
+    if call["error"] is not None:
+        return paint(f"{who} called {what}, which failed: {shorten(call['error'], _LONGEST)}", "red")
+    return f"{who} called {what}{told}"
+
+
+def tokens_of(event: Plain) -> int:
+    """Return the tokens that an agent's call of a model took; those of a recorded one are not taken again."""
+    call = event["fields"] if event["event"] == "AgentCallEvent" else {}
+    usage = call.get("usage")
+    return usage["input_tokens"] + usage["output_tokens"] if usage and not call["replayed"] else 0
+
+
 _TEXTS: Mapping[str, Callable[[Plain], str]] = {
     "WorkflowStartedEvent": lambda event: f"run of {printable(event['workflow_name'])} begins",
     "WorkflowStatusEvent": _status,
@@ -81,4 +101,5 @@ _TEXTS: Mapping[str, Callable[[Plain], str]] = {
     "ExecutorCompletedEvent": lambda event: f"{event['executor_id']} is done",
     "ExecutorFailedEvent": _failed,
     "RequestInfoEvent": _request,
+    "AgentCallEvent": _agent_call,
 }

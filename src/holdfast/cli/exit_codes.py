@@ -11,6 +11,7 @@ from holdfast.errors import (
     GraphChanged,
     HoldfastError,
     RunPoisoned,
+    StoreDamaged,
     UnknownType,
 )
 
@@ -53,6 +54,7 @@ class CommandError(HoldfastError):
 # Classes whose code says more than their kind.
 _CODES_OF_CLASSES: tuple[tuple[type[HoldfastError], ExitCode], ...] = (
     (CheckpointCorrupt, ExitCode.DAMAGED),
+    (StoreDamaged, ExitCode.DAMAGED),
     (GraphChanged, ExitCode.INCOMPATIBLE),
     (UnknownType, ExitCode.INCOMPATIBLE),
     (ExecutorFailed, ExitCode.RUN_FAILED),

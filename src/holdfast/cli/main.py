@@ -16,11 +16,34 @@ _MODULES = {
     "checkpoint": "checkpoints",
     "state": "checkpoints",
     "store": "store",
+    "keys": "keys",
     "graph": "workflows",
+    "serve": "serve",
+    "doctor": "doctor",
+    "completion": "completion",
+    "demo": "demo",
 }
 
 
 class _Nouns(click.Group):
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            found = [f"holdfast {noun} {args[0]}" for noun in self._nouns_with(ctx, args[0])]
+            if not found or ctx.resilient_parsing:
+                raise
+            raise click.UsageError(
+                f"{error.format_message()} Did you mean {' or '.join(found)}?", ctx
+            ) from None
+
+    def _nouns_with(self, ctx: click.Context, verb: str) -> list[str]:
+        """Return the groups that have a command of this name."""
+        groups = ((name, self.get_command(ctx, name)) for name in _MODULES)
+        return [name for name, group in groups if isinstance(group, click.Group) and verb in group.commands]
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(_MODULES)
 

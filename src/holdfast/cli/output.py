@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import click
 
+from holdfast.cli.exit_codes import CommandError
+
 # A column is never narrower than this; where a table cannot be that narrow, each row becomes a block of lines.
 _NARROWEST = 8
 _GAP = "  "
 # Seconds between two lines: on a terminal one line is written over the other; in a log each stays.
 _PAUSE_ON_TERMINAL, _PAUSE_IN_LOG = 0.1, 10.0
+# The lines of an event behind the first, which begins with the time.
+EVENT_INDENT = " " * 10
+# A line with one coloured part, or none.
+_COLOURED = re.compile(r"([^\x1b]*)(?:(\x1b\[\d+m)([^\x1b]*)(\x1b\[0m))?")
 _COLOURS = {
     "completed": "green",
     "running": "cyan",
@@ -37,6 +45,10 @@ class Cell(NamedTuple):
     colour: str | None = None
 
 
+class Verbatim(str):
+    """A line that is not wrapped, because its form matters: of a traceback, or of JSON."""
+
+
 class CommandOutput:
     """Writes the result of a command to stdout, in the form that was asked for."""
 
@@ -53,18 +65,25 @@ class CommandOutput:
     def write(self, data: Any, text: Callable[[], Iterable[str]]) -> None:
         """Write ``data`` as one JSON document, or the lines of ``text`` for people."""
         if self.is_json:
-            click.echo(json.dumps(data, indent=2))
+            self._emit(json.dumps(data, indent=2))
         else:
             self.write_lines(text())
+
+    def write_raw(self, data: Any, text: Callable[[], Iterable[str]]) -> None:
+        """Write as ``write`` does, but lines as they are, however long: other programs read them, too."""
+        if self.is_json:
+            self.write(data, text)
+        else:
+            self._emit_lines(text())
 
     def write_long(self, data: Any, text: Callable[[], Iterable[str]]) -> None:
         """Write as ``write`` does; a text that is longer than the terminal goes through a pager."""
         if self.is_json or not sys.stdout.isatty():
             self.write(data, text)
             return
-        lines = list(text())
+        lines = [part for line in text() for part in self.wrap(line)]
         if len(lines) < shutil.get_terminal_size().lines:
-            self.write_lines(lines)
+            self._emit_lines(lines)
         else:
             click.echo_via_pager("\n".join(lines), color=self._is_coloured)
 
@@ -72,24 +91,58 @@ class CommandOutput:
         """Write one stored value: a text as it is, but without control characters on a terminal; else as JSON."""
         text = value if isinstance(value, str) else json.dumps(value, indent=2)
         if self.is_json or sys.stdout.isatty():
-            self.write(data, lambda: map(printable, text.split("\n")))
+            self.write_raw(data, lambda: map(printable, text.split("\n")))
         else:
-            click.echo(text, color=True)  # or click would take sequences of colours out of it
+            self._emit(text, color=True)  # or click would take sequences of colours out of it
 
     def write_record(self, data: Any, text: str) -> None:
         """Write one of many results as they come: a line of JSON, or a line of text."""
-        click.echo(json.dumps(data) if self.is_json else text, color=self._is_coloured)
+        if self.is_json:
+            self._emit(json.dumps(data))
+        else:
+            self._emit_lines(self.wrap(text, EVENT_INDENT))
 
     def write_lines(self, lines: Iterable[str]) -> None:
-        """Write lines for people."""
+        """Write lines for people, wrapped where the terminal is narrow."""
+        self._emit_lines(part for line in lines for part in self.wrap(line))
+
+    def wrap(self, line: str, indent: str | None = None) -> list[str]:
+        """Return a line in lines that fit the terminal, as ``wrap_line`` makes them."""
+        if self._width is None or isinstance(line, Verbatim):
+            return [line]
+        return wrap_line(line, self._width, indent)
+
+    def _emit_lines(self, lines: Iterable[str]) -> None:
         whole = "\n".join(lines)
         if whole:
-            click.echo(whole, color=self._is_coloured)
+            self._emit(whole, color=self._is_coloured)
 
-    def say(self, text: str) -> None:
+    def _emit(self, text: str, color: bool | None = None) -> None:
+        """Write to stdout; raise ``CommandError`` where it takes no more, as a file on a full disk does."""
+        try:
+            click.echo(text, color=color)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise CommandError(
+                f"the result cannot be written to stdout: {error.strerror}; what the command changed stays changed"
+            ) from error
+
+    def say(self, text: str, indent: str | None = None) -> None:
         """Tell a person something beside the result; programs that read JSON do not see it."""
         if not self.is_json:
-            click.echo(text, err=True, color=None if self._is_coloured else False)
+            if sys.stderr.isatty():
+                text = "\n".join(wrap_line(text, shutil.get_terminal_size().columns, indent))
+            try:
+                click.echo(text, err=True, color=None if self._is_coloured else False)
+            except BrokenPipeError:
+                raise
+            except OSError:  # a log on a full disk: no reason to end what is under way
+                pass
+
+    def room(self, most: int) -> int:
+        """Return how many columns a line may take: those of the terminal, but at most so many."""
+        return most if self._width is None else min(most, self._width)
 
     @property
     def draws_boxes(self) -> bool:
@@ -171,12 +224,14 @@ class ProgressLine:
             return
         self._shown = now
         text = self.text(done, total, now - self._began)
-        if self._is_terminal:
-            sys.stderr.write("\r" + text.ljust(self._width))
-            self._width = len(text)
-        else:
-            sys.stderr.write(text + "\n")
-        sys.stderr.flush()
+        with suppress(OSError):  # a log on a full disk
+            if self._is_terminal:  # one line: of a longer one the terminal would keep a piece each time
+                text = cut(text, shutil.get_terminal_size().columns - 1).rstrip()
+                sys.stderr.write("\r" + text.ljust(self._width))
+                self._width = len(text)
+            else:
+                sys.stderr.write(text + "\n")
+            sys.stderr.flush()
 
     def text(self, done: int, total: int, seconds: float) -> str:
         """Return a line of progress."""
@@ -226,9 +281,11 @@ def cut(text: str, width: int) -> str:
     missing = width - width_of(text)
     if missing >= 0:
         return text + " " * missing
-    while width_of(text) > width - 1:
-        text = text[:-1]
-    return text + "…" + " " * (width - 1 - width_of(text))
+    taken = end = 0
+    while taken + width_of(text[end]) <= width - 1:  # from the front: a value may be millions long
+        taken += width_of(text[end])
+        end += 1
+    return text[:end] + "…" + " " * (width - 1 - taken)
 
 
 def width_of(text: str) -> int:
@@ -256,6 +313,34 @@ def span_text(seconds: int) -> str:
         if seconds >= size:
             return f"{seconds // size}{unit}"
     return f"{seconds}s"
+
+
+def wrap_line(line: str, width: int, indent: str | None = None) -> list[str]:
+    """Return a line in lines of this width, broken between words; each has the colour that the line has.
+
+    Those behind the first are indented by ``indent``, or two more than the first.
+
+    >>> wrap_line("  kelp and dulse", 12)
+    ['  kelp and', '    dulse']
+    """
+    found = _COLOURED.fullmatch(line)
+    if found is None:  # several colours: a row of a table, which fits
+        return [line]
+    before, start, text, end = found.groups("")
+    if width_of(before + text) <= width:
+        return [line]
+    import textwrap
+
+    if indent is None:
+        plain = before + text
+        indent = " " * (len(plain) - len(plain.lstrip(" ")) + 2)
+    first, *more = textwrap.wrap(
+        before + text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    ) or [""]
+    if not start:
+        return [first, *more]
+    first = first[: len(before)] + start + first[len(before) :] + end
+    return [first, *(indent + start + part[len(indent) :] + end for part in more)]
 
 
 def _cell(value: Cell | str) -> Cell:

@@ -14,10 +14,19 @@ import click
 from holdfast.cli.exit_codes import CommandError, ExitCode
 from holdfast.cli.output import cut
 
-_UP, _DOWN = ("\x1b[A", "\x1bOA", "k"), ("\x1b[B", "\x1bOB", "j")
+_EVERYTHING = 1_000_000_000
+# Keys that move, by how many lines; those of a page move by as many as are shown.
+_STEPS = {
+    **dict.fromkeys(("\x1b[A", "\x1bOA", "k"), -1),
+    **dict.fromkeys(("\x1b[B", "\x1bOB", "j"), 1),
+    **dict.fromkeys(("\x1b[H", "\x1bOH", "\x1b[1~"), -_EVERYTHING),
+    **dict.fromkeys(("\x1b[F", "\x1bOF", "\x1b[4~"), _EVERYTHING),
+}
+_PAGES = {"\x1b[5~": -1, "\x1b[6~": 1}
+_BACKSPACE = ("\x7f", "\x08")
 _ENTER, _LEAVE = ("\r", "\n"), ("q", "\x1b", "\x03", "\x04")
-_KEY = re.compile(r"\x1b[\[O][A-Z]|.", re.DOTALL)
-_HELP = "arrow keys or a number, Enter to choose, q to leave"
+_KEY = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|\x1bO[A-Z]|.", re.DOTALL)
+_HELP = "arrows or a number, Enter; q to leave"
 
 
 class Picker:
@@ -39,7 +48,7 @@ class Picker:
             with _typed_keys() as keys:
                 self._draw()
                 for key in keys:
-                    if key in _ENTER:
+                    if key in _ENTER and not self._is_unknown():
                         return self._chosen
                     if key in _LEAVE:
                         break
@@ -49,22 +58,23 @@ class Picker:
             self._erase()
         raise CommandError("nothing was chosen")
 
+    def _is_unknown(self) -> bool:
+        """Return True if a number was typed that no line has."""
+        return bool(self._typed) and int(self._typed) not in self._numbers
+
     def _move(self, key: str) -> None:
-        if key.isdecimal():
-            self._typed += key
-            wanted = int(self._typed)
-            if wanted not in self._numbers and int(key) in self._numbers:
-                self._typed, wanted = key, int(key)
-            if wanted in self._numbers:
-                self._chosen = self._numbers.index(wanted)
-            return
-        self._typed = ""
-        step = -1 if key in _UP else 1 if key in _DOWN else 0
-        self._chosen = min(max(self._chosen + step, 0), len(self._lines) - 1)
+        if key.isdecimal() or key in _BACKSPACE:
+            self._typed = self._typed[:-1] if key in _BACKSPACE else (self._typed + key)[-9:]
+            if self._typed and not self._is_unknown():
+                self._chosen = self._numbers.index(int(self._typed))
+        elif key not in _ENTER:
+            self._typed = ""
+            step = _STEPS.get(key, 0) + _PAGES.get(key, 0) * _height()
+            self._chosen = min(max(self._chosen + step, 0), len(self._lines) - 1)
 
     def _draw(self) -> None:
         size = shutil.get_terminal_size()
-        height = max(1, size.lines - 3)
+        height = _height()
         first = min(max(0, self._chosen - height // 2), max(0, len(self._lines) - height))
         shown = range(first, min(first + height, len(self._lines)))
         rows = [
@@ -72,7 +82,8 @@ class Picker:
             *(f"{'>' if row == self._chosen else ' '} {self._lines[row]}" for row in shown),
         ]
         self._erase()
-        for row in [*rows, _HELP]:
+        last = f"there is no number {self._typed}" if self._is_unknown() else _HELP
+        for row in [*rows, last]:
             sys.stderr.write(cut(row, size.columns - 1).rstrip() + "\n")
         sys.stderr.flush()
         self._drawn = len(rows) + 1
@@ -82,6 +93,11 @@ class Picker:
             sys.stderr.write(f"\x1b[{self._drawn}A\x1b[J")
             sys.stderr.flush()
         self._drawn = 0
+
+
+def _height() -> int:
+    """Return how many lines are shown at a time."""
+    return max(1, shutil.get_terminal_size().lines - 3)
 
 
 @contextmanager

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from holdfast.cli.exit_codes import CommandError, ExitCode
-from holdfast.cli.output import CommandOutput, age_of, printable, shorten
+from holdfast.cli.output import CommandOutput, Verbatim, age_of, printable, shorten
 from holdfast.cli.runs import status_of
-from holdfast.cli.session import CommandSession, StoreGroup
-from holdfast.cli.targets import ambiguous, by_option, find_run, limit_option, read_value, value_options
+from holdfast.cli.session import CommandSession, StoreGroup, resume_line
+from holdfast.cli.targets import (
+    ambiguous,
+    by_option,
+    find_run,
+    limit_option,
+    read_value,
+    request_argument,
+    run_argument,
+    value_options,
+)
 from holdfast.errors import UnknownRequest
 
 if TYPE_CHECKING:
@@ -81,27 +90,34 @@ async def find_request(storage: CheckpointStorage, run_id: str, name: str | None
 
 
 @requests.command()
-@click.argument("run")
-@click.argument("request", required=False)
+@run_argument
+@request_argument
 @click.pass_obj
 def show(session: CommandSession, run: str, request: str | None) -> None:
     """Show a question with all its data, and the JSON Schema of its answer."""
 
-    async def work(storage: CheckpointStorage) -> RequestRecord:
-        run_id = (await find_run(storage, run)).run_id
-        found = await find_request(storage, run_id, request)
-        if found is None:
-            raise UnknownRequest(
-                f"run {run_id!r} has no request {request!r} that waits for an answer; 'holdfast requests ls' lists them"
-            )
-        return found
-
-    found = session.look(work)
+    found = session.look(lambda storage: _find_waiting(storage, run, request))
     output = session.output
     output.write({"request": found.to_dict()}, lambda: _draw_request(output, found))
 
 
+async def _find_waiting(storage: CheckpointStorage, run: str, request: str | None) -> RequestRecord:
+    """Return a request that waits for an answer; raise if it does not."""
+    run_id = (await find_run(storage, run)).run_id
+    found = await find_request(storage, run_id, request)
+    if found is None:
+        raise UnknownRequest(
+            f"run {run_id!r} has no request {request!r} that waits for an answer; 'holdfast requests ls' lists them"
+        )
+    return found
+
+
 def _draw_request(output: CommandOutput, request: RequestRecord) -> Iterator[str]:
+    yield from _draw_question(output, request)
+    yield from _draw_json("schema of the answer", request.response_schema)
+
+
+def _draw_question(output: CommandOutput, request: RequestRecord) -> Iterator[str]:
     yield from output.draw_fields(
         {
             "run": request.run_id,
@@ -112,15 +128,36 @@ def _draw_request(output: CommandOutput, request: RequestRecord) -> Iterator[str
             "expires": "never" if request.expires_at is None else age_of(request.expires_at),
         }
     )
-    for title, value in (("data", request.data), ("schema of the answer", request.response_schema)):
-        yield ""
-        yield title
-        yield from (printable(line) for line in json.dumps(value, indent=2, ensure_ascii=False).splitlines())
+    yield from _draw_json("data", request.data)
+
+
+def _draw_json(title: str, value: Any) -> Iterator[str]:
+    yield ""
+    yield title
+    lines = json.dumps(value, indent=2, ensure_ascii=False).splitlines()
+    yield from (Verbatim(printable(line)) for line in lines)
+
+
+def _ask(session: CommandSession, run: str, request: str | None) -> Any:
+    """Show a question and return what a person answers to it."""
+    from holdfast.cli.form import AnswerForm, can_ask
+
+    if session.is_json or not can_ask():
+        raise CommandError(
+            "give the answer with --value JSON or with --value-file PATH; a form asks for it at a terminal",
+            ExitCode.USAGE,
+        )
+    import asyncio
+
+    found = session.look(lambda storage: _find_waiting(storage, run, request))
+    for line in _draw_question(session.output, found):
+        session.output.say(line)
+    return asyncio.run(AnswerForm(found.response_schema).fill())
 
 
 @requests.command()
-@click.argument("run")
-@click.argument("request", required=False)
+@run_argument
+@request_argument
 @value_options
 @by_option
 @click.pass_obj
@@ -132,11 +169,12 @@ def answer(
     path: str | None,
     by: str | None,
 ) -> None:
-    """Answer a question with a JSON value that fits its schema; the answer is durable when this returns.
+    """Answer a question with a value that fits its schema; the answer is durable when this returns.
 
-    Whoever drives the run takes it; if nobody does, it waits until the run is resumed.
+    At a terminal a form asks for the value, unless it is given. Whoever drives the run takes it; if nobody does, it
+    waits until the run is resumed.
     """
-    response = read_value(value, path)
+    response = _ask(session, run, request) if value is None and path is None else read_value(value, path)
 
     async def work(storage: CheckpointStorage) -> tuple[str, RunInfo]:
         run_id = (await find_run(storage, run)).run_id
@@ -149,3 +187,5 @@ def answer(
     request_id, info = session.change(work)
     text = f"answered {printable(request_id)} of {printable(info.run_id)}, which is {status_of(info).text}"
     session.output.write({"run": info.to_dict(), "request_id": request_id}, lambda: [text])
+    if info.status.value != "running" or info.interrupted:
+        session.output.say(f"a host or a service goes on with it, or: {resume_line(info)}")

@@ -8,25 +8,32 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.exit_codes import CommandError, ExitCode, exit_code_of_run
-from holdfast.cli.output import Cell, CommandOutput, age_of, paint, printable, shorten, status_cell
-from holdfast.cli.session import CommandSession, StoreGroup
+from holdfast.cli.output import Cell, CommandOutput, Verbatim, age_of, paint, printable, shorten, status_cell
+from holdfast.cli.session import CommandSession, StoreGroup, resume_line
 from holdfast.cli.targets import (
     by_option,
+    checkpoint_argument,
+    complete_runs,
     find_checkpoint,
     find_run,
     limit_option,
+    no_wait_option,
     read_value,
+    run_argument,
     value_options,
     yes_option,
 )
+from holdfast.cli.workflows import load_workflow, workflow_argument
 
 if TYPE_CHECKING:
+    from holdfast.checkpoint.checkpoint_info import CheckpointInfo
     from holdfast.checkpoint.pending_requests import RequestRecord
     from holdfast.checkpoint.run_info import RunInfo
     from holdfast.checkpoint.storage import CheckpointStorage
     from holdfast.runtime.run.run import Run
 
-_STATUSES = ("running", "waiting", "completed", "failed", "cancelled", "stopped")
+_INTERRUPTED = "interrupted"
+_STATUSES = ("running", _INTERRUPTED, "waiting", "completed", "failed", "cancelled", "stopped")
 
 
 @click.group(cls=StoreGroup)
@@ -39,7 +46,7 @@ def runs() -> None:
 
 @runs.command()
 @click.option("--workflow", metavar="NAME", help="Only runs of this workflow.")
-@click.option("--status", type=click.Choice(_STATUSES), help="Only runs with this status.")
+@click.option("--status", type=click.Choice(_STATUSES), help="Only runs with this status, as lists show it.")
 @click.option("--interrupted", is_flag=True, help="Only runs whose process died.")
 @click.option("--text", metavar="TEXT", help="Only runs with this text in id, workflow, tags or reason.")
 @limit_option
@@ -55,6 +62,9 @@ def ls(
     after: str | None,
 ) -> None:
     """List runs, the last changed first."""
+
+    if status == _INTERRUPTED:
+        status, interrupted = None, True
 
     async def work(storage: CheckpointStorage) -> list[RunInfo]:
         begin = None if after is None else await find_run(storage, after)
@@ -83,7 +93,7 @@ def _draw_runs(output: CommandOutput, page: Sequence[RunInfo]) -> list[str]:
 
 def status_of(run: RunInfo) -> Cell:
     """Return the status of a run for people: one whose process died is interrupted."""
-    return status_cell("interrupted" if run.interrupted else run.status.value)
+    return status_cell(_INTERRUPTED if run.interrupted else run.status.value)
 
 
 def _note_of(run: RunInfo) -> str:
@@ -97,7 +107,7 @@ def _note_of(run: RunInfo) -> str:
 
 
 @runs.command()
-@click.argument("run")
+@run_argument
 @click.pass_obj
 def show(session: CommandSession, run: str) -> None:
     """Show how a run stands, why it failed, what it asks, and its forks."""
@@ -123,7 +133,10 @@ def _draw_run(
     yield from output.draw_fields(_fields_of(run))
     if run.traceback:
         yield ""
-        yield from (printable(line) for line in run.traceback.splitlines())
+        yield from (Verbatim(printable(line)) for line in run.traceback.splitlines())
+    if run.interrupted or run.status.value in ("failed", "stopped"):
+        yield ""
+        yield paint(f"go on with: {resume_line(run)}", "cyan")
     if asked:
         yield ""
         yield from output.draw_table(
@@ -168,7 +181,7 @@ def _time(time: Any) -> str:
 
 
 @runs.command()
-@click.argument("run")
+@run_argument
 @click.option("--after", metavar="EVENT", help="Go on behind the event with this event_id, like 12.3.")
 @click.option("--follow", is_flag=True, help="Stay when the run rests, until Ctrl-C.")
 @click.pass_obj
@@ -195,7 +208,7 @@ def watch(session: CommandSession, run: str, after: str | None, follow: bool) ->
 
 
 @runs.command()
-@click.argument("run")
+@run_argument
 @by_option
 @click.pass_obj
 def cancel(session: CommandSession, run: str, by: str | None) -> None:
@@ -208,7 +221,7 @@ def cancel(session: CommandSession, run: str, by: str | None) -> None:
 
 
 @runs.command()
-@click.argument("run")
+@run_argument
 @value_options
 @click.option("--target", metavar="EXECUTOR", help="The executor that gets it; else the start executor.")
 @click.option("--key", metavar="KEY", help="Makes it once: a message with this key is not sent again.")
@@ -233,7 +246,10 @@ def send(
         found = await find_run(storage, run)
         return await storage.send(found.run_id, message, target, key=key, by=by)
 
-    _write_run(session, session.change(work), None, "")
+    info = session.change(work)
+    _write_run(session, info, None, "")
+    if info.status.value != "running" or info.interrupted:
+        session.output.say(f"a host or a service goes on with it, or: {resume_line(info)}")
 
 
 def _write_run(session: CommandSession, run: RunInfo, wanted: str | None, otherwise: str) -> None:
@@ -249,7 +265,7 @@ def _write_run(session: CommandSession, run: RunInfo, wanted: str | None, otherw
 
 
 @runs.command()
-@click.argument("names", metavar="RUN...", nargs=-1, required=True)
+@click.argument("names", metavar="RUN...", nargs=-1, required=True, shell_complete=complete_runs)
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 @yes_option
 @click.pass_obj
@@ -263,6 +279,8 @@ def rm(session: CommandSession, names: tuple[str, ...], dry_run: bool, yes: bool
     told = ", ".join(
         f"{printable(run.run_id)} ({status_of(run).text}, {run.seq} checkpoints)" for run in found
     )
+    if len(found) > 1:
+        told = f"{len(found):,} runs: {told}"
     if not dry_run:
         session.confirm(f"This removes {told} for good.", yes)
 
@@ -275,9 +293,14 @@ def rm(session: CommandSession, names: tuple[str, ...], dry_run: bool, yes: bool
     session.output.write(data, lambda: [f"would remove {told}" if dry_run else f"removed {told}"])
 
 
+def _name_of_run(session: CommandSession, given: str | None, run: str) -> str | None:
+    """Return the name of the workflow of a stored run, if none was given."""
+    return None if given is not None else session.look(lambda storage: find_run(storage, run)).workflow_name
+
+
 @runs.command()
-@click.argument("run")
-@click.argument("workflow_name", metavar="MODULE:WORKFLOW")
+@run_argument
+@workflow_argument
 @click.option(
     "--from", "checkpoint", metavar="CHECKPOINT", help="Go back to this checkpoint of the run first."
 )
@@ -285,21 +308,23 @@ def rm(session: CommandSession, names: tuple[str, ...], dry_run: bool, yes: bool
 @click.option(
     "--allow-graph-change", is_flag=True, help="Also if the graph changed, as far as the run fits it."
 )
+@no_wait_option
 @by_option
 @click.pass_obj
 def resume(
     session: CommandSession,
     run: str,
-    workflow_name: str,
+    workflow_name: str | None,
     checkpoint: str | None,
     take_over: bool,
     allow_graph_change: bool,
+    no_wait: bool,
     by: str | None,
 ) -> ExitCode:
     """Go on with a run: one that failed, was stopped or interrupted, or got an answer. This is how to try again."""
-    from holdfast.cli.workflows import drive, load_workflow
+    from holdfast.cli.driver import drive
 
-    workflow = load_workflow(workflow_name)
+    workflow = load_workflow(workflow_name, _name_of_run(session, workflow_name, run))
 
     async def begin(storage: CheckpointStorage) -> Run:
         run_id = (await find_run(storage, run)).run_id
@@ -322,12 +347,12 @@ def resume(
             place, storage=storage, allow_graph_change=allow_graph_change, take_over=take_over, by=by
         )
 
-    return drive(session, begin)
+    return drive(session, begin, stays=not no_wait, by=by)
 
 
 @runs.command()
-@click.argument("checkpoint")
-@click.argument("workflow_name", metavar="MODULE:WORKFLOW")
+@checkpoint_argument
+@workflow_argument
 @click.option(
     "--edit",
     "edits",
@@ -340,22 +365,31 @@ def resume(
 @click.option(
     "--allow-graph-change", is_flag=True, help="Also if the graph changed, as far as the run fits it."
 )
+@no_wait_option
 @by_option
 @click.pass_obj
 def fork(
     session: CommandSession,
     checkpoint: str,
-    workflow_name: str,
+    workflow_name: str | None,
     edits: tuple[tuple[str, str, str], ...],
     run_id: str | None,
     allow_graph_change: bool,
+    no_wait: bool,
     by: str | None,
 ) -> ExitCode:
     """Begin a new run at a checkpoint of another, which stays as it is, and drive it."""
-    from holdfast.cli.workflows import drive, load_workflow
+    from holdfast.cli.driver import drive
 
     changes = {(scope, key): read_value(value, None) for scope, key, value in edits}
-    workflow = load_workflow(workflow_name)
+    stored = None
+    if workflow_name is None:
+
+        async def find(storage: CheckpointStorage) -> CheckpointInfo:
+            return await find_checkpoint(storage, checkpoint)
+
+        stored = session.look(find).workflow_name
+    workflow = load_workflow(workflow_name, stored)
 
     async def begin(storage: CheckpointStorage) -> Run:
         place = await find_checkpoint(storage, checkpoint)
@@ -363,4 +397,4 @@ def fork(
             place, changes or None, run_id, storage, allow_graph_change=allow_graph_change, by=by
         )
 
-    return drive(session, begin)
+    return drive(session, begin, stays=not no_wait, by=by)

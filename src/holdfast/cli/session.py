@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -14,12 +14,12 @@ from holdfast.cli.exit_codes import CommandError, ExitCode
 from holdfast.cli.output import CommandOutput
 
 if TYPE_CHECKING:
+    from holdfast.checkpoint.run_info import RunInfo
     from holdfast.checkpoint.storage import CheckpointStorage
 
 T = TypeVar("T")
 
 CONFIG = "holdfast.toml"
-_SETTINGS = ("store",)
 _NO_STORE = (
     "no store is named: give --store URL (like sqlite:///holdfast.db or file:///checkpoints), set HOLDFAST_STORE, "
     f'or write store = "URL" into {CONFIG} in this folder'
@@ -40,7 +40,7 @@ class CommandSession:
 
     def find_store_url(self) -> str:
         """Return the URL of the store: of the option, else of the environment, else of the file ``holdfast.toml``."""
-        url = self.store_url or os.environ.get("HOLDFAST_STORE") or read_config().get("store")
+        url = self.store_url or os.environ.get("HOLDFAST_STORE") or read_config().store
         if not url:
             raise CommandError(_NO_STORE, ExitCode.USAGE)
         return url
@@ -69,11 +69,19 @@ class CommandSession:
             raise CommandError("nothing was changed")
 
 
-def run_with_storage(url: str, work: Callable[[CheckpointStorage], Awaitable[T]], *, read_only: bool) -> T:
-    """Open the storage of a URL, do some work with it, and close it."""
-    import asyncio
+def run_with_storage(
+    url: str,
+    work: Callable[[CheckpointStorage], Awaitable[T]],
+    *,
+    read_only: bool,
+    loop_factory: Callable[[], Any] | None = None,
+    opened: Callable[[], CheckpointStorage] | None = None,
+) -> T:
+    """Open the storage of a URL, do some work with it, and close it.
 
-    from holdfast.stores.storage_url import open_storage
+    ``loop_factory`` makes the event loop; ``opened`` opens the storage, if it is not to have the usual keys.
+    """
+    import asyncio
 
     if url.startswith("memory:"):
         raise CommandError(
@@ -81,7 +89,7 @@ def run_with_storage(url: str, work: Callable[[CheckpointStorage], Awaitable[T]]
             ExitCode.USAGE,
         )
 
-    storage = open_storage(url, read_only=read_only)
+    storage = open_with_keys(url, read_only=read_only) if opened is None else opened()
     path = getattr(storage.store, "path", None)
     if read_only and path is not None and not Path(path).exists():
         raise CommandError(f"there is no store at {str(path)!r}", ExitCode.NOT_FOUND)
@@ -90,7 +98,27 @@ def run_with_storage(url: str, work: Callable[[CheckpointStorage], Awaitable[T]]
         async with storage:
             return await work(storage)
 
-    return asyncio.run(run())
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        return runner.run(run())
+
+
+def has_keys() -> bool:
+    """Return True if ``HOLDFAST_KEYS`` or ``holdfast.toml`` names keys."""
+    return bool(os.environ.get("HOLDFAST_KEYS", "").strip() or read_config().keyring)
+
+
+def open_with_keys(url: str, *, read_only: bool = False) -> CheckpointStorage:
+    """Open the storage of a URL, with its keys if there are any: in ``HOLDFAST_KEYS``, else in the file ``keyring``."""
+    from holdfast.stores.storage_url import open_storage
+
+    given = os.environ.get("HOLDFAST_KEYS", "").strip()
+    path = None if given else read_config().keyring
+    if not (given or path):
+        return open_storage(url, read_only=read_only)
+    from holdfast.checkpoint.keys.keyring import Keyring
+
+    keys = Keyring.from_env() if path is None else Keyring.from_file(path)
+    return open_storage(url, read_only=read_only, keys=keys)
 
 
 def check_store(url: str) -> None:
@@ -102,26 +130,48 @@ def check_store(url: str) -> None:
     run_with_storage(url, look, read_only=True)
 
 
-def read_config() -> dict[str, Any]:
+class CommandConfig(NamedTuple):
+    """The settings in ``holdfast.toml``."""
+
+    store: str | None = None
+    keyring: str | None = None
+    """The file with the keys of the store."""
+    workflows: Mapping[str, str] = {}
+    """The places of workflows, as ``module:workflow``, by their names."""
+
+
+def read_config() -> CommandConfig:
     """Return the settings in ``holdfast.toml`` of the current folder; none if there is no such file."""
     path = Path(CONFIG)
     if not path.is_file():
-        return {}
+        return CommandConfig()
     import tomllib
+
+    def refuse(problem: str) -> CommandError:
+        return CommandError(f"{path.resolve()}{problem}", ExitCode.USAGE)
 
     try:
         settings = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise CommandError(f"{path.resolve()} cannot be read: {error}", ExitCode.USAGE) from error
-    for name, value in settings.items():
-        if name not in _SETTINGS:
-            raise CommandError(
-                f"{path.resolve()} has the setting {name!r}; known are: {', '.join(_SETTINGS)}",
-                ExitCode.USAGE,
-            )
-        if not isinstance(value, str):
-            raise CommandError(f"{path.resolve()}: {name!r} must be a text, not {value!r}", ExitCode.USAGE)
-    return settings
+        raise refuse(f" cannot be read: {error}") from error
+    for name in settings:
+        if name not in CommandConfig._fields:
+            raise refuse(f" has the setting {name!r}; known are: {', '.join(CommandConfig._fields)}")
+    for name in ("store", "keyring"):
+        if not isinstance(settings.get(name), str | None):
+            raise refuse(f": {name!r} must be a text, not {settings[name]!r}")
+    workflows = settings.get("workflows", {})
+    if not isinstance(workflows, dict) or not all(isinstance(place, str) for place in workflows.values()):
+        raise refuse(""": 'workflows' must have names and places, like: Shop = "shop:workflow\"""")
+    return CommandConfig(settings.get("store"), settings.get("keyring"), workflows)
+
+
+def resume_line(run: RunInfo) -> str:
+    """Return the command that goes on with a run."""
+    from holdfast.cli.output import printable
+
+    place = "" if run.workflow_name in read_config().workflows else " MODULE:WORKFLOW"
+    return f"holdfast runs resume {printable(run.run_id)}{place}"
 
 
 def _set_store(context: click.Context, _: click.Parameter, url: str | None) -> None:
@@ -144,14 +194,14 @@ def shared_options() -> list[click.Parameter]:
             callback=_set_store,
             help="The store, like sqlite:///holdfast.db; else HOLDFAST_STORE, else 'store' in holdfast.toml.",
         ),
-        click.Option(
-            ["--json"],
-            is_flag=True,
-            expose_value=False,
-            callback=_set_json,
-            help="Write JSON to stdout.",
-        ),
+        _json_option(),
     ]
+
+
+def _json_option() -> click.Option:
+    return click.Option(
+        ["--json"], is_flag=True, expose_value=False, callback=_set_json, help="Write JSON to stdout."
+    )
 
 
 class StoreCommand(click.Command):
@@ -160,6 +210,20 @@ class StoreCommand(click.Command):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.params += shared_options()
+
+
+class JsonCommand(click.Command):
+    """A command that works on no store, and has output for programs."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.params.append(_json_option())
+
+
+class JsonGroup(click.Group):
+    """Commands of one noun, which work on no store."""
+
+    command_class = JsonCommand
 
 
 class StoreGroup(click.Group):

@@ -11,8 +11,8 @@ import click
 
 from holdfast.cli.exit_codes import CommandError, ExitCode
 from holdfast.cli.output import ProgressLine, paint, printable
-from holdfast.cli.session import CommandSession, StoreGroup, run_with_storage
-from holdfast.cli.targets import find_run, read_age, yes_option
+from holdfast.cli.session import CommandSession, StoreGroup, has_keys, open_with_keys, run_with_storage
+from holdfast.cli.targets import find_run, optional_run_argument, read_age, run_argument, yes_option
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.maintenance.old_runs import PruneRunsReport
@@ -58,7 +58,7 @@ def stats(session: CommandSession, measure_blobs: bool) -> None:
 
 
 @store.command()
-@click.argument("run", required=False)
+@optional_run_argument
 @click.pass_obj
 def verify(session: CommandSession, run: str | None) -> ExitCode:
     """Check that everything stored, or one run, is what was stored; nothing is changed.
@@ -95,7 +95,7 @@ def _problem_text(problem: Problem) -> str:
 
 
 @store.command()
-@click.argument("run", required=False)
+@optional_run_argument
 @click.option("--dry-run", is_flag=True, help="Only say what would be repaired, and what not.")
 @yes_option
 @click.pass_obj
@@ -237,11 +237,9 @@ def copy(session: CommandSession, target: str, run: str | None) -> ExitCode:
     source = session.find_store_url()
 
     async def work(storage: CheckpointStorage) -> CopyReport:
-        from holdfast.stores.storage_url import open_storage
-
         run_id = await _id_of(storage, run)
         with ProgressLine("copying", "runs") as progress:
-            async with open_storage(target) as other:
+            async with open_with_keys(target) as other:
                 return await storage.copy_to(other, progress, run_id)
 
     if target.startswith("memory:"):
@@ -277,7 +275,7 @@ def backup(session: CommandSession, path: str) -> None:
 
 
 @store.command()
-@click.argument("run")
+@run_argument
 @click.argument("path", type=click.Path(exists=False))
 @click.pass_obj
 def export(session: CommandSession, run: str, path: str) -> None:
@@ -307,3 +305,47 @@ def import_(session: CommandSession, path: str) -> None:
     session.output.write(
         {"run": info.to_dict()}, lambda: [f"brought in {printable(info.run_id)}, {info.status.value}"]
     )
+
+
+@store.command()
+@click.argument("path", type=click.Path(exists=True, dir_okay=False))
+@click.option("--dry-run", is_flag=True, help="Only check that the store opens, and say what would be done.")
+@yes_option
+@click.pass_obj
+def rekey(session: CommandSession, path: str, dry_run: bool, yes: bool) -> None:
+    """Lock a store with the newest key in a file, in one step, while runs go on.
+
+    The store is opened with its keys as ever, or if none are named with those in the file. 'holdfast keys rotate' makes
+    the file; all processes must have it before.
+    """
+    from holdfast.checkpoint.keys.keyring import Keyring
+    from holdfast.cli.keys import spell
+    from holdfast.stores.storage_url import open_storage
+
+    url, given = session.find_store_url(), Keyring.from_file(path)
+    newest = given.only_newest()
+
+    def open_with(keys: Keyring | None, read_only: bool) -> CheckpointStorage:
+        if keys is None:
+            return open_with_keys(url, read_only=read_only)
+        return open_storage(url, read_only=read_only, keys=keys)
+
+    async def count(storage: CheckpointStorage) -> int:
+        return await storage.count_runs()
+
+    async def lock(storage: CheckpointStorage) -> None:
+        await storage.rekey(given)
+
+    current = None if has_keys() else given
+    count_now = run_with_storage(url, count, read_only=True, opened=lambda: open_with(current, True))
+    told = f"the store of {count_now:,} {'run' if count_now == 1 else 'runs'} with {spell(newest.key_ids)}"
+    if not dry_run:
+        session.confirm(f"This locks {told}: processes that do not have it cannot open the store.", yes)
+        run_with_storage(url, lock, read_only=False, opened=lambda: open_with(current, False))
+        run_with_storage(url, count, read_only=True, opened=lambda: open_with(newest, True))  # it opens
+    data = {"runs": count_now, "key_ids": list(newest.key_ids), "dry_run": dry_run}
+    session.output.write(data, lambda: [f"would lock {told}" if dry_run else f"locked {told}"])
+    if not dry_run:
+        session.output.say(
+            f"when all stores under these keys are locked so: holdfast keys rotate {printable(path)} --drop-old"
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.exit_codes import CommandError, ExitCode
+from holdfast.cli.session import CommandSession
 from holdfast.errors import CheckpointNotFound, RunNotFound
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
 
 LATEST = "@latest"
 _PAGE = 1000
+# A shell is given so many names to choose from.
+_COMPLETED = 100
 # A message about an ambiguous prefix names so many of those that it could mean.
 _TOLD = 5
 _WHOLE_ID = re.compile(r"[0-9a-f]{64}")
@@ -75,12 +79,12 @@ def read_value(value: str | None, path: str | None) -> Any:
     """Return the JSON value that was given with ``--value``, or that stands in a file, ``-`` for stdin."""
     if (value is None) == (path is None):
         raise CommandError("give the value with --value JSON or with --value-file PATH", ExitCode.USAGE)
-    if path is not None:
-        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
-        source = "stdin" if path == "-" else path
-    else:
-        text, source = value or "", "--value"
+    source = "--value" if path is None else "stdin" if path == "-" else path
     try:
+        if path is None:
+            text = value or ""
+        else:
+            text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
         return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise CommandError(
@@ -104,10 +108,63 @@ def value_options(command: Any) -> Any:
 
 
 by_option = click.option("--by", metavar="NAME", help="Who does it; kept with the run.")
+no_wait_option = click.option(
+    "--no-wait", is_flag=True, help="Leave the run when it waits, for a person or a time, and ask nothing."
+)
 limit_option = click.option(
     "--limit", type=click.IntRange(min=1), default=50, show_default=True, help="The length of a page."
 )
 yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+
+
+def complete_runs(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
+    """Return ids of runs that begin so, for a shell; none if the store cannot be read."""
+
+    async def work(storage: CheckpointStorage) -> list[str]:
+        found = await storage.list_runs(text=begun or None, limit=_COMPLETED, newest_first=True)
+        return [run.run_id for run in found if run.run_id.startswith(begun)]
+
+    return [*_completed(context, work), *([LATEST] if LATEST.startswith(begun) else [])]
+
+
+def complete_checkpoints(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    """Return names of checkpoints that begin so, for a shell: runs, and behind an ``@`` the numbers of one."""
+    run_name, at, number = begun.rpartition("@")
+    if not (at and run_name):
+        return complete_runs(context, parameter, begun)
+
+    async def work(storage: CheckpointStorage) -> list[str]:
+        last = (await find_run(storage, run_name)).seq
+        return [f"{run_name}@{seq}" for seq in range(last, 0, -1) if str(seq).startswith(number)][:_COMPLETED]
+
+    return _completed(context, work)
+
+
+def complete_requests(context: click.Context, _: click.Parameter, begun: str) -> list[str]:
+    """Return ids of requests of the run on the line that begin so, for a shell."""
+
+    async def work(storage: CheckpointStorage) -> list[str]:
+        run_id = (await find_run(storage, context.params["run"])).run_id
+        asked = await storage.list_requests(run_id=run_id, limit=_COMPLETED)
+        return [one.request_id for one in asked if one.request_id.startswith(begun)]
+
+    return _completed(context, work)
+
+
+def _completed(
+    context: click.Context, work: Callable[[CheckpointStorage], Awaitable[list[str]]]
+) -> list[str]:
+    session = context.find_object(CommandSession) or CommandSession()
+    try:
+        return session.look(work)
+    except Exception:  # whatever is wrong: a shell shows nothing, and the command itself will tell
+        return []
+
+
+run_argument = click.argument("run", shell_complete=complete_runs)
+optional_run_argument = click.argument("run", required=False, shell_complete=complete_runs)
+checkpoint_argument = click.argument("checkpoint", shell_complete=complete_checkpoints)
+request_argument = click.argument("request", required=False, shell_complete=complete_requests)
 
 
 async def find_checkpoint(storage: CheckpointStorage, name: str) -> CheckpointInfo:
@@ -140,9 +197,17 @@ async def _latest_of(storage: CheckpointStorage, run: RunInfo) -> CheckpointInfo
 
 
 async def _at_seq(storage: CheckpointStorage, run: RunInfo, seq: int) -> CheckpointInfo:
-    for checkpoint in await storage.list_checkpoints(run_id=run.run_id):
-        if checkpoint.seq == seq:
-            return checkpoint
+    """Return a checkpoint by its number; reads its record only."""
+    from holdfast.checkpoint.derived_starts import read_records
+    from holdfast.checkpoint.format.record import info_of
+    from holdfast.checkpoint.store import Depth
+
+    head = await storage.catalog.head(run.run_id)
+    records = (
+        await read_records(storage.store, head.run_id, seq, seq, Depth.HEADERS) if seq <= head.seq else ()
+    )
+    if records and await storage.catalog.keeps(head, seq):
+        return info_of(records[0])
     raise CheckpointNotFound(
         f"run {run.run_id!r} has no checkpoint {seq}; 'holdfast checkpoint ls {run.run_id}' lists them"
     )

@@ -11,25 +11,72 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.cli.exit_codes import CommandError, ExitCode, exit_code_of_run
-from holdfast.cli.output import paint, printable, shorten
-from holdfast.cli.session import CommandSession, StoreCommand, StoreGroup
-from holdfast.cli.targets import by_option, read_value, value_options
+from holdfast.cli.exit_codes import CommandError, ExitCode
+from holdfast.cli.output import printable
+from holdfast.cli.session import CommandSession, StoreCommand, StoreGroup, read_config
+from holdfast.cli.targets import by_option, no_wait_option, read_value, value_options
+from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
-    from holdfast.checkpoint.run_info import RunInfo
     from holdfast.checkpoint.storage import CheckpointStorage
     from holdfast.checkpoint.upgrade import UpgradeReport
     from holdfast.runtime.run.run import Run
     from holdfast.workflow import Workflow
 
-workflow_argument = click.argument("workflow_name", metavar="MODULE:WORKFLOW")
+
+def complete_workflows(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
+    """Return names of workflows in ``holdfast.toml`` that begin so, for a shell."""
+    try:
+        return sorted(name for name in read_config().workflows if name.startswith(begun))
+    except CommandError:  # the command itself will tell
+        return []
+
+
+workflow_argument = click.argument(
+    "workflow_name", metavar="[MODULE:WORKFLOW]", required=False, shell_complete=complete_workflows
+)
 graph_change_option = click.option(
     "--allow-graph-change", is_flag=True, help="Also if the graph changed, as far as the run fits it."
 )
 
 
-def load_workflow(name: str) -> Workflow:
+def load_workflow(name: str | None, stored_name: str | None = None) -> Workflow:
+    """Return the workflow that ``module:name`` means, or a name in ``holdfast.toml``.
+
+    If none is given it is that of a stored run, else the only one in ``holdfast.toml``.
+    """
+    if name is not None and ":" in name:
+        return load_place(name)
+    places = read_config().workflows
+    if name is None and stored_name is None and len(places) == 1:
+        (name,) = places
+    name = name or stored_name
+    if name is None:
+        known = f"holdfast.toml names {', '.join(places)}" if places else "holdfast.toml names none"
+        raise CommandError(
+            f"which workflow? Give it as MODULE:WORKFLOW, like shop:workflow; {known}", ExitCode.USAGE
+        )
+    if name not in places:
+        raise CommandError(
+            f"where is the workflow {name!r}? Give it as MODULE:WORKFLOW, like shop:workflow, or name its place in "
+            f'holdfast.toml, under [workflows]: "{name}" = "shop:workflow"',
+            ExitCode.USAGE,
+        )
+    return load_configured(name, places[name])
+
+
+def load_configured(name: str, place: str) -> Workflow:
+    """Return the workflow that ``holdfast.toml`` names; raise if its own name is another one."""
+    workflow = load_place(place)
+    if workflow.name != name:
+        raise CommandError(
+            f"holdfast.toml calls {place!r} {name!r}, but the name of that workflow is {workflow.name!r}",
+            ExitCode.USAGE,
+        )
+    return workflow
+
+
+def load_place(name: str) -> Workflow:
     """Return the workflow that ``module:name`` means: a workflow, a builder of one, or a function that returns one."""
     from holdfast.builder import WorkflowBuilder
     from holdfast.workflow import Workflow
@@ -47,7 +94,7 @@ def load_workflow(name: str) -> Workflow:
             raise CommandError(f"module {module_name!r} has no {attribute!r}", ExitCode.USAGE)
         found = getattr(found, part)
     if callable(found) and not isinstance(found, (Workflow, WorkflowBuilder)):
-        found = found()
+        found = _call(found, name)
     if isinstance(found, WorkflowBuilder):
         found = found.build()
     if not isinstance(found, Workflow):
@@ -55,6 +102,18 @@ def load_workflow(name: str) -> Workflow:
             f"{name!r} is a {type(found).__name__}, not a workflow, and returns none", ExitCode.USAGE
         )
     return found
+
+
+def _call(function: Callable[[], Any], name: str) -> Any:
+    """Call the function that makes a workflow."""
+    try:
+        return function()
+    except HoldfastError:
+        raise
+    except Exception as error:
+        raise CommandError(
+            f"{name!r} was called without arguments, to make a workflow, and failed: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _import(module_name: str) -> Any:
@@ -78,82 +137,47 @@ def _import(module_name: str) -> Any:
 
 def read_input(workflow: Workflow, value: Any) -> Any:
     """Return a JSON value as the input that the start executor of a workflow takes."""
-    from holdfast.graph.typing.conversion import Unconvertible, convert
+    from holdfast.errors import WrongType
 
-    graph = workflow.graph
-    reasons = []
-    for form in graph.executors[graph.start].accepts:
-        try:
-            return convert(value, form, "--value")
-        except Unconvertible as reason:
-            reasons.append(str(reason))
-    raise CommandError(
-        f"workflow {workflow.name!r} does not take this input: {'; '.join(reasons)}; 'holdfast graph show' "
-        f"with --json has its schema",
-        ExitCode.USAGE,
-    )
-
-
-def drive(
-    session: CommandSession, begin: Callable[[CheckpointStorage], Awaitable[Run]], make: bool = False
-) -> ExitCode:
-    """Drive a run until it rests: events go to stderr, outputs to stdout; the code says how it stands.
-
-    Ctrl-C stops the run; it can be resumed.
-    """
-    from holdfast.cli.event_text import render_event
-    from holdfast.errors import ExecutorFailed
-
-    output = session.output
-
-    async def work(storage: CheckpointStorage) -> tuple[RunInfo, list[Any]]:
-        run = await begin(storage)
-        output.say(f"run {printable(run.run_id)}")
-        try:
-            async for event in run.watch_stream():
-                if text := render_event(event.to_dict()):
-                    output.say(text)
-        except ExecutorFailed:
-            pass  # the status of the run and its reason tell it
-        finally:
-            await run.close()
-        info = await storage.get_run(run.run_id)
-        return info, list((await storage.load(info.checkpoint_id, plain=True)).outputs)
-
-    info, outputs = session.change(work, make)
-    code = exit_code_of_run(info)
-    output.write(
-        {"run": info.to_dict(), "outputs": outputs}, lambda: (shorten(one, 10_000) for one in outputs)
-    )
-    if code is ExitCode.WAITING:
-        output.say(
-            paint(f"it waits for answers: holdfast requests ls --run {printable(info.run_id)}", "yellow")
-        )
-    return code
+    try:
+        return workflow.read_input(value)
+    except WrongType as error:
+        raise CommandError(
+            f"{error}; 'holdfast graph show' with --json has its schema", ExitCode.USAGE
+        ) from error
 
 
 @click.command(cls=StoreCommand)
 @workflow_argument
 @value_options
 @click.option("--run-id", metavar="ID", help="The id of the new run; else one is made.")
+@no_wait_option
 @by_option
 @click.pass_obj
 def run(
     session: CommandSession,
-    workflow_name: str,
+    workflow_name: str | None,
     value: str | None,
     path: str | None,
     run_id: str | None,
+    no_wait: bool,
     by: str | None,
 ) -> ExitCode:
     """Start a run of a workflow and drive it until it completes, fails or waits for a person.
 
-    The store is made if it is not there. Ctrl-C stops the run; 'holdfast runs resume' goes on with it.
+    At a terminal its questions are asked here. The store is made if it is not there. Ctrl-C stops the run; 'holdfast
+    runs resume' goes on with it.
     """
+    from holdfast.cli.driver import drive
+
     message = read_value(value, path)
     workflow = load_workflow(workflow_name)
     given = read_input(workflow, message)
-    return drive(session, lambda storage: workflow.start(given, run_id, storage, by=by), make=True)
+
+    def begin(storage: CheckpointStorage) -> Awaitable[Run]:
+        return workflow.start(given, run_id, storage, by=by)
+
+    return drive(session, begin, make=True, stays=not no_wait, by=by)
 
 
 @click.group(cls=StoreGroup)
@@ -165,17 +189,17 @@ def graph() -> None:
 @workflow_argument
 @click.option("--dot", is_flag=True, help="Draw for Graphviz instead of Mermaid.")
 @click.pass_obj
-def show(session: CommandSession, workflow_name: str, dot: bool) -> None:
+def show(session: CommandSession, workflow_name: str | None, dot: bool) -> None:
     """Draw a workflow; with --json its executors, edges and the schemas of input and output."""
     workflow = load_workflow(workflow_name)
     drawn = workflow.to_dot() if dot else workflow.to_mermaid()
-    session.output.write(workflow.to_dict(), drawn.splitlines)
+    session.output.write_raw(workflow.to_dict(), drawn.splitlines)
 
 
 @graph.command()
 @workflow_argument
 @click.pass_obj
-def check(session: CommandSession, workflow_name: str) -> ExitCode:
+def check(session: CommandSession, workflow_name: str | None) -> ExitCode:
     """Say which stored runs this build of a workflow can go on with, which not and why; nothing is changed.
 
     Ends with code 8 if it cannot go on with all of them as they are.
