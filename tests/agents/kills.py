@@ -9,6 +9,8 @@ import contextlib
 import json
 import os
 import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -42,7 +44,11 @@ async def live(adapter: Any, folder: Path, world: World) -> dict[str, Any]:
         return {"text": reply.text, "history": adapter.comparable(reply.history.messages), "calls": usage}
 
 
-def in_child(adapter: Any, folder: Path, kill_at: int | None) -> tuple[int, dict[str, Any] | None]:
+Live = Callable[[Path, World], Awaitable[dict[str, Any]]]
+"""Begins the run in a folder, or goes on with it, and returns what it came to."""
+
+
+def in_child(live: Live, folder: Path, kill_at: int | None) -> tuple[int, dict[str, Any] | None]:
     """Let a forked process live; return how it ended, and its reply."""
     place = folder / "reply.json"
     with contextlib.suppress(FileNotFoundError):
@@ -51,7 +57,7 @@ def in_child(adapter: Any, folder: Path, kill_at: int | None) -> tuple[int, dict
     if pid == 0:
         code = 1
         try:
-            reply = asyncio.run(live(adapter, folder, World(folder, kill_at)))
+            reply = asyncio.run(_awaited(live(folder, World(folder, kill_at))))
             place.write_text(json.dumps(reply))
             code = 0
         except BaseException:
@@ -64,6 +70,10 @@ def in_child(adapter: Any, folder: Path, kill_at: int | None) -> tuple[int, dict
     return status, json.loads(place.read_text()) if place.exists() else None
 
 
+async def _awaited(reply: Awaitable[dict[str, Any]]) -> dict[str, Any]:
+    return await reply
+
+
 def repeated(lines: list[str]) -> list[str]:
     """Return calls that were begun again though their outcome was recorded."""
     begun_as = {"model 1": "begin model 1", "model 2": "begin model 2", "model 3": "begin model 3"}
@@ -74,6 +84,9 @@ def repeated(lines: list[str]) -> list[str]:
             begin = begun_as.get(line.removeprefix("recorded "))
             if begin is not None and begin in lines[number:]:
                 wrong.append(begin)
+    told = lines.index("begin model 3") if "begin model 3" in lines else len(lines)
+    if "begin fail closed" in lines[told:]:  # the model was told of its error
+        wrong.append("begin fail closed")
     return wrong
 
 
@@ -88,13 +101,23 @@ def plant_names_by_order() -> None:
     setattr(RecordedCalls, "_take_name", take_name)  # noqa: B010
 
 
-def main(adapter_name: str, root: Path, plant: str = "") -> int:
-    if plant:
-        {"names-by-order": plant_names_by_order}[plant]()
-    adapter = import_module(f"tests.agents.libraries.{adapter_name}")
+def plant_errors_not_recorded() -> None:
+    """Plant a bug: what the model is told of a tool that failed is not recorded."""
+
+    async def keep_errors(calls: Any) -> None:
+        calls._errors.clear()
+
+    setattr(RecordedCalls, "_keep_errors", keep_errors)  # noqa: B010
+
+
+PLANTS = {"names-by-order": plant_names_by_order, "errors-not-recorded": plant_errors_not_recorded}
+
+
+def campaign(root: Path, live: Live, repeated: Callable[[list[str]], list[str]]) -> int:
+    """Kill a run at each line of its world, go on in another process, and judge; return 1 if anything went wrong."""
     whole = root / "whole"
     whole.mkdir(parents=True)
-    status, expected = in_child(adapter, whole, None)
+    status, expected = in_child(live, whole, None)
     assert status == 0, "the run without a kill failed"
     assert expected is not None
     count = len(World(whole).lines())
@@ -102,8 +125,8 @@ def main(adapter_name: str, root: Path, plant: str = "") -> int:
     for kill_at in range(1, count + 1):
         folder = root / f"kill-{kill_at}"
         folder.mkdir()
-        killed, _ = in_child(adapter, folder, kill_at)
-        ended, reply = in_child(adapter, folder, None)
+        killed, _ = in_child(live, folder, kill_at)
+        ended, reply = in_child(live, folder, None)
         lines = World(folder).lines()
         complaints = repeated(lines)
         if killed != 9:
@@ -115,6 +138,13 @@ def main(adapter_name: str, root: Path, plant: str = "") -> int:
             print(json.dumps({"kill_at": kill_at, "wrong": complaints, "lines": lines}))
     print(json.dumps({"kills": count, "wrong": wrong}))
     return 1 if wrong else 0
+
+
+def main(adapter_name: str, root: Path, plant: str = "") -> int:
+    if plant:
+        PLANTS[plant]()
+    adapter = import_module(f"tests.agents.libraries.{adapter_name}")
+    return campaign(root, partial(live, adapter), repeated)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Agents in workflows: what they take and give, what is recorded, what people decide, what limits them."""
 
 import asyncio
+import copy
 import datetime
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from holdfast import (
     RunStatus,
     SqliteCheckpointStorage,
     WorkflowBuilder,
+    WorkflowContext,
+    WorkflowEvent,
     WorkflowOutputEvent,
     WorkflowStatusEvent,
     WorkflowWarningEvent,
@@ -38,13 +41,14 @@ from holdfast.agents import (
     RateLimitEvent,
     ToolApproval,
     ToolApprovalRequest,
+    ToolCall,
     ToolDecision,
     ask_person,
     current_calls,
     current_tool_call,
     function,
 )
-from holdfast.agents.calls import PAUSES
+from holdfast.agents.activation import PAUSES, digest_of
 from holdfast.errors import (
     AgentError,
     AgentLoop,
@@ -434,6 +438,35 @@ async def test_a_key_is_the_same_after_a_failure_and_another_in_another_run() ->
     assert keys[0] == keys[1] != keys[2] == keys[3]
 
 
+async def test_a_tool_reads_the_state_of_the_run_and_shows_events() -> None:
+    @dataclass
+    class Searched(WorkflowEvent):
+        text: str
+
+    async def search(text: str) -> int:
+        call = current_tool_call()
+        await call.show(Searched(text))
+        log: str = await call.read_state("log", scope_name="Logs")
+        return log.count(text)
+
+    @executor
+    async def fetch(log: str, ctx: WorkflowContext[str]) -> None:
+        await ctx.queue_state_update("log", log, scope_name="Logs")
+        await ctx.send_message("how many?")
+
+    told = ScriptedAgent([[("c1", "search", {"text": "error"})], "done"], {"search": search})
+    agent = AgentExecutor(told, output_type=str)
+    workflow = WorkflowBuilder(name="Log").set_start_executor(fetch).add_edge(fetch, agent).build()
+    events = [event async for event in workflow.run_stream("error, fine, error")]
+    assert [event.text for event in events if isinstance(event, Searched) and event.provisional] == ["error"]
+    assert told.asked[1][-1] == {"tools": [2]}
+
+
+async def test_a_tool_call_made_by_hand_has_no_run() -> None:
+    with pytest.raises(AgentError, match="no agent is at work"):
+        await ToolCall("search", "c1", "key").read_state("log")
+
+
 # -- people -----------------------------------------------------------------------------------------------------------
 
 
@@ -671,7 +704,7 @@ async def test_a_long_limit_lets_the_run_sleep(tmp_path: Path) -> None:
 
 
 async def test_a_model_that_is_away_is_asked_again_and_then_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.agents.calls._FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("holdfast.agents.activation._FIRST_PAUSE", 0.0)
     agent = ScriptedAgent([ModelUnavailable("status 500")])
     with pytest.raises(ExecutorFailed, match="status 500"):
         await workflow_of(agent, model_attempts=3).run("x")
@@ -753,3 +786,26 @@ async def test_a_history_of_another_library_is_refused() -> None:
 
     with pytest.raises(HistoryUnreadable, match=r"openai.*pydantic-ai 2\.66"):
         history_for("openai", AgentHistory("pydantic-ai", "2.66", []), "triage")
+
+
+def _nested(depth: int, value: Any) -> Any:
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"amount": 2**70}, {"amount": 2**71}),
+        ({"amount": 1}, {"amount": 1.0}),
+        ({"1": "a"}, {1: "b"}),
+        ([["a"], "b"], [["a", "b"]]),
+        (_nested(400, "a"), _nested(400, "b")),
+        ({"text": "\ud800"}, {"text": "a"}),
+    ],
+)
+def test_digests_tell_requests_apart_and_know_them_again(one: Any, other: Any) -> None:
+    assert digest_of(one) != digest_of(other)
+    assert digest_of(one) == digest_of(copy.deepcopy(one))
+    assert digest_of([{"b": one, "a": 1}]) == digest_of([{"a": 1, "b": one}])

@@ -366,6 +366,15 @@ async def test_no_handoff() -> None:
     assert (reply.handoff, reply.text) == (None, "I do it")
 
 
+@pytest.mark.parametrize("replies", [True, False])
+async def test_an_agent_that_may_hand_over_may_also_reply(replies: bool) -> None:
+    model = Model("mine" if replies else wants(("hand_over_to_billing", {})))
+    request = AgentRequest("x", handoffs=(Handoff("billing"),), handoff_required=False)
+    (reply,) = (await workflow_of(model.agent(), output_type=AgentReply).run(request)).outputs
+    assert (reply.handoff, reply.text) == ((None, "mine") if replies else ("billing", ""))
+    assert model.options[0].get("tool_choice") != "required"
+
+
 # -- people -----------------------------------------------------------------------------------------------------------
 
 
@@ -650,14 +659,14 @@ async def test_limits_and_outages_are_tried_again(
     with pytest.raises(kind) as raised:
         await Model(error()).agent(stream=stream).run(AgentRequest("x"), Direct())  # type: ignore[arg-type]
     assert getattr(raised.value, "retry_after", None) == retry_after
-    monkeypatch.setattr("holdfast.agents.calls._FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("holdfast.agents.activation._FIRST_PAUSE", 0.0)
     model = Model(error(), "fine")
     assert (await workflow_of(model.agent(stream=stream)).run("x")).outputs == ["fine"]
     assert len(model.asked) == 2
 
 
 async def test_a_stream_that_breaks_off_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.agents.calls._FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("holdfast.agents.activation._FIRST_PAUSE", 0.0)
     model = Model("one two")
     breaks = [True]
 

@@ -16,8 +16,10 @@ from holdfast import (
     InMemoryCheckpointStorage,
     OutputDeltaEvent,
     SqliteCheckpointStorage,
+    WorkflowOutputEvent,
 )
 from holdfast.agents import (
+    AgentCallEvent,
     AgentHistory,
     AgentMessage,
     AgentReply,
@@ -158,8 +160,12 @@ async def test_what_is_wrong_with_a_call_is_told_to_the_model(name: str, argumen
     choice = {"index": 0, "message": message, "finish_reason": "tool_calls"}
     first = httpx2.Response(200, json={**completion(Step()), "choices": [choice]})
     server = Server(first, "done", stream=False)
-    assert (await workflow_of(server.agent(charge)).run("x")).outputs == ["done"]
+    events = [event async for event in workflow_of(server.agent(charge)).run_stream("x")]
     assert server.bodies[1]["messages"][-1]["content"].startswith(told)
+    (failed,) = [event for event in events if isinstance(event, AgentCallEvent) and event.error]
+    assert (failed.name, failed.call) == (name, "tool 1.c1")
+    assert str(failed.error).removeprefix("ToolFailed: ").startswith(told.removeprefix("Error: "))
+    assert [event.data for event in events if isinstance(event, WorkflowOutputEvent)] == ["done"]
 
 
 async def test_structured_output_is_asked_for_and_corrected() -> None:
@@ -225,6 +231,15 @@ async def test_a_handoff_is_a_required_choice() -> None:
     assert names == ["hand_over_to_billing", "hand_over_to_sales"]
 
 
+async def test_an_agent_that_may_hand_over_may_also_reply() -> None:
+    server = Server("I do it", stream=False)
+    request = AgentRequest("invoice?", handoffs=(Handoff("billing"),), handoff_required=False)
+    (reply,) = (await workflow_of(server.agent(), output_type=AgentReply).run(request)).outputs
+    assert (reply.handoff, reply.text) == (None, "I do it")
+    assert "tool_choice" not in server.bodies[0]
+    assert [tool["function"]["name"] for tool in server.bodies[0]["tools"]] == ["hand_over_to_billing"]
+
+
 async def test_a_tool_is_approved_with_other_arguments_from_another_process(tmp_path: Path) -> None:
     charged: list[int] = []
 
@@ -286,7 +301,7 @@ async def test_limits_and_outages_are_tried_again(
     with pytest.raises(kind) as raised:
         await Server(response()).agent().run(AgentRequest("x"), Direct())  # type: ignore[arg-type]
     assert getattr(raised.value, "retry_after", None) == retry_after
-    monkeypatch.setattr("holdfast.agents.calls._FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("holdfast.agents.activation._FIRST_PAUSE", 0.0)
     server = Server(response(), "fine")
     assert (await workflow_of(server.agent()).run("x")).outputs == ["fine"]
     assert len(server.bodies) == 2

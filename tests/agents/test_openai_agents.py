@@ -321,6 +321,17 @@ async def test_a_handoff_is_a_choice_of_one_target() -> None:
         assert call.model_settings.tool_choice == "required"
 
 
+@pytest.mark.parametrize("replies", [True, False])
+async def test_an_agent_that_may_hand_over_may_also_reply(replies: bool) -> None:
+    model = scripted(
+        [("c1", "charge", {"amount": 1})], "mine" if replies else [("c2", "hand_over_to_billing", {})]
+    )
+    request = AgentRequest("buy", handoffs=(Handoff("billing", "Invoices"),), handoff_required=False)
+    (reply,) = (await workflow_of(agent_of(model, charge), output_type=AgentReply).run(request)).outputs
+    assert (reply.handoff, reply.text) == ((None, "mine") if replies else ("billing", ""))
+    assert model.calls[0].model_settings.tool_choice is None
+
+
 async def test_agents_to_which_the_library_hands_over_are_recorded() -> None:
     model = scripted([("c1", "charge", {"amount": 5})], [("c2", "transfer_to_triage", {})])
     first = scripted([("c0", "transfer_to_billing", {})], results)
@@ -436,7 +447,7 @@ async def test_limits_and_outages_are_tried_again(
     with pytest.raises(kind) as raised:
         await agent_of(served(trouble())).run(AgentRequest("x"), Direct())  # type: ignore[arg-type]
     assert getattr(raised.value, "retry_after", None) == retry_after
-    monkeypatch.setattr("holdfast.agents.calls._FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("holdfast.agents.activation._FIRST_PAUSE", 0.0)
     workflow = workflow_of(agent_of(served(trouble(), stream_of("fine"))))
     assert (await workflow.run("x")).outputs == ["fine"]
 

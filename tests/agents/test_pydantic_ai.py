@@ -74,7 +74,7 @@ class ScriptedModel:
 
     def agent(self, *tools: Callable[..., Any], **options: Any) -> pydantic_ai.PydanticAIAgent:
         agent = Agent(FunctionModel(self), name="triage", tools=tools, **options)
-        return pydantic_ai.wrap(agent, stream=False)
+        return pydantic_ai.wrap(agent)
 
 
 def last_result(messages: list[ModelMessage], info: AgentInfo) -> str:
@@ -210,6 +210,18 @@ async def test_a_handoff_is_a_choice_of_one_target() -> None:
     assert reply.handoff == "sales"
 
 
+@pytest.mark.parametrize("replies", [True, False])
+async def test_an_agent_that_may_hand_over_may_also_reply(replies: bool) -> None:
+    def choose(messages: list[ModelMessage], info: AgentInfo) -> Any:
+        assert [tool.name for tool in info.output_tools] == ["hand_over_to_billing"]
+        assert info.allow_text_output
+        return "I do it" if replies else [("c1", "hand_over_to_billing", {})]
+
+    request = AgentRequest("buy", handoffs=(Handoff("billing", "Invoices"),), handoff_required=False)
+    (reply,) = (await workflow_of(ScriptedModel(choose).agent(), output_type=AgentReply).run(request)).outputs
+    assert (reply.handoff, reply.text) == ((None, "I do it") if replies else ("billing", ""))
+
+
 async def test_a_conversation_goes_on_with_the_next_message() -> None:
     storage, model = InMemoryCheckpointStorage(), ScriptedModel("one", "two")
     workflow = workflow_of(model.agent(), storage, remembers=True)
@@ -279,7 +291,7 @@ async def test_limits_and_outages_are_tried_again(
     with pytest.raises(kind) as raised:
         await ScriptedModel(error).agent().run(AgentRequest("x"), Direct())  # type: ignore[arg-type]
     assert getattr(raised.value, "retry_after", None) == retry_after
-    monkeypatch.setattr("holdfast.agents.calls._FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("holdfast.agents.activation._FIRST_PAUSE", 0.0)
     assert (await workflow_of(ScriptedModel(error, "fine").agent()).run("x")).outputs == ["fine"]
 
 

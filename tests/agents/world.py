@@ -5,6 +5,7 @@ judge can say which calls must not come again.
 """
 
 import asyncio
+import json
 import os
 import signal
 from pathlib import Path
@@ -14,7 +15,12 @@ from typing import NamedTuple
 class WantedTool(NamedTuple):
     call_id: str
     name: str
-    arguments: dict[str, object]
+    arguments: dict[str, object] | str
+    """Text stands for what a model wrote, JSON or not."""
+
+    @property
+    def text(self) -> str:
+        return self.arguments if isinstance(self.arguments, str) else json.dumps(self.arguments)
 
 
 class Step(NamedTuple):

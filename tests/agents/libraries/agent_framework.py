@@ -1,6 +1,5 @@
 """agent-framework with a chat client that answers in this process, as a stream."""
 
-import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -46,7 +45,7 @@ def updates_of(step: Step) -> list[ChatResponseUpdate]:
     """Return what a model says, in parts as it is streamed."""
     parts: list[list[Content]] = []
     for tool in step.tools:
-        arguments = json.dumps(tool.arguments)
+        arguments = tool.text
         parts.append([Content.from_function_call(tool.call_id, tool.name, arguments=arguments)])
     words = step.text.split(" ") if step.text else []
     parts += [[Content.from_text(word if not number else f" {word}")] for number, word in enumerate(words)]

@@ -23,17 +23,20 @@ def make_agent(world: World) -> openai.OpenAIAgent:
     return openai.wrap(client, model="scripted", name="payer", instructions="Pay and tell.", tools=tools)
 
 
-def streamed(step: Step) -> bytes:
-    """Return the chunks of a chat completion, as a server streams them."""
+def streamed(step: Step, between: str = "") -> bytes:
+    """Return the chunks of a chat completion, as a server streams them; ``between`` stands behind each word."""
     deltas: list[dict[str, Any]] = [{"role": "assistant"}]
     for index, tool in enumerate(step.tools):
-        arguments = json.dumps(tool.arguments)
+        arguments = tool.text
         function = {"name": tool.name, "arguments": arguments[:5]}
         deltas.append(
             {"tool_calls": [{"index": index, "id": tool.call_id, "type": "function", "function": function}]}
         )
         deltas.append({"tool_calls": [{"index": index, "function": {"arguments": arguments[5:]}}]})
-    deltas += [{"content": word} for word in step.text.split(" ") if word]
+    words = [word for word in step.text.split(" ") if word]
+    deltas += [{"content": word + between} for word in words[:-1]] + [
+        {"content": word} for word in words[-1:]
+    ]
     usage = {"prompt_tokens": 10, "completion_tokens": 2, "total_tokens": 12}
     chunks: list[dict[str, Any]] = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
     chunks.append({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})

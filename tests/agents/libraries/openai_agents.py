@@ -14,7 +14,7 @@ def make_agent(world: World) -> openai_agents.OpenAIAgentsAgent:
         # Each round of the script that wants tools wants two.
         calls = sum(item.get("type") == "function_call" for item in call.input)
         step = world.ask(calls // 2)
-        said = [function_call(tool.name, dict(tool.arguments), call_id=tool.call_id) for tool in step.tools]
+        said = [function_call(tool.name, tool.text, call_id=tool.call_id) for tool in step.tools]
         return said or [assistant_message(step.text)]
 
     tools = [agents.function_tool(tool) for tool in (world.charge, world.mail, world.fail)]

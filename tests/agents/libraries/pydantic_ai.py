@@ -1,6 +1,5 @@
 """``pydantic-ai`` with its own model for tests, which streams what the script says."""
 
-import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -18,7 +17,7 @@ def make_agent(world: World) -> pydantic_ai.PydanticAIAgent:
     ) -> AsyncIterator[str | dict[int, DeltaToolCall]]:
         step = world.ask(sum(message.kind == "response" for message in messages))
         for index, tool in enumerate(step.tools):
-            yield {index: DeltaToolCall(tool.name, json.dumps(tool.arguments), tool_call_id=tool.call_id)}
+            yield {index: DeltaToolCall(tool.name, tool.text, tool_call_id=tool.call_id)}
         for word in step.text.split(" "):
             if word:
                 yield word
