@@ -2,10 +2,11 @@
 
 import asyncio
 import json
+import re
 
 import pytest
 
-from holdfast import CheckpointInfo, open_storage
+from holdfast import CheckpointInfo, WorkflowBuilder, WorkflowContext, executor, open_storage
 from tests.command.conftest import Command
 from tests.support import shop
 
@@ -38,9 +39,9 @@ def test_ls_shows_them_oldest_first(shopping: Command, url: str) -> None:
     done = shopping("checkpoint", "ls", "order-2")
     assert done.code == 0
     lines = [line.split() for line in done.out.splitlines()]
-    assert lines[0] == ["SEQ", "ID", "SUPERSTEP", "CAUSE", "STATUS", "ADDS", "MADE", "NOTE"]
+    assert lines[0] == ["SEQ", "ID", "STEP", "CAUSE", "STATUS", "ADDS", "MADE", "NOTE"]
     assert [line[0] for line in lines[1:]] == ["1", "2", "3", "4"]
-    assert [line[1] for line in lines[1:]] == [one.checkpoint_id[:12] for one in checkpoints(url, "order-2")]
+    assert [line[1] for line in lines[1:]] == [one.checkpoint_id[:8] for one in checkpoints(url, "order-2")]
 
 
 def test_ls_gives_pages(shopping: Command) -> None:
@@ -74,7 +75,25 @@ def test_the_tree_has_restores_and_forks(shopping: Command, url: str) -> None:
 def test_ls_says_what_was_left_behind(shopping: Command, url: str) -> None:
     go_back(url)
     lines = shopping("checkpoint", "ls", "order-2").out.splitlines()
-    assert [line.split()[0] for line in lines if "left behind by" in line] == ["2", "3", "4"]
+    assert [line.split()[0] for line in lines if "left behind by 5" in line] == ["2", "3", "4"]
+    assert lines[5].endswith("  by kim")
+
+
+def test_the_tree_has_sizes_and_fits_a_narrow_terminal(
+    shopping: Command, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_back(url)
+    drawn = shopping("checkpoint", "tree", "order-2").out.splitlines()
+    for one in checkpoints(url, "order-2"):
+        added = f", {one.new_bytes} B" if one.new_bytes else ""
+        assert any(f" {one.seq} {one.phase} {one.superstep}" in line and added in line for line in drawn)
+    monkeypatch.setenv("COLUMNS", "30")
+    narrow = shopping("checkpoint", "tree", "order-2").out.splitlines()
+    assert max(map(len, narrow)) <= 30
+    assert "".join(narrow).split("order")[0].count("●") > 0
+    wrapped = [line for line in narrow if not re.match(r"[ │├└─]*[●◉┆]", line)]
+    assert wrapped
+    assert all(line.startswith(("│   ", "  ")) for line in wrapped)  # beside its branch, and below its words
 
 
 def test_show_has_all_that_a_checkpoint_holds(shopping: Command) -> None:
@@ -93,9 +112,31 @@ def test_show_cuts_long_values_unless_asked(shopping: Command, url: str) -> None
             await shop.build(storage).run("nori" * 1000, run_id="long")
 
     asyncio.run(add())
-    assert max(map(len, shopping("checkpoint", "show", "long").out.splitlines())) < 250
+    shown = shopping("checkpoint", "show", "long").out.splitlines()
+    assert max(map(len, shown)) <= 200
+    (line,) = [line for line in shown if "item" in line and "Cart" not in line and "$type" not in line]
+    assert line.endswith("… 4.0 kB")
     assert "nori" * 1000 in shopping("checkpoint", "show", "long", "--full").out
     assert shopping("checkpoint", "show", "long", "--json").json["state"] == {"Cart": {"item": "nori" * 1000}}
+
+
+def test_show_has_a_limit_for_many_values(shopping: Command, url: str) -> None:
+    @executor
+    async def many(count: int, ctx: WorkflowContext[None, str]) -> None:
+        for number in range(count):
+            await ctx.queue_state_update(f"key-{number:03}", number, scope_name="Many")
+        await ctx.yield_output("done")
+
+    async def add() -> None:
+        async with open_storage(url) as storage:
+            builder = WorkflowBuilder(name="Many").set_start_executor(many).with_checkpointing(storage)
+            await builder.build().run(150, run_id="many")
+
+    asyncio.run(add())
+    shown = shopping("checkpoint", "show", "many").out
+    assert "key-099: 99\n  50 more: --full shows them\n" in shown
+    assert "key-149: 149" in shopping("checkpoint", "show", "many", "--full").out
+    assert len(shopping("checkpoint", "show", "many", "--json").json["state"]["Many"]) == 150
 
 
 def test_diff_compares_any_two(shopping: Command) -> None:

@@ -207,7 +207,9 @@ class TestStores:
         assert command("runs", "show", "order-1").code == 5
         assert command("runs", "show", "order-1", "--store", url).code == 0
 
-    @pytest.mark.parametrize("text", ["store = ", "stores = 'x'", "store = 5"])
+    @pytest.mark.parametrize(
+        "text", ["store = ", "stores = 'x'", "store = 5", "workflows = 5", "[workflows]\nShop = 5"]
+    )
     def test_a_wrong_file_is_named(
         self, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
     ) -> None:

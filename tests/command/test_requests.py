@@ -60,7 +60,8 @@ def test_show_has_the_schema_of_the_answer(shopping: Command) -> None:
 
 def test_an_answer_lets_the_run_go_on(shopping: Command, url: str) -> None:
     done = shopping("requests", "answer", "order-2", "--value", "true", "--by", "kim")
-    assert done == (0, "answered Approve.2.1 of order-2, which is waiting\n", "")
+    assert done[:2] == (0, "answered Approve.2.1 of order-2, which is waiting\n")
+    assert "or: holdfast runs resume order-2 MODULE:WORKFLOW" in done.err
     assert "order-2" not in shopping("requests", "ls").out
     assert resume(url, "order-2") == ["salt: sent"]
     tree = asyncio.run(_who_answered(url))

@@ -1,11 +1,18 @@
 """``holdfast runs``: on a store of any kind, without the code of the workflow."""
 
 import asyncio
+import time
 from pathlib import Path
 
+import click
 import pytest
 
-from holdfast import RunInfo, open_storage
+from holdfast import ExecutorInvokedEvent, RunInfo, open_storage
+from holdfast.agents import AgentCallEvent, AgentUsage
+from holdfast.cli.driver import ProgressView
+from holdfast.cli.event_text import render_event
+from holdfast.cli.output import CommandOutput
+from holdfast.ids import ExecutorId
 from tests.command.conftest import Command
 from tests.support import shop
 
@@ -46,6 +53,7 @@ def test_ls_gives_pages(shopping: Command) -> None:
         (["--workflow", "Other"], []),
         (["--text", "PRICE OF"], ["broken-1"]),
         (["--interrupted"], []),
+        (["--status", "interrupted"], []),
     ],
 )
 def test_ls_filters(shopping: Command, filters: list[str], found: list[str]) -> None:
@@ -70,6 +78,20 @@ def test_a_run_that_failed_shows_where(shopping: Command) -> None:
     assert done.code == 0
     assert "ValueError: there is no price of nothing" in done.out
     assert f'File "{shop.__file__}"' in done.out
+
+
+def test_it_says_what_goes_on_with_a_run(shopping: Command) -> None:
+    line = "go on with: holdfast runs resume broken-1 MODULE:WORKFLOW\n"
+    assert shopping("runs", "show", "broken-1").out.endswith(line)
+    assert "go on with" not in shopping("runs", "show", "order-1").out
+
+
+def test_a_verb_without_its_noun_names_the_nouns_that_have_it(shopping: Command) -> None:
+    done = shopping("tree", "order-1")
+    assert done.code == 2
+    assert "Did you mean holdfast checkpoint tree?" in done.err
+    assert "holdfast runs ls or holdfast requests ls or holdfast checkpoint ls" in shopping("ls").err
+    assert "Did you mean" not in shopping("nonsense").err
 
 
 def test_a_run_shows_its_forks(shopping: Command, url: str) -> None:
@@ -201,10 +223,30 @@ def test_control_characters_of_stored_texts_do_not_reach_the_terminal(shopping: 
     assert "\\x1b[2Jkim" in shopping("runs", "ls").out
 
 
-@pytest.mark.parametrize("width", [40, 80])
-def test_lists_fit_a_narrow_terminal(shopping: Command, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    for arguments in (["runs", "ls"], ["requests", "ls"]):
-        done = shopping(*arguments)
-        assert max(map(len, done.out.splitlines())) <= width
-        assert "order-2" in done.out
+class TestAgents:
+    """Calls of agents among the events of a run, and in the last line while it is driven."""
+
+    def calls(self) -> list[AgentCallEvent]:
+        return [
+            AgentCallEvent("triage", "model", "", "model 1", AgentUsage(1200, 40, 1)),
+            AgentCallEvent("triage", "tool", "search", "tool 1.c1"),
+            AgentCallEvent("triage", "model", "", "model 2", AgentUsage(1300, 10, 1), replayed=True),
+            AgentCallEvent("triage", "tool", "page", "tool 2.c1", error="no \x1broute"),
+        ]
+
+    def test_they_are_told_in_words(self) -> None:
+        assert [click.unstyle(render_event(call.to_dict()) or "").strip() for call in self.calls()] == [
+            "triage called the model, 1,240 tokens",
+            "triage called the tool search",
+            "triage called the model, as recorded before",
+            'triage called the tool page, which failed: "no \\u001broute"',
+        ]
+
+    def test_tokens_are_counted_once(self) -> None:
+        view = ProgressView(CommandOutput(False))
+        view.show(ExecutorInvokedEvent(executor_id=ExecutorId("triage")))
+        now = time.monotonic()
+        assert view.text(now, 80) == "superstep 0: triage 0s"
+        for call in self.calls():
+            view.show(call)
+        assert view.text(now, 80) == "superstep 0: triage 0s, 1,240 tokens"

@@ -71,7 +71,7 @@ def normal(text: str) -> str:
     text = re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00", "2026-11-18T03:00:00.000000+00:00", text)
     text = re.sub(r"^\d\d:\d\d:\d\d  ", "03:00:00  ", text, flags=re.MULTILINE)
     text = re.sub(r"\b[0-9a-f]{64}\b", "5eb63bbbe01eeed093cb22bb8f5acdc3" * 2, text)
-    return re.sub(r"\b[0-9a-f]{12}\b", "5eb63bbbe01e", text)
+    return re.sub(r"(?<=^.{5})[0-9a-f]{8}\b", "5eb63bbb", text, flags=re.MULTILINE)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -85,8 +85,19 @@ def test_a_wrong_output_is_noticed(tmp_path: Path) -> None:
     assert play(page, tmp_path) == page.replace("2\n", "1\n")
 
 
-def test_some_pages_have_sessions() -> None:
-    assert len(PAGES) >= 2
+JOBS = {
+    "find-out-why-a-run-failed",
+    "answer-from-a-script",
+    "try-another-decision",
+    "move-to-another-machine",
+    "clean-up-from-a-terminal",
+    "back-up-a-live-store",
+    "recover-after-a-disk-failure",
+}
+
+
+def test_each_job_of_an_operator_has_a_session() -> None:
+    assert {page.stem for page in PAGES} >= JOBS
 
 
 if __name__ == "__main__":

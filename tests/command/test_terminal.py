@@ -15,6 +15,7 @@ import pytest
 from holdfast.cli.output import ProgressLine
 from tests.command.test_reference import FORMS, normal
 from tests.programs import ROOT
+from tests.support.terminal import Terminal
 
 HOLDFAST = str(Path(sys.executable).with_name("holdfast"))
 
@@ -27,7 +28,7 @@ class Talk(NamedTuple):
     text: str
 
 
-def talk(arguments: list[str], *answers: tuple[str, str], **environment: str) -> Talk:
+def talk(arguments: list[str], *answers: tuple[str, str], cwd: str | None = None, **environment: str) -> Talk:
     """Run the command at a terminal, and type each answer once its question is shown."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
@@ -35,6 +36,7 @@ def talk(arguments: list[str], *answers: tuple[str, str], **environment: str) ->
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
+        cwd=cwd,
         env={**os.environ, "TERM": "xterm", "PAGER": "cat", "COLUMNS": "100", "LINES": "30", **environment},
         start_new_session=True,
     )
@@ -148,6 +150,23 @@ def test_progress_is_written_now_and_then(capsys: pytest.CaptureFixture[str]) ->
     ]
 
 
+def test_progress_stays_in_one_line_of_a_narrow_terminal(tmp_path: Path) -> None:
+    (tmp_path / "work.py").write_text(
+        "import time\n"
+        "from holdfast.cli.output import ProgressLine\n"
+        "with ProgressLine('checking', 'checkpoints') as progress:\n"
+        "    for done in range(0, 1000, 100):\n"
+        "        time.sleep(0.11)\n"
+        "        progress(done, 1000)\n"
+        "    print('done')\n"
+        "    time.sleep(1)\n"
+    )
+    person = Terminal([sys.executable, str(tmp_path / "work.py")], columns=40, lines=8)
+    assert person.wait() == 0
+    assert "900 of 1,000" in person.text
+    assert sum("checking" in line for line in person.scrolled) <= 1
+
+
 class TestPick:
     """Choosing a checkpoint."""
 
@@ -174,6 +193,34 @@ class TestPick:
         )
         assert json.loads(shown.stdout)["checkpoint"]["seq"] == 1
 
+    def test_a_number_that_is_not_there_chooses_nothing(self, url: str) -> None:
+        pick = ["--store", url, "checkpoint", "pick", "order-1", "--json"]
+        done = talk(pick, ("> 6 ", "12\r"), ("there is no number 12", "\x7f\r"))
+        assert json.loads(done.text[done.text.rindex("\x1b[J") + 3 :])["checkpoint"]["seq"] == 1
+
+    def test_pages_and_ends_are_keys(self, url: str) -> None:
+        steps = [
+            ("> 6 ", "\x1b[H"),
+            ("> 1 ", "\x1b[6~"),
+            ("> 4 ", "\x1b[F"),
+            ("> 6 ", "\x1b[5~"),
+            ("> 3 ", "\r"),
+        ]
+        pick = ["--store", url, "checkpoint", "pick", "order-1", "--json"]
+        done = talk(pick, *steps, LINES="6")
+        assert json.loads(done.text[done.text.rindex("\x1b[J") + 3 :])["checkpoint"]["seq"] == 3
+
+    def test_ctrl_c_leaves_the_terminal_as_it_was(self, url: str) -> None:
+        person = Terminal(["bash", "--norc", "--noprofile"], PS1="> ", HF=HOLDFAST, columns=40, lines=6)
+        person.press(
+            f"$HF --store {url} checkpoint pick order-2; echo code=$?; stty -a | grep -o '.icanon'\r"
+        )
+        person.wait_for("q to leave")
+        person.press(CTRL_C)
+        person.wait_until(lambda: "\ncode=130\r\n icanon" in person.text, "the terminal as it was")
+        person.press("exit\r")
+        person.wait()
+
     def test_the_list_moves_where_the_terminal_is_low(self, url: str) -> None:
         steps = [(f"> {seq} ", self.UP) for seq in range(6, 1, -1)]
         done = talk(
@@ -183,6 +230,15 @@ class TestPick:
             LINES="6",
             COLUMNS="40",
         )
+        assert done.code == 0
+
+    def test_the_newest_are_listed_and_an_older_one_is_a_page_away(self, url: str) -> None:
+        done = talk(
+            ["--store", url, "checkpoint", "pick", "order-1", "--limit", "2"],
+            ("> 6 ", self.UP * 3 + self.ENTER),
+        )
+        assert "the last ones, from 5" in done.text
+        assert "\n  4 " not in done.text.replace("\r", "")
         assert done.code == 0
 
     def test_leaving_chooses_nothing(self, url: str) -> None:
@@ -203,6 +259,7 @@ class TestPick:
                 "tests.support.shop:build",
                 "--by",
                 "kim",
+                "--no-wait",
             ],
             ("> 6 ", "1"),
             ("> 1 ", self.ENTER),
@@ -211,6 +268,18 @@ class TestPick:
         assert done.code == 3
         assert "Approve asks Approve.2.1" in done.text
         assert ("run order-1\n" in done.text) is (run is not None)
+
+    def test_the_place_of_the_workflow_may_stand_in_the_file(self, url: str, tmp_path: Path) -> None:
+        (tmp_path / "holdfast.toml").write_text('[workflows]\nShop = "tests.support.shop:build"\n')
+        done = talk(
+            ["--store", url, "checkpoint", "pick", "order-1", "--no-wait", "--fork"],
+            ("> 6 ", "1"),
+            ("> 1 ", self.ENTER),
+            cwd=str(tmp_path),
+            PYTHONPATH=str(ROOT),
+        )
+        assert done.code == 3
+        assert "Approve asks Approve.2.1" in done.text
 
     def test_without_a_terminal_it_says_so(self, url: str) -> None:
         done = subprocess.run(

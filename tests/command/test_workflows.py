@@ -123,6 +123,7 @@ def test_ctrl_c_stops_a_run_that_can_be_resumed(command: Command, folder: Path) 
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in err
+    assert "the run is stopped; go on with: holdfast runs resume slow MODULE:WORKFLOW" in err
     run = command("--store", store, "runs", "show", "slow", "--json").json["run"]
     assert (run["status"], run["interrupted"]) == ("stopped", False)
 
@@ -134,6 +135,7 @@ def test_ctrl_c_stops_a_run_that_can_be_resumed(command: Command, folder: Path) 
         ("slow_work:nothing", 2, "has no 'nothing'"),
         ("slow_work:Job.name", 2, "has no 'Job.name'"),
         ("slow_work:asyncio.sleep.__name__", 2, "is a str, not a workflow"),
+        ("slow_work:Job", 1, "failed: TypeError: Job.__init__() missing 2 required positional arguments"),
         ("no_such_module:x", 2, "there is no module 'no_such_module'"),
         ("json.no_such_module:x", 2, "there is no module 'json.no_such_module'"),
         ("broken_module:x", 1, "broken_module.py:2: ZeroDivisionError"),
@@ -205,3 +207,74 @@ def test_an_answer_reaches_a_run_at_the_terminal_of_another(url: str) -> None:
     assert "'nori: refused' -> 'nori: sent'" in call("checkpoint", "diff", "talk", "again").stdout
     assert call("store", "prune", "--latest-only", "--yes").returncode == 0
     assert call("store", "verify").returncode == 0
+
+
+class TestNamesInTheFile:
+    """Workflows whose places ``holdfast.toml`` has."""
+
+    @pytest.fixture
+    def named(self, command: Command, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+        monkeypatch.syspath_prepend(str(ROOT))
+        (folder / "holdfast.toml").write_text(
+            f'store = "sqlite:///{folder}/named.db"\n[workflows]\nShop = "{SHOP}"\nWork = "slow_work:builder"\n'
+        )
+        return command
+
+    def test_a_stored_run_needs_no_place(self, named: Command) -> None:
+        assert named("run", "Shop", "--value", '"kelp"', "--run-id", "order-1").code == 3
+        answered = named("requests", "answer", "order-1", "--value", "true")
+        assert "or: holdfast runs resume order-1\n" in answered.err
+        assert named("runs", "resume", "order-1").out == '"kelp: sent"\n'
+        assert named("runs", "fork", "order-1@4", "--run-id", "other").code == 3
+        assert named("graph", "check", "Shop").code == 0
+        assert "price" in named("graph", "show", "Shop").out
+
+    def test_the_only_one_needs_no_name(self, named: Command, folder: Path) -> None:
+        both = named("run", "--value", '"kelp"')
+        assert both.code == 2
+        assert "holdfast.toml names Shop, Work" in both.err
+        (folder / "holdfast.toml").write_text(
+            f'store = "sqlite:///{folder}/named.db"\n[workflows]\nShop = "{SHOP}"\n'
+        )
+        assert named("run", "--value", '"kelp"').code == 3
+
+    def test_a_name_without_a_place_says_where_it_belongs(self, named: Command, folder: Path) -> None:
+        named("run", "Shop", "--value", '"kelp"', "--run-id", "order-1")
+        (folder / "holdfast.toml").write_text(f'store = "sqlite:///{folder}/named.db"\n')
+        for line in (
+            ["runs", "resume", "order-1"],
+            ["runs", "fork", "order-1@1"],
+            ["graph", "check", "Shop"],
+        ):
+            done = named(*line)
+            assert done.code == 2
+            assert '"Shop" = "shop:workflow"' in done.err
+
+    def test_another_name_than_that_of_the_workflow_is_refused(self, named: Command, folder: Path) -> None:
+        (folder / "holdfast.toml").write_text(f'[workflows]\nStore = "{SHOP}"\n')
+        done = named("graph", "show", "Store")
+        assert done.code == 2
+        assert "the name of that workflow is 'Shop'" in done.err
+
+    def test_the_doctor_looks_at_all_of_them(self, named: Command, folder: Path) -> None:
+        named("run", "Shop", "--value", '"kelp"', "--run-id", "order-1")
+        assert "all 1 runs that are not over can go on" in named("doctor", "--quick").out
+        (folder / "holdfast.toml").write_text(
+            f'store = "sqlite:///{folder}/named.db"\n[workflows]\nShop = "no_such_module:x"\n'
+        )
+        done = named("doctor", "--quick")
+        assert done.code == 1
+        assert "there is no module 'no_such_module'" in done.out
+
+    def test_serve_takes_all_of_them(self, named: Command, folder: Path) -> None:
+        place = f'store = "sqlite:///{folder}/named.db"\n'
+        (folder / "holdfast.toml").write_text(
+            f'{place}[workflows]\nShop = "{SHOP}"\nLost = "no_such_module:x"\n'
+        )
+        done = named("serve", "--port", "0")
+        assert done.code == 2
+        assert "there is no module 'no_such_module'" in done.err
+        (folder / "holdfast.toml").write_text(place)
+        done = named("serve", "--port", "0")
+        assert done.code == 2
+        assert "here or in holdfast.toml" in done.err
