@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,10 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 # Handlers of tests take no time, but runs with durability "async" should be ahead of their commits in all of them.
 recorder.BACKGROUND_SECONDS = -1.0
+
+# A shell without job control has what it starts in the background ignore Ctrl-C, and so would all that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Where ``tmp_path`` lies; said here, before the first test asks for it and before workers are started.
 if quick := quick_place():

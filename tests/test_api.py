@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast import agents
+from holdfast import agents, server
 
 MODULES = ["holdfast", *(module.name for module in pkgutil.walk_packages(holdfast.__path__, "holdfast."))]
 
@@ -50,7 +50,14 @@ def test_a_module_is_not_taken_for_a_decorator() -> None:
     assert "workflow" not in dir(holdfast)
 
 
-@pytest.mark.parametrize("name", [*DOCUMENTED, *(f"agents.{name}" for name in agents.__all__)])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *DOCUMENTED,
+        *(f"agents.{name}" for name in agents.__all__),
+        *(f"server.{name}" for name in server.__all__),
+    ],
+)
 def test_public_name_has_a_docstring_with_an_example(name: str) -> None:
     value = attrgetter(name)(holdfast)
     written = inspect.getdoc(value) if inspect.isroutine(value) else own_docstring(value)

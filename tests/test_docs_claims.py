@@ -31,6 +31,7 @@ BETWEEN_PARTS = {
     "driven",
     "event_feed",
     "go_on",
+    "introduce_to",
     "leave_out_replay",
     "warn_at_start",
     "open",
@@ -212,7 +213,7 @@ def anchors(page: Path) -> frozenset[str]:
     return frozenset(slugs | set(re.findall(r"^::: (\S+)$", text_of(page), re.MULTILINE)))
 
 
-ROOMS = ("graph", "engine", "runtime", "checkpoint", "stores", "cli")
+ROOMS = ("graph", "engine", "runtime", "checkpoint", "stores", "cli", "server")
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast import agents, testing
+from holdfast import agents, server, testing
 from tests.programs import ROOT
 from tests.test_docs_claims import BETWEEN_PARTS, HELD, PUBLIC
 
@@ -39,7 +39,9 @@ def test_every_page_is_in_the_navigation_once() -> None:
 
 def test_every_public_name_is_in_the_reference_once() -> None:
     wanted = [
-        f"{module.__name__}.{name}" for module in (holdfast, testing, agents) for name in module.__all__
+        f"{module.__name__}.{name}"
+        for module in (holdfast, testing, agents, server)
+        for name in module.__all__
     ]
     folder = Path(agents.__file__).parent
     wanted += [

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import compat
+from holdfast import agents, compat
 from tests.programs import ROOT
 
 PAGE = (ROOT / "docs" / "from-agent-framework.md").read_text(encoding="utf-8")
@@ -78,7 +78,7 @@ def resolved(path: str) -> Any:
     True
     """
     first, *others = path.split(".")
-    found: Any = compat if first == "compat" else getattr(holdfast, first)
+    found: Any = {"agents": agents, "compat": compat}.get(first) or getattr(holdfast, first)
     for name in others:
         found = field(found, name) if is_field(found, name) else getattr(found, name)
     return found

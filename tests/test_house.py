@@ -149,6 +149,7 @@ EXCEPTIONS: dict[Callable[[], Breaches], dict[str, str]] = {
     gerunds: {
         "graph.typing": "holds what the module of that name in the standard library is about",
         "testing": "is public",
+        "checkpoint.keys.keyring": "a ring",
     },
 }
 

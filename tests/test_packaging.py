@@ -97,7 +97,9 @@ def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
 
-def test_the_wheel_brings_what_its_format_needs_and_runs_the_readme(wheel: Path, tmp_path: Path) -> None:
+def test_the_wheel_brings_what_its_format_needs_and_runs_the_readme_and_the_demo(
+    wheel: Path, tmp_path: Path
+) -> None:
     home = tmp_path / "venv"
     venv.create(home, with_pip=False, symlinks=True)
     python = str(home / "bin" / "python")
@@ -110,6 +112,17 @@ def test_the_wheel_brings_what_its_format_needs_and_runs_the_readme(wheel: Path,
         place = tmp_path / str(number)
         place.mkdir()
         run_program(program, place, python=python)
+
+    pip("--python", python, "install", "--quiet", f"{wheel}[demo]")
+    done = subprocess.run(
+        [home / "bin" / "holdfast", "demo", "--no-kill", "--yes", "--json"],
+        cwd=tmp_path,
+        capture_output=True,
+        encoding="utf-8",
+        timeout=120,
+        check=True,
+    )
+    assert json.loads(done.stdout)["run"]["status"] == "completed"
 
 
 def test_import_is_lean() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.__main__ import parse
-from bench.contestants import Contestant, Job, holdfast, limits
+from bench.contestants import Contestant, Job, agents, holdfast, limits
 from bench.contestants.limits import rows
 from bench.resuming import AFTER_W3, LIST, OPEN, PAGE, Resumer
 from bench.sides import ENVIRONMENTS, OURS_STORED, SIDES
@@ -30,7 +30,7 @@ SMALL = {
 
 HERE = [
     (side.name, module.contestant(side.variant))
-    for module, name in ((holdfast, "holdfast"), (limits, "limits"))
+    for module, name in ((holdfast, "holdfast"), (agents, "agents"), (limits, "limits"))
     for side in SIDES
     if side.module == name
 ]
@@ -81,7 +81,10 @@ async def test_the_limit_of_rows_writes_what_our_store_writes(tmp_path: Path) ->
 
 def test_sides_have_pinned_packages_and_names_of_their_own() -> None:
     assert len({side.name for side in SIDES}) == len(SIDES)
-    assert {side.environment for side in SIDES if side.is_peer} == {*ENVIRONMENTS} - {"plots"}
+    assert {side.environment for side in SIDES if side.is_peer} == {*ENVIRONMENTS} - {
+        "plots",
+        "langgraph-server",
+    }
     assert all("==" in package for packages in ENVIRONMENTS.values() for package in packages)
 
 

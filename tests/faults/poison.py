@@ -164,11 +164,16 @@ def found_by_two(case: Case) -> None:
         case.child(find_poisoned) as one,
         case.child(find_poisoned) as two,
     ):
-        for child in (one, two):
-            child.until("committing")
-        for child in (one, two):
-            child.say("go")
-        ends = sorted(child.until("end") for child in (one, two))
+        first = [child.until("committing", "end") for child in (one, two)]
+        for child, told in zip((one, two), first, strict=True):
+            if (
+                told == "committing"
+            ):  # else the other was so much faster that there is nothing to find any more
+                child.say("go")
+        ends = [
+            told if told != "committing" else child.until("end")
+            for child, told in zip((one, two), first, strict=True)
+        ]
     expect("end RunPoisoned" in ends and "end resumed" not in ends, f"two found a poisoned run: {ends}")
 
 

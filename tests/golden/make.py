@@ -26,6 +26,7 @@ from holdfast.checkpoint.store import Depth, Letter
 from holdfast.checkpoint.write import log
 from holdfast.checkpoint.write import records as making
 from holdfast.ids import RequestId, RunId
+from holdfast.runtime.events import notices
 from holdfast.stores.file import FileStore, run_file
 from holdfast.stores.file.line_file import LineFile
 from holdfast.stores.file.run_state import RunState
@@ -64,8 +65,9 @@ def low_limits() -> Iterator[None]:
 
 @contextmanager
 def named_owners() -> Iterator[None]:
-    """Let owners have the same names each time, which are not those of some machine."""
+    """Let owners and tracebacks be the same each time, and tell nothing of the machine on which stores are made."""
     with (
+        patch.object(notices, "traceback_text", "Traceback of {!r}".format),
         patch.object(ownership, "this_process", lambda: "boot/1/golden:17:42"),
         patch.object(ownership, "_numbers", itertools.count(1)),
     ):

@@ -86,7 +86,7 @@ def refs(draw: Callable[[Any], Any], depth: int = 2) -> Ref:
     label, size = draw(st.sampled_from(["str", "list", "Report"])), draw(st.integers(0, 2**40))
     where = draw(st.sampled_from(["here", "blob", "parts"] if depth else ["here", "blob"]))
     if where == "here":
-        return Ref(label, size, data=draw(st.binary(max_size=8)))
+        return Ref(label, size, data=draw(st.binary(min_size=1, max_size=8)))
     if where == "blob":
         return Ref(label, size, Digest(draw(st.binary(min_size=32, max_size=32))))
     parts = st.lists(st.builds(Part, st.booleans(), refs(depth=depth - 1)), max_size=3)

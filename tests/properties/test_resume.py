@@ -29,7 +29,7 @@ from tests.support.going_on import AT_ONCE, ONE_BY_ONE, TOGETHER, assert_goes_on
 from tests.support.graphs import Description, descriptions
 from tests.support.graphs import inputs as any_inputs
 from tests.support.living import Living, Question, answer, inputs, livings
-from tests.support.modules import executors, manifest, recorder
+from tests.support.modules import checkpoint_drafts, executors, manifest, recorder
 from tests.support.parts import Changes, Grow, Manifest, check_durability
 from tests.support.small_limits import small_limits
 
@@ -164,7 +164,7 @@ def _without_tails(patch: Patch) -> None:
 
 
 def _answers_without_responses(patch: Patch) -> None:
-    straight = recorder.draft_answers
+    straight = checkpoint_drafts.draft_answers
     patch.setattr(recorder, "draft_answers", lambda *given: straight(*given)._replace(responses={}))
 
 

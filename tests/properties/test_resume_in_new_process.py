@@ -73,7 +73,7 @@ def continued(folder: Path) -> list[Continued]:
 @pytest.mark.parametrize("kind", STORAGES)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_run_goes_on_in_another_process(seed: int, kind: str, tmp_path: Path) -> None:
-    chosen = drawn(seed, kind, count=3, most=12)
+    chosen = drawn(seed, kind, count=2, most=12)
     (tmp_path / "jobs").write_bytes(pickle.dumps([job for job, _ in chosen]))
     process("die", tmp_path, hash_seed=1)
     process("resume", tmp_path, hash_seed=2)
@@ -89,7 +89,7 @@ def test_a_run_goes_on_in_another_process(seed: int, kind: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("kind", STORAGES)
 def test_a_run_of_which_each_process_makes_one_commit(kind: str, tmp_path: Path) -> None:
-    chosen = drawn(100, kind, count=3, most=9)
+    chosen = drawn(100, kind, count=2, most=7)
     (tmp_path / "jobs").write_bytes(pickle.dumps([job for job, _ in chosen]))
     legs = 1
     while process("leg", tmp_path, hash_seed=legs) == DIED:

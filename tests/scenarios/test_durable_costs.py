@@ -4,8 +4,6 @@ Each program runs in a process of its own, because bytes passed to write() and m
 """
 
 import json
-import shutil
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
@@ -15,6 +13,7 @@ import pytest
 
 from tests.support import durable_costs as programs
 from tests.support.durable import ON_DISK, in_child
+from tests.support.system_packages import find_program
 
 
 def counted(program: Callable[..., None], *args: object, tracer: list[str] | None = None) -> Any:
@@ -98,11 +97,7 @@ def test_stored_bytes_grow_with_what_is_new(tmp_path: Path, kind: str, program: 
 @pytest.fixture(scope="session")
 def strace() -> str:
     """Where strace is; it is installed if it is missing."""
-    if shutil.which("strace") is None:
-        subprocess.run(["apt-get", "install", "-y", "-qq", "strace"], check=True, stdout=subprocess.DEVNULL)
-    found = shutil.which("strace")
-    assert found is not None
-    return found
+    return find_program("strace")
 
 
 def syncs(strace: str, folder: Path, program: Callable[..., None], kind: str, count: int) -> tuple[int, Any]:

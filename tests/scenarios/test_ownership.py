@@ -53,6 +53,7 @@ from tests.support.durable import (
 )
 from tests.support.executors import Ask
 from tests.support.inside import log_of, recorder_of
+from tests.support.modules import commit_queue
 from tests.support.parts import (
     MOST_TAKEOVERS,
     Claim,
@@ -62,6 +63,7 @@ from tests.support.parts import (
     Head,
     Letter,
     RunId,
+    RunLog,
     is_held,
     this_process,
     wait_for_release,
@@ -613,6 +615,103 @@ async def test_a_handler_that_outlives_its_run_does_no_effect_any_more(place: Pl
     await soon(asyncio.wait([task]))
     assert payment.paid_by == []
     assert (await head_of(place.storage, "mine")).status is RunStatus.CANCELLED
+
+
+class StoppedClock:
+    """A clock that goes on only when it is told to."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> StoppedClock:
+    """The clock by which a note says for how long who drives the run."""
+    clock = StoppedClock()
+    monkeypatch.setattr(commit_queue, "monotonic", clock)
+    return clock
+
+
+class Instalments:
+    """A workflow that pays twice, and stands still between the two payments until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.entered: asyncio.Queue[asyncio.Event] = asyncio.Queue()
+        self.paid: list[str] = []
+
+    def build(self) -> Workflow:
+        @executor(id="pay")
+        async def pay(text: str, ctx: WorkflowContext[None, str]) -> str:
+            await ctx.once("first", self.pay, "first")
+            go_on = asyncio.Event()
+            self.entered.put_nowait(go_on)
+            try:
+                await go_on.wait()
+            except asyncio.CancelledError:  # it outlives its run
+                await go_on.wait()
+            await ctx.once("second", self.pay, "second")
+            return text
+
+        return WorkflowBuilder(name="Pay").set_start_executor(pay).build()
+
+    async def pay(self, what: str) -> None:
+        self.paid.append(what)
+
+
+async def test_effects_right_behind_each_other_ask_the_store_once_who_drives_the_run(
+    place: Place, clock: StoppedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[float] = []
+    is_owned = RunLog.is_owned
+
+    async def counted(self: RunLog) -> bool:
+        asked.append(clock.time)
+        return await is_owned(self)
+
+    monkeypatch.setattr(RunLog, "is_owned", counted)
+
+    @executor(id="pay")
+    async def pay(text: str, ctx: WorkflowContext[None, str]) -> str:
+        for number in range(8):
+            await ctx.once(f"pay {number}", str, number)
+            clock.time += 1.0 if number in (2, 5) else 0.001
+        return text
+
+    workflow = WorkflowBuilder(name="Pay").set_start_executor(pay).build()
+    assert (await soon(workflow.run("x", storage=place.storage))).outputs == ["x"]
+    assert [int(time) for time in asked] == [0, 1, 2]
+
+
+async def test_a_loser_does_no_effect_behind_one_that_it_did_before(
+    place: Place, clock: StoppedClock
+) -> None:
+    payment = Instalments()
+    loser = await payment.build().start("x", run_id="mine", storage=place.storage)
+    lose = await soon(payment.entered.get())
+    winner = await payment.build().resume(run_id="mine", storage=place.storage, take_over=True)
+    win = await soon(payment.entered.get())
+    clock.time += 1.0
+    lose.set()
+    with pytest.raises(RunTaken):
+        await soon(loser.wait_for_completion())
+    assert payment.paid == ["first"]
+    win.set()
+    assert (await soon(winner.wait_for_completion())).outputs == ["x"]
+    assert payment.paid == ["first", "second"]
+
+
+async def test_a_note_says_nothing_once_its_run_was_cancelled(place: Place, clock: StoppedClock) -> None:
+    payment = Instalments()
+    run = await payment.build().start("x", run_id="mine", storage=place.storage)
+    go_on = await soon(payment.entered.get())
+    await run.cancel(grace=0)
+    go_on.set()
+    (task,) = [task for task in asyncio.all_tasks() if task.get_name() == "holdfast run mine"]
+    await soon(asyncio.wait([task]))
+    assert payment.paid == ["first"]
 
 
 async def test_run_can_be_taken_back(place: Place, scene: Scene) -> None:

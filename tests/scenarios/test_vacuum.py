@@ -186,7 +186,7 @@ async def test_a_process_that_drives_runs_goes_on(
 ) -> None:
     before = len(await emptied.list_runs(limit=None))
     report = await emptied.vacuum()
-    assert report.seconds > 0
+    assert report.after < report.before
     while len(await emptied.list_runs(limit=None)) < before + 5:
         assert writer.poll() is None, writer.communicate()
         await asyncio.sleep(0)

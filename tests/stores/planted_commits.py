@@ -272,6 +272,11 @@ class HasAShortId(MemoryStore):
         return self._info._replace(store_id="1")
 
 
+class ReplacesAnyKeyBox(MemoryStore):
+    async def set_key_box(self, box: str, expected: str) -> bool:
+        return await super().set_key_box(box, self._key_box)
+
+
 class ClosesOnlyOnce(MemoryStore):
     async def close(self) -> None:
         self._check_open()
@@ -307,6 +312,7 @@ BUGS: list[tuple[type[MemoryStore], str]] = [
     (KeepsOldFields, "test_every_field_of_a_head_can_change"),
     (IsAnotherStoreEachTime, "test_a_store_may_be_opened_twice"),
     (HasAShortId, "test_a_store_says_its_id_and_its_format"),
+    (ReplacesAnyKeyBox, "test_a_key_box_is_replaced_only_by_whoever_knows_it"),
     (ClosesOnlyOnce, "test_a_store_may_be_closed_twice"),
     (ForgetsTheRetention, "test_every_field_of_a_head_comes_back"),
     (KeepsTheFirstRetention, "test_every_field_of_a_head_can_change"),

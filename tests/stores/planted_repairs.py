@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from holdfast.checkpoint.store import Commit, Damage, Expected, Mended, Rehearsal
+from holdfast.checkpoint.store import Commit, Damage, Expected, Mended, Rehearsal, SealedForms
 from holdfast.ids import RunId
 from holdfast.stores.memory import MemoryStore
 
@@ -57,7 +57,7 @@ class ComplainsOfARunThatIsGone(MemoryStore):
 
 
 class MendsWhatIsWhole(MemoryStore):
-    async def mend(self, run_id: RunId | None) -> Sequence[Mended]:
+    async def mend(self, run_id: RunId | None, forms: SealedForms | None = None) -> Sequence[Mended]:
         return [Mended(there, "") for there in self._heads]
 
 

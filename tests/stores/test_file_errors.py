@@ -58,7 +58,7 @@ async def test_an_empty_directory_or_a_fresh_volume_will_do(directory) -> None:
             {"major": 2},
             "the store has format 2.0, this version of Holdfast reads format 1; use the version that",
         ),
-        ({"features": ["b", "a"]}, "the store needs 'a', 'b', which this version of Holdfast does not know"),
+        ({"features": ["b", "a"]}, "needs what this version of Holdfast does not know: a, b"),
         ({"major": "x"}, "store.json is damaged: ValueError"),
     ],
 )

@@ -6,7 +6,6 @@ import gc
 import os
 import signal
 import time
-import weakref
 from pathlib import Path
 
 import pytest
@@ -72,9 +71,7 @@ async def test_few_files_stay_open_where_a_process_may_have_few(
 ) -> None:
     """All runs go on, more of them at once than may be open."""
     monkeypatch.setattr("holdfast.stores.file.open_files._file_limit", lambda: 20)
-    monkeypatch.setattr(
-        "holdfast.stores.file.open_files._open_files", weakref.WeakSet()
-    )  # not those of other tests
+    monkeypatch.setattr("holdfast.stores.file.open_files._open_files", {})  # not those of other tests
     for seq in range(1, 4):
         await asyncio.gather(*(files.commit(step(run, seq)) for run in RUNS))
     assert 0 < len(open_in(directory)) <= 10

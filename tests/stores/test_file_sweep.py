@@ -329,6 +329,7 @@ async def test_writers_that_overlap_do_not_keep_a_sweep_waiting(path, store, oth
             seq += 1
             await store.commit(naming(run, seq, seq % 9, family=RUN))
 
+    await store.commit(naming(RunId("before"), 1, 1, family=RUN))  # there is something to sweep
     writers = [asyncio.create_task(write(RunId(f"w{n}"))) for n in range(8)]
     try:
         marks = [(await other.mark(RUN)).mark for _ in range(20)]

@@ -100,6 +100,25 @@ async def test_a_commit_is_marked_behind_its_sync(files, directory, monkeypatch)
     assert order == ["put 2", "sync_data 3", "write_mark 3"]
 
 
+async def test_a_system_that_takes_no_advice_harms_no_commit(files, others, monkeypatch) -> None:
+    """Lines that are synced together are begun to be written before: that may fail, their syncs may not."""
+    refused: list[int] = []
+
+    def refuse(handle: int, *_: int) -> None:
+        refused.append(handle)
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(os, "posix_fadvise", refuse)
+    runs = [RunId(f"r{number}") for number in range(20)]
+    for seq in (1, 2):
+        before = files.fsyncs
+        await asyncio.gather(*(files.commit(step(run, seq)) for run in runs))
+        assert files.fsyncs - before >= len(runs)
+    assert refused
+    for run in runs:
+        assert await others.head(run) == head(run, 2)
+
+
 class Gate:
     """Lets no sync of a line pass before it is opened."""
 

@@ -74,6 +74,20 @@ async def test_there_is_one_sign_for_a_run_as_long_as_it_waits_for_something(
     assert signs(tmp_path) == []
 
 
+async def test_the_sign_of_a_run_that_is_driven_follows_its_owner(store: FileStore, tmp_path: Path) -> None:
+    head = await begin_waiting(store, "r", NOON)
+    names = []
+    for owner in ("host/1:1#7", "host/1:1#7", "host/1:1#8", "other/2:2#1"):
+        head = await move_on(store, head, status=RunStatus.RUNNING, wake_at=None, owner=owner)
+        (name,) = signs(tmp_path)
+        names.append(name)
+    first, again, claimed, taken_over = names
+    assert again == first
+    assert claimed == first.replace(".7-r", ".8-r") != first
+    assert taken_over.endswith(".1-r")
+    assert taken_over.split(".")[1] != claimed.split(".")[1]  # the process
+
+
 @pytest.mark.parametrize("whole_folder", [True, False])
 async def test_signs_that_were_taken_away_are_made_again(
     store: FileStore, tmp_path: Path, whole_folder: bool

@@ -11,7 +11,14 @@ from holdfast.errors import StorageError
 from holdfast.ids import RunId
 from holdfast.stores.sqlite import SqliteStore
 from tests.support.modules import connection, row_writer
-from tests.support.store_parts import begin, first_commit, move_on, sample_head
+from tests.support.store_parts import (
+    begin,
+    first_commit,
+    move_on,
+    sample_head,
+    sample_notes,
+    staying_commit,
+)
 
 RUN = RunId("r")
 
@@ -46,6 +53,19 @@ async def test_a_run_that_goes_on_is_not_looked_for(store: SqliteStore) -> None:
         head = await move_on(store, head)
     assert Watched.searches == 1
     assert await store.head(RUN) == head
+
+
+async def test_a_run_with_a_journal_is_not_looked_for(store: SqliteStore) -> None:
+    head = await begin(store, RUN)
+    for number in range(3):
+        await store.commit(staying_commit(head, sample_notes(f"n{number}")))
+    assert Watched.searches == 1
+    assert [note.key for note in await store.notes(RUN)] == ["n0", "n1", "n2"]
+    head = await move_on(store, head)
+    assert await store.notes(RUN) == []
+    await store.commit(staying_commit(head, sample_notes("later")))
+    assert [note.key for note in await store.notes(RUN)] == ["later"]
+    assert Watched.searches == 1
 
 
 async def test_what_did_not_come_to_its_end_is_forgotten(store: SqliteStore) -> None:

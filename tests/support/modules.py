@@ -6,6 +6,8 @@
 from holdfast.checkpoint import run_logs, storage, threads, values
 from holdfast.checkpoint.diff import comparison, tree_diff
 from holdfast.checkpoint.format import document, manifest, refs, slices, stored_form
+from holdfast.checkpoint.keys import cipher as sealing_cipher
+from holdfast.checkpoint.keys import key_box, sealed_heads, sealed_items, sealed_store
 from holdfast.checkpoint.maintenance import old_runs, prune, statistics, verify
 from holdfast.checkpoint.read import browser, catalog, loader, pages
 from holdfast.checkpoint.transfer import run_transfer
@@ -13,7 +15,13 @@ from holdfast.checkpoint.write import encode, log, prune_schedule
 from holdfast.engine import state
 from holdfast.graph.describe import description
 from holdfast.runtime import _async
-from holdfast.runtime.durable import commit_queue, recorder, resume_point, stored_runs
+from holdfast.runtime.durable import (
+    checkpoint_drafts,
+    commit_queue,
+    recorder,
+    resume_point,
+    stored_runs,
+)
 from holdfast.runtime.events import event_log, notices
 from holdfast.runtime.run import lifecycle
 from holdfast.runtime.step import executors, runner, turn

@@ -1,0 +1,187 @@
+"""A small store of one run that waits and one that failed, and what must be true after somebody tampered with it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from holdfast import (
+    CheckpointCorrupt,
+    CheckpointStorage,
+    FileCheckpointStorage,
+    HoldfastError,
+    Keyring,
+    SqliteCheckpointStorage,
+)
+from holdfast.checkpoint.store import RunQuery
+from holdfast.ids import RunId
+from tests.stores.keyed_world import fill
+
+RUNS = ("first", "failed")
+Opener = Callable[[Path, Keyring | None, Any], CheckpointStorage]
+OPENERS: dict[str, Opener] = {
+    "sqlite": lambda folder, keys, anchor: SqliteCheckpointStorage(
+        folder / "runs.db", keys=keys, anchor=anchor
+    ),
+    "file": lambda folder, keys, anchor: FileCheckpointStorage(folder / "store", keys=keys, anchor=anchor),
+}
+
+
+class MemoryAnchor:
+    """An anchor that lies where nobody who writes the store can write."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, int] = {}
+
+    def load(self, run: str) -> int | None:
+        return self.known.get(run)
+
+    def save(self, run: str, version: int | None) -> None:
+        if version is None:
+            self.known.pop(run, None)
+        else:
+            self.known[run] = max(version, self.known.get(run, 0))
+
+    def runs(self) -> dict[str, int]:
+        return dict(self.known)
+
+
+class Shown(NamedTuple):
+    """What a storage shows of a run."""
+
+    head: tuple[Any, ...]
+    checkpoints: Mapping[str, Any]
+    """All but the tags of each, or the error with which it is refused."""
+    tags: Mapping[str, tuple[str, ...]]
+    journal: list[Any] | HoldfastError
+    letters: list[Any] | HoldfastError
+    events: list[Any] | HoldfastError
+
+
+Sight = Mapping[str, Shown | HoldfastError]
+"""What a storage shows of all runs, or the error with which it refuses to."""
+
+
+async def make_store(kind: str, folder: Path, keys: Keyring | None, anchor: Any = None) -> None:
+    """Make the store, closed."""
+    async with OPENERS[kind](folder, keys, anchor) as storage:
+        await fill(storage, RUNS[:1])
+
+
+async def see(storage: CheckpointStorage, runs: Sequence[str] = RUNS) -> Sight:
+    """Return what the storage shows of runs; let through what is no error of Holdfast."""
+    try:
+        await storage.list_runs()
+        await storage.store.count_runs(RunQuery())
+    except HoldfastError as error:
+        return dict.fromkeys(runs, error)
+    return {name: await _see_run(storage, name) for name in runs}
+
+
+async def _see_run(storage: CheckpointStorage, name: str) -> Shown | HoldfastError:
+    checkpoints: dict[str, Any] = {}
+    tags: dict[str, tuple[str, ...]] = {}
+    run_id = RunId(name)
+    try:
+        head = await storage.store.head(run_id)
+        if head is None:
+            return CheckpointCorrupt("there is no such run")
+        made = await storage.list_checkpoints(run_id=name)
+        for one in made:
+            tags[one.checkpoint_id] = tuple(one.tags)
+            plain = one.to_dict() | {"tags": None, "tagged_by": None}
+            checkpoints[one.checkpoint_id] = plain, await _load(storage, one.checkpoint_id)
+    except HoldfastError as error:
+        return error
+    return Shown(
+        tuple(part for field, part in zip(head._fields, head, strict=True) if field not in _HINTS),
+        checkpoints,
+        tags,
+        await _all_of(storage.store.notes(run_id)),
+        await _all_of(storage.store.inbox(run_id)),
+        await _all_of(storage.store.events(run_id, 0, 1000)),
+    )
+
+
+_HINTS = ("owner", "letters")
+"""Columns that anyone may change: nothing follows from an owner but that the run is taken over, or waited for."""
+
+
+async def _load(storage: CheckpointStorage, checkpoint_id: str) -> Any:
+    try:
+        loaded = await storage.load(checkpoint_id, plain=True)
+        return repr({key: loaded.shared_state[key] for key in sorted(loaded.shared_state, key=repr)})
+    except HoldfastError as error:
+        return error
+
+
+async def _all_of(asked: Any) -> list[Any] | HoldfastError:
+    try:
+        return [tuple(one) for one in await asked]
+    except HoldfastError as error:
+        return error
+
+
+class Verdict(NamedTuple):
+    """What came of an attack."""
+
+    refused: bool
+    """True if something was refused, or is missing."""
+    complaints: list[str]
+
+
+def judge(before: Sight, after: Sight, untouched: tuple[str, ...] = ()) -> Verdict:
+    """Compare what is shown after an attack with what was shown before: only refusals and gaps may differ."""
+    complaints: list[str] = []
+    refused = False
+    for name, was in before.items():
+        now = after[name]
+        assert isinstance(was, Shown)
+        if isinstance(now, HoldfastError):
+            refused = True
+            if name in untouched:
+                complaints.append(f"{name}, which nobody touched, is refused: {now}")
+            continue
+        refused = refused or now != was
+        if name in untouched and now != was:
+            complaints.append(f"{name}, which nobody touched, is shown otherwise")
+        complaints += [f"{name}: {complaint}" for complaint in _compare(was, now)]
+    return Verdict(refused, complaints)
+
+
+def _compare(was: Shown, now: Shown) -> list[str]:
+    found: list[str] = []
+    if now.head != was.head:
+        found.append(f"its head is {_differing(was.head, now.head)}")
+    for name, shown in now.checkpoints.items():
+        known = was.checkpoints.get(name)
+        if known is None:
+            found.append(f"checkpoint {name} was not there")
+        elif shown[0] != known[0]:
+            found.append(
+                f"checkpoint {name} is listed with {_differing(known[0].values(), shown[0].values())}"
+            )
+        elif not isinstance(shown[1], HoldfastError) and shown[1] != known[1]:
+            found.append(f"checkpoint {name} has the state {shown[1]:.200}")
+        for tag in now.tags[name]:
+            if known is not None and tag not in was.tags[name] and "untrusted:" not in tag:
+                found.append(f"checkpoint {name} has the tag {tag!r}")
+    if not isinstance(now.journal, HoldfastError) and now.journal != was.journal:
+        found.append(f"its journal is {now.journal}")
+    for what, mine, theirs in (("letter", was.letters, now.letters), ("event", was.events, now.events)):
+        if not isinstance(theirs, HoldfastError):
+            assert isinstance(mine, list)
+            known = [_content(one) for one in mine]
+            found += [
+                f"the {what} {one} was not there" for one in theirs if _content(one) not in [*known, None]
+            ]
+    return found
+
+
+def _content(item: tuple[Any, ...]) -> Any:
+    """Return a letter, or an event row; None for one that is refused, or known to be unsound."""
+    *others, last = item
+    return item if isinstance(last, bytes) and last else tuple(others) if last is True else None
+
+
+def _differing(was: Any, now: Any) -> list[Any]:
+    return [(mine, theirs) for mine, theirs in zip(was, now, strict=False) if mine != theirs]
