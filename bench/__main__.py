@@ -18,7 +18,9 @@ from bench.imports import measure_imports
 from bench.measure import Table, count_all, measure
 from bench.progress import Progress
 from bench.resuming import measure_resuming
+from bench.serving import measure_serving
 from bench.sides import SIDES, Side
+from bench.starts import measure_starts
 from bench.verdicts import verdicts
 from bench.workloads import WORKLOADS, Params, Workload, select
 
@@ -110,6 +112,10 @@ def _measure_one(
     params = options.params[workload.id]
     if workload.id == "import":
         return measure_imports(workload, clients, rounds, progress)
+    if workload.id == "start":
+        return measure_starts(workload, params, clients, rounds, progress)
+    if workload.id in ("serve", "watch"):
+        return measure_serving(workload, params, rounds, progress)
     if workload.id == "W6":
         return measure_resuming(workload, params, clients, rounds, progress)
     return measure(workload, params, clients, rounds, progress, quick=options.quick)

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 OURS = "holdfast"
 OURS_STORED = "holdfast-sqlite"
 OURS_BUSY = "holdfast-sqlite-busy"
+OURS_KEYED = "holdfast-sqlite-keyed"
+AGENT, AGENT_STORED = "pydantic-ai", "holdfast-sqlite + pydantic-ai"
 
 ENVIRONMENTS = {
     "agent-framework": ("agent-framework-core==1.23.0",),
@@ -16,6 +18,7 @@ ENVIRONMENTS = {
     "llama-index": ("llama-index-workflows==2.26.1",),
     "burr": ("apache-burr==0.42.0", "aiosqlite==0.22.1"),
     "plots": ("matplotlib==3.11.2",),
+    "langgraph-server": ("langgraph-api==0.16.7", "langgraph-cli[inmem]==0.4.40"),
 }
 """What pip installs into environments of their own."""
 
@@ -59,6 +62,7 @@ SIDES = (
     Side(OURS_STORED, "holdfast", "sqlite", "synced"),
     Side("holdfast-file", "holdfast", "file", "synced", quick=False),
     Side(OURS_BUSY, "holdfast", "busy", "synced", quick=False),
+    Side(OURS_KEYED, "holdfast", "keyed", "synced"),
     Side("holdfast-sqlite-async", "holdfast", "async", "synced"),
     Side("holdfast-sqlite-exit", "holdfast", "exit", "synced"),
     Side(
@@ -95,6 +99,9 @@ SIDES = (
     Side(f"{LI}-file", "llama_index", "file", "disk", LI),
     Side("burr", "burr", "none", environment="burr", imports=("from burr.core import ApplicationBuilder",)),
     Side("burr-sqlite", "burr", "sqlite", "synced", "burr"),
+    Side(AGENT, "agents", "direct"),
+    Side("holdfast-memory + pydantic-ai", "agents", "memory", "memory", quick=False),
+    Side(AGENT_STORED, "agents", "sqlite", "synced"),
     Side("limit: asyncio task", "limits", "asyncio"),
     Side("limit: append + fdatasync", "limits", "append", "synced"),
     Side("limit: bare transaction", "limits", "transaction", "synced"),

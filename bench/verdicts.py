@@ -7,7 +7,9 @@ from dataclasses import dataclass, replace
 
 from bench.measure import BESIDE, Row, Table
 from bench.resuming import AFTER_W3, LIST, OPEN, PAGE
-from bench.sides import OURS, OURS_BUSY, OURS_STORED
+from bench.sides import AGENT, AGENT_STORED, OURS, OURS_BUSY, OURS_KEYED, OURS_STORED
+from bench.starts import HELP
+from bench.starts import LIST as LIST_RUNS
 from bench.workloads.model import UNITS, WITHOUT_COPY
 
 AF, AF_FILE, LG, LG_SQLITE = "agent-framework", "agent-framework-file", "langgraph", "langgraph-sqlite"
@@ -123,6 +125,7 @@ def w2(run: Run) -> Iterator[Verdict]:
     yield from _compare(
         "W2", "the same where the event loop also serves others", busy, run.seconds("W2", HOP)
     )
+    yield from _at_most("W2", "under keys below 1.4 times without", 1.4, run.seconds("W2", OURS_KEYED), ours)
     target = "faster than every durable peer, also those that do not sync"
     yield from _faster_than(run, "W2", OURS_STORED, _stores, target)
     yield from _compare("W2", "a superstep in transactions of the same rows", ours, run.seconds("W2", ROWS))
@@ -141,6 +144,8 @@ def w3(run: Run) -> Iterator[Verdict]:
         if mine and row and mine.counted and row.counted:
             target = f"after the first superstep at least 1,000 times fewer bytes than {peer}"
             yield from _at_least("W3", target, 1000, row.counted.written_later, mine.counted.written_later)
+    keyed, first = (run.seconds("W3", side, "first") for side in (OURS_KEYED, OURS_STORED))
+    yield from _at_most("W3", "the first superstep under keys within 1.3 times without", 1.3, keyed, first)
     target = "the first superstep within 2 times zstd-1 + write + fsync"
     yield from _at_most("W3", target, 2, run.seconds("W3", OURS_STORED, "first"), run.seconds("W3", ZSTD))
 
@@ -231,6 +236,15 @@ def w8_w9(run: Run) -> Iterator[Verdict]:
     )
 
 
+def w11(run: Run) -> Iterator[Verdict]:
+    """Durable calls of an agent."""
+    ours, direct = run.seconds("W11", AGENT_STORED), run.seconds("W11", AGENT)
+    if ours and direct:
+        word = PASS if ours - direct < 0.001 else MISS
+        target = f"less than 1 ms a call more than {AGENT} alone, each call durable"
+        yield Verdict("W11", word, target, f"{(ours - direct) * 1e3:.2f} ms more")
+
+
 def imported(run: Run) -> Iterator[Verdict]:
     """The import."""
     seconds = run.seconds("import", OURS)
@@ -239,10 +253,19 @@ def imported(run: Run) -> Iterator[Verdict]:
         yield Verdict("import", word, "below 60 ms", f"{seconds * 1e3:.1f} ms")
 
 
+def started(run: Run) -> Iterator[Verdict]:
+    """Starts of the command."""
+    for name in (HELP, LIST_RUNS):
+        seconds = run.seconds("start", name)
+        if seconds:
+            word = PASS if seconds < 0.15 else MISS
+            yield Verdict("start", word, f"`{name}` below 150 ms", f"{seconds * 1e3:.1f} ms")
+
+
 def verdicts(tables: Sequence[Table], busy: bool = False) -> list[Verdict]:
     """Return all verdicts that the tables allow; none passes or misses on a busy machine, or after few rounds."""
     run = Run(tables)
-    parts = (w1, w2, w3, w4, w5, w6, w7, w8_w9, imported)
+    parts = (w1, w2, w3, w4, w5, w6, w7, w8_w9, w11, imported, started)
     return [_withhold(verdict, run, busy) for part in parts for verdict in part(run)]
 
 

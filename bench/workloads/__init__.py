@@ -7,16 +7,18 @@ To add a workload: describe it here, then give it an entry in each contestant th
 from __future__ import annotations
 
 from bench.scripts import Params
-from bench.workloads.limits import IMPORT, L1, L2, L3, W6
+from bench.workloads.agents import W11
+from bench.workloads.limits import IMPORT, L1, L2, L3, START, W6
 from bench.workloads.model import Timed, Workload
 from bench.workloads.plain import W1, W2, W5
+from bench.workloads.serving import SERVE, WATCH
 from bench.workloads.stored import W3, W4, W7, W7_DEFAULT, W7_FEW, W7_MANY, W8, W8_WHOLE, W9, W10
 
 __all__ = ["GROUPS", "WORKLOADS", "Params", "Timed", "Workload", "select"]
 
 WORKLOADS = (
-    *(W1, W2, W3, W4, W5, W6, W7_FEW, W7, W7_MANY, W7_DEFAULT, W8, W8_WHOLE, W9, W10),
-    *(L1, L2, L3, IMPORT),
+    *(W1, W2, W3, W4, W5, W6, W7_FEW, W7, W7_MANY, W7_DEFAULT, W8, W8_WHOLE, W9, W10, W11),
+    *(L1, L2, L3, IMPORT, START, SERVE, WATCH),
 )
 
 GROUPS = {

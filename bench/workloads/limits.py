@@ -60,6 +60,22 @@ IMPORT = Workload(
     quick_rounds=1,
 )
 
+START = Workload(
+    id="start",
+    title="what a start of the command adds to bare Python",
+    what=(
+        "The wall time of `holdfast --help`, and of `holdfast runs ls` on a store with many runs, less that of "
+        "`python -c pass`, in pairs of fresh processes."
+    ),
+    unit="ms",
+    per="start",
+    params={"runs": 100_000},
+    value=lambda timed, _: timed.seconds,
+    answer=None,
+    rounds=15,
+    quick_rounds=1,
+)
+
 W6 = Workload(
     id="W6",
     title="going on in a new process, and listing all metadata",

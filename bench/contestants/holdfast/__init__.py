@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from holdfast import (
     CheckpointStorage,
     FileCheckpointStorage,
     InMemoryCheckpointStorage,
+    Keyring,
     SqliteCheckpointStorage,
     SuperStepCompletedEvent,
     Workflow,
@@ -36,6 +38,7 @@ LOSES = {
     "memory": ("all", "all"),
     "sqlite": (NOTHING, NOTHING),
     "busy": (NOTHING, NOTHING),
+    "keyed": (NOTHING, NOTHING),
     "file": (NOTHING, NOTHING),
     "async": (BEHIND, BEHIND),
     "exit": ("all since the run began or last rested", "all since the run began or last rested"),
@@ -45,6 +48,7 @@ STORES = {
     "sqlite": '`SqliteCheckpointStorage("x.db")` (WAL, synchronous=FULL), durability `sync`, its default',
     "busy": '`SqliteCheckpointStorage("x.db")` as above, in an event loop that has a pipe to watch: commits are made '
     "by a thread then, and by the event loop's own where that has nothing else to do",
+    "keyed": '`SqliteCheckpointStorage("x.db", keys=Keyring.generate())`, durability `sync`',
     "file": '`FileCheckpointStorage("folder")` (one fdatasync for each commit), durability `sync`, its default',
     "async": '`SqliteCheckpointStorage("x.db")`, `with_durability("async")`',
     "exit": '`SqliteCheckpointStorage("x.db")`, `with_durability("exit")`',
@@ -57,7 +61,15 @@ def storage_at(kind: str, folder: Path) -> CheckpointStorage:
         return InMemoryCheckpointStorage()
     if kind == "file":
         return FileCheckpointStorage(folder / "runs")
+    if kind == "keyed":
+        return SqliteCheckpointStorage(folder / "runs.db", keys=_make_keys())
     return SqliteCheckpointStorage(folder / "runs.db")
+
+
+@cache
+def _make_keys() -> Keyring:
+    """Return the keys of this process; another one reads nothing that it stored."""
+    return Keyring.generate()
 
 
 def _script_of(job: Job) -> tuple[Any, int]:
@@ -202,6 +214,7 @@ def _entries(kind: str) -> dict[str, Entry]:
     left_out = {
         "memory": (*MANY, "W8-whole"),
         "busy": [name for name in entries if name not in ("W2", "W7")],
+        "keyed": [name for name in entries if name not in ("W2", "W3")],
         "file": beside,
         "async": beside,
         "exit": beside,
@@ -243,6 +256,7 @@ def contestant(variant: str) -> Contestant:
     missing = {
         "none": {"*": "nothing is stored"},
         "busy": {"*": "who makes commits is compared in W2"},
+        "keyed": {"*": "what keys cost is compared in W2 and W3"},
     }.get(variant, {"W1": "W1 is without storage"})
     resume = _resume(variant) if variant in ("sqlite", "file") else None
     return Contestant(("holdfast",), _entries(variant), kill, power, missing, resume)

@@ -1,0 +1,1 @@
+"""The servers that are measured, each run by a Python of its own."""
