@@ -21,8 +21,9 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(DEMO) ## run the incident triage example; it kills itself, and the same command goes on
-	@$(BIN)/python -m examples.incident_triage $(ARGS)
+# Code 3 says that the run waits for an answer, where there is no terminal to ask at: nothing failed.
+demo: $(DEMO) ## run the incident triage; it kills itself, and the same command goes on
+	@$(BIN)/holdfast demo $(ARGS) || [ $$? -eq 3 ]
 
 # Hundreds of processes of the tests import the same modules: each would compile them anew.
 test coverage: export PYTHONDONTWRITEBYTECODE :=
@@ -42,40 +43,14 @@ check: $(DEV) ## formatting, lint, types, layers
 docs: $(DOCS) ## build the documentation as a site in build/site; links that lead nowhere are errors
 	@$(BIN)/python scripts/build_docs.py
 
-faults: $(DEV) ## kill, stop and race processes, fail their calls, cut the power, thousands of times (a short form is in make test)
-	$(BIN)/python -m tests.faults.sigkill --store sqlite --kills 1000 $(ARGS)
-	$(BIN)/python -m tests.faults.sigkill --store file --kills 1000 $(ARGS)
-	set -e; for store in sqlite file late; do \
-	  $(BIN)/python -m tests.faults.sigkill --store $$store --kills 300 --durability async; \
-	done
-	$(BIN)/python -m tests.faults.sigkill --store sqlite --kills 300 --durability exit
-	$(BIN)/python -m tests.faults.journal --store sqlite --kills 200 $(ARGS)
-	$(BIN)/python -m tests.faults.journal --store file --kills 200 $(ARGS)
-	$(BIN)/python -m tests.faults.sleepers --store sqlite --runs 10000 --kills 10 --spread 120 $(ARGS)
-	$(BIN)/python -m tests.faults.sleepers --store file --runs 1000 --kills 10 --spread 20 $(ARGS)
-	$(BIN)/python -m tests.faults.sleepers --store sqlite --memory 2000 10000
-	$(BIN)/python -m tests.faults.sleepers --store file --memory 2500 4000 --allocated
-	set -e; for store in sqlite file; do \
-	  $(BIN)/python -m tests.faults.corruption --store $$store --count 500; \
-	  $(BIN)/python -m tests.faults.repairs --store $$store --kills 200; \
-	  $(BIN)/python -m tests.faults.hammer --store $$store --rounds 100; \
-	  $(BIN)/python -m tests.faults.answers --store $$store --rounds 100; \
-	  $(BIN)/python -m tests.faults.zombies --store $$store; \
-	  $(BIN)/python -m tests.faults.poison --store $$store; \
-	  $(BIN)/python -m tests.faults.letters --store $$store; \
-	  $(BIN)/python -m tests.faults.cancels --store $$store; \
-	  $(BIN)/python -m tests.faults.retention --store $$store --kills 200 killed-writers killed-sweeps beside-writers; \
-	  $(BIN)/python -m tests.faults.retention --store $$store --kills 100 --steps 10000 room; \
-	  $(BIN)/python -m tests.faults.power_loss --store $$store; \
-	  $(BIN)/python -m tests.faults.errors --store $$store --count 1000; \
-	  $(BIN)/python -m tests.faults.call_kills --store $$store --count 1000; \
-	done
+faults: $(DEV) ## kill, stop and race processes, fail their calls, cut the power, tamper, fuzz: one table (short forms are in make test)
+	$(BIN)/python -m tests.faults $(ARGS)
 
 bench: $(DEV) ## measure beside peers and limits; ARGS=--quick for a rough answer
 	@$(BIN)/python -m bench $(ARGS)
 
 clean: ## remove .venv and everything that was generated
-	rm -rf $(VENV) build dist htmlcov .bench .cache .demo .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist htmlcov .bench .cache .demo .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .schemathesis
 	rm -f .coverage .coverage.*
 	find . -name .git -prune -o -type d -name __pycache__ -exec rm -rf {} +
 
@@ -89,9 +64,9 @@ $(DEMO): pyproject.toml scripts/venv.sh
 
 $(DEV): pyproject.toml scripts/venv.sh
 	@sh scripts/venv.sh $(VENV) "$(PYTHON)"
-	@echo "installing holdfast[cli,demo] with the development tools into $(VENV)"
+	@echo "installing holdfast[cli,demo,server] with the development tools into $(VENV)"
 	@$(BIN)/python -m pip install -qq --upgrade 'pip>=25.1'
-	@$(BIN)/python -m pip install -qq --editable '.[cli,demo]' --group dev
+	@$(BIN)/python -m pip install -qq --editable '.[cli,demo,server]' --group dev
 	@touch $@
 
 $(DOCS): $(DEV)

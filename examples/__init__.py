@@ -1,1 +1,1 @@
-"""Programs that show Holdfast; the numbered ones are read in order, ``incident_triage`` is the demo."""
+"""Programs that show Holdfast; the numbered ones are read in order."""
