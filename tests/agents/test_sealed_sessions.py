@@ -12,6 +12,7 @@ from holdfast import CheckpointUntrusted, InvalidArgument, Keyring
 from holdfast.agents import (
     AgentMessage,
     JsonSessionStore,
+    SessionEntry,
     SessionStore,
     SqliteSessionStore,
     append_messages,
@@ -133,3 +134,25 @@ async def test_many_begin_one_session_store_under_keys(kind: str, tmp_path: Path
     await asyncio.gather(*(say(store, f"s{number}") for number, store in enumerate(stores)))
     for number in range(8):
         assert len(await read_messages(MAKERS[kind](tmp_path, KEYS), f"s{number}")) == 1
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+async def test_a_store_is_begun_while_another_process_says_something(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    early, late = MAKERS[kind](tmp_path, KEYS), MAKERS[kind](tmp_path, KEYS)
+    entries = type(late).entries
+
+    async def look_too_early(
+        self: SessionStore, session: str, thread: str = "main", *, upto: str | None = None
+    ) -> list[SessionEntry]:
+        # There are no keys yet; right after this look the other process makes them, and stages an entry.
+        monkeypatch.setattr(type(late), "entries", entries)
+        await early.stage(SessionEntry("kim", "main", "kim-1", (AgentMessage("user", "walnut-message"),)))
+        return []
+
+    monkeypatch.setattr(type(late), "entries", look_too_early)
+    await say(late, "bo")
+    await early.publish("kim", "kim-1")
+    for session in ("kim", "bo"):
+        assert [message.text for message in await read_messages(late, session)] == ["walnut-message"]

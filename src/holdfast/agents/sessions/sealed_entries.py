@@ -85,8 +85,7 @@ class EntrySeals:
 
         boxes = await self._store.entries(KEY_SESSION)
         if not boxes:
-            staged = [entry for entry in await self._store.staged() if entry.session_id != KEY_SESSION]
-            is_used = bool(staged or await self._store.sessions(limit=1))
+            is_used = await self._has_sessions()
             boxes = await self._store.entries(KEY_SESSION)  # another process may have been faster
             if is_used and not boxes:
                 raise CheckpointUntrusted(
@@ -99,6 +98,15 @@ class EntrySeals:
         opened = partial(open_box, boxes[-1].messages[0].text, self._keys, _STORE_ID, "the session store")
         self._cipher = made = StoreCipher(await upkeep_threads.call(opened), _STORE_ID, "")
         return made
+
+    async def _has_sessions(self) -> bool:
+        """Tell whether anybody said something here, sealed or not."""
+        try:
+            staged = await self._store.staged()
+        except CheckpointUntrusted:  # the store is asked as one without keys, and refuses what is sealed
+            return True
+        said = [entry for entry in staged if entry.session_id != KEY_SESSION]
+        return bool(said or await self._store.sessions(limit=1))
 
     async def _add_box(self, keys: object, ring: Keyring, name: str) -> None:
         from holdfast.checkpoint.keys.key_box import StoreKeys, close_box
