@@ -7,6 +7,7 @@ only go, so an entry that breaks its rule no more fails, too.
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
@@ -16,6 +17,7 @@ from typing import NamedTuple, TypeAlias
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src"
+MAP = SOURCE.parent / "docs/explanation/architecture.md"
 SMALL = 100  # lines below which a module with one importer belongs to that
 MOST_ARGUMENTS = 6
 OPENERS = ("What", "Whether", "Where", "Who", "How", "Which", "That which", "The same")
@@ -114,6 +116,21 @@ def gerunds() -> Breaches:
     }
 
 
+def unlisted() -> Breaches:
+    """A module has its place in the architecture, in the part of its folder."""
+    parts = re.split(r"^## What is in `([a-z]+)/`$", MAP.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    listed = {
+        room: set(re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", text))))
+        for room, text in zip(parts[1::2], parts[2::2], strict=True)
+    }
+    inside = [short(name).split(".") for name, module in modules().items() if not module.is_package]
+    return {
+        ".".join(path): "is not in docs/explanation/architecture.md"
+        for path in inside
+        if len(path) > 1 and path[-1] not in listed.get(path[0], ())
+    }
+
+
 def imports_of(module: Module) -> Iterator[tuple[str, bool]]:
     """Give the modules that this one imports, each with whether it does that at once."""
     if module.name == "holdfast":  # names in a table the modules that it imports when someone asks
@@ -151,6 +168,7 @@ EXCEPTIONS: dict[Callable[[], Breaches], dict[str, str]] = {
         "testing": "is public",
         "checkpoint.keys.keyring": "a ring",
     },
+    unlisted: {},
 }
 
 KNOWN: dict[Callable[[], Breaches], frozenset[str]] = {
@@ -159,6 +177,7 @@ KNOWN: dict[Callable[[], Breaches], frozenset[str]] = {
     closets: frozenset({}),
     riddles: frozenset({}),
     gerunds: frozenset({}),
+    unlisted: frozenset({}),
 }
 
 
