@@ -3,11 +3,18 @@
 import pytest
 
 from tests.faults.tampering import CASES, COUNTS, ITEM_CASES, attack_all, attack_items, make_target
+from tests.stores.keyed_world import SECRETS
 from tests.support.tampered import OPENERS
 from tests.support.tampering_bugs import planted
 
 CASES_OF_A_BUG = 2_000
 """So many are tried at most until a bug shows."""
+
+
+@pytest.mark.parametrize("kind", OPENERS)
+async def test_nothing_of_a_store_is_out_of_sight(kind: str) -> None:
+    seen = repr((await make_target(kind, True)).before)
+    assert [word for word in SECRETS if word.encode().hex() not in seen and word not in seen] == []
 
 
 @pytest.mark.parametrize("keyed", [True, False], ids=["keyed", "plain"])

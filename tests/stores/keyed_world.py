@@ -1,11 +1,14 @@
 """A small store under keys that has one of everything, and what a reader with the keys sees of it."""
 
 import json
+import re
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from holdfast import (
+    Checkpoint,
     CheckpointStorage,
     Executor,
     ExecutorFailed,
@@ -96,14 +99,33 @@ async def look(storage: CheckpointStorage) -> dict[str, Any]:
     return seen
 
 
+def spell_values(loaded: Checkpoint) -> str:
+    """Return all values of a checkpoint that was loaded plain, as JSON, with the digest of a long text in its place.
+
+    Raise if a value is refused.
+    """
+    values = {
+        "shared": {name: dict(keys) for name, keys in loaded.scopes.items()},
+        "private": {name: dict(loaded.executor_states[name]) for name in loaded.executor_states},
+        "messages": [(one.source_id, one.target_id, one.data) for one in loaded.messages],
+        "requests": [(one.request_id, one.executor_id, one.data) for one in loaded.pending_requests],
+        "outputs": list(loaded.outputs),
+    }
+    spelled = json.dumps(values, default=str, sort_keys=True)
+    return re.sub(r'"([^" ]* )([^"]{300,})"', _shorten, spelled)
+
+
+def _shorten(found: "re.Match[str]") -> str:
+    return f'"{found[1]}{blake2b(found[2].encode()).hexdigest()[:32]}"'
+
+
 async def _look_at(storage: CheckpointStorage, name: str) -> Any:
     try:
         run = await storage.get_run(name)
         shown: list[Any] = [run.status, run.reason, run.by, run.checkpoint_id]
         for made in await storage.list_checkpoints(run_id=name):
             loaded = await storage.load(made.checkpoint_id, plain=True)
-            state = {key: loaded.shared_state[key] for key in loaded.shared_state}
-            shown.append((made.checkpoint_id, made.to_dict(), json.dumps(state, default=str)))
+            shown.append((made.checkpoint_id, made.to_dict(), spell_values(loaded)))
         run_id = RunId(name)
         shown.append([(note.key, note.data) for note in await storage.store.notes(run_id)])
         shown.append([(letter.key, letter.data) for letter in await storage.store.inbox(run_id)])

@@ -1,6 +1,8 @@
 """A small store of one run that waits and one that failed, and what must be true after somebody tampered with it."""
 
+import sqlite3
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +16,7 @@ from holdfast import (
 )
 from holdfast.checkpoint.store import RunQuery
 from holdfast.ids import RunId
-from tests.stores.keyed_world import fill
+from tests.stores.keyed_world import fill, spell_values
 
 RUNS = ("first", "failed")
 Opener = Callable[[Path, Keyring | None, Any], CheckpointStorage]
@@ -65,6 +67,17 @@ async def make_store(kind: str, folder: Path, keys: Keyring | None, anchor: Any 
     """Make the store, closed."""
     async with OPENERS[kind](folder, keys, anchor) as storage:
         await fill(storage, RUNS[:1])
+    if kind == "sqlite":
+        _shrink(folder / "runs.db")
+
+
+def _shrink(path: Path) -> None:
+    """Give a closed database pages of 512 bytes: a flipped bit in the empty rest of a page tells nothing."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as database:
+        for statement in ("journal_mode = delete", "page_size = 512"):
+            database.execute(f"PRAGMA {statement}")
+        database.execute("VACUUM")
+        database.execute("PRAGMA journal_mode = wal")
 
 
 async def see(storage: CheckpointStorage, runs: Sequence[str] = RUNS) -> Sight:
@@ -108,8 +121,7 @@ _HINTS = ("owner", "letters")
 
 async def _load(storage: CheckpointStorage, checkpoint_id: str) -> Any:
     try:
-        loaded = await storage.load(checkpoint_id, plain=True)
-        return repr({key: loaded.shared_state[key] for key in sorted(loaded.shared_state, key=repr)})
+        return spell_values(await storage.load(checkpoint_id, plain=True))
     except HoldfastError as error:
         return error
 
@@ -161,7 +173,7 @@ def _compare(was: Shown, now: Shown) -> list[str]:
                 f"checkpoint {name} is listed with {_differing(known[0].values(), shown[0].values())}"
             )
         elif not isinstance(shown[1], HoldfastError) and shown[1] != known[1]:
-            found.append(f"checkpoint {name} has the state {shown[1]:.200}")
+            found.append(f"checkpoint {name} has the values {shown[1]:.200}")
         for tag in now.tags[name]:
             if known is not None and tag not in was.tags[name] and "untrusted:" not in tag:
                 found.append(f"checkpoint {name} has the tag {tag!r}")
