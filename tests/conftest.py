@@ -2,6 +2,7 @@
 
 import gc
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -54,6 +55,17 @@ def on_disk() -> Iterator[Path]:
     """
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
+
+
+@pytest.fixture
+def public_folder() -> Iterator[Path]:
+    """A folder that every user can reach, which ``tmp_path`` is not; tests may take rights away in it."""
+    folder = Path(tempfile.mkdtemp(dir=quick_place()))
+    folder.chmod(0o755)
+    yield folder
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o755)
+    shutil.rmtree(folder)
 
 
 @pytest.fixture

@@ -3,8 +3,7 @@
 import asyncio
 import os
 import shutil
-import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from holdfast import (
 )
 from holdfast.errors import WrongType
 from tests.support.durable import ON_DISK, child, in_child, run_alone
+from tests.support.places import forbid_writing
 from tests.support.runs import soon
 from tests.support.transfer import asking, counting, listed, make_fork, make_waiting, noise
 
@@ -241,22 +241,6 @@ async def test_a_copy_of_a_database_in_use_is_read_with_its_log(tmp_path: Path) 
         assert await listed(looking) == expected
         assert (await looking.verify()).ok
     assert tree(copy) == before
-
-
-def forbid_writing(folder: Path) -> None:
-    for path in (*folder.rglob("*"), folder):
-        path.chmod(0o555 if path.is_dir() else 0o444)
-
-
-@pytest.fixture
-def public_folder() -> Iterator[Path]:
-    """A folder that every user can reach."""
-    folder = Path(tempfile.mkdtemp(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
-    folder.chmod(0o755)
-    yield folder
-    for path in (folder, *folder.rglob("*")):
-        path.chmod(0o755)
-    shutil.rmtree(folder)
 
 
 def _look_as_nobody(kind: str, folder: str) -> None:

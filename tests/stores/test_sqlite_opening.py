@@ -2,8 +2,7 @@
 
 import asyncio
 import os
-import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -170,20 +169,10 @@ def test_a_relative_path_stays_where_it_was(tmp_path: Path, monkeypatch: pytest.
     assert (tmp_path / "runs.db").is_file()
 
 
-@pytest.fixture
-def public_folder() -> Iterator[Path]:
-    """A folder that other users can enter, which tmp_path is not."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        yield folder
-
-
 def test_a_folder_without_rights_is_refused(public_folder: Path) -> None:
     public_folder.chmod(0o555)
     message = finish(start("refused", public_folder / "runs.db"))
     assert "it cannot be opened. Give this user access to the file and write access to its folder" in message
-    public_folder.chmod(0o755)
     assert list(public_folder.iterdir()) == []
 
 
@@ -204,7 +193,6 @@ def test_a_folder_without_room_for_the_log_is_refused(public_folder: Path) -> No
     public_folder.chmod(0o555)
     message = finish(start("refused", path))
     assert "it cannot be written. Give this user write access to the file and its folder" in message
-    public_folder.chmod(0o755)
 
 
 def test_a_damaged_database_is_told(database: Path) -> None:

@@ -1,4 +1,4 @@
-"""Where tests keep their files."""
+"""Places of tests: where their files lie, and folders that nobody can write."""
 
 import os
 from pathlib import Path
@@ -21,3 +21,9 @@ def quick_place() -> str | None:
     roomy = status.f_bavail * status.f_frsize >= _ROOM_BYTES
     runs_programs = not status.f_flag & getattr(os, "ST_NOEXEC", 0)
     return str(_MEMORY) if roomy and runs_programs else None
+
+
+def forbid_writing(folder: Path) -> None:
+    """Take the right to write from everyone, for a folder and all that is in it."""
+    for path in (*folder.rglob("*"), folder):
+        path.chmod(0o555 if path.is_dir() else 0o444)
