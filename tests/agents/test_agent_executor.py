@@ -48,7 +48,8 @@ from holdfast.agents import (
     current_tool_call,
     function,
 )
-from holdfast.agents.activation import PAUSES, digest_of
+from holdfast.agents.activation import digest_of
+from holdfast.agents.rate_limits import PAUSES
 from holdfast.errors import (
     AgentError,
     AgentLoop,
@@ -704,7 +705,7 @@ async def test_a_long_limit_lets_the_run_sleep(tmp_path: Path) -> None:
 
 
 async def test_a_model_that_is_away_is_asked_again_and_then_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.agents.activation._FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("holdfast.agents.rate_limits._FIRST_PAUSE", 0.0)
     agent = ScriptedAgent([ModelUnavailable("status 500")])
     with pytest.raises(ExecutorFailed, match="status 500"):
         await workflow_of(agent, model_attempts=3).run("x")

@@ -55,12 +55,12 @@ from holdfast.agents import (
 from holdfast.errors import (
     AgentError,
     ChangedRequest,
-    HistoryUnreadable,
     ModelUnavailable,
     RateLimited,
     ReplayDiffers,
     UnrecordedCalls,
 )
+from tests.agents.adapter_rules import check_history_is_refused, check_tried_again, reply_of
 from tests.agents.agents import workflow_of
 from tests.agents.libraries.agent_framework import ScriptedChatClient
 from tests.agents.world import Step, WantedTool
@@ -266,7 +266,7 @@ async def test_a_union_of_outputs(form: Any) -> None:
 async def test_several_output_types() -> None:
     model = Model(json.dumps({"result": {"reason": "calm"}}))
     request = AgentRequest("x", output_types=(Verdict, Nothing))
-    assert (await model.agent().run(request, Direct())).value == Nothing("calm")  # type: ignore[arg-type]
+    assert (await reply_of(model.agent(), request)).value == Nothing("calm")
 
 
 @pytest.mark.parametrize("text", ["{}", "no JSON", ""])
@@ -328,10 +328,7 @@ async def test_instructions_are_added_to_those_of_the_agent() -> None:
     ],
 )
 async def test_a_history_that_cannot_be_read_is_refused(history: AgentHistory) -> None:
-    with pytest.raises(ExecutorFailed) as failed:
-        await workflow_of(Model("x").agent()).run(AgentRequest("x", history=history))
-    assert isinstance(failed.value.__cause__, HistoryUnreadable)
-    assert "AgentRequest(prompt, messages=...)" in str(failed.value.__cause__)
+    await check_history_is_refused(Model("x").agent(), history)
 
 
 # -- handoffs ---------------------------------------------------------------------------------------------------------
@@ -609,17 +606,6 @@ async def test_a_clock_in_the_instructions_is_noticed() -> None:
 # -- limits and outages -----------------------------------------------------------------------------------------------
 
 
-class Direct:
-    """Calls at once, without a record."""
-
-    async def model(self, request: Any, call: Any, **_: Any) -> Any:
-        json.dumps(request)
-        return await call()
-
-    async def delta(self, text: str) -> None:
-        pass
-
-
 class Refusal(Exception):
     """An error of an SDK, with a status and headers."""
 
@@ -656,17 +642,14 @@ async def test_limits_and_outages_are_tried_again(
     retry_after: float | None,
     stream: bool,
 ) -> None:
-    with pytest.raises(kind) as raised:
-        await Model(error()).agent(stream=stream).run(AgentRequest("x"), Direct())  # type: ignore[arg-type]
-    assert getattr(raised.value, "retry_after", None) == retry_after
-    monkeypatch.setattr("holdfast.agents.activation._FIRST_PAUSE", 0.0)
     model = Model(error(), "fine")
-    assert (await workflow_of(model.agent(stream=stream)).run("x")).outputs == ["fine"]
+    agents = Model(error()).agent(stream=stream), model.agent(stream=stream)
+    await check_tried_again(monkeypatch, *agents, kind, retry_after)
     assert len(model.asked) == 2
 
 
 async def test_a_stream_that_breaks_off_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.agents.activation._FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("holdfast.agents.rate_limits._FIRST_PAUSE", 0.0)
     model = Model("one two")
     breaks = [True]
 

@@ -36,7 +36,6 @@ from holdfast import (
     OutputDeltaEvent,
     RunStatus,
     SqliteCheckpointStorage,
-    WorkflowWarningEvent,
 )
 from holdfast.agents import (
     AgentCallEvent,
@@ -48,11 +47,20 @@ from holdfast.agents import (
     AgentUsage,
     Handoff,
     ToolApproval,
-    ToolDecision,
     ask_person,
     langchain,
 )
-from holdfast.errors import HistoryUnreadable, ModelUnavailable, RateLimited, UnrecordedCalls
+from holdfast.errors import ModelUnavailable, RateLimited
+from tests.agents.adapter_rules import (
+    EARLIER,
+    charge,
+    check_failed_tool_is_tried_alone,
+    check_history_is_refused,
+    check_tried_again,
+    for_each_decision,
+    reply_of,
+    unrecorded,
+)
 from tests.agents.agents import workflow_of
 
 
@@ -105,11 +113,6 @@ def last_results(messages: list[BaseMessage]) -> str:
     return " | ".join(message.text for message in messages[len(messages) - count :])
 
 
-async def charge(amount: int) -> str:
-    """Charge an amount."""
-    return f"charged {amount}"
-
-
 @wrap_tool_call
 async def tell_errors(request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
     """Tell the model of an error of a tool."""
@@ -121,30 +124,6 @@ async def tell_errors(request: Any, handler: Callable[[Any], Awaitable[Any]]) ->
 
 class PaymentRefused(Exception):
     pass
-
-
-class Direct:
-    """Calls that record nothing."""
-
-    def __init__(self) -> None:
-        self.warned: list[str] = []
-
-    async def model(self, request: Any, call: Any, **_: Any) -> Any:
-        json.dumps(request, default=lambda value: type(value).__name__)
-        return json.loads(json.dumps(await call()))
-
-    async def tool(self, call_id: str, name: str, arguments: Any, call: Any, **_: Any) -> Any:
-        return json.loads(json.dumps(await call(arguments)))
-
-    async def delta(self, text: str) -> None:
-        pass
-
-    def warn_unrecorded(self, what: str) -> None:
-        self.warned.append(what)
-
-
-async def reply_of(agent: langchain.LangChainAgent, request: AgentRequest) -> AgentReply:
-    return await agent.run(request, Direct())  # type: ignore[arg-type]
 
 
 async def test_text_usage_and_history() -> None:
@@ -272,28 +251,8 @@ async def test_an_error_that_the_model_was_told_of_is_the_same_in_a_replay(kind:
 
 
 async def test_a_tool_that_fails_ends_the_turn_and_is_tried_again_alone() -> None:
-    happened: list[str] = []
-
-    async def first() -> str:
-        """Work."""
-        happened.append("first")
-        return "worked"
-
-    async def second() -> str:
-        """Fail once."""
-        happened.append("second")
-        await asyncio.sleep(0)
-        if happened.count("second") == 1:
-            raise ConnectionError("gone")
-        return "came back"
-
     model = model_of([("c1", "first", {}), ("c2", "second", {})], last_results)
-    workflow = workflow_of(langchain.wrap(model, [first, second]), InMemoryCheckpointStorage())
-    with pytest.raises(ExecutorFailed, match="gone"):
-        await workflow.run("x", run_id="r")
-    result = await (await workflow.resume(run_id="r")).wait_for_completion()
-    assert result.outputs == ["worked | came back"]
-    assert sorted(happened) == ["first", "second", "second"]
+    await check_failed_tool_is_tried_alone(lambda *tools: langchain.wrap(model, tools))
     assert len(model.asked) == 2
 
 
@@ -428,9 +387,8 @@ async def test_a_conversation_goes_on_with_the_next_message() -> None:
 
 async def test_neutral_messages_and_instructions() -> None:
     model = model_of("x")
-    earlier = (AgentMessage("system", "s"), AgentMessage("user", "a"), AgentMessage("assistant", "b"))
     await workflow_of(langchain.wrap(model, system_prompt="Be kind."), instructions="Be brief.").run(
-        AgentRequest("c", earlier)
+        AgentRequest("c", EARLIER)
     )
     (asked,) = model.asked
     assert [(message.type, message.text) for message in asked] == [
@@ -442,19 +400,7 @@ async def test_neutral_messages_and_instructions() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("decision", "told"),
-    [
-        (
-            {"action": "approve", "arguments": {"amount": 5}},
-            'A person changed the arguments of this call to {"amount": 5}.\ncharged 5',
-        ),
-        (True, "charged 50"),
-        ({"action": "deny", "reason": "too much"}, "A person denied this call: too much"),
-        (ToolDecision.answer("was paid"), "A person answered in place of the tool:\nwas paid"),
-    ],
-    ids=["edited", "approved", "denied", "answered"],
-)
+@for_each_decision
 async def test_a_person_decides_about_a_tool_call(tmp_path: Path, decision: Any, told: str) -> None:
     happened: list[str] = []
 
@@ -533,11 +479,8 @@ class ProviderError(Exception):
 async def test_limits_and_outages_are_tried_again(
     monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[Exception], retry_after: float | None
 ) -> None:
-    with pytest.raises(kind) as raised:
-        await reply_of(langchain.wrap(model_of(error)), AgentRequest("x"))
-    assert getattr(raised.value, "retry_after", None) == retry_after
-    monkeypatch.setattr("holdfast.agents.activation._FIRST_PAUSE", 0.0)
-    assert (await workflow_of(langchain.wrap(model_of(error, "fine"))).run("x")).outputs == ["fine"]
+    agents = langchain.wrap(model_of(error)), langchain.wrap(model_of(error, "fine"))
+    await check_tried_again(monkeypatch, *agents, kind, retry_after)
 
 
 async def test_other_errors_stay_as_they_are() -> None:
@@ -556,10 +499,8 @@ async def test_calls_that_cannot_be_recorded_are_warned_of() -> None:
     model = model_of([("c1", "report", {})], "done")
     agent = langchain.wrap(model, tools, middleware=[summary])
     request = AgentRequest("x", (AgentMessage("user", "a"), AgentMessage("assistant", "b")))
-    events = [event async for event in workflow_of(agent).run_stream(request)]
-    warnings = [event.warning for event in events if isinstance(event, WorkflowWarningEvent)]
-    assert all(isinstance(warning, UnrecordedCalls) for warning in warnings)
-    told = "\n".join(map(str, warnings))
+    warnings = await unrecorded(agent, request)
+    told = "\n".join(warnings)
     assert "asks a model by itself, in node 'SummarizationMiddleware.before_model'" in told
     assert "tool 'web_search' is called by the provider" in told
     assert "tool 'report' gives a value of object that is no JSON" in told
@@ -575,10 +516,7 @@ async def test_calls_that_cannot_be_recorded_are_warned_of() -> None:
     ids=["another library", "another form"],
 )
 async def test_a_history_that_cannot_be_read_is_refused(history: AgentHistory) -> None:
-    with pytest.raises(ExecutorFailed) as failed:
-        await workflow_of(langchain.wrap(model_of("x"))).run(AgentRequest("x", history=history))
-    assert isinstance(failed.value.__cause__, HistoryUnreadable)
-    assert "AgentRequest(prompt, messages=...)" in str(failed.value.__cause__)
+    await check_history_is_refused(langchain.wrap(model_of("x")), history)
 
 
 async def test_an_interrupt_of_langgraph_is_refused() -> None:

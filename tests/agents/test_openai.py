@@ -29,7 +29,8 @@ from holdfast.agents import (
     ToolDecision,
     openai,
 )
-from holdfast.errors import AgentError, HistoryUnreadable, ModelUnavailable, RateLimited
+from holdfast.errors import AgentError, ModelUnavailable, RateLimited
+from tests.agents.adapter_rules import check_history_is_refused, check_tried_again, reply_of
 from tests.agents.agents import workflow_of
 from tests.agents.libraries.openai import streamed
 from tests.agents.world import Step, WantedTool
@@ -218,13 +219,9 @@ async def test_neutral_messages_come_before_the_prompt() -> None:
 
 
 async def test_a_handoff_is_a_required_choice() -> None:
-    class NoCalls:
-        async def model(self, request: Any, call: Any, **_: Any) -> Any:
-            return await call()
-
     server = Server(Step((WantedTool("c1", "hand_over_to_billing", {}),)), stream=False)
     request = AgentRequest("invoice?", handoffs=(Handoff("billing", "Invoices"), Handoff("sales")))
-    reply = await server.agent().run(request, NoCalls())  # type: ignore[arg-type]
+    reply = await reply_of(server.agent(), request)
     assert reply.handoff == "billing"
     assert server.bodies[0]["tool_choice"] == "required"
     names = [tool["function"]["name"] for tool in server.bodies[0]["tools"]]
@@ -291,19 +288,8 @@ ERROR = {"error": {"message": "no"}}
 async def test_limits_and_outages_are_tried_again(
     monkeypatch: pytest.MonkeyPatch, response: Any, kind: type[Exception], retry_after: float | None
 ) -> None:
-    class Direct:
-        async def model(self, request: Any, call: Any, **_: Any) -> Any:
-            return await call()
-
-        async def delta(self, text: str) -> None:
-            pass
-
-    with pytest.raises(kind) as raised:
-        await Server(response()).agent().run(AgentRequest("x"), Direct())  # type: ignore[arg-type]
-    assert getattr(raised.value, "retry_after", None) == retry_after
-    monkeypatch.setattr("holdfast.agents.activation._FIRST_PAUSE", 0.0)
     server = Server(response(), "fine")
-    assert (await workflow_of(server.agent()).run("x")).outputs == ["fine"]
+    await check_tried_again(monkeypatch, Server(response()).agent(), server.agent(), kind, retry_after)
     assert len(server.bodies) == 2
 
 
@@ -324,10 +310,7 @@ async def test_a_reply_that_was_cut_fails() -> None:
 
 
 async def test_a_history_of_another_library_is_refused() -> None:
-    request = AgentRequest("x", history=AgentHistory("langchain", "1.4", []))
-    with pytest.raises(ExecutorFailed) as failed:
-        await workflow_of(Server("x").agent()).run(request)
-    assert isinstance(failed.value.__cause__, HistoryUnreadable)
+    await check_history_is_refused(Server("x").agent(), AgentHistory("langchain", "1.4", []))
 
 
 def untyped(amount):

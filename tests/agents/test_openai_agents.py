@@ -1,7 +1,6 @@
 """The adapter for openai-agents: real agents under the library's runner, with the model that it has for tests."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -22,14 +21,10 @@ from holdfast import (
     GraphError,
     InMemoryCheckpointStorage,
     OutputDeltaEvent,
-    RunStatus,
-    SqliteCheckpointStorage,
-    WorkflowWarningEvent,
 )
 from holdfast.agents import (
     AgentExecutor,
     AgentHistory,
-    AgentMessage,
     AgentReply,
     AgentRequest,
     AgentUsage,
@@ -39,7 +34,18 @@ from holdfast.agents import (
     ask_person,
     openai_agents,
 )
-from holdfast.errors import HistoryUnreadable, ModelUnavailable, RateLimited, UnrecordedCalls
+from holdfast.errors import ModelUnavailable, RateLimited
+from tests.agents.adapter_rules import (
+    EARLIER,
+    charge,
+    check_decision,
+    check_failed_tool_is_tried_alone,
+    check_history_is_refused,
+    check_tried_again,
+    for_each_decision,
+    reply_of,
+    unrecorded,
+)
 from tests.agents.agents import workflow_of
 from tests.agents.libraries.openai import streamed
 from tests.agents.world import Step
@@ -89,19 +95,6 @@ async def by_the_library(agent: agents.Agent[Any]) -> str:
     """Return what the library alone makes of it."""
     result = await agents.Runner.run(agent, "x", run_config=agents.RunConfig(tracing_disabled=True))
     return str(result.final_output)
-
-
-async def charge(amount: int) -> str:
-    """Charge an amount."""
-    return f"charged {amount}"
-
-
-async def unseen(workflow: Any) -> list[str]:
-    """Return the warnings of a run."""
-    events = [event async for event in workflow.run_stream("x")]
-    warnings = [event.warning for event in events if isinstance(event, WorkflowWarningEvent)]
-    assert all(isinstance(warning, UnrecordedCalls) for warning in warnings)
-    return [str(warning).partition(": ")[2].partition("; it may")[0] for warning in warnings]
 
 
 async def test_text_usage_and_history() -> None:
@@ -261,29 +254,12 @@ async def test_words_about_a_failed_call_are_not_held_against_the_schema_of_a_to
 
 
 async def test_a_tool_whose_error_is_not_told_ends_the_turn_and_is_tried_again_alone() -> None:
-    happened: list[str] = []
-
-    async def first() -> str:
-        """Work."""
-        happened.append("first")
-        return "worked"
-
-    async def second() -> str:
-        """Fail once."""
-        happened.append("second")
-        await asyncio.sleep(0)
-        if happened.count("second") == 1:
-            raise ConnectionError("gone")
-        return "came back"
-
     model = scripted([("c1", "first", {}), ("c2", "second", {})], results)
-    agent = agent_of(model, first, agents.function_tool(second, failure_error_function=None))
-    workflow = workflow_of(agent, InMemoryCheckpointStorage())
-    with pytest.raises(ExecutorFailed, match="gone"):
-        await workflow.run("x", run_id="r")
-    result = await (await workflow.resume(run_id="r")).wait_for_completion()
-    assert result.outputs == ["worked | came back"]
-    assert sorted(happened) == ["first", "second", "second"]
+
+    def agent_with(first: Any, second: Any) -> Any:
+        return agent_of(model, first, agents.function_tool(second, failure_error_function=None))
+
+    await check_failed_tool_is_tried_alone(agent_with)
     assert len(model.calls) == 2
 
 
@@ -292,29 +268,15 @@ async def test_structured_output_and_a_union() -> None:
     assert (await workflow.run("x")).outputs == [Verdict(priority="P0")]
     request = AgentRequest("x", output_types=(Verdict, Nothing))
     said = '{"response": {"reason": "calm"}}'
-    reply = await agent_of(scripted(said)).run(request, Direct())  # type: ignore[arg-type]
+    reply = await reply_of(agent_of(scripted(said)), request)
     assert reply.value == Nothing(reason="calm")
     assert reply.text == said
-
-
-class Direct:
-    """Calls that record nothing."""
-
-    async def model(self, request: Any, call: Any, **_: Any) -> Any:
-        json.dumps(request)
-        return json.loads(json.dumps(await call()))
-
-    async def tool(self, call_id: str, name: str, arguments: Any, call: Any, **_: Any) -> Any:
-        return await call(arguments)
-
-    async def delta(self, text: str) -> None:
-        pass
 
 
 async def test_a_handoff_is_a_choice_of_one_target() -> None:
     model = scripted([("c1", "charge", {"amount": 1})], [("c2", "hand_over_to_sales", {})])
     request = AgentRequest("buy", handoffs=(Handoff("billing", "Invoices"), Handoff("sales")))
-    reply = await agent_of(model, charge).run(request, Direct())  # type: ignore[arg-type]
+    reply = await reply_of(agent_of(model, charge), request)
     assert (reply.handoff, reply.text, reply.value) == ("sales", "", None)
     for call in model.calls:
         assert [tool.name for tool in call.tools] == ["charge", "hand_over_to_billing", "hand_over_to_sales"]
@@ -361,38 +323,18 @@ async def test_a_conversation_goes_on_with_the_next_message() -> None:
 @pytest.mark.parametrize("own", ["Be kind.", lambda context, agent: "Be kind."], ids=["text", "function"])
 async def test_neutral_messages_and_instructions(own: Any) -> None:
     model = scripted("x")
-    earlier = (AgentMessage("system", "s"), AgentMessage("user", "a"), AgentMessage("assistant", "b"))
     workflow = workflow_of(agent_of(model, instructions=own), instructions="Be brief.")
-    await workflow.run(AgentRequest("c", earlier))
+    await workflow.run(AgentRequest("c", EARLIER))
     (call,) = model.calls
     said = [(item["role"], item["content"]) for item in call.input]
     assert said == [("system", "s"), ("user", "a"), ("assistant", "b"), ("user", "c")]
     assert call.system_instructions == "Be kind.\n\nBe brief."
 
 
-@pytest.mark.parametrize(
-    ("decision", "told"),
-    [
-        (
-            {"action": "approve", "arguments": {"amount": 5}},
-            'A person changed the arguments of this call to {"amount": 5}.\ncharged 5',
-        ),
-        (True, "charged 50"),
-        ({"action": "deny", "reason": "too much"}, "A person denied this call: too much"),
-        (ToolDecision.answer("was paid"), "A person answered in place of the tool:\nwas paid"),
-    ],
-    ids=["edited", "approved", "denied", "answered"],
-)
+@for_each_decision
 async def test_a_person_decides_about_a_tool_call(tmp_path: Path, decision: Any, told: str) -> None:
     model = scripted([("c1", "charge", {"amount": 50})], results)
-    async with SqliteCheckpointStorage(tmp_path / "s.db") as storage:
-        rule = ToolApproval(["charge"])
-        workflow = workflow_of(agent_of(model, charge), storage, tool_approval=rule, strict_replay=True)
-        result = await workflow.run("x", run_id="r")
-        assert result.status is RunStatus.WAITING
-        await storage.respond("r", {result.pending_requests[0].request_id: decision})
-        result = await (await workflow.resume(run_id="r")).wait_for_completion()
-    assert result.outputs == [told]
+    await check_decision(agent_of(model, charge), tmp_path, decision, told, strict_replay=True)
     assert len(model.calls) == 2
 
 
@@ -444,12 +386,8 @@ async def test_limits_and_outages_are_tried_again(
     kind: type[Exception],
     retry_after: float | None,
 ) -> None:
-    with pytest.raises(kind) as raised:
-        await agent_of(served(trouble())).run(AgentRequest("x"), Direct())  # type: ignore[arg-type]
-    assert getattr(raised.value, "retry_after", None) == retry_after
-    monkeypatch.setattr("holdfast.agents.activation._FIRST_PAUSE", 0.0)
-    workflow = workflow_of(agent_of(served(trouble(), stream_of("fine"))))
-    assert (await workflow.run("x")).outputs == ["fine"]
+    found = agent_of(served(trouble())), agent_of(served(trouble(), stream_of("fine")))
+    await check_tried_again(monkeypatch, *found, kind, retry_after)
 
 
 @pytest.mark.parametrize(
@@ -463,13 +401,13 @@ async def test_limits_and_outages_are_tried_again(
 async def test_an_error_in_a_stream_is_told_apart_by_its_code(code: str, kind: type[Exception]) -> None:
     event = ResponseErrorEvent(type="error", code=code, message="no", param=None, sequence_number=1)
     with pytest.raises(kind, match="the response ended with error: no"):
-        await agent_of(scripted(ModelStep.stream([event]))).run(AgentRequest("x"), Direct())  # type: ignore[arg-type]
+        await reply_of(agent_of(scripted(ModelStep.stream([event]))), AgentRequest("x"))
 
 
 async def test_errors_of_a_model_stay_what_they_are() -> None:
     for error in (ValueError("odd"), agents.ModelBehaviorError("strange")):
         with pytest.raises(type(error), match=str(error)):
-            await agent_of(scripted(error)).run(AgentRequest("x"), Direct())  # type: ignore[arg-type]
+            await reply_of(agent_of(scripted(error)), AgentRequest("x"))
 
 
 async def test_the_most_turns_are_those_of_the_library() -> None:
@@ -491,7 +429,7 @@ async def test_calls_that_cannot_be_recorded_are_warned_of() -> None:
     tools = other.as_tool("ask_other", "Ask."), agents.WebSearchTool()
     model = scripted([("c1", "ask_other", {"input": "x"})], results)
     agent = agent_of(model, *tools, handoffs=[callback], input_guardrails=[polite])
-    assert await unseen(workflow_of(agent)) == [
+    assert await unrecorded(agent) == [
         "guardrail 'polite' is not recorded",
         "tool 'ask_other' is recorded as a whole, but not the calls of the agent that it is",
         "tool 'web_search', a WebSearchTool, is not called by recorded calls",
@@ -505,10 +443,7 @@ async def test_calls_that_cannot_be_recorded_are_warned_of() -> None:
     ids=["another library", "another form"],
 )
 async def test_a_history_that_cannot_be_read_is_refused(history: AgentHistory) -> None:
-    with pytest.raises(ExecutorFailed) as failed:
-        await workflow_of(agent_of(scripted("x"))).run(AgentRequest("x", history=history))
-    assert isinstance(failed.value.__cause__, HistoryUnreadable)
-    assert "AgentRequest(prompt, messages=...)" in str(failed.value.__cause__)
+    await check_history_is_refused(agent_of(scripted("x")), history)
 
 
 def test_only_an_agent_of_the_library_is_taken() -> None:

@@ -18,7 +18,7 @@ from pydantic_ai.providers.openai import OpenAIProvider
 
 from holdfast import ExecutorFailed, InMemoryCheckpointStorage, WorkflowWarningEvent
 from holdfast.agents import AgentCallEvent, ChangedRequest, RateLimitEvent, ToolApproval, openai
-from holdfast.agents.activation import PAUSES
+from holdfast.agents.rate_limits import PAUSES
 from tests.agents.agents import workflow_of
 from tests.agents.libraries.openai import streamed
 from tests.agents.world import Step, WantedTool
@@ -171,7 +171,7 @@ async def test_a_pause_that_is_not_kept_is_caught(
 async def test_a_failure_is_told_and_loses_nothing(
     server: ModelServer, monkeypatch: pytest.MonkeyPatch, failure: str, told: str
 ) -> None:
-    monkeypatch.setattr("holdfast.agents.activation._FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("holdfast.agents.rate_limits._FIRST_PAUSE", 0.0)
     charged: list[int] = []
 
     async def charge(amount: int) -> str:

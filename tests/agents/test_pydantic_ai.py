@@ -1,6 +1,5 @@
 """The adapter for pydantic-ai: real agents, with the models that the library has for tests."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -17,27 +16,31 @@ from pydantic_ai.models.test import TestModel
 from pydantic_ai.native_tools import WebSearchTool
 
 from holdfast import (
-    ExecutorFailed,
     GraphError,
     InMemoryCheckpointStorage,
     OutputDeltaEvent,
-    RunStatus,
-    SqliteCheckpointStorage,
-    WorkflowWarningEvent,
 )
 from holdfast.agents import (
     AgentExecutor,
     AgentHistory,
-    AgentMessage,
     AgentReply,
     AgentRequest,
     Handoff,
-    ToolApproval,
-    ToolDecision,
     ask_person,
     pydantic_ai,
 )
-from holdfast.errors import HistoryUnreadable, ModelUnavailable, RateLimited, UnrecordedCalls
+from holdfast.errors import ModelUnavailable, RateLimited
+from tests.agents.adapter_rules import (
+    EARLIER,
+    charge,
+    check_decision,
+    check_failed_tool_is_tried_alone,
+    check_history_is_refused,
+    check_tried_again,
+    for_each_decision,
+    reply_of,
+    unrecorded,
+)
 from tests.agents.agents import workflow_of
 
 Said = Callable[[list[ModelMessage], AgentInfo], Any]
@@ -80,11 +83,6 @@ class ScriptedModel:
 def last_result(messages: list[ModelMessage], info: AgentInfo) -> str:
     parts = [part for part in messages[-1].parts if part.part_kind in ("tool-return", "retry-prompt")]
     return " | ".join(str(part.content) for part in parts)
-
-
-async def charge(amount: int) -> str:
-    """Charge an amount."""
-    return f"charged {amount}"
 
 
 async def test_text_usage_and_history() -> None:
@@ -143,29 +141,8 @@ async def test_a_tool_that_asks_for_another_try_is_told_to_the_model() -> None:
 
 
 async def test_a_tool_that_fails_ends_the_turn_and_is_tried_again_alone() -> None:
-    happened: list[str] = []
-
-    async def first() -> str:
-        """Work."""
-        happened.append("first")
-        return "worked"
-
-    async def second() -> str:
-        """Fail once."""
-        happened.append("second")
-        await asyncio.sleep(0)
-        if happened.count("second") == 1:
-            raise ConnectionError("gone")
-        return "came back"
-
-    storage = InMemoryCheckpointStorage()
     model = ScriptedModel([("c1", "first", {}), ("c2", "second", {})], last_result)
-    workflow = workflow_of(model.agent(first, second), storage)
-    with pytest.raises(ExecutorFailed, match="gone"):
-        await workflow.run("x", run_id="r")
-    result = await (await workflow.resume(run_id="r")).wait_for_completion()
-    assert result.outputs == ["worked | came back"]
-    assert sorted(happened) == ["first", "second", "second"]
+    await check_failed_tool_is_tried_alone(model.agent)
     assert len(model.asked) == 2
 
 
@@ -181,22 +158,10 @@ async def test_structured_output_and_a_union() -> None:
     def give_second(messages: list[ModelMessage], info: AgentInfo) -> Any:
         return [("c1", info.output_tools[1].name, {"reason": "calm"})]
 
-    model = ScriptedModel(give_second)
-    agent = model.agent()
     request = AgentRequest("x", output_types=(Verdict, Nothing))
-    reply = await agent.run(request, Direct())  # type: ignore[arg-type]
+    reply = await reply_of(ScriptedModel(give_second).agent(), request)
     assert reply.value == Nothing("calm")
     assert json.loads(reply.text) == {"reason": "calm"}
-
-
-class Direct:
-    """Calls that record nothing."""
-
-    async def model(self, request: Any, call: Any, **_: Any) -> Any:
-        return await call()
-
-    async def tool(self, call_id: str, name: str, arguments: Any, call: Any, **_: Any) -> Any:
-        return await call(arguments)
 
 
 async def test_a_handoff_is_a_choice_of_one_target() -> None:
@@ -206,7 +171,7 @@ async def test_a_handoff_is_a_choice_of_one_target() -> None:
         return [("c1", "hand_over_to_sales", {})]
 
     request = AgentRequest("buy", handoffs=(Handoff("billing", "Invoices"), Handoff("sales")))
-    reply = await ScriptedModel(choose).agent().run(request, Direct())  # type: ignore[arg-type]
+    reply = await reply_of(ScriptedModel(choose).agent(), request)
     assert reply.handoff == "sales"
 
 
@@ -232,37 +197,18 @@ async def test_a_conversation_goes_on_with_the_next_message() -> None:
 
 async def test_neutral_messages_and_instructions() -> None:
     model = ScriptedModel("x")
-    earlier = (AgentMessage("system", "s"), AgentMessage("user", "a"), AgentMessage("assistant", "b"))
     workflow = workflow_of(model.agent(instructions="Be kind."), instructions="Be brief.")
-    await workflow.run(AgentRequest("c", earlier))
+    await workflow.run(AgentRequest("c", EARLIER))
     (asked,) = model.asked
     texts = [part.content for message in asked for part in message.parts]  # type: ignore[union-attr]
     assert texts == ["s", "a", "b", "c"]
     assert model.infos[0].instructions == "Be kind.\n\nBe brief."
 
 
-@pytest.mark.parametrize(
-    ("decision", "told"),
-    [
-        (
-            {"action": "approve", "arguments": {"amount": 5}},
-            'A person changed the arguments of this call to {"amount": 5}.\ncharged 5',
-        ),
-        (True, "charged 50"),
-        ({"action": "deny", "reason": "too much"}, "A person denied this call: too much"),
-        (ToolDecision.answer("was paid"), "A person answered in place of the tool:\nwas paid"),
-    ],
-    ids=["edited", "approved", "denied", "answered"],
-)
+@for_each_decision
 async def test_a_person_decides_about_a_tool_call(tmp_path: Path, decision: Any, told: str) -> None:
     model = ScriptedModel([("c1", "charge", {"amount": 50})], last_result)
-    async with SqliteCheckpointStorage(tmp_path / "s.db") as storage:
-        workflow = workflow_of(model.agent(charge), storage, tool_approval=ToolApproval(["charge"]))
-        result = await workflow.run("x", run_id="r")
-        assert result.status is RunStatus.WAITING
-        await storage.respond("r", {result.pending_requests[0].request_id: decision})
-        result = await (await workflow.resume(run_id="r")).wait_for_completion()
-    assert result.outputs == [told]
+    await check_decision(model.agent(charge), tmp_path, decision, told)
     assert len(model.asked) == 2
 
 
@@ -288,11 +234,8 @@ async def test_a_tool_asks_a_person() -> None:
 async def test_limits_and_outages_are_tried_again(
     monkeypatch: pytest.MonkeyPatch, error: Exception, kind: type[Exception], retry_after: float | None
 ) -> None:
-    with pytest.raises(kind) as raised:
-        await ScriptedModel(error).agent().run(AgentRequest("x"), Direct())  # type: ignore[arg-type]
-    assert getattr(raised.value, "retry_after", None) == retry_after
-    monkeypatch.setattr("holdfast.agents.activation._FIRST_PAUSE", 0.0)
-    assert (await workflow_of(ScriptedModel(error, "fine").agent()).run("x")).outputs == ["fine"]
+    agents = ScriptedModel(error).agent(), ScriptedModel(error, "fine").agent()
+    await check_tried_again(monkeypatch, *agents, kind, retry_after)
 
 
 async def test_tools_that_a_provider_runs_are_warned_of() -> None:
@@ -320,10 +263,7 @@ async def test_a_warning_of_unrecorded_calls_is_an_event() -> None:
             calls.warn_unrecorded("it does something unseen")
             return AgentReply("done")
 
-    events = [event async for event in workflow_of(Warns()).run_stream("x")]
-    (warning,) = [event.warning for event in events if isinstance(event, WorkflowWarningEvent)]
-    assert isinstance(warning, UnrecordedCalls)
-    assert "it does something unseen; it may happen again after a crash" in str(warning)
+    assert await unrecorded(Warns()) == ["it does something unseen"]
 
 
 @pytest.mark.parametrize(
@@ -332,10 +272,7 @@ async def test_a_warning_of_unrecorded_calls_is_an_event() -> None:
     ids=["another library", "another form"],
 )
 async def test_a_history_that_cannot_be_read_is_refused(history: AgentHistory) -> None:
-    with pytest.raises(ExecutorFailed) as failed:
-        await workflow_of(ScriptedModel("x").agent()).run(AgentRequest("x", history=history))
-    assert isinstance(failed.value.__cause__, HistoryUnreadable)
-    assert "AgentRequest(prompt, messages=...)" in str(failed.value.__cause__)
+    await check_history_is_refused(ScriptedModel("x").agent(), history)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +195,12 @@ def test_an_editor_finds_the_schema(tmp_path: Path) -> None:
     workflow = AgentWorkflow.from_file(file, REGISTRY).build()
     assert "$schema" not in workflow.export_config()
     jsonschema.validate(json.loads(file.read_text()), definition_schema())
+
+
+def test_a_definition_takes_the_options_of_a_retry_policy() -> None:
+    agent = definition_schema()["properties"]["agents"]["additionalProperties"]
+    options = [one.name for one in fields(RetryPolicy) if one.name != "retry_on"]  # exceptions are no JSON
+    assert list(agent["properties"]["retry"]["properties"]) == [*options, "transient_only"]
 
 
 HEAD = """format: 1

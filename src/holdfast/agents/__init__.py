@@ -1,10 +1,11 @@
 """Agents of any library in workflows, with every model call and every tool call durable.
 
 The adapters are modules: ``function``, ``openai``, ``openai_agents``, ``pydantic_ai``, ``agent_framework`` and
-``langchain``, each with ``wrap``. Each imports its library when it is imported, and nothing else does.
+``langchain``, each with ``wrap``. Each imports its library when it is imported, and nothing else does. What a new
+adapter needs is told in ``port``.
 """
 
-from holdfast.agents.activation import AgentCallEvent, RateLimitEvent
+from holdfast.agents.activation import AgentCallEvent
 from holdfast.agents.budget import Budget, Price, RunUsage, usage_key
 from holdfast.agents.call_tape import AskedCall, CassetteReplay, RecordedCall
 from holdfast.agents.calls import ToolCall, ask_person, current_calls, current_tool_call
@@ -41,6 +42,7 @@ from holdfast.agents.port import (
     Handoff,
     Transcript,
 )
+from holdfast.agents.rate_limits import RateLimitEvent
 from holdfast.agents.sessions.entry import EntryAuthor, EntryContext, SessionEntry, ThreadInfo
 from holdfast.agents.sessions.json_files import JsonSessionStore
 from holdfast.agents.sessions.memory import InMemorySessionStore

@@ -11,8 +11,6 @@ import asyncio
 import contextlib
 import datetime
 import json
-import threading
-import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -31,6 +29,7 @@ from holdfast.agents.port import (
     Json,
     Transcript,
 )
+from holdfast.agents.rate_limits import PAUSES, RateLimitEvent, guess_pause
 from holdfast.agents.sessions.policy import ThreadStanding
 from holdfast.agents.settings import AgentSettings
 from holdfast.checkpoint.codec.registry import checkpointable
@@ -60,8 +59,6 @@ _DIGESTED = (
     | ormsgpack.OPT_PASSTHROUGH_DATACLASS
     | ormsgpack.OPT_REPLACE_SURROGATES
 )
-# Seconds before a call is tried again, where the provider does not say: doubled each time.
-_FIRST_PAUSE, _LONGEST_GUESS = 0.5, 60.0
 
 
 @checkpointable(name="holdfast.AgentCallOutcome")
@@ -137,19 +134,6 @@ class AgentCallEvent(WorkflowEvent):
     error: str | None = None
 
 
-@dataclass
-class RateLimitEvent(WorkflowEvent):
-    """A provider refused a model call for some time: calls with this key wait, in all runs of the process.
-
-    >>> RateLimitEvent("triage", "openai/gpt", 20.0).seconds
-    20.0
-    """
-
-    executor_id: str = ""
-    limit_key: str = ""
-    seconds: float = 0.0
-
-
 class Suspended(BaseException):
     """Ends the work of an agent for this turn: a person is asked, or the run sleeps. Not an error of any library."""
 
@@ -181,38 +165,6 @@ def _make_text(request: Json) -> str:
 def _name_type(value: object) -> str:
     """Return what stands in a digest for a value that is no JSON, or for a number of more than 64 bits."""
     return str(value) if isinstance(value, int) else type(value).__name__
-
-
-class Pauses:
-    """The pauses by the key that a provider limits: provider, model and account.
-
-    >>> pauses = Pauses()
-    >>> pauses.begin("openai/gpt", 60)
-    True
-    >>> pauses.begin("openai/gpt", 60), pauses.seconds_left("openai/gpt") > 59, pauses.seconds_left("other")
-    (False, True, 0.0)
-    """
-
-    def __init__(self) -> None:
-        self._ends: dict[str, float] = {}
-        self._lock = threading.Lock()  # runs may be driven in several threads
-
-    def begin(self, key: str, seconds: float) -> bool:
-        """Let calls with this key wait; return False if they wait already, though then perhaps for longer."""
-        now = time.monotonic()
-        with self._lock:
-            before = self._ends.get(key, now)
-            self._ends[key] = max(before, now + seconds)
-            return before <= now
-
-    def seconds_left(self, key: str) -> float:
-        """Return how long calls with this key have to wait."""
-        end = self._ends.get(key)
-        return 0.0 if end is None else max(0.0, end - time.monotonic())
-
-
-PAUSES = Pauses()
-"""The pauses of this process."""
 
 
 UsageReader: TypeAlias = Callable[[Json], AgentUsage]
@@ -368,7 +320,7 @@ class ActivationLog:
         for attempt in range(1, self.settings.model_attempts + 1):
             if name not in self.activation.outcomes and not self.tape.replays:
                 await self._wait_for(name, key)
-            guess = min(_FIRST_PAUSE * 2 ** (attempt - 1), _LONGEST_GUESS)
+            guess = guess_pause(attempt)
             try:
                 return await call()
             except RateLimited as limited:

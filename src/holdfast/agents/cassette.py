@@ -121,7 +121,7 @@ class Cassette:
         """Read a file that ``save`` wrote; ``types`` are classes of results, unless they are ``@checkpointable``."""
         try:
             document = json.loads(Path(path).read_text(encoding="utf-8", errors="surrogatepass"))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InvalidArgument(f"{os.fspath(path)} is no cassette: {error}; record it again") from error
         return cls.from_dict(document, types, os.fspath(path))
 

@@ -6,11 +6,9 @@ The middleware finds the run that it works for by a context variable, so one age
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextvars import ContextVar
-from dataclasses import dataclass, field, is_dataclass, make_dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, is_dataclass, make_dataclass
 from functools import partial
 from importlib.metadata import version
 from types import UnionType
@@ -20,7 +18,6 @@ from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, hook_config
 from langchain.agents.structured_output import ToolStrategy
 from langchain.chat_models import init_chat_model
-from langchain_core.callbacks import AsyncCallbackHandler
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import (
     AIMessage,
@@ -28,26 +25,22 @@ from langchain_core.messages import (
     HumanMessage,
     SystemMessage,
     ToolMessage,
-    message_chunk_to_message,
     messages_from_dict,
 )
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.tools import ToolException
-from langchain_core.utils.function_calling import convert_to_openai_tool
 from langgraph.graph.state import CompiledStateGraph
-from langgraph.types import Command, Send
-from pydantic import BaseModel, SecretStr, TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 
-from holdfast.agents.calls import current_calls
-from holdfast.agents.port import AgentHistory, AgentReply, AgentRequest, AgentUsage, Calls, Handoff, Json
-from holdfast.agents.provider_errors import history_for, pause_of
+from holdfast.agents.langchain_messages import add_text, kept_message, result_from_json, result_to_json
+from holdfast.agents.langchain_model import RUN, LangChainRun, ModelWatch, at_work, record_model, run_in_tool
+from holdfast.agents.port import AgentHistory, AgentReply, AgentRequest, Calls, Handoff, Json
+from holdfast.agents.provider_errors import history_for
 from holdfast.agents.workflow_agent import WorkflowAgent
 from holdfast.errors import (
     AgentError,
     GraphError,
     HistoryUnreadable,
-    ModelUnavailable,
-    RateLimited,
     RecordedError,
 )
 from holdfast.graph.typing.types import TypeForm
@@ -60,7 +53,6 @@ _NO_CHECKPOINTER = (
 )
 _ROLES: dict[str, type[BaseMessage]] = {"system": SystemMessage, "user": HumanMessage, "assistant": AIMessage}
 _ANYTHING: TypeAdapter[Any] = TypeAdapter(Any)
-_KIND = "langchain kind"
 
 
 def wrap(
@@ -190,10 +182,10 @@ class LangChainAgent:
     async def run(self, request: AgentRequest, calls: Calls) -> AgentReply:
         """Run the graph once, from the conversation so far to its end."""
         graph, wrapped = self._graph_for(request)
-        run = _LangChainRun(calls, request, self.stream)
+        run = LangChainRun(calls, request, self.stream)
         asked = {"messages": [*self._earlier(request), HumanMessage(request.prompt)]}
-        with _at_work(run):
-            state = await graph.ainvoke(asked, {"callbacks": [_ModelWatch()]}, context=self.context)
+        with at_work(run):
+            state = await graph.ainvoke(asked, {"callbacks": [ModelWatch()]}, context=self.context)
         if state.get("__interrupt__"):
             raise AgentError(
                 f"agent {self.name!r} was interrupted by LangGraph's interrupt(): ask with holdfast.agents.ask_person, "
@@ -202,7 +194,7 @@ class LangChainAgent:
         value = state.get("structured_response")
         value = value.result if wrapped and value is not None else value
         text = str(state["messages"][-1].text) if value is None else _ANYTHING.dump_json(value).decode()
-        kept = [_kept(message) for message in state["messages"]]
+        kept = [kept_message(message) for message in state["messages"]]
         history = AgentHistory(_ADAPTER, version("langchain"), kept)
         return AgentReply("" if run.handoff else text, value, history, run.usage, run.handoff)
 
@@ -252,59 +244,6 @@ def _is_object(form: Any) -> bool:
     )
 
 
-# The calls of a run.
-
-
-@dataclass
-class _LangChainRun:
-    """A run of an agent, as the middleware finds it."""
-
-    calls: Calls
-    request: AgentRequest
-    stream: bool
-    usage: AgentUsage = field(default_factory=AgentUsage)
-    handoff: str | None = None
-    warned: set[str] = field(default_factory=set)
-
-    def warn(self, what: str) -> None:
-        if what not in self.warned:
-            self.warned.add(what)
-            self.calls.warn_unrecorded(what)
-
-
-_RUN: ContextVar[_LangChainRun | None] = ContextVar("holdfast_langchain_run", default=None)
-_IN_CALL: ContextVar[bool] = ContextVar("holdfast_langchain_in_call", default=False)
-"""True inside of a call that is recorded as a whole."""
-
-
-@contextlib.contextmanager
-def _at_work(run: _LangChainRun | None, in_call: bool = False) -> Iterator[None]:
-    run_token, call_token = _RUN.set(run), _IN_CALL.set(in_call)
-    try:
-        yield
-    finally:
-        _RUN.reset(run_token)
-        _IN_CALL.reset(call_token)
-
-
-def _run_in_tool(run: _LangChainRun) -> _LangChainRun | None:
-    """Return the run of an agent that a tool has inside; its calls are recorded as parts of the tool call."""
-    try:
-        return _LangChainRun(current_calls(), AgentRequest(""), run.stream)
-    except AgentError:
-        return None  # calls of another kind, which record the tool as a whole
-
-
-class _ModelWatch(AsyncCallbackHandler):
-    """Warns of models that are asked past the middleware."""
-
-    async def on_chat_model_start(self, serialized: Any, messages: Any, **more: Any) -> None:
-        run = _RUN.get()
-        if run is not None and not _IN_CALL.get():
-            node = (more.get("metadata") or {}).get("langgraph_node")
-            run.warn(f"a middleware asks a model by itself, in node {node!r}")
-
-
 class DurableCalls(AgentMiddleware[Any, Any]):
     """Does the model calls and tool calls of a LangChain agent through the workflow in which it runs.
 
@@ -331,13 +270,13 @@ class DurableCalls(AgentMiddleware[Any, Any]):
 
     async def awrap_model_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
         """Let the model be asked through ``Calls``; the library reads its response as ever."""
-        run = _RUN.get()
+        run = RUN.get()
         if run is None:
             return await handler(request)
         for tool in request.tools:
             if isinstance(tool, dict) and tool.get("type", "function") not in ("function", "custom"):
                 run.warn(f"tool {tool['type']!r} is called by the provider, inside of a model call")
-        changes: dict[str, Any] = {"model": _recorded(request.model, run)}
+        changes: dict[str, Any] = {"model": record_model(request.model, run)}
         if run.request.instructions:
             changes["system_message"] = _joined(request.system_message, run.request.instructions)
         if run.request.handoffs:
@@ -355,7 +294,7 @@ class DurableCalls(AgentMiddleware[Any, Any]):
     @hook_config(can_jump_to=["end"])
     def after_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """End the run if the model chose to hand over."""
-        run = _RUN.get()
+        run = RUN.get()
         if run is None:
             return None
         targets = {_handoff_name(handoff): handoff.target for handoff in run.request.handoffs}
@@ -369,19 +308,23 @@ class DurableCalls(AgentMiddleware[Any, Any]):
 
     async def awrap_tool_call(self, request: Any, handler: Callable[[Any], Awaitable[Any]]) -> Any:
         """Call a tool through ``Calls``."""
-        run, wanted = _RUN.get(), request.tool_call
+        run, wanted = RUN.get(), request.tool_call
         if run is None:
             return await handler(request)
 
         async def call(arguments: Json) -> Json:
-            with _at_work(_run_in_tool(run), in_call=True):
+            with at_work(run_in_tool(run), in_call=True):
                 result = await handler(request.override(tool_call={**wanted, "args": arguments}))
-            return _packed(result, wanted["name"], run)
+            return result_to_json(result, wanted["name"], run.warn)
 
-        call_id, name, tell = wanted["id"] or wanted["name"], wanted["name"], partial(_tell, run, wanted)
+        call_id, name, tell = (
+            wanted["id"] or wanted["name"],
+            wanted["name"],
+            partial(add_text, run.warn, wanted),
+        )
         errors = (*self._errors, *_PLAIN_ERRORS)
         try:
-            result = _unpacked(
+            result = result_from_json(
                 await run.calls.tool(call_id, name, wanted["args"], call, tell=tell, errors=errors)
             )
         except RecordedError as error:
@@ -413,197 +356,6 @@ def _handoff_tool(handoff: Handoff) -> dict[str, Any]:
         "parameters": {"type": "object", "properties": {}},
     }
     return {"type": "function", "function": function}
-
-
-def _recorded(model: BaseChatModel, run: _LangChainRun) -> RecordedChatModel:
-    """Return a stand-in with the name and profile by which LangChain chooses a way to structured output."""
-    names = (getattr(model, key, None) for key in ("model_name", "model", "model_id"))
-    name = str(next((name for name in names if name), ""))
-    return RecordedChatModel(
-        inner=model, agent_run=run, model_name=name, profile=getattr(model, "profile", None)
-    )
-
-
-class RecordedChatModel(BaseChatModel):
-    """Stands in for a chat model: LangChain binds tools to it, and asks it, through ``Calls``."""
-
-    inner: Any
-    agent_run: Any
-    model_name: str
-    bound: Any = None
-    options: Any = None
-
-    @property
-    def _llm_type(self) -> str:
-        return "holdfast"
-
-    def _generate(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError("agents in workflows ask models by ainvoke")
-
-    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Any:
-        """Bind tools to the model itself."""
-        declared = [tool if isinstance(tool, dict) else convert_to_openai_tool(tool) for tool in tools]
-        bound = self.inner.bind_tools(tools, **kwargs)
-        return self.model_copy(update={"bound": bound, "options": {"tools": declared, **kwargs}})
-
-    def bind(self, **kwargs: Any) -> Any:
-        """Bind settings to the model itself."""
-        return self.model_copy(update={"bound": self.inner.bind(**kwargs), "options": kwargs})
-
-    async def ainvoke(self, input: Any, *args: Any, **kwargs: Any) -> AIMessage:
-        """Return the response: the recorded one, else that of the model."""
-        # Without ids, which LangGraph makes anew in each run.
-        shown = [_as_json(message.model_copy(update={"id": None})) for message in input]
-        secrets = [found for found in vars(self.inner).values() if isinstance(found, SecretStr)]
-        response = await self.agent_run.calls.model(
-            {"messages": shown, "options": self.options},
-            partial(self._ask, input),
-            usage=_usage_of,
-            limit_key=f"{type(self.inner).__name__}|{self.model_name}|{hash(tuple(secrets)):x}",
-            model_name=self.model_name,
-            call_ids=_call_ids_of,
-        )
-        self.agent_run.usage += _usage_of(response)
-        (message,) = messages_from_dict([response])
-        assert isinstance(message, AIMessage)
-        for call in message.invalid_tool_calls:
-            name = call["name"] or ""
-            why = f"the arguments are no JSON: {call['args']!r:.200}"
-            await self.agent_run.calls.refuse(call["id"] or name, name, why)
-        return message
-
-    async def _ask(self, messages: list[BaseMessage]) -> Json:
-        with _at_work(self.agent_run, in_call=True):
-            try:
-                if not self.agent_run.stream:
-                    return _as_json(await self.bound.ainvoke(messages))
-                whole: Any = None
-                async for part in self.bound.astream(messages):
-                    whole = part if whole is None else whole + part
-                    if text := str(part.text):
-                        await self.agent_run.calls.delta(text)
-                return _as_json(message_chunk_to_message(whole))
-            except Exception as error:
-                if (ours := _as_ours(error, self.model_name)) is None:
-                    raise
-                raise ours from error
-
-
-def _call_ids_of(response: Json) -> list[str]:
-    return [call["id"] or call["name"] for call in response["data"].get("tool_calls", ())]
-
-
-# JSON of messages and tool results.
-
-
-def _as_json(message: BaseMessage, unknown: Callable[[Any], Any] = str) -> dict[str, Any]:
-    """Return a message in LangChain's own JSON; ``unknown`` is given values that are no JSON."""
-    return {"type": message.type, "data": message.model_dump(mode="json", fallback=unknown)}
-
-
-def _kept(message: BaseMessage) -> dict[str, Any]:
-    """Return a message for the history, without an id that LangGraph made; those of models are the providers'."""
-    return _as_json(message if isinstance(message, AIMessage) else message.model_copy(update={"id": None}))
-
-
-def _packed(result: Any, name: str, run: _LangChainRun) -> Json:
-    """Return the result of a tool as JSON: a message, commands to the graph, or a list of these."""
-
-    def as_text(value: Any) -> str:
-        kind = type(value).__name__
-        run.warn(f"tool {name!r} gives a value of {kind} that is no JSON, and is recorded as text")
-        return str(value)
-
-    def pack(value: Any) -> Json:
-        if isinstance(value, BaseMessage):
-            return {_KIND: "message", "message": _as_json(value, as_text)}
-        if isinstance(value, Command):
-            parts = ("graph", "update", "resume", "goto")
-            return {_KIND: "command", **{part: pack(getattr(value, part)) for part in parts}}
-        if isinstance(value, Send):
-            return {_KIND: "send", "node": value.node, "arg": pack(value.arg)}
-        if isinstance(value, tuple):
-            return {_KIND: "tuple", "items": [pack(item) for item in value]}
-        if isinstance(value, list):
-            return [pack(item) for item in value]
-        if isinstance(value, dict) and _KIND not in value and all(isinstance(key, str) for key in value):
-            return {key: pack(item) for key, item in value.items()}
-        if value is None or isinstance(value, str | int | float):
-            return value
-        raise AgentError(
-            f"tool {name!r} gives a Command with a {type(value).__name__}, which cannot be recorded: put JSON, "
-            f"messages, lists, tuples or dicts with text keys into it"
-        )
-
-    return pack(result)
-
-
-def _unpacked(packed: Json) -> Any:
-    """Return the result of a tool that ``_packed`` wrote; nothing in it can name a class to be imported."""
-    if isinstance(packed, list):
-        return [_unpacked(item) for item in packed]
-    if not isinstance(packed, dict):
-        return packed
-    kind = packed.get(_KIND)
-    if kind == "message":
-        return messages_from_dict([packed["message"]])[0]
-    values = {name: _unpacked(item) for name, item in packed.items() if name != _KIND}
-    if kind == "command":
-        return Command(**values)
-    if kind == "send":
-        return Send(**values)
-    return tuple(values["items"]) if kind == "tuple" else values
-
-
-def _tell(run: _LangChainRun, wanted: Any, text: str, result: Json | None) -> Json:
-    if result is None:
-        return _packed(ToolMessage(text, name=wanted["name"], tool_call_id=wanted["id"]), wanted["name"], run)
-    found = _unpacked(result)
-    for part in found if isinstance(found, list) else [found]:
-        update = part.update if isinstance(part, Command) and isinstance(part.update, dict) else {}
-        for message in [part, *update.get("messages", [])]:
-            if isinstance(message, ToolMessage) and isinstance(message.content, str):
-                message.content = f"{text}\n{message.content}"
-            elif isinstance(message, ToolMessage):
-                message.content = [{"type": "text", "text": text}, *message.content]
-    return _packed(found, wanted["name"], run)
-
-
-# Usage, limits and errors.
-
-
-def _usage_of(response: Json) -> AgentUsage:
-    used = response["data"].get("usage_metadata") or {}
-    return AgentUsage(used.get("input_tokens", 0), used.get("output_tokens", 0), 1)
-
-
-# Exceptions of LangChain, of the SDKs of providers, and of HTTP clients.
-_LIMITS = {"ModelRateLimitError", "RateLimitError"}
-_OUTAGES = {"ModelAPIError", "ModelConnectionError", "ModelTimeoutError"} | {
-    "APIConnectionError",
-    "TransportError",
-}
-
-
-def _as_ours(error: Exception, model: str) -> Exception | None:
-    """Return a rate limit or an outage as the port has them; None for any other error."""
-    names = {base.__name__ for base in type(error).__mro__}
-    response = getattr(error, "response", None)
-    found = [
-        getattr(error, "status_code", None),
-        getattr(response, "status_code", None),
-        getattr(error, "code", None),
-    ]
-    status = next((one for one in found if isinstance(one, int)), 0)
-    headers = {
-        key.lower(): str(value) for key, value in dict(getattr(response, "headers", None) or {}).items()
-    }
-    text = f"model {model!r}: {type(error).__name__}: {error}"
-    if names & _LIMITS or status == 429 or (status in (503, 529) and "retry-after" in headers):
-        return RateLimited(text, retry_after=pause_of(headers))
-    empty = isinstance(error, ValueError) and str(error) == "No generation chunks were returned"
-    unreachable = isinstance(error, ConnectionError | TimeoutError) or empty or bool(names & _OUTAGES)
-    return ModelUnavailable(text) if unreachable or status >= 500 or status in (408, 409) else None
 
 
 _PLAIN_ERRORS = (

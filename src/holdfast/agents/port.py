@@ -2,6 +2,9 @@
 
 An adapter is a class with the methods of ``Agent``; it does each model call and each tool call through ``Calls``,
 which records the outcome and gives it back in place of the call when the turn runs again.
+
+A new adapter is a module with ``wrap``, a line in ``_LIBRARIES`` of ``executor.py`` by which its agents are recognized,
+an extra in pyproject.toml, and a program in tests/agents/libraries that the tests of kills and cassettes name.
 """
 
 from __future__ import annotations

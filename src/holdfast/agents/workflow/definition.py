@@ -1,7 +1,8 @@
-"""Definitions of teams as data: written, read, checked, and kept beside the checkpoints.
+"""Definitions of teams as data: what they consist of, how they are written, and kept beside the checkpoints.
 
 A definition names agents and types; the objects behind the names come from a registry that the program gives. Nothing
-is imported because a file says so.
+is imported because a file says so. A new field stands here, in the schema and the reader of ``definition_reader``, and
+in ``team_builder``, which has what is said in code.
 """
 
 from __future__ import annotations

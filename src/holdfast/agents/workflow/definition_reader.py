@@ -307,7 +307,8 @@ class DefinitionReader:
         if text != "full_history" and retention.keeps_all:
             raise self._text.error(
                 "$/store/retention",
-                f"there is no retention {text!r}; there are 'latest_only' and 'full_history'",
+                f"there is no retention {text!r}; there are 'latest_only', 'full_history', 'keep_last:COUNT' and "
+                f"'keep_for:MICROSECONDS'",
             )
         if store["kind"] == "memory":
             builder.with_in_memory_workflow_store(retention)
