@@ -92,6 +92,33 @@ async def test_a_rekeyed_session_store_needs_only_the_new_key(kind: str, tmp_pat
         await MAKERS[kind](tmp_path).rekey(rotated)
 
 
+@pytest.mark.parametrize("kind", MAKERS)
+async def test_two_who_rekey_a_session_store_at_once_lose_nothing(kind: str, tmp_path: Path) -> None:
+    rotated = KEYS.rotate()
+    stores = [MAKERS[kind](tmp_path, rotated) for _ in range(4)]
+    await say(stores[0])
+    await asyncio.gather(*(store.rekey(rotated) for store in stores))
+    for number, store in enumerate(stores):
+        await say(store, f"after-{number}")
+    newest = MAKERS[kind](tmp_path, rotated.only_newest())
+    for name in ("kim", *(f"after-{number}" for number in range(4))):
+        assert [message.text for message in await read_messages(newest, name)] == ["walnut-message"]
+    boxes = await MAKERS[kind](tmp_path).entries("holdfast:keys")
+    assert [box.entry_id for box in boxes] == [f"box-{number}" for number in range(1, 6)]
+
+
+async def test_a_rekey_ends_where_key_boxes_were_cut_off(tmp_path: Path) -> None:
+    rotated = KEYS.rotate()
+    store = MAKERS["sqlite"](tmp_path, rotated)
+    await say(store)
+    await store.rekey(rotated)
+    with closing(sqlite3.connect(tmp_path / "sessions.db")) as database, database:
+        database.execute("UPDATE threads SET tip = 'box-1' WHERE session = 'holdfast:keys'")
+        assert database.total_changes == 1
+    with pytest.raises(CheckpointUntrusted, match="has 1 of its 2 key boxes"):
+        await asyncio.wait_for(MAKERS["sqlite"](tmp_path, rotated).rekey(rotated), 20)
+
+
 ATTACKS = {
     "a plain entry": """UPDATE entries SET body = replace(body, 'holdfast:sealed:', 'hello ')""",
     "an entry of another session": (

@@ -92,6 +92,18 @@ async def test_a_damaged_line_is_named(tmp_path: Path) -> None:
         await store.entries("kim")
 
 
+@pytest.mark.parametrize("number", [0, 1])
+async def test_a_line_that_is_nested_too_deeply_is_named(tmp_path: Path, number: int) -> None:
+    store = JsonSessionStore(tmp_path)
+    await say(store, "one", "two")
+    path = tmp_path / "sessions/kim/main.jsonl"
+    lines = path.read_bytes().splitlines(True)
+    lines[number] = b"[" * 100_000 + b"]" * 100_000 + b"\n"
+    path.write_bytes(b"".join(lines))
+    with pytest.raises(StorageError, match=r"main\.jsonl.*backup"):
+        await store.entries("kim")
+
+
 async def test_newer_formats_are_refused(tmp_path: Path) -> None:
     store = JsonSessionStore(tmp_path)
     await say(store, "one")

@@ -14,7 +14,7 @@ import pytest
 from holdfast.agents.port import AgentHistory, AgentMessage
 from holdfast.agents.sessions.entry import EntryAuthor, EntryContext, SessionEntry
 from holdfast.agents.sessions.store import SessionStore, append_messages, read_messages
-from holdfast.errors import InvalidArgument, SessionNotFound
+from holdfast.errors import InvalidArgument, SessionNotFound, StorageError
 
 __all__ = ["ReopenSessions", "SessionStoreConformance"]
 
@@ -133,6 +133,23 @@ class SessionStoreConformance:
     async def test_a_run_goes_back_to_the_beginning(self, store: SessionStore) -> None:
         await put(store, make_entry("a"), make_entry("b", None, rewinds=True))
         assert await ids(store) == ["b"]
+
+    @pytest.mark.parametrize("rewinds", [False, True])
+    async def test_entries_that_lead_back_to_themselves_are_refused(
+        self, store: SessionStore, rewinds: bool
+    ) -> None:
+        await put(store, make_entry("a"))
+        await store.stage(make_entry("b", "d", rewinds=rewinds))
+        await store.stage(make_entry("c", "b", rewinds=rewinds))
+        await store.stage(make_entry("d", "c", rewinds=rewinds))
+        await store.stage(make_entry("e", "e", rewinds=rewinds))
+        for last in ("b", "d", "e"):
+            with pytest.raises(StorageError, match="lead back"):
+                await store.publish("kim", last)
+            with pytest.raises(StorageError, match="lead back"):
+                await store.entries("kim", upto=last)
+        assert await ids(store) == ["a"]
+        assert len(await store.staged("kim")) == 4
 
     async def test_forks_share_what_lies_before(self, store: SessionStore, reopen: ReopenSessions) -> None:
         await put(store, make_entry("a"), make_entry("b", "a"))

@@ -8,13 +8,15 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from holdfast.agents.port import AgentHistory, AgentMessage
 from holdfast.checkpoint.codec.registry import checkpointable
-from holdfast.errors import InvalidArgument, StorageError
+from holdfast.errors import CheckpointCorrupt, InvalidArgument, StorageError
 from holdfast.ids import complaint_about_id
+
+T = TypeVar("T")
 
 FORMAT = 1
 """The format of packed entries; a greater number is refused."""
@@ -88,6 +90,24 @@ class SessionEntry:
         check_thread(self.thread)
         if complaint := complaint_about_id(self.entry_id):
             raise InvalidArgument(f"the id of a session entry, {self.entry_id!r}, {complaint}")
+        if self.created.tzinfo is None:  # stores put entries in order of time
+            raise InvalidArgument(f"the time of session entry {self.entry_id!r} has no time zone")
+
+
+class StoredEntry(NamedTuple):
+    """An entry as a store holds it, sealed if the store is under keys."""
+
+    entry: SessionEntry
+    is_published: bool
+
+
+PlaceEntry: TypeAlias = Callable[[SessionEntry, str | None], SessionEntry]
+"""Returns a staged entry as it is published after another one."""
+
+
+def place_entry(entry: SessionEntry, after: str | None) -> SessionEntry:
+    """Return a staged entry as a store without keys publishes it after another one."""
+    return replace(entry, after=after)
 
 
 class ThreadInfo(NamedTuple):
@@ -178,21 +198,40 @@ def unpack_entry(text: str | bytes, place: str = "a session store") -> SessionEn
             plain["thread"],
             plain["id"],
             _messages(plain["messages"]),
-            plain["after"],
-            None if kept is None else AgentHistory(kept["adapter"], kept["version"], kept["messages"]),
-            kept is not None and kept["whole"],
+            _text_or_none(plain["after"]),
             None
-            if given is None
-            else EntryContext(_messages(given["messages"]), tuple(given["kept"]), given["upto"]),
-            plain.get("rewinds", False),
-            EntryAuthor(plain["run"], plain["family"], plain["executor"], plain["agent"]),
+            if kept is None
+            else AgentHistory(
+                _checked(kept["adapter"], str),
+                _checked(kept["version"], str),
+                _checked(kept["messages"], list),
+            ),
+            kept is not None and _checked(kept["whole"], bool),
+            None if given is None else _context(given),
+            _checked(plain.get("rewinds", False), bool),
+            EntryAuthor(*(_checked(plain[name], str) for name in ("run", "family", "executor", "agent"))),
             datetime.datetime.fromisoformat(plain["time"]),
         )
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise StorageError(
             f"{place} has something that is no session entry ({type(error).__name__}: {error}); restore it from a "
             f"backup, or remove it"
         ) from error
+
+
+def _context(plain: dict[str, Any]) -> EntryContext:
+    kept = tuple(_checked(one, str) for one in _checked(plain["kept"], list))
+    return EntryContext(_messages(plain["messages"]), kept, _text_or_none(plain["upto"]))
+
+
+def _checked(value: Any, kind: type[T]) -> T:
+    if not isinstance(value, kind):
+        raise TypeError(f"a {type(value).__name__} stands in place of a {kind.__name__}")
+    return value
+
+
+def _text_or_none(value: Any) -> str | None:
+    return None if value is None else _checked(value, str)
 
 
 def dump_json(plain: Any, what: str) -> str:
@@ -211,8 +250,10 @@ def _plain_messages(messages: Iterable[AgentMessage]) -> list[dict[str, str]]:
     return [{"role": message.role, "text": message.text} for message in messages]
 
 
-def _messages(plain: Iterable[dict[str, Any]]) -> tuple[AgentMessage, ...]:
-    return tuple(AgentMessage(one["role"], one["text"]) for one in plain)
+def _messages(plain: list[dict[str, Any]]) -> tuple[AgentMessage, ...]:
+    for one in plain:
+        _checked(one["role"], str)
+    return tuple(AgentMessage(one["role"], _checked(one["text"], str)) for one in plain)
 
 
 # The place of an entry in its thread.
@@ -223,6 +264,18 @@ class EntryLink(NamedTuple):
 
     entry_id: str
     run_id: str
+
+
+def damaged_session(session_id: str, what: str) -> CheckpointCorrupt:
+    """Return the error for a session whose entries are not as they were stored."""
+    return CheckpointCorrupt(
+        f"session {session_id!r} is damaged: {what}; restore it from a backup, or delete the session"
+    )
+
+
+def leads_back(session_id: str, entry_id: str) -> CheckpointCorrupt:
+    """Return the error for an entry that comes before itself: a conversation up to it would have no beginning."""
+    return damaged_session(session_id, f"the entries before entry {entry_id!r} lead back to it")
 
 
 def choose_after(

@@ -20,19 +20,30 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from holdfast.agents.sessions.entry import (
     FORMAT,
+    PlaceEntry,
     SessionEntry,
+    StoredEntry,
     ThreadInfo,
     check_session_id,
+    check_thread,
+    damaged_session,
     dump_json,
     pack_entry,
     unpack_entry,
 )
 from holdfast.agents.sessions.memory import SessionTree, in_order_of_time
-from holdfast.agents.sessions.sealed_entries import KEY_SESSION, EntrySeals, open_entries, seal_entry
+from holdfast.agents.sessions.sealed_entries import (
+    KEY_SESSION,
+    EntrySeals,
+    check_not_keys,
+    open_entries,
+    publish_placed,
+    seal_entry,
+)
 from holdfast.agents.sessions.store import MAIN
 from holdfast.checkpoint.threads import Threads
 from holdfast.errors import InvalidArgument, StorageError
-from holdfast.stores.common.disk import Disk, explain_os_error, open_regular, read_regular
+from holdfast.stores.common.disk import Disk, explain_os_error, open_regular, read_regular, reject_link
 from holdfast.stores.common.file_names import make_file_name
 from holdfast.stores.common.locks import Locks
 
@@ -79,7 +90,17 @@ def _read_thread(path: Path) -> _ThreadFile | None:
                 break  # a power cut may leave a line of zeros
             raise
         end += len(line) + 1
-    return None if header is None else _ThreadFile(header, entries, end)
+    if header is None:
+        return None
+    session_id, thread = header["session"], header["thread"]
+    if (path.parent.name, path.name) != (make_file_name(session_id), make_file_name(thread) + _ENDING):
+        raise damaged_session(session_id, f"{place} belongs elsewhere")
+    for entry in entries:
+        if (entry.session_id, entry.thread) != (session_id, thread):
+            raise damaged_session(
+                session_id, f"{place} holds entry {entry.entry_id!r}, which belongs elsewhere"
+            )
+    return _ThreadFile(header, entries, end)
 
 
 def _is_json(line: bytes) -> bool:
@@ -87,14 +108,19 @@ def _is_json(line: bytes) -> bool:
         json.loads(line)
     except ValueError:
         return False
+    except RecursionError:  # it is, but too deep
+        pass
     return True
 
 
 def _read_header(line: bytes, place: str) -> dict[str, Any]:
     try:
         header: dict[str, Any] = json.loads(line)
-        known = header["format"] <= FORMAT and bool(header["session"]) and bool(header["thread"])
-    except (ValueError, TypeError, KeyError):
+        known = header["format"] <= FORMAT
+        check_session_id(header["session"])
+        check_thread(header["thread"])
+        known = known and (header["origin"] is None or isinstance(header["origin"], str))
+    except (ValueError, TypeError, KeyError, RecursionError):
         known = False
     if not known:
         raise StorageError(
@@ -136,20 +162,24 @@ class JsonSessionStore:
 
     async def publish(self, session_id: str, entry_id: str) -> bool:
         """Put a staged entry at the end of its thread."""
-        return await self._call(partial(self._publish, session_id, entry_id))
+        return await publish_placed(
+            self._seals, lambda place: self._call(partial(self._publish, session_id, entry_id, place))
+        )
 
     async def staged(self, session_id: str | None = None) -> list[SessionEntry]:
         """Return the entries that are staged only."""
-        return await open_entries(self._seals, await self._call(partial(self._all_staged, session_id)))
+        found = await self._call(partial(self._all_staged, session_id))
+        return await open_entries(self._seals, [StoredEntry(entry, False) for entry in found])
 
     async def entries(
         self, session_id: str, thread: str = MAIN, *, upto: str | None = None
     ) -> list[SessionEntry]:
         """Return the conversation of a thread, or up to an entry."""
 
-        def find() -> list[SessionEntry]:
+        def find() -> list[StoredEntry]:
             tree = self._tree(session_id)
-            return tree.line(tree.tip(thread) if upto is None else upto)
+            line = tree.line(tree.tip(thread) if upto is None else upto)
+            return [StoredEntry(entry, entry.entry_id in tree.entries) for entry in line]
 
         return await open_entries(self._seals, await self._call(find))
 
@@ -178,6 +208,7 @@ class JsonSessionStore:
 
     async def delete(self, session_id: str) -> bool:
         """Remove a session."""
+        check_not_keys(self._seals, session_id)
         return await self._call(partial(self._delete, session_id))
 
     async def rekey(self, keys: Keyring) -> None:
@@ -209,7 +240,9 @@ class JsonSessionStore:
         if self._begun:
             return
         for folder in (self._sessions, self._root / "locks"):
+            reject_link(folder)
             self._disk.make_folder(folder)
+        reject_link(self._disk.temp)
         self._disk.make_temp()
         self._disk.sweep()
         self._begun = True
@@ -230,26 +263,33 @@ class JsonSessionStore:
         check_session_id(session_id)
         return self._sessions / make_file_name(session_id)
 
+    def _staged_folder(self, folder: Path) -> Path:
+        """Return where entries of a session are kept aside; raise ``OSError`` if there is a link instead."""
+        staged = folder / "staged"
+        reject_link(folder)
+        reject_link(staged)
+        return staged
+
     def _stage(self, session_id: str, entry_id: str, data: bytes) -> None:
         with self._locked(session_id):
             if entry_id in self._tree(session_id).entries:
                 return
-            folder = self._folder(session_id) / "staged"
+            folder = self._staged_folder(self._folder(session_id))
             self._disk.make_folder(folder)
             self._disk.put(data, folder / f"{make_file_name(entry_id)}{_STAGED_ENDING}", anew=True)
             self._disk.sync_folder(folder)
 
-    def _publish(self, session_id: str, entry_id: str) -> bool:
+    def _publish(self, session_id: str, entry_id: str, place: PlaceEntry) -> bool:
         with self._locked(session_id):
             tree = self._tree(session_id)
-            staged = self._folder(session_id) / "staged"
+            staged = self._staged_folder(self._folder(session_id))
             if entry_id in tree.entries:
                 mark = staged / f"{make_file_name(entry_id)}{_STAGED_ENDING}"
                 if mark.exists():  # whoever published it died, or could not sync it
                     self._disk.write_again(self._path(session_id, tree.entries[entry_id].thread))
                     mark.unlink()
                 return True
-            for entry in tree.to_publish(entry_id):
+            for entry in tree.to_publish(entry_id, place):
                 self._append(tree, entry)
                 tree.add(entry)
                 with suppress(FileNotFoundError):
@@ -316,9 +356,15 @@ class JsonSessionStore:
         return tree
 
     def _staged_in(self, folder: Path) -> Iterator[SessionEntry]:
-        for path in _list(folder / "staged", _STAGED_ENDING):
+        for path in _list(self._staged_folder(folder), _STAGED_ENDING):
             with suppress(FileNotFoundError):  # published just now
-                yield unpack_entry(read_regular(path), f"the file {os.fspath(path)!r}")
+                place = f"the file {os.fspath(path)!r}"
+                entry = unpack_entry(read_regular(path), place)
+                if folder.name != make_file_name(entry.session_id):
+                    raise damaged_session(
+                        entry.session_id, f"{place} holds entry {entry.entry_id!r}, which belongs elsewhere"
+                    )
+                yield entry
 
     def _all_staged(self, session_id: str | None) -> list[SessionEntry]:
         folders = [self._folder(session_id)] if session_id is not None else list(self._folders())
@@ -339,6 +385,7 @@ class JsonSessionStore:
 
     def _ids(self) -> Iterator[str]:
         for folder in self._folders():
+            reject_link(folder)
             for path in _list(folder, _ENDING):
                 file = _read_thread(path)
                 if file is not None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from holdfast.agents.sessions.entry import (
     EntryLink,
+    PlaceEntry,
     SessionEntry,
     ThreadInfo,
     check_session_id,
     check_thread,
     choose_after,
+    leads_back,
     pack_entry,
+    place_entry,
     unpack_entry,
 )
 from holdfast.agents.sessions.store import MAIN
@@ -53,29 +54,33 @@ class SessionTree:
 
     def line(self, entry_id: str | None) -> list[SessionEntry]:
         """Return the conversation up to an entry, oldest first; raise ``SessionNotFound`` if there is none."""
-        found = []
+        found: dict[str, SessionEntry] = {}
         while entry_id is not None:
             entry = self.entries.get(entry_id) or self.staged.get(entry_id)
             if entry is None:
                 raise entry_not_found(self.session_id, entry_id)
-            found.append(entry)
+            if entry_id in found:
+                raise leads_back(self.session_id, entry_id)
+            found[entry_id] = entry
             entry_id = entry.after
-        return found[::-1]
+        return list(found.values())[::-1]
 
-    def to_publish(self, entry_id: str) -> list[SessionEntry]:
+    def to_publish(self, entry_id: str, place: PlaceEntry) -> list[SessionEntry]:
         """Return the staged entries that are published for one, in order, each as it is placed then."""
-        waiting: list[SessionEntry] = []
+        waiting: dict[str, SessionEntry] = {}
         while entry_id in self.staged and entry_id not in self.entries:
-            waiting.append(self.staged[entry_id])
-            entry_id = waiting[-1].after or ""
+            if entry_id in waiting:
+                raise leads_back(self.session_id, entry_id)
+            waiting[entry_id] = self.staged[entry_id]
+            entry_id = waiting[entry_id].after or ""
         placed: list[SessionEntry] = []
         tips: dict[str, str | None] = {}
-        for entry in reversed(waiting):
+        for entry in reversed(waiting.values()):
             thread = entry.thread
             if thread not in tips:
                 tips[thread] = self.tip(thread) if self.has_thread(thread) else entry.after
             after = choose_after(entry, tips[thread], self._links)
-            placed.append(replace(entry, after=after))
+            placed.append(place(entry, after))
             tips[thread] = entry.entry_id
         return placed
 
@@ -147,7 +152,7 @@ class InMemorySessionStore:
         tree = self._trees.get(session_id)
         if tree is None:
             return False
-        for entry in tree.to_publish(entry_id):
+        for entry in tree.to_publish(entry_id, place_entry):
             tree.add(entry)
             del tree.staged[entry.entry_id]
         return entry_id in tree.entries

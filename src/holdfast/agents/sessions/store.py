@@ -20,7 +20,8 @@ class SessionStore(Protocol):
 
     An entry is first staged, which nobody reads, then published at the end of its thread. Both can be repeated without
     harm, by any process. An entry of a thread names the entry before it, so threads share what lies before a fork.
-    Each method is atomic and durable when it returns. ``SessionStoreConformance`` in ``holdfast.testing`` has these
+    Entries that lead back to themselves are refused with a ``StorageError``, staged or not. Each method is atomic and
+    durable when it returns. ``SessionStoreConformance`` in ``holdfast.testing`` has these
     promises as tests.
 
     >>> from holdfast.agents import InMemorySessionStore
