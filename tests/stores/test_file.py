@@ -491,6 +491,12 @@ def _lie(index: Path) -> None:
     database.close()
 
 
+def _nest(index: Path) -> None:
+    with sqlite3.connect(index) as database:
+        database.execute("UPDATE runs SET head = ?", ["[" * 100_000])
+    database.close()
+
+
 def _garble(index: Path) -> None:
     _lose(index)
     index.write_bytes(b"this is no database " * 100)
@@ -501,7 +507,7 @@ def _lock(index: Path) -> None:
     index.mkdir()
 
 
-@pytest.mark.parametrize("harm", [lambda index: None, _lose, _lie, _garble, _lock])
+@pytest.mark.parametrize("harm", [lambda index: None, _lose, _lie, _nest, _garble, _lock])
 async def test_an_index_that_is_lost_or_wrong_does_no_harm(indexed, directory, harm) -> None:
     await indexed.commit(step(RunId("r2"), 4))
     harm(directory / "index.db")

@@ -7,10 +7,13 @@ import re
 
 import pytest
 
+from holdfast import FileCheckpointStorage
 from holdfast.checkpoint.store import Commit
 from holdfast.errors import StorageError
 from holdfast.stores.file import FileStore
 from tests.stores.file_commits import RUN, at, failing, head, record, write
+
+DEEP_JSON = b"[" * 100_000 + b"]" * 100_000
 
 
 async def message(store: FileStore) -> str:
@@ -73,6 +76,19 @@ async def test_other_formats(directory, change, complaint) -> None:
     assert complaint in text
     assert str(marker) in text
     assert marker.read_text() == changed
+
+
+async def test_a_marker_that_is_nested_too_deeply_is_damaged(directory) -> None:
+    store = FileStore(directory)
+    await store.open()
+    await store.close()
+    marker = directory / "store.json"
+    marker.write_bytes(DEEP_JSON)
+    text = await message(FileStore(directory))
+    assert text.startswith(f"{marker} is damaged: RecursionError: ")
+    assert "Put back a copy from a backup" in text
+    storage = FileCheckpointStorage(directory)
+    assert [problem.what for problem in (await storage.verify()).problems] == [text]
 
 
 async def test_a_newer_minor_format_is_read(directory) -> None:

@@ -59,6 +59,7 @@ from holdfast.checkpoint.store import (
     Record,
     Removal,
     RunQuery,
+    Store,
 )
 from holdfast.checkpoint.threads import Threads
 from holdfast.checkpoint.transfer.export_file import MARK, ExportReader, ExportWriter
@@ -100,7 +101,7 @@ from holdfast.runtime.durable.checkpoint_trail import CheckpointTrail
 from holdfast.runtime.durable.commit_queue import CommitQueue
 from holdfast.runtime.durable.journal import Journal, StoredJournal, is_sleep
 from holdfast.runtime.durable.recorder import Recorder
-from holdfast.runtime.durable.stored_runs import MOST_TAKEOVERS
+from holdfast.runtime.durable.run_owner import MOST_TAKEOVERS
 from holdfast.runtime.environment import Environment, use
 from holdfast.runtime.events.event_log import EventLog
 from holdfast.runtime.events.notices import traceback_text
@@ -111,6 +112,7 @@ from holdfast.runtime.step.questions import Questions
 from holdfast.runtime.step.runner import Runner
 from holdfast.runtime.times import as_time, in_microseconds
 from holdfast.stores.common.disk import Disk
+from holdfast.stores.common.read_only import ReadOnlyStore
 from holdfast.stores.file import FileStore
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore

@@ -1,25 +1,21 @@
-"""The commits of one run, one after the other: awaited, or in the background; and whether they still may be made."""
+"""The commits of one run, one after the other: awaited, or in the background."""
 
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from time import monotonic
 from typing import Any, TypeVar
 
 from holdfast.checkpoint.checkpoint_info import CheckpointInfo
 from holdfast.checkpoint.write.checkpoint_draft import CheckpointDraft
 from holdfast.checkpoint.write.log import RunLog
-from holdfast.errors import HeadMoved, HoldfastError, RunTaken
+from holdfast.errors import HeadMoved
 from holdfast.runtime._async import run_uncancelled
+from holdfast.runtime.durable.run_owner import run_taken
 
 T = TypeVar("T")
-# A note that was committed so lately says who drives the run as well as a read does, whose answer may be as old when it
-# comes. A process that stood still meanwhile finds that more time has passed.
-_CONFIRMED_SECONDS = 0.005
 
 
 class CommitQueue:
@@ -207,63 +203,6 @@ class CommitQueue:
             raise cancelled
 
 
-def run_taken(log: RunLog) -> RunTaken:
-    """Return the error for a run that another process owns by now."""
-    return RunTaken(
-        f"run {log.run_id} was taken over, or cancelled, by someone else; what was done here since its "
-        f"last checkpoint is not part of it. Let its new owner go on, or take it back with "
-        f"'workflow.resume(run_id=..., take_over=True)'"
-    )
-
-
 def _wake(ended: asyncio.Future[None], _: object = None) -> None:
     if not ended.done():
         ended.set_result(None)
-
-
-class OwnerCheck:
-    """Reads from the store who drives a run.
-
-    It syncs nothing: a commit in its place would leave the same window, from its end to what follows. So where the note
-    of the effect before was committed right now, nothing is read. Effects that begin together share one read, so that
-    their results can share a commit.
-    """
-
-    def __init__(self, log: RunLog, commits: CommitQueue) -> None:
-        self._log = log
-        self._commits = commits
-        self._read: asyncio.Task[bool | HoldfastError] | None = None
-        """The read that is about to begin."""
-        self._confirmed = 0
-        """The number of the commit of the last note, which the store refuses to whoever does not drive the run."""
-        self._confirmed_at = -math.inf
-
-    def confirm(self) -> None:
-        """Take note that a note was committed right now."""
-        if not self._commits.busy:  # else another commit began, and the last number is that of this one
-            self._confirmed, self._confirmed_at = self._commits.count, monotonic()
-
-    async def check(self) -> None:
-        """Raise ``RunTaken`` if another process drives the run by now."""
-        if self._is_confirmed():
-            return
-        if self._read is None:
-            self._read = asyncio.ensure_future(self._is_owned())
-        owned = await asyncio.shield(self._read)
-        if isinstance(owned, HoldfastError):
-            raise owned
-        if not owned:
-            raise run_taken(self._log)
-
-    def _is_confirmed(self) -> bool:
-        """Return True if a note was committed right now, and nothing since: a later commit may give the run up."""
-        is_fresh = monotonic() - self._confirmed_at < _CONFIRMED_SECONDS
-        return is_fresh and self._confirmed == self._commits.count
-
-    async def _is_owned(self) -> bool | HoldfastError:
-        """Return True if this process owns the run, or the error: those who wait for it may be gone by then."""
-        self._read = None  # who asks from now on needs a read that begins later
-        try:
-            return await self._log.is_owned()
-        except HoldfastError as error:
-            return error

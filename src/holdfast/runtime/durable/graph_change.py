@@ -85,6 +85,8 @@ async def described_before(manifest: Manifest, encoder: Encoder, blobs: BlobRead
             return described
         except NotAtHand as absent:
             await absent.fetch()
+        except (ValueError, RecursionError):  # no version of Holdfast wrote it
+            return None
 
 
 def check_homes(graph: Graph, workflow_name: str, snapshot: Snapshot) -> None:

@@ -13,8 +13,9 @@ from holdfast.checkpoint.format.renames import rename, renames_of
 from holdfast.checkpoint.journal import Contents, read_journal
 from holdfast.checkpoint.read.loader import BlobReader, Loaded
 from holdfast.checkpoint.read.snapshots import snapshot_of
+from holdfast.checkpoint.receipts import Receipt
 from holdfast.checkpoint.storage import CheckpointStorage
-from holdfast.checkpoint.store import Head, Letter
+from holdfast.checkpoint.store import Head
 from holdfast.checkpoint.values import Encoder
 from holdfast.checkpoint.write.bundles import unbundled
 from holdfast.checkpoint.write.checkpoint_draft import CheckpointDraft
@@ -57,24 +58,30 @@ class RunLoader:
     # Recorders.
 
     def record_new(
-        self, run_id: RunId, first: Sequence[CheckpointDraft], opening: tuple[Letter, ...] = ()
+        self, run_id: RunId, first: Sequence[CheckpointDraft], receipt: Receipt | None = None
     ) -> Recorder:
         """Return the recorder of a run that is not in the storage yet; ``first`` are its first checkpoints.
 
-        ``opening`` are letters that its first commit leaves.
+        Its first commit keeps the ``receipt`` of the call that starts it.
         """
         log = self._logs.new_log(
             run_id, self._name, self._encoder, self._clock_and_salt, self._config.retention
         )
-        log.opening = opening
+        log.receipt = receipt
         return self._recorder(log, first)
 
     def record_fork(
-        self, run_id: RunId, head: Head, loaded: Loaded, first: Sequence[CheckpointDraft]
+        self,
+        run_id: RunId,
+        head: Head,
+        loaded: Loaded,
+        first: Sequence[CheckpointDraft],
+        receipt: Receipt | None = None,
     ) -> Recorder:
-        """Return the recorder of a new run that begins at a checkpoint of another one."""
+        """Return the recorder of a new run that begins at a checkpoint of another one; ``receipt`` is as for that."""
         retention = self._config.retention
         log = self._logs.forked_log(run_id, head, loaded, self._encoder, self._clock_and_salt, retention)
+        log.receipt = receipt
         return self._recorder(log, first)
 
     def _recorder(

@@ -106,7 +106,7 @@ class Runner:
             )
             journal.lost = weak_callback(self._lose)
             recorder.when_committed(weak_callback(self._committed))
-            recorder.tell = emit
+            recorder.when_written_late(emit)
         self._steps = SuperstepRunner(
             context, self._executors, self.at, self._emitter, self.questions, recorder
         )

@@ -183,6 +183,11 @@ class Directory:
         self._get_ready()
         return self.run(run_id).leave(letters, most)
 
+    def use_up(self, run_id: RunId, keys: Sequence[str]) -> LeaveResult:
+        """Use up keys of letters of a run, durably."""
+        self._get_ready()
+        return self.run(run_id).use_up(keys)
+
     def tag(self, run_id: RunId, seq: int, change: TagChange) -> bool:
         """Take tags from a record and add others."""
         self._get_ready()

@@ -13,6 +13,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
+from string import hexdigits
 from typing import Any, Final, NamedTuple
 
 import zstandard
@@ -347,7 +348,7 @@ def decode_record(document: Mapping[str, Any], run_id: RunId, depth: Depth, is_s
     """Read a record without its tags, as much as ``depth`` says; raise some ``Exception`` for broken data."""
     keyframe = document.get("keyframe") if depth >= Depth.CHANGES else None
     return Record(
-        CheckpointId(document["checkpoint_id"]),
+        _read_id(document),
         run_id,
         document["seq"],
         _read_packed(document, "header"),
@@ -358,6 +359,13 @@ def decode_record(document: Mapping[str, Any], run_id: RunId, depth: Depth, is_s
         (),
         is_sound,
     )
+
+
+def _read_id(document: Mapping[str, Any]) -> CheckpointId:
+    checkpoint_id: str = document["checkpoint_id"]
+    if checkpoint_id[-1] not in hexdigits:  # by its last digit an end is told from a start
+        raise ValueError(f"{checkpoint_id!r} is no id of a checkpoint")
+    return CheckpointId(checkpoint_id)
 
 
 def decode_keyframe(document: Mapping[str, Any], depth: Depth) -> Keyframe:

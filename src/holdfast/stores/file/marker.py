@@ -176,7 +176,7 @@ def _read(marker: Path) -> StoreInfo:
             int(document["minor"]),
             frozenset(map(str, document["features"])),
         )
-    except (ValueError, KeyError, TypeError, IrregularFile) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, IrregularFile) as error:
         raise StoreDamaged(
             f"{marker} is damaged: {type(error).__name__}: {error}. Put back a copy from a backup; "
             f"the runs beside it are not touched"

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import threading
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from operator import itemgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from holdfast.checkpoint.store import (
     Commit,
@@ -24,7 +22,6 @@ from holdfast.checkpoint.store import (
     Record,
     Removal,
 )
-from holdfast.engine.status import RunStatus
 from holdfast.errors import CheckpointCorrupt, StorageError
 from holdfast.ids import CheckpointId, Digest, RunId
 from holdfast.stores.common.head_check import (
@@ -38,19 +35,12 @@ from holdfast.stores.common.head_check import (
     tags_allow,
 )
 from holdfast.stores.file.blobs import BlobFolder
-from holdfast.stores.file.line import (
-    LineDraft,
-    LinePlace,
-    decode_event_rows,
-    decode_keyed,
-    decode_keyframe,
-    decode_record,
-    explain_problem,
-)
-from holdfast.stores.file.line_file import LineFile, PendingLine, RunGlance, damaged
+from holdfast.stores.file.line import LineDraft
+from holdfast.stores.file.line_file import LineFile, PendingLine, RunGlance
 from holdfast.stores.file.run_lock import HeldLock
-from holdfast.stores.file.run_state import BadLine, RunState
-from holdfast.stores.file.wake_signs import WakeSign, WakeSigns, sign_of
+from holdfast.stores.file.run_reader import RunReader
+from holdfast.stores.file.run_state import RunState
+from holdfast.stores.file.wake_signs import RunSign, WakeSign, WakeSigns
 
 _T = TypeVar("_T")
 # A commit with more records than this, of a run that comes whole, is many lines.
@@ -65,10 +55,10 @@ class RunFile:
 
     def __init__(self, lines: LineFile, blobs: BlobFolder, signs: WakeSigns) -> None:
         self.path = lines.path
-        self.name = lines.path.stem
         self._lines = lines
+        self._reader = RunReader(lines)
+        self._sign = RunSign(lines, signs)
         self._blobs = blobs
-        self._signs = signs
         self._lock = threading.RLock()
 
     # Reading.
@@ -84,7 +74,7 @@ class RunFile:
 
     def inbox(self) -> list[Letter]:
         """Return the letters that wait, oldest first; raise ``CheckpointCorrupt`` if some are missing."""
-        return self._read(lambda _: self._letters())
+        return self._read(self._reader.letters)
 
     def taken(self, keys: Sequence[str]) -> list[str]:
         """Return those of the keys whose letters were left and taken."""
@@ -96,37 +86,19 @@ class RunFile:
 
         Raises ``CheckpointCorrupt`` if some of it may be missing: what it noted would be done again.
         """
-        return self._read(lambda _: self._notes())
+        return self._read(self._reader.notes)
 
     def events(self, first: int, limit: int) -> list[EventRow]:
         """Return the rows of events from a seq on, about ``limit`` of them and all of each seq."""
-        return self._read(lambda state: self._events(state, first, limit))
-
-    def _events(self, state: RunState, first: int, limit: int | None = None) -> list[EventRow] | None:
-        wanted = state.events[bisect_left(state.events, first, key=itemgetter(0)) :]
-        if not wanted:
-            return []
-        if limit is not None and len(wanted) > limit:
-            last = wanted[max(limit, 1) - 1].seq
-            wanted = wanted[: bisect_right(wanted, last, key=itemgetter(0))]
-        rows: list[EventRow] = []
-        for place in dict.fromkeys(event.line for event in wanted):
-            try:
-                bodies = self._bodies({place: None})
-                if bodies is None:
-                    return None
-                rows += decode_event_rows(bodies[place])
-            except (CheckpointCorrupt, TypeError, ValueError):  # what is left is shown
-                continue
-        return [row for row in rows if wanted[0].seq <= row.seq <= wanted[-1].seq]
+        return self._read(lambda: self._reader.events(first, limit))
 
     def records(self, first: int, last: int, depth: Depth) -> list[Record]:
         """Return the records with these seqs; raise ``CheckpointCorrupt`` if some of them cannot be read."""
         with self._lock:
             while True:
                 state = self._lines.look()
-                self._check_lost(state.lost_between(first, last) if state.bad else None)
-                found = self._read_records(state.seqs_between(first, last), depth)
+                self._reader.check_lost(state.lost_between(first, last) if state.bad else None)
+                found = self._reader.records(state.seqs_between(first, last), depth)
                 if found is not None:
                     return found
 
@@ -157,85 +129,14 @@ class RunFile:
             self._lines.check_readable()
             return state
 
-    def _read(self, read: Callable[[RunState], _T | None]) -> _T:
+    def _read(self, read: Callable[[], _T | None]) -> _T:
         """Read something of a run, once more whenever the file is written anew meanwhile."""
         with self._lock:
             while True:
-                found = read(self._look())
+                self._look()
+                found = read()
                 if found is not None:
                     return found
-
-    def _letters(self) -> list[Letter] | None:
-        self._check_lost(self._lines.state.lost_letters())
-        letters = self._lines.state.letters
-        bodies = self._bodies(dict.fromkeys(letters.values()))
-        if bodies is None:
-            return None
-        found: dict[str, Letter] = {}
-        for place, body in bodies.items():
-            with self._reading(place):
-                found |= {key: Letter(key, data) for key, data in map(decode_keyed, body["letters"])}
-        missing = [place for key, place in letters.items() if key not in found]
-        if missing:
-            raise damaged(self.path, None, "it does not hold the letters that it names", missing[0].offset)
-        return [found[key] for key in letters]
-
-    def _notes(self) -> list[Note] | None:
-        self._check_lost(self._lines.state.lost_notes())
-        bodies = self._bodies(dict.fromkeys(self._lines.state.note_lines))
-        if bodies is None:
-            return None
-        notes: dict[str, Note] = {}
-        for place, body in bodies.items():
-            with self._reading(place):
-                notes |= {key: Note(key, data) for key, data in map(decode_keyed, body["notes"])}
-        return list(notes.values())
-
-    @contextmanager
-    def _reading(self, place: LinePlace) -> Iterator[None]:
-        """Say that a line is damaged, whatever goes wrong with what stands in it."""
-        try:
-            yield
-        except (MemoryError, CheckpointCorrupt):
-            raise
-        except Exception as error:
-            raise damaged(self.path, None, explain_problem(error), place.offset) from error
-
-    def _check_lost(self, bad: BadLine | None) -> None:
-        """Raise ``CheckpointCorrupt`` if what is asked for may have stood in a line that cannot be read."""
-        if bad is not None:
-            raise self._lines.damage(bad)
-
-    def _read_records(self, seqs: Sequence[int], depth: Depth) -> list[Record] | None:
-        state = self._lines.state
-        lines = dict.fromkeys(state.records[seq].line for seq in seqs)
-        with_frames = depth >= Depth.CHANGES
-        frames = {seq: state.keyframes[seq] for seq in seqs if with_frames and seq in state.keyframes}
-        bodies = self._bodies(lines | dict.fromkeys(frames.values()))
-        if bodies is None or state.run_id is None:
-            return None if state.run_id is not None else []
-        found: dict[tuple[LinePlace, int], Any] = {}
-        for place in lines:
-            with self._reading(place):
-                found |= {(place, document["seq"]): document for document in bodies[place].get("records", ())}
-        records = []
-        for seq in seqs:
-            line = state.records[seq].line
-            with self._reading(line):
-                record = decode_record(found[line, seq], state.run_id, depth, line.is_sound)
-                if seq in frames:
-                    given = bodies[frames[seq]]["keyframes"][str(seq)]
-                    record = record._replace(keyframe=decode_keyframe(given, depth))
-            if seq in state.tags:
-                record = record._replace(tags=state.tags[seq], tagged_by=state.tagged_by[seq])
-            records.append(record)
-        return records
-
-    def _bodies(self, places: dict[LinePlace, None]) -> dict[LinePlace, dict[str, Any]] | None:
-        if not places:
-            return {}
-        bodies = self._lines.read_bodies(list(places))
-        return None if bodies is None else dict(zip(places, bodies, strict=True))
 
     # Writing.
 
@@ -279,7 +180,7 @@ class RunFile:
             check_head(commit, state.expected)
             _check_records(commit, state.head)
             draft = self._counted(_commit_draft(commit, state))
-            outdated = self._announce(commit.head, draft.inbox)
+            outdated = self._sign.announce(commit.head, draft.inbox)
             return PendingCommit(self, held, self._lines.begin_append(held, draft), outdated)
         except BaseException as error:
             self.release(held, error)
@@ -300,7 +201,7 @@ class RunFile:
     def finish_append(self, held: HeldLock, pending: PendingLine, outdated: WakeSign | None) -> list[Letter]:
         """Make a commit count that was synced; return the letters that wait."""
         self._lines.finish_append(held, pending)
-        self._withdraw(outdated)
+        self._sign.withdraw(outdated)
         return self._letters_now()
 
     def _commit(self, held: HeldLock, commit: Commit, needed: set[Digest], is_doubtful: bool) -> list[Letter]:
@@ -328,6 +229,17 @@ class RunFile:
                 return LeaveResult(state.head, is_full=True)
             if letters and not refused:
                 self._append(held, LineDraft("letters", state.head, letters=letters))
+            return LeaveResult(state.head, refused)
+
+    def use_up(self, keys: Sequence[str]) -> LeaveResult:
+        """Use up keys of letters, unless one of them was used before."""
+        if self._look().head is None:
+            return LeaveResult(None)
+        with self._hold() as held:
+            state = self._lines.state
+            refused = tuple(key for key in keys if key in state.used)
+            if keys and not refused and state.head is not None:
+                self._append(held, LineDraft("used", state.head, further={"used": list(keys)}))
             return LeaveResult(state.head, refused)
 
     def tag(self, seq: int, change: TagChange) -> bool:
@@ -391,8 +303,8 @@ class RunFile:
 
     def _drafts_of_all(self) -> list[LineDraft] | None:
         state = self._lines.state
-        notes, letters, events = self._notes(), self._letters(), self._events(state, 0)
-        records = self._read_records(state.seqs, Depth.ALL)
+        notes, letters, events = self._reader.notes(), self._reader.letters(), self._reader.events(0)
+        records = self._reader.records(state.seqs, Depth.ALL)
         if records is None or notes is None or letters is None or events is None or state.head is None:
             return None
         used = sorted(state.used - state.letters.keys())
@@ -408,10 +320,9 @@ class RunFile:
             head = self._expect(state, run_id, expected)
             if not marks_allow(known, len(state.letters), state.tags):
                 return False
-            before = self._sign()
+            before = self._sign.needed
             self._lines.append(held, LineDraft("gone", head))
-            if before is not None:
-                self._signs.remove(before)
+            self._sign.withdraw(before)
             with suppress(OSError):  # whoever comes next tries again
                 self._lines.remove(held)
                 self._lines.remove_lock()
@@ -429,11 +340,11 @@ class RunFile:
 
     def _events_up_to(self, head: Head) -> list[EventRow]:
         """Return the events that can be read, as far as a new head goes."""
-        return [row for row in self._events(self._lines.state, 0) or () if row.seq <= head.seq]
+        return [row for row in self._reader.events(0) or () if row.seq <= head.seq]
 
     def read_record(self, seq: int, depth: Depth) -> list[Record]:
         """Return one record of the state as it is known, damaged or not; raise ``CheckpointCorrupt``."""
-        return self._read_records([seq], depth) or []
+        return self._reader.records([seq], depth) or []
 
     def rewrite_salvaged(self, held: HeldLock, head: Head) -> None:
         """Write the file anew with another head, and with all that can be read."""
@@ -446,9 +357,9 @@ class RunFile:
         letters: list[Letter] = []
         if state.head is not None and state.head.checkpoint_id == head.checkpoint_id:
             with suppress(CheckpointCorrupt):
-                notes = self._notes() or []
+                notes = self._reader.notes() or []
         with suppress(CheckpointCorrupt):
-            letters = self._letters() or []
+            letters = self._reader.letters() or []
         used = sorted(state.used - state.letters.keys())
         kept = _kept_drafts(records, self._events_up_to(head))
         drafts = [*kept, _state_draft(head, notes, letters, used)]
@@ -463,56 +374,30 @@ class RunFile:
 
     def _append(self, held: HeldLock, draft: LineDraft) -> None:
         counted = self._counted(draft)
-        outdated = self._announce(draft.head, counted.inbox)
+        outdated = self._sign.announce(draft.head, counted.inbox)
         self._lines.append(held, counted)
-        self._withdraw(outdated)
+        self._sign.withdraw(outdated)
 
     def _counted(self, draft: LineDraft) -> LineDraft:
         """Return a draft that says how many letters wait; raise ``CheckpointCorrupt`` if that cannot be known."""
-        self._check_lost(self._lines.state.lost_letters())
+        self._reader.check_lost(self._lines.state.lost_letters())
         inbox = len(self._lines.state.letters) - len(draft.taken) + len(draft.letters)
         return draft._replace(inbox=inbox) if inbox else draft
 
     def _rewrite(
         self, held: HeldLock, head: Head, letters: Sequence[Letter], drafts: Sequence[LineDraft]
     ) -> None:
-        outdated = self._announce(head, len(letters))
+        outdated = self._sign.announce(head, len(letters))
         self._lines.rewrite(held, head.run_id, drafts)
-        self._withdraw(outdated)
-
-    def _announce(self, head: Head | None, letters: int) -> WakeSign | None:
-        """Give the run the sign that it needs, before the line that says so; return the sign that is outdated then."""
-        stood = self._lines.state.head
-        if stood is not None and head is not None and _is_driven_on(stood, head):
-            return None
-        before = self._sign()
-        after = None if head is None else sign_of(head, letters, self.name)
-        if after == before:
-            return None
-        if after is not None:
-            self._signs.add(after, self._lines.lock_path)
-        return before
-
-    def _withdraw(self, outdated: WakeSign | None) -> None:
-        """Take a sign away, behind the line that made it outdated."""
-        if outdated is not None:
-            self._signs.remove(outdated)
-
-    def _sign(self) -> WakeSign | None:
-        state = self._lines.state
-        return None if state.head is None else sign_of(state.head, len(state.letters), self.name)
+        self._sign.withdraw(outdated)
 
     def set_sign(self, wrong: WakeSign | None = None) -> None:
         """Make sure that the run has the sign that it needs, and not the ``wrong`` one."""
         with self._hold():
-            sign = self._sign()
-            if sign is not None:
-                self._signs.add(sign, self._lines.lock_path)
-            if wrong is not None and wrong != sign:
-                self._signs.remove(wrong)
+            self._sign.correct(wrong)
 
     def _letters_now(self) -> list[Letter]:
-        letters = self._letters() if self._lines.state.letters else []
+        letters = self._reader.letters() if self._lines.state.letters else []
         assert letters is not None, "nobody else writes"
         return letters
 
@@ -570,22 +455,18 @@ class PendingCommit:
             self._file.release(self._held, error)
 
 
-def _is_driven_on(before: Head, after: Head) -> bool:
-    """Return True if the same process drives the run before and after, as in most commits: its sign stays."""
-    return before.status is after.status is RunStatus.RUNNING and before.owner == after.owner
-
-
 def _commit_draft(commit: Commit, state: RunState) -> LineDraft:
+    letters = [letter for letter in commit.letters if letter.key not in state.used]
     taken: list[str] = []
     if commit.taken:
-        there = state.letters.keys() | {letter.key for letter in commit.letters}
+        there = state.letters.keys() | {letter.key for letter in letters}
         taken = [key for key in dict.fromkeys(commit.taken) if key in there]
     return LineDraft(
         "commit",
         commit.head,
         commit.records,
         commit.notes,
-        commit.letters,
+        letters,
         taken,
         events=commit.events,
         events_from=commit.events_from,
@@ -608,8 +489,9 @@ def _check_records(commit: Commit, head: Head | None) -> None:
 def _drafts_of(commit: Commit) -> list[LineDraft]:
     """Return the lines of a run that is what a commit says, and nothing else."""
     letters = [letter for letter in commit.letters if letter.key not in commit.taken]
+    used = [letter.key for letter in commit.letters if letter.key in commit.taken]
     kept = _kept_drafts(commit.records, commit.events)
-    return [*kept, _state_draft(commit.head, commit.notes, letters, ())]
+    return [*kept, _state_draft(commit.head, commit.notes, letters, used)]
 
 
 def _kept_drafts(records: Sequence[Record], events: Sequence[EventRow]) -> Iterator[LineDraft]:
@@ -637,9 +519,3 @@ def copy_aside(path: Path, aside: Path) -> None:
         import shutil  # takes long to import, and is seldom needed
 
         shutil.copyfile(path, aside)
-
-
-def move_aside(path: Path, aside: Path) -> None:
-    """Put a thing that cannot be used where nobody reads it."""
-    aside.parent.mkdir(0o700, exist_ok=True)
-    os.rename(path, aside)

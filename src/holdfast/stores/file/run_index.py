@@ -171,7 +171,7 @@ class RunIndex:
                 os.chmod(self._path, 0o600)
             database.execute("PRAGMA synchronous = NORMAL")
             return work(database)
-        except (sqlite3.DatabaseError, ValueError, TypeError, OSError) as error:
+        except (sqlite3.DatabaseError, ValueError, TypeError, RecursionError, OSError) as error:
             if not isinstance(error, sqlite3.OperationalError | OSError):  # it is damaged
                 self.forget()
             return otherwise

@@ -17,7 +17,7 @@ from holdfast.stores.common.disk import is_regular
 from holdfast.stores.common.file_names import make_file_name
 from holdfast.stores.common.lost_head import WHAT_IS_LOST, rebuild_head
 from holdfast.stores.file.line_file import LineFile
-from holdfast.stores.file.run_file import RunFile, copy_aside, move_aside
+from holdfast.stores.file.run_file import RunFile, copy_aside
 from holdfast.stores.file.run_lock import HeldLock
 
 
@@ -55,7 +55,7 @@ class RunRepair:
         """Let the run have a head that can be read; a file that has none goes to ``aside``."""
         path = self._lines.path
         if os.path.lexists(path) and not is_regular(path):
-            move_aside(path, aside)
+            _move_aside(path, aside)
             with self._lines.hold() as held:
                 held.clear_mark()
             yield Mended(self.run_id(), f"{path.name} is no regular file and was put aside", "the whole run")
@@ -86,7 +86,7 @@ class RunRepair:
         name, run_id = self._lines.path.name, self.run_id()
         head = self._new_head(forms) if self._lines.read_all() else None
         if head is None:
-            move_aside(self._lines.path, aside)
+            _move_aside(self._lines.path, aside)
             held.clear_mark()
             return Mended(run_id, f"{name} was put aside: {briefly(error)}", "the whole run")
         copy_aside(self._lines.path, aside)
@@ -124,3 +124,9 @@ class RunRepair:
             return None
         is_ours = make_file_name(header.run_id) == self._lines.path.stem
         return (newest.checkpoint_id, header) if header.seq == newest.seq and is_ours else None
+
+
+def _move_aside(path: Path, aside: Path) -> None:
+    """Put a thing that cannot be used where nobody reads it."""
+    aside.parent.mkdir(0o700, exist_ok=True)
+    os.rename(path, aside)

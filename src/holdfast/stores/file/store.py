@@ -207,6 +207,11 @@ class FileStore:
             f"read the inbox of run {run_id!r}", lambda: self._directory.run(run_id).taken(keys)
         )
 
+    async def use_up(self, run_id: RunId, keys: Sequence[str]) -> LeaveResult:
+        return await self._do(
+            f"use up keys of letters of run {run_id!r}", lambda: self._directory.use_up(run_id, keys)
+        )
+
     async def vacuum(self, progress: Progress | None = None) -> VacuumReport:
         """Remove what nobody needs: temporary files, blobs without a run, and lines that no longer count."""
 

@@ -21,6 +21,7 @@ from holdfast.engine.status import RunStatus
 from holdfast.stores.common.disk import open_regular, read_regular
 from holdfast.stores.common.presence import hash_process
 from holdfast.stores.common.run_query import RunClaim
+from holdfast.stores.file.line_file import LineFile
 
 _DIGITS = 20
 AT_ONCE = 0
@@ -119,6 +120,52 @@ class WakeSigns:
             digits, _, owner = when.partition(".")
             if len(digits) == _DIGITS and digits.isdigit() and run:
                 yield WakeSign(int(digits), run, owner)
+
+
+class RunSign:
+    """The sign of one run, kept in step with the lines of its file; callers hold its lock."""
+
+    def __init__(self, lines: LineFile, signs: WakeSigns) -> None:
+        self._lines = lines
+        self._signs = signs
+        self._name = lines.path.stem
+
+    @property
+    def needed(self) -> WakeSign | None:
+        """The sign that the run needs where it stands."""
+        state = self._lines.state
+        return None if state.head is None else sign_of(state.head, len(state.letters), self._name)
+
+    def announce(self, head: Head | None, letters: int) -> WakeSign | None:
+        """Make the sign that a line will need, before the line is written; return the sign that is outdated then."""
+        stood = self._lines.state.head
+        if stood is not None and head is not None and _is_driven_on(stood, head):
+            return None
+        before = self.needed
+        after = None if head is None else sign_of(head, letters, self._name)
+        if after == before:
+            return None
+        if after is not None:
+            self._signs.add(after, self._lines.lock_path)
+        return before
+
+    def withdraw(self, outdated: WakeSign | None) -> None:
+        """Take a sign away, behind the line that made it outdated."""
+        if outdated is not None:
+            self._signs.remove(outdated)
+
+    def correct(self, wrong: WakeSign | None) -> None:
+        """Make sure that the sign that is needed is there, and not the ``wrong`` one."""
+        needed = self.needed
+        if needed is not None:
+            self._signs.add(needed, self._lines.lock_path)
+        if wrong != needed:
+            self.withdraw(wrong)
+
+
+def _is_driven_on(before: Head, after: Head) -> bool:
+    """Return True if the same process drives the run before and after, as in most commits: its sign stays."""
+    return before.status is after.status is RunStatus.RUNNING and before.owner == after.owner
 
 
 class ClaimFiles:
