@@ -6,6 +6,7 @@ from holdfast.builder import Case, Default, WorkflowBuilder
 from holdfast.engine.limits import Limits
 from holdfast.engine.status import RunStatus
 from holdfast.errors import (
+    AlreadyResumed,
     ChangedAfterCapture,
     CheckpointCorrupt,
     CheckpointNotFound,
@@ -22,6 +23,7 @@ from holdfast.errors import (
     HoldfastWarning,
     InvalidArgument,
     InvalidResponse,
+    KeyReused,
     LimitExceeded,
     MissedEvents,
     NotCheckpointable,
@@ -111,6 +113,7 @@ if TYPE_CHECKING:
     from holdfast.stores.storage_url import open_storage
 
 __all__ = [
+    "AlreadyResumed",
     "Anchor",
     "Case",
     "Cause",
@@ -152,6 +155,7 @@ __all__ = [
     "InMemoryCheckpointStorage",
     "InvalidArgument",
     "InvalidResponse",
+    "KeyReused",
     "Keyring",
     "LimitExceeded",
     "Limits",

@@ -6,8 +6,10 @@ The text of an error stands where it is raised: search for the name of its class
 
     HoldfastError
     ├── GraphError            the workflow cannot be built, or a handler named an executor that is not there
+    │   └── DefinitionError   the definition of a team of agents is wrong
     ├── WrongType             a value is not of the declared type: an input, a typed state key (a TypeError too)
     ├── InvalidArgument       an argument that cannot be meant (a ValueError too)
+    │   └── KeyReused         a key that stands for one call was given with another one
     ├── NotCheckpointable     a value that was sent or queued cannot be kept
     ├── StateConflict         two turns of one superstep wrote the same shared key
     ├── StateNotSet           a handler requires a value of the state that nobody set (a LookupError too)
@@ -16,6 +18,7 @@ The text of an error stands where it is raised: search for the name of its class
     ├── ExecutorFailed        a handler raised
     │   └── ConditionFailed   the condition or selection of an edge raised, or chose a target it does not have
     ├── ExecutorTimeout       a handler took too long (the cause of an ExecutorFailed)
+    │   └── TeamTimeout       the agents of a team took too long
     ├── LimitExceeded         a named limit of the workflow was reached
     │   ├── SuperstepLimit    too many supersteps since the last input
     │   ├── AgentLoop         an agent called its model too often for one message
@@ -24,10 +27,10 @@ The text of an error stands where it is raised: search for the name of its class
     │   ├── HistoryUnreadable a conversation was written by another library, or in a form that this one does not read
     │   ├── ModelUnavailable  a model cannot be reached, or broke off
     │   ├── RateLimited       a provider refuses calls for some time
-    │   ├── RecordedError     a tool failed before; its error is told again in place of a call
     │   ├── ReplayDiffers     a replay asks something else than was recorded
     │   ├── SessionNotFound   a session store has no such entry of a session
     │   └── ToolFailed        a tool cannot do what the model asks
+    │       └── RecordedError it failed before; its error is told again in place of a call
     ├── UnknownRequest        there is no such request to answer
     ├── RequestAlreadyAnswered
     ├── InvalidResponse       a response is not of the type that the request asks for
@@ -38,6 +41,7 @@ The text of an error stands where it is raised: search for the name of its class
     ├── RunNotFound           the storage has no such run
     ├── RunExists             the storage has a run with this id already
     ├── RunTaken              another process drives the run, or took it over
+    ├── AlreadyResumed        a call with the same key resumed the run before
     ├── RunPoisoned           every process that went on with the run died before its next checkpoint
     ├── CheckpointNotFound    the storage has no such checkpoint
     ├── NotLoaded             a value of a listed checkpoint was asked for, but listing reads no values
@@ -49,6 +53,8 @@ The text of an error stands where it is raised: search for the name of its class
 
     HoldfastWarning (a UserWarning)
     ├── UnroutedMessage       no edge took a message
+    ├── DeadLetter            a message that was sent to a run cannot be delivered
+    ├── UnusableAnswer        an answer is refused by the type that its request asks for; it is asked again
     ├── WaitingFanIn          the run waits for messages that a fan-in needs and nothing is left to send
     ├── ChangedAfterCapture   a value was changed after it was sent or queued; the change reaches nobody
     ├── UnkeptField           a handler changed a field that no checkpoint keeps
@@ -156,6 +162,14 @@ class InvalidArgument(HoldfastError, ValueError):
     """
 
     kind = "invalid"
+
+
+class KeyReused(InvalidArgument):
+    """A key makes one call on a run once, and was given with another call.
+
+    >>> issubclass(KeyReused, InvalidArgument)
+    True
+    """
 
 
 class NotCheckpointable(HoldfastError):
@@ -382,10 +396,21 @@ class RunExists(HoldfastError):
     kind = "conflict"
 
 
+# Its texts are in runtime/durable/run_owner.py and runtime/run/wakeup.py.
 class RunTaken(HoldfastError):
     """Another process drives the run, or took it over while this one drove it; nothing of this one counts.
 
     >>> issubclass(RunTaken, HoldfastError)
+    True
+    """
+
+    kind = "conflict"
+
+
+class AlreadyResumed(HoldfastError):
+    """A call with the same key resumed the run before; nothing was done again.
+
+    >>> issubclass(AlreadyResumed, HoldfastError)
     True
     """
 

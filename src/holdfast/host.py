@@ -153,6 +153,8 @@ class Host:
         }
         self._rescue_at = self._strays_at = _AT_ONCE
         self._grace = GRACE_SECONDS
+        self._woken_runs = 0
+        """The number of runs that went on, each as often as it did."""
         self._joined = False
         self._hinted = asyncio.Event()
         """Set when the store says that there is something to do."""
@@ -187,6 +189,7 @@ class Host:
 
     async def _look_after(self, run: Run) -> None:
         head = await self._storage.store.head(run.run_id)
+        self.problems.pop(run.run_id, None)
         await run.driven()
         if head is not None:
             self._tell_of(run, head, ())
@@ -194,16 +197,17 @@ class Host:
     async def wake_due(self) -> int:
         """Go on with every run that has something to do now, until each waits, sleeps or is over; return their number.
 
+        Those that could not be woken are not counted; ``problems`` says why.
+
         For programs that are started now and then, and for tests; ``async with`` and ``serve`` do this all the time.
         """
-        woken = 0
+        before = self._woken_runs
         self._rescue_at = self._strays_at = _AT_ONCE
         self._strays.clear()
-        while started := await self._look():
-            woken += started
+        while await self._look():
             while self._active:
                 await asyncio.wait(self._active.values())
-        return woken
+        return self._woken_runs - before
 
     async def serve(self) -> None:
         """Wake runs until this is cancelled; then those under way are left as ``__aexit__`` leaves them."""
@@ -362,6 +366,7 @@ class Host:
             _logger.warning("run %s cannot be woken: %s", head.run_id, error, extra=_extra_of(head))
             self._note(head.run_id, error)
             return
+        self._woken_runs += 1
         self.problems.pop(head.run_id, None)
         self._tell_of(run, head, known)
         latest, wakes = run.latest_checkpoint, run.asleep_until

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 from holdfast.errors import InvalidArgument, RunExists, UnnamedWorkflow, WrongType
 from holdfast.graph.graph import Graph
 from holdfast.ids import RunId, complaint_about_id
-from holdfast.runtime.config import NO_RUN_CONTEXT, RunContext
+from holdfast.runtime.config import NO_RUN_CONTEXT, ForkCall, ResumeCall, RunContext
 
 # Drawing and running are imported on first use: asyncio alone takes nearly as long to import as all the rest.
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.run.run import Answers, Run, RunFactory
     from holdfast.runtime.run.stream import RunStream
 
-_INTERNAL = frozenset({"check_stored", "introduce_to", "resumed"})
+_INTERNAL = frozenset({"check_stored", "forked", "introduce_to", "resumed"})
 """Methods of ``Workflow`` for other parts of Holdfast, which ``dir`` leaves out."""
 
 
@@ -278,6 +278,7 @@ class Workflow:
         *,
         run_id: str | None = None,
         take_over: bool = False,
+        key: str | None = None,
         by: str | None = None,
         run_context: Mapping[str, Any] | None = None,
     ) -> Run:
@@ -287,18 +288,11 @@ class Workflow:
         checkpoint stays readable. ``responses`` answer pending requests. A run that another process drives raises
         ``RunTaken``; with ``take_over`` it is taken away from there, and what that process does no longer counts.
         A run that has nothing to do is COMPLETED or WAITING when this returns. ``run_context`` is as for ``start``;
-        what the run had before is not stored, so give it again. ``by`` says who answers or goes back.
+        what the run had before is not stored, so give it again. ``by`` says who answers or goes back. A ``key`` makes
+        it once in the life of the run: the same call with it raises ``AlreadyResumed``, another one ``KeyReused``.
         """
-        run = await self._resume(
-            checkpoint,
-            responses,
-            storage,
-            allow_graph_change,
-            run_id,
-            take_over,
-            RunContext(run_context),
-            by,
-        )
+        call = ResumeCall(checkpoint, run_id, responses, allow_graph_change, take_over, key, by)
+        run = await self._resume(call, storage, RunContext(run_context))
         await run.open()
         run.begin()
         await run.rest_if_idle()
@@ -321,11 +315,8 @@ class Workflow:
         a key of the default shared scope. ``ForkEdits`` also edits messages on their way and pending requests, sends
         further messages and answers requests. ``run_context`` is as for ``start``, ``by`` says who forks.
         """
-        stored = self._stored_runs(self._require_storage(storage), RunContext(run_context))
-        new_id = _check_run_id(run_id) or self._definition.environment.new_run_id()
-        run = await stored.forked_run(
-            checkpoint, {} if edits is None else edits, new_id, allow_graph_change, by
-        )
+        call = ForkCall(checkpoint, edits, run_id, allow_graph_change, by)
+        run = await self.forked(call, storage, run_context)
         await run.open()
         run.begin()
         await run.rest_if_idle()
@@ -362,11 +353,8 @@ class Workflow:
         run_context: Mapping[str, Any] | None = None,
     ) -> RunResult:
         """Resume and run to the end; ``take_over`` and ``run_context`` are as for ``resume``."""
-        given = RunContext(run_context)
-        run = await self._resume(
-            checkpoint_id, responses, checkpoint_storage, take_over=take_over, run_context=given
-        )
-        return await _complete(run)
+        call = ResumeCall(checkpoint_id, responses=responses, take_over=take_over)
+        return await _complete(await self._resume(call, checkpoint_storage, RunContext(run_context)))
 
     def run_stream(
         self,
@@ -407,13 +395,11 @@ class Workflow:
         """
         from holdfast.runtime.run.stream import RunStream
 
-        given = RunContext(run_context)
-        return RunStream(
-            None,
-            lambda: self._resume(
-                checkpoint_id, responses, checkpoint_storage, take_over=take_over, run_context=given
-            ),
+        call, given = (
+            ResumeCall(checkpoint_id, responses=responses, take_over=take_over),
+            RunContext(run_context),
         )
+        return RunStream(None, lambda: self._resume(call, checkpoint_storage, given))
 
     def run_sync(
         self,
@@ -460,23 +446,15 @@ class Workflow:
         return self._factory.new_run(given.message, new_id, given.run_context)
 
     async def _resume(
-        self,
-        checkpoint: str | CheckpointInfo | None,
-        responses: Answers | None = None,
-        storage: CheckpointStorage | None = None,
-        allow_graph_change: bool = False,
-        run_id: str | None = None,
-        take_over: bool = False,
-        run_context: RunContext = NO_RUN_CONTEXT,
-        by: str | None = None,
+        self, call: ResumeCall, storage: CheckpointStorage | None, run_context: RunContext
     ) -> Run:
-        if (checkpoint is None) == (run_id is None):
-            given = "nothing" if checkpoint is None else "both"
+        if (call.checkpoint is None) == (call.run_id is None):
+            given = "nothing" if call.checkpoint is None else "both"
             raise InvalidArgument(
                 f"a run is resumed by a checkpoint (or its id), or by run_id=...; {given} was given"
             )
         stored = self._stored_runs(self._require_storage(storage), run_context)
-        return await stored.resumed_run(checkpoint, run_id, allow_graph_change, take_over, responses, by)
+        return await stored.resumed_run(call)
 
     async def resumed(
         self,
@@ -487,8 +465,19 @@ class Workflow:
         allow_graph_change: bool = False,
     ) -> Run:
         """Return a stored run that goes on from its last checkpoint, before anything of it happens: for hosts."""
-        given = RunContext(run_context)
-        return await self._resume(None, None, storage, allow_graph_change, run_id, run_context=given)
+        call = ResumeCall(run_id=run_id, allow_graph_change=allow_graph_change)
+        return await self._resume(call, storage, RunContext(run_context))
+
+    async def forked(
+        self,
+        call: ForkCall,
+        storage: CheckpointStorage | None = None,
+        run_context: Mapping[str, Any] | None = None,
+    ) -> Run:
+        """Return a fork as ``fork`` makes it, before anything of it is stored: for services."""
+        stored = self._stored_runs(self._require_storage(storage), RunContext(run_context))
+        new_id = _check_run_id(call.run_id) or self._definition.environment.new_run_id()
+        return await stored.forked_run(call, new_id)
 
     def introduce_to(self, storage: CheckpointStorage) -> None:
         """Let a storage know the types of this build, so that it can read and answer its runs: for services."""

@@ -115,7 +115,8 @@ async def test_what_a_build_cannot_go_on_with(place: Place) -> None:
         (run.run_id, run.status, run.verdict, run.reason) for run in report.runs
     ]
     assert (run_id, status, verdict) == ("waits", RunStatus.WAITING, "cannot go on")
-    assert "ask" in reason
+    assert "there is no place for" in reason
+    assert "allow_graph_change=True" not in reason
     assert str(report).startswith(
         "1 run: 0 go on, 0 with a graph change, 1 cannot go on\nwaits (waiting) cannot go on: "
     )

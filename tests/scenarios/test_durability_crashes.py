@@ -415,5 +415,5 @@ def test_planted_beginning_that_is_not_noted(monkeypatch: pytest.MonkeyPatch) ->
     def draft(executor_id: ExecutorId, name: str, result: Value) -> NoteDraft:
         return result_draft(executor_id, name if executor_id else "nothing", result)
 
-    monkeypatch.setattr(modules.recorder, "result_draft", draft)
+    monkeypatch.setattr(modules.checkpoint_writer, "result_draft", draft)
     caught("with another key", "exit")

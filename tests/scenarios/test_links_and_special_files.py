@@ -125,7 +125,7 @@ FILES = {
         "runs/temp/odd.tmp": ["pipe"],
     },
     "sqlite": {
-        "runs.db": ["pipe", "device"],
+        "runs.db": ["pipe", "device", "nowhere"],
         "runs.db-blobs/namespace-*/a/*": ["pipe", "device", "huge"],
         "runs.db-blobs/.sweep": ["elsewhere"],
         "runs.db-blobs/.temp/odd.tmp": ["pipe"],
@@ -139,6 +139,7 @@ THINGS: dict[str, Callable[[Path, Path], object]] = {
     "device": lambda path, victim: path.symlink_to("/dev/zero"),
     "huge": lambda path, victim: make_huge(path),
     "elsewhere": lambda path, victim: path.symlink_to(victim / "thesis.tex"),
+    "nowhere": lambda path, victim: path.symlink_to(victim / "new.db"),
 }
 
 

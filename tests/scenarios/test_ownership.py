@@ -53,7 +53,7 @@ from tests.support.durable import (
 )
 from tests.support.executors import Ask
 from tests.support.inside import log_of, recorder_of
-from tests.support.modules import commit_queue
+from tests.support.modules import run_owner
 from tests.support.parts import (
     MOST_TAKEOVERS,
     Claim,
@@ -631,7 +631,7 @@ class StoppedClock:
 def clock(monkeypatch: pytest.MonkeyPatch) -> StoppedClock:
     """The clock by which a note says for how long who drives the run."""
     clock = StoppedClock()
-    monkeypatch.setattr(commit_queue, "monotonic", clock)
+    monkeypatch.setattr(run_owner, "monotonic", clock)
     return clock
 
 

@@ -21,6 +21,7 @@ from holdfast import (
 )
 from holdfast.errors import WrongType
 from tests.support.durable import ON_DISK, child, in_child, run_alone
+from tests.support.parts import MemoryStore, ReadOnlyStore, Store
 from tests.support.places import forbid_writing
 from tests.support.runs import soon
 from tests.support.transfer import asking, counting, listed, make_fork, make_waiting, noise
@@ -51,6 +52,21 @@ async def kind(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         await soon(asking(storage).run(7, run_id="w"))
         await storage.tag((await storage.list_checkpoints(run_id="r"))[0], "first")
     return str(request.param)
+
+
+LOOKS = {
+    *("open", "head", "runs", "count_runs", "damaged", "inspect", "find", "records", "blobs", "notes"),
+    *("inbox", "taken", "events", "key_box", "living", "close"),
+}
+
+
+@pytest.mark.parametrize(
+    "method", sorted(name for name in {*vars(Store)} - LOOKS if not name.startswith("_"))
+)
+def test_every_method_of_the_port_that_does_not_just_look_is_refused(method: str) -> None:
+    store = ReadOnlyStore(MemoryStore(), "it")
+    with pytest.raises(StorageError, match=r"it is opened with read_only=True, so .* is refused"):
+        getattr(store, method)
 
 
 async def look_at_all(storage: CheckpointStorage, folder: Path) -> list[Any]:

@@ -46,6 +46,74 @@ class TakesUnknownLettersForTaken(MemoryStore):
         return [key for key in keys if self._letters.get(run_id, {}).get(key) is None]
 
 
+class UsesUpForRunsToCome(MemoryStore):
+    async def use_up(self, run_id: RunId, keys: Sequence[str]) -> LeaveResult:
+        if run_id not in self._heads:
+            self._letters.setdefault(run_id, {}).update(dict.fromkeys(keys))
+        return await super().use_up(run_id, keys)
+
+
+class UsesUpByLeaving(MemoryStore):
+    async def use_up(self, run_id: RunId, keys: Sequence[str]) -> LeaveResult:
+        return await super().leave(run_id, 0, [Letter(key, b"") for key in keys])
+
+
+class ForgetsWhatWasUsedUp(MemoryStore):
+    async def use_up(self, run_id: RunId, keys: Sequence[str]) -> LeaveResult:
+        return (await super().use_up(run_id, []))._replace(refused=())
+
+
+class UsingUpTakesAll(MemoryStore):
+    async def use_up(self, run_id: RunId, keys: Sequence[str]) -> LeaveResult:
+        used = await super().use_up(run_id, keys)
+        self._letters.get(run_id, {}).update(dict.fromkeys(self._letters.get(run_id, {})))
+        return used
+
+
+class UsesUpWhatItCan(MemoryStore):
+    async def use_up(self, run_id: RunId, keys: Sequence[str]) -> LeaveResult:
+        used = await super().use_up(run_id, keys)
+        if used.refused:
+            await super().use_up(run_id, [key for key in keys if key not in used.refused])
+        return used
+
+
+class UsesUpKeysThatWait(MemoryStore):
+    async def use_up(self, run_id: RunId, keys: Sequence[str]) -> LeaveResult:
+        known = self._letters.get(run_id, {})
+        used = await super().use_up(run_id, [key for key in keys if known.get(key) is None])
+        return used._replace(refused=tuple(key for key in keys if key in used.refused))
+
+
+class TakesOnlyWhatWasThereBefore(MemoryStore):
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        known = self._letters.get(commit.head.run_id, {})
+        taken = tuple(key for key in commit.taken if key in known)
+        return await super().commit(commit._replace(taken=taken))
+
+
+class ForgetsKeysOfTheFirstCommit(MemoryStore):
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        if commit.expected is None:
+            left = tuple(letter for letter in commit.letters if letter.key not in commit.taken)
+            commit = commit._replace(letters=left, taken=())
+        return await super().commit(commit)
+
+
+class UsesUpBeforeItCompares(MemoryStore):
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        if commit.letters:
+            await super().use_up(commit.head.run_id, commit.taken)
+        return await super().commit(commit)
+
+
+class CommitsReplaceLetters(MemoryStore):
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        known = self._letters.setdefault(commit.head.run_id, {})
+        known.update({letter.key: letter for letter in commit.letters})
+        return await super().commit(commit)
+
+
 class FailsForTheInboxOfAnUnknownRun(MemoryStore):
     async def inbox(self, run_id: RunId) -> Sequence[Letter]:
         self._heads[run_id]
@@ -513,6 +581,16 @@ BUGS: list[tuple[type[MemoryStore], str]] = [
     (TakesLettersWithoutEnd, "test_no_more_letters_wait_than_the_sender_allows"),
     (TakesWaitingLettersForTaken, "test_keys_of_letters_that_were_taken_are_told"),
     (TakesUnknownLettersForTaken, "test_keys_of_letters_that_were_taken_are_told"),
+    (UsesUpForRunsToCome, "test_keys_are_used_up_without_letters"),
+    (UsesUpByLeaving, "test_keys_are_used_up_without_letters"),
+    (ForgetsWhatWasUsedUp, "test_keys_are_used_up_without_letters"),
+    (UsingUpTakesAll, "test_keys_are_used_up_without_letters"),
+    (UsesUpWhatItCan, "test_keys_are_used_up_all_or_none"),
+    (UsesUpKeysThatWait, "test_keys_are_used_up_all_or_none"),
+    (TakesOnlyWhatWasThereBefore, "test_a_commit_uses_up_keys_that_nobody_left"),
+    (UsesUpBeforeItCompares, "test_a_commit_uses_up_keys_that_nobody_left"),
+    (ForgetsKeysOfTheFirstCommit, "test_a_commit_that_is_written_whole_uses_up_its_keys"),
+    (CommitsReplaceLetters, "test_a_commit_leaves_no_letter_whose_key_was_used"),
     (CountsLettersThatWereTaken, "test_no_more_letters_wait_than_the_sender_allows"),
     (LeavesAsManyAsThereIsRoomFor, "test_no_more_letters_wait_than_the_sender_allows"),
     (BoundsLettersOfAllSenders, "test_no_more_letters_wait_than_the_sender_allows"),

@@ -114,6 +114,14 @@ REFUSED: dict[str, tuple[Callable[[Path], object], list[str]]] = {
     "no table meta": (_damaged("DROP TABLE meta"), _NO_META),
     "an empty table meta": (_damaged("DELETE FROM meta"), _NO_META),
     "a damaged table meta": (_damaged("UPDATE meta SET value = 'x'"), _NO_META),
+    "features that are nested too deeply": (
+        _damaged(f"UPDATE meta SET value = '{'[' * 100_000}' WHERE key = 'features'"),
+        _NO_META,
+    ),
+    "an id of the store that is no text": (
+        _damaged("UPDATE meta SET value = CAST(value AS BLOB) WHERE key = 'store_id'"),
+        _NO_META,
+    ),
     "a folder": (lambda path: path.mkdir(), ["{path} is a folder, not a file; name a file"]),
 }
 

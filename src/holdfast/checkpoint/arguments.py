@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.checkpoint.checkpoint_info import CheckpointInfo, microseconds
-from holdfast.checkpoint.retention import Retention
+from holdfast.checkpoint.retention import EventRetention, Retention
 from holdfast.engine.status import RunStatus
 from holdfast.errors import InvalidArgument, RunNotFound, WrongType
 from holdfast.ids import CheckpointId, RunId, complaint_about_id
@@ -20,6 +20,14 @@ def checked_tag(text: Any) -> str:
     if not isinstance(text, str) or not text.strip() or len(text) > _LONGEST_TAG:
         raise InvalidArgument(f"tag {text!r}: must be a text of 1 to {_LONGEST_TAG} characters")
     return text
+
+
+def check_new_tag(text: Any) -> str:
+    """Return a tag that is to be given; raise ``InvalidArgument`` if nobody could read it."""
+    tag = checked_tag(text)
+    if has_half_character(tag) or any(character < " " or character == "\x7f" for character in tag):
+        raise InvalidArgument(f"tag {tag!r}: contains a character that cannot be shown; leave it out")
+    return tag
 
 
 def check_by(by: Any) -> str | None:
@@ -79,6 +87,20 @@ def run_id_of(text: Any) -> RunId:
     return RunId(text)
 
 
+def optional_run_id_of(text: Any) -> RunId | None:
+    """Return a text as the id of a run, and None for None; raise ``InvalidArgument`` if it cannot be one."""
+    return None if text is None else run_id_of(text)
+
+
+def one_workflow_name(workflow_name: str | None, workflow_id: str | None) -> str | None:
+    """Return the name of a workflow, given under either of two names; raise ``InvalidArgument`` if they differ."""
+    if workflow_id is not None and workflow_name not in (None, workflow_id):
+        raise InvalidArgument(
+            f"workflow_name={workflow_name!r} and workflow_id={workflow_id!r} mean the same; give one of them"
+        )
+    return workflow_name or workflow_id
+
+
 def run_not_found(run_id: str) -> RunNotFound:
     """Make the error for a run that is not there."""
     return RunNotFound(
@@ -127,6 +149,13 @@ def checked_retention(retention: Retention | None) -> Retention | None:
         raise WrongType(
             f"retention={retention!r}: give a Retention, like Retention.latest_only() or Retention.keep_last(10)"
         )
+    return retention
+
+
+def checked_event_retention(retention: Any) -> EventRetention:
+    """Return a retention of events; raise ``WrongType`` for anything else."""
+    if not isinstance(retention, EventRetention):
+        raise WrongType(f"event_retention={retention!r}: give an EventRetention(checkpoints=..., age=...)")
     return retention
 
 

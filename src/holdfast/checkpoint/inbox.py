@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from time import time_ns
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import ormsgpack
 
 from holdfast.checkpoint.codec.registry import checkpointable
 from holdfast.checkpoint.format.changes import Asked
 from holdfast.checkpoint.format.manifest import Manifest
-from holdfast.checkpoint.format.record import digest_of
 from holdfast.checkpoint.format.stored_form import plain_form, stored_form
 from holdfast.checkpoint.ownership import is_driven
 from holdfast.checkpoint.read.loader import BlobReader, LatestManifests
 from holdfast.checkpoint.read.snapshots import request_of
+from holdfast.checkpoint.receipts import Receipt, TalkKey, is_receipt, key_reused, use_up, was_called
 from holdfast.checkpoint.store import MOST_LETTERS, Commit, Expected, Head, Letter, Store
 from holdfast.checkpoint.values import Encoded, Encoder, class_of
 from holdfast.checkpoint.write.event_rows import status_row
@@ -29,7 +29,6 @@ from holdfast.engine.status import RunStatus
 from holdfast.engine.value import Value
 from holdfast.errors import (
     HeadMoved,
-    InvalidArgument,
     LimitExceeded,
     RunNotFound,
     UnknownRequest,
@@ -37,7 +36,7 @@ from holdfast.errors import (
 )
 from holdfast.graph.context import RequestExpired, SubWorkflowRequest
 from holdfast.graph.typing.conversion import Unconvertible
-from holdfast.ids import ExecutorId, RequestId, RunId
+from holdfast.ids import ExecutorId, RequestId
 
 # An answer of this type needs no declaration: every storage can hold it.
 checkpointable(name="holdfast.RequestExpired")(RequestExpired)
@@ -109,59 +108,23 @@ def cancel_letter(salt: bytes, by: str | None = None) -> Letter:
     return Letter(json.dumps(["cancel", salt.hex()]), stored_form(ormsgpack.packb(document)))
 
 
+def message_receipt(value: Encoded, target: str | None, key: str) -> Receipt:
+    """Make the receipt of a further input that has a key."""
+    return Receipt.of("message", key, [target, value.label, value.data])
+
+
 def message_letters(value: Encoded, target: str | None, key: str | None, by: str | None) -> list[Letter]:
-    """Make the letter with a further input; one with a key has a second one, which tells the same message by its body.
+    """Make the letter with a further input, and those of its receipt; the first of these is the input if it can be.
 
     All letters of a call are left, or none: so a key that was used before is refused alone if the message was another.
     """
     document = {"message": target, "label": value.label, "value": value.data, "by": by}
     body = stored_form(ormsgpack.packb(document))
+    nameless = Letter(json.dumps(["message", "", secrets.token_hex(8)]), body)
     if key is None:
-        return [Letter(json.dumps(["message", "", secrets.token_hex(8)]), body)]
-    named = ["message", key]
-    digest = digest_of(ormsgpack.packb([target, value.label, value.data])).hex()
-    return [Letter(_key_of(named), body), Letter(_key_of([*named, digest]), stored_form(b"\xc0"))]
-
-
-def start_letters(value: Encoded, key: str) -> tuple[Letter, ...]:
-    """Make the letters that say that the input of a run was sent with a key; nobody has to act on them."""
-    sent = message_letters(value, None, key, None)
-    return tuple(letter._replace(data=stored_form(b"\xc0")) for letter in sent)
-
-
-async def was_started_with(store: Store, run_id: RunId, value: Encoded, key: str) -> bool:
-    """Return True if a run was started with this key and input, or got it later; raise if that was another message."""
-    first, second = (letter.key for letter in start_letters(value, key))
-    known = await _used_keys(store, run_id, [first, second])
-    if first in known and second not in known:
-        raise _message_differs(run_id, key)
-    return first in known
-
-
-async def find_use_of_key(store: Store, run_id: RunId, key: str) -> Literal["message", "receipt"] | None:
-    """Return what came to a run with this key: a message, or answers, of which there is a receipt."""
-    kinds: dict[str, Literal["message", "receipt"]] = {
-        _key_of(["message", key]): "message",
-        _key_of(["receipt", key]): "receipt",
-    }
-    known = await _used_keys(store, run_id, [*kinds])
-    return next((kind for name, kind in kinds.items() if name in known), None)
-
-
-async def _used_keys(store: Store, run_id: RunId, keys: Sequence[str]) -> set[str]:
-    """Return the keys of all letters that wait for a run, and those of these keys whose letters were taken."""
-    return {letter.key for letter in await store.inbox(run_id)}.union(await store.taken(run_id, keys))
-
-
-def _message_differs(run_id: RunId, key: str) -> InvalidArgument:
-    return InvalidArgument(
-        f"key={key!r}: another message was sent to run {run_id!r} with this key; a key stands for one message "
-        f"in the life of a run"
-    )
-
-
-def _key_of(parts: list[str]) -> str:
-    return json.dumps(parts, ensure_ascii=False)
+        return [nameless]
+    first, second = message_receipt(value, target, key).letters
+    return [nameless, first, second] if isinstance(key, TalkKey) else [first._replace(data=body), second]
 
 
 async def leave_message(
@@ -184,8 +147,10 @@ async def leave_message(
             f"for it already. Nothing was sent, and nothing is lost: let a Host or 'workflow.resume' go on with the "
             f"run, then send again",
         )
-    if left.refused and len(left.refused) < len(letters):
-        raise _message_differs(head.run_id, str(key))
+    if key is not None and left.refused:
+        receipt = message_receipt(value, target, key)
+        if not {*receipt.names} <= {*left.refused}:
+            raise key_reused(head.run_id, receipt)
     return left.head
 
 
@@ -218,7 +183,7 @@ def read_letter(letter: Letter, encoder: Encoder) -> Wish | None:
 def _read_answer_key(key: str) -> Answer | None:
     try:
         kind, asked_by, request_id = json.loads(key)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RecursionError):
         return None
     return Answer(RequestId(request_id), asked_by, None) if kind == "answer" else None
 
@@ -236,15 +201,16 @@ async def leave_answers(
     An answer whose type is not known here is plain JSON: it is checked against the schema that is stored with the run,
     and whoever drives the run converts it.
     """
-    receipt = [] if given.key is None else _receipt_letters(given.key, given.responses, encoder)
-    if receipt and await _was_left(store, head, receipt, given.key):
+    receipt = None if given.key is None else _receipt_of_answers(given.key, given.responses, encoder)
+    if receipt is not None and await was_called(store, head.run_id, receipt):
         return head
     manifest = await (latest or LatestManifests()).read(store, blobs, head)
     letters = _answer_letters(manifest, blobs, encoder, given)
     # The key of a receipt may have been used at any time, that of an answer only since the request was asked.
-    left = await store.leave(head.run_id, 0 if receipt else head.seq, [*letters.values(), *receipt])
+    since, receipts = (head.seq, ()) if receipt is None else (0, receipt.letters)
+    left = await store.leave(head.run_id, since, [*letters.values(), *receipts])
     if left.refused:
-        if receipt and left.head is not None and await _was_left(store, head, receipt, given.key):
+        if receipt is not None and left.head is not None and await was_called(store, head.run_id, receipt):
             return left.head
         # Also if one is pending again by now: that may be another question of the same id.
         refused = frozenset(left.refused)
@@ -254,26 +220,9 @@ async def leave_answers(
     return left.head
 
 
-def _receipt_letters(key: str, responses: Mapping[str, Any], encoder: Encoder) -> list[Letter]:
-    """Make the letters that say that answers were given with a key: one for the key, one for it with the answers."""
+def _receipt_of_answers(key: str, responses: Mapping[str, Any], encoder: Encoder) -> Receipt:
     encoded = {known: encoder(answer, "response") for known, answer in sorted(responses.items())}
-    digest = digest_of(
-        ormsgpack.packb([[known, one.label, one.data] for known, one in encoded.items()])
-    ).hex()
-    named = ["receipt", key]
-    return [Letter(_key_of(parts), stored_form(b"\xc0")) for parts in (named, [*named, digest])]
-
-
-async def _was_left(store: Store, head: Head, receipt: Sequence[Letter], key: str | None) -> bool:
-    """Return True if these answers were given with this key before; raise if others were."""
-    keys = [letter.key for letter in receipt]
-    known = await _used_keys(store, head.run_id, keys)
-    if keys[0] in known and keys[1] not in known:
-        raise InvalidArgument(
-            f"key={key!r}: other answers were given to run {head.run_id!r} with this key; a key stands for one set of "
-            f"answers in the life of a run"
-        )
-    return keys[0] in known
+    return Receipt.of("respond", key, [[known, one.label, one.data] for known, one in encoded.items()])
 
 
 def _answer_letters(
@@ -329,17 +278,26 @@ def _check_json_answer(asked: Asked, schema: str | None, answer: object, encoder
     return encoder(plain, "response")
 
 
-async def cancel_run(store: Store, head: Head, by: str | None = None) -> Head:
-    """Cancel a run, at once if nobody drives it, else by a letter to its owner; return its head afterwards."""
-    while not head.status.ended:
+async def cancel_run(store: Store, head: Head, by: str | None = None, receipt: Receipt | None = None) -> Head:
+    """Cancel a run, at once if nobody drives it, else by a letter to its owner; return its head afterwards.
+
+    With a receipt it happens once: a call that was made before changes nothing.
+    """
+    while True:
+        # Behind the reading of the head: so of two who find the receipt missing only one can move the run on.
+        if receipt is not None and await was_called(store, head.run_id, receipt):
+            return await store.head(head.run_id) or head
+        if head.status.ended:
+            break
         if await is_driven(store, head):
-            letter = cancel_letter(secrets.token_bytes(8), by)
-            left = (await store.leave(head.run_id, head.seq, [letter])).head
-            if left is None or left.status is RunStatus.RUNNING:
-                return left or head
-            head = left  # the run came to rest before it could see the letter
+            letters = [cancel_letter(secrets.token_bytes(8), by), *(receipt.letters if receipt else ())]
+            left = await store.leave(head.run_id, 0 if receipt else head.seq, letters)
+            if left.head is None or (left.head.status is RunStatus.RUNNING and not left.refused):
+                return left.head or head
+            # The run came to rest before it could see the letter, or somebody else was here with the same key.
+            head, receipt = left.head, receipt if left.refused else None
         else:
-            status = head._replace(
+            cancelled = head._replace(
                 status=RunStatus.CANCELLED,
                 token=head.token + 1,
                 owner="",
@@ -351,25 +309,28 @@ async def cancel_run(store: Store, head: Head, by: str | None = None) -> Head:
                 by=by or "",
                 updated=max(time_ns() // 1_000, head.updated + 1),
             )
-            if await _end_run(store, head, status):
-                return status
-            head = await store.head(head.run_id) or status
+            if await _end_run(store, head, cancelled, receipt):
+                return cancelled
+            head = await store.head(head.run_id) or cancelled
     await _end_run(store, head, head)
+    if receipt is not None:
+        await use_up(store, head.run_id, receipt)
     return head
 
 
-async def _end_run(store: Store, head: Head, new: Head) -> bool:
+async def _end_run(store: Store, head: Head, new: Head, receipt: Receipt | None = None) -> bool:
     """Replace the head of a run that is over and take its cancel letters; return False if someone was faster."""
     letters = await store.inbox(head.run_id)
-    wishes = tuple(letter.key for letter in letters if asks_to_cancel(letter))
+    wishes = tuple(letter.key for letter in letters if asks_to_cancel(letter) or is_receipt(letter))
     if new == head and not wishes:
         return True
     if new.status is RunStatus.CANCELLED:
         new = new._replace(letters_known=len(letters) - len(wishes))
     expected = Expected(head.checkpoint_id, head.token)
     events = () if new.status is head.status else (await status_row(store, new),)
+    kept, names = ((), ()) if receipt is None else (receipt.letters, receipt.names)
     try:
-        await store.commit(Commit(new, expected, taken=wishes, events=events))
+        await store.commit(Commit(new, expected, taken=(*wishes, *names), letters=kept, events=events))
     except HeadMoved:
         return False
     return True

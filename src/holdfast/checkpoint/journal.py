@@ -157,7 +157,7 @@ def done_by(note: Note) -> tuple[str | None, str | None]:
     """Return the executor of a note, and the name of an effect that was done once, as far as its key tells."""
     try:
         _, executor_id, *name = json.loads(note.key)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         return None, None
     return str(executor_id), str(name[0]) if name else None
 

@@ -1,4 +1,4 @@
-"""Ownership of runs: a run is driven by one claim of one process."""
+"""Ownership of runs: a run is driven by one claim of one process; ``runtime/durable/run_owner.py`` refuses others."""
 
 from __future__ import annotations
 

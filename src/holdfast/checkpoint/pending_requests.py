@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Container, Mapping
 from dataclasses import dataclass, fields
 from datetime import datetime
 from heapq import nsmallest
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.checkpoint.checkpoint_info import json_field, microseconds, moment
 from holdfast.checkpoint.derived_starts import read_records
@@ -26,6 +26,8 @@ from holdfast.ids import Digest, RunId
 # Runs of these may go on with an answer; one that was cancelled is not asked about any more.
 _ASKING = frozenset({RunStatus.RUNNING, RunStatus.WAITING, RunStatus.STOPPED, RunStatus.FAILED})
 _MOST_HEADS = 1000
+_Place: TypeAlias = tuple[int, str, str]
+"""The place of a request in the list: when it was asked, its run, and its id."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class _Found(NamedTuple):
     head: Head
 
     @property
-    def key(self) -> tuple[int, str, str]:
+    def key(self) -> _Place:
         """The place in the list."""
         return self.asked_at, self.run_id, self.asked.request_id
 
@@ -82,27 +84,62 @@ async def list_requests(
     limit: int | None,
     after: str | RequestRecord | None,
 ) -> list[RequestRecord]:
-    """Return the pending requests of one run, of a workflow or of all, oldest first."""
+    """Return the pending requests of one run, of a workflow or of all, oldest first.
+
+    Those of one run raise if they are damaged; of many runs they are left out, and the next ones fill the page.
+    """
     begin = None if after is None else _position(after)
+    damaged: set[_Place] = set()
+    while True:
+        found = await _find(catalog, workflow_name, run_id, limit, begin, damaged)
+        records: list[RequestRecord] = []
+        for one in found:
+            try:
+                record = await _record(catalog, one)
+            except CheckpointCorrupt as error:
+                if run_id is not None:
+                    raise
+                catalog.left_out.tell(one.head, error)
+                damaged.add(one.key)
+            else:
+                records += [] if record is None else [record]
+        if limit is None or damaged.isdisjoint(one.key for one in found):
+            return records
+
+
+async def _find(
+    catalog: RunCatalog,
+    workflow_name: str | None,
+    run_id: RunId | None,
+    limit: int | None,
+    begin: _Place | None,
+    damaged: Container[_Place],
+) -> list[_Found]:
+    """Return the first pending requests behind a place, but for those whose data is known to be damaged."""
     found: list[_Found] = []
     async for head in _heads(catalog, workflow_name, run_id, begin):
         # No run asks before it begins: the rest are younger than all that are wanted.
         if limit is not None and len(found) == limit and head.created > found[-1].asked_at:
             break
-        for one in await _pending(catalog, head):
-            if begin is None or one.key > begin:
-                found.append(one)
+        try:
+            pending = await _pending(catalog, head)
+        except CheckpointCorrupt as error:
+            if run_id is not None:
+                raise
+            catalog.left_out.tell(head, error)
+            continue
+        found += [one for one in pending if (begin is None or one.key > begin) and one.key not in damaged]
         found = nsmallest(len(found) if limit is None else limit, found, key=lambda one: one.key)
-    return [record for one in found if (record := await _record(catalog, one)) is not None]
+    return found
 
 
-def _position(after: str | RequestRecord) -> tuple[int, str, str]:
+def _position(after: str | RequestRecord) -> _Place:
     """Return the place of a cursor in the list."""
     text = after.cursor if isinstance(after, RequestRecord) else after
     try:
         asked_at, run_id, request_id = json.loads(text)
         return int(asked_at), str(run_id), str(request_id)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgument(
             f"after={after!r} is no place in a list of requests; give the last record of the page before, "
             f"or its cursor"
@@ -113,7 +150,7 @@ async def _heads(
     catalog: RunCatalog,
     workflow_name: str | None,
     run_id: RunId | None,
-    begin: tuple[int, str, str] | None,
+    begin: _Place | None,
 ) -> AsyncIterator[Head]:
     """Give the runs that may have requests behind a place, oldest first; a few at a time."""
     if run_id is not None:

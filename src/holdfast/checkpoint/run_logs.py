@@ -118,10 +118,7 @@ class RunLogs:
         self, head: Head, encoder: Encoder, clock_and_salt: ClockAndSalt, start: LogStart
     ) -> RunLog:
         async def prune(head: Head) -> int:
-            catalog = self._catalog
-            return await prune_run(
-                catalog.store, catalog.blobs(head.family), head, moment(clock_and_salt.now())
-            )
+            return await prune_run(self._catalog, head, moment(clock_and_salt.now()))
 
         schedule = PruneSchedule(prune, start.prunes)
         parent = head.checkpoint_id or None

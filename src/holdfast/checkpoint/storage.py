@@ -8,7 +8,7 @@ are imported on first use, so that ``import holdfast`` stays fast.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from datetime import datetime, timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -18,11 +18,15 @@ from holdfast.checkpoint.arguments import (
     check_flag,
     check_key,
     check_limit,
+    check_new_tag,
     check_progress,
     check_target,
+    checked_event_retention,
     checked_retention,
     checked_tag,
     id_of_checkpoint,
+    one_workflow_name,
+    optional_run_id_of,
     run_id_of,
 )
 from holdfast.checkpoint.checkpoint import Checkpoint
@@ -33,27 +37,28 @@ from holdfast.checkpoint.maintenance.prune import (
     PruneReport,
     delete_checkpoint,
     delete_run,
-    prune_runs,
+    prune_all,
+    prune_one,
 )
 from holdfast.checkpoint.progress import Progress
 from holdfast.checkpoint.read.browser import CheckpointBrowser
 from holdfast.checkpoint.read.catalog import RunCatalog
 from holdfast.checkpoint.read.loader import LatestManifests
 from holdfast.checkpoint.read.reread import steadily
+from holdfast.checkpoint.receipts import Receipt
 from holdfast.checkpoint.retention import EventRetention, Retention
 from holdfast.checkpoint.run_info import (
     RunInfo,
+    begin_behind,
     count_runs,
     list_runs,
     make_run_query,
-    position_of_run,
     run_info,
 )
 from holdfast.checkpoint.run_logs import RunLogs
-from holdfast.checkpoint.store import Head, RunQuery, Store
+from holdfast.checkpoint.store import Head, Store
 from holdfast.engine.status import RunStatus
 from holdfast.errors import InvalidArgument, WrongType
-from holdfast.ids import RunId
 
 if TYPE_CHECKING:
     from holdfast.checkpoint.diff.difference import CheckpointDiff
@@ -150,11 +155,7 @@ class CheckpointStorage:
 
     @event_retention.setter
     def event_retention(self, retention: EventRetention) -> None:
-        if not isinstance(retention, EventRetention):
-            raise WrongType(
-                f"event_retention={retention!r}: give an EventRetention(checkpoints=..., age=...)"
-            )
-        self.run_logs.event_retention = retention
+        self.run_logs.event_retention = checked_event_retention(retention)
 
     async def open(self) -> None:
         """Make sure that the store is there and can be used; every other method does so by itself."""
@@ -202,12 +203,10 @@ class CheckpointStorage:
         check_limit(limit)
         check_flag("newest_first", newest_first)
         times = (created_after, created_before, updated_after, updated_before)
-        query = make_run_query(workflow_name, status, times, text)._replace(limit=limit, newest=newest_first)
-        query = await self._only_forks(query, forked_from)
-        if isinstance(after, RunInfo):
-            query = query._replace(after=position_of_run(after, newest_first))
-        elif after is not None:
-            query = query._replace(after=query.position_of(await self.catalog.head(after)))
+        query = await make_run_query(self.catalog, workflow_name, status, times, text, forked_from)
+        query = query._replace(limit=limit, newest=newest_first)
+        if after is not None:
+            query = await begin_behind(self.catalog, query, after)
         return await list_runs(self.store, query, interrupted)
 
     async def get_run(self, run_id: str) -> RunInfo:
@@ -229,18 +228,8 @@ class CheckpointStorage:
     ) -> int:
         """Return the number of runs that ``list_runs`` would list with these arguments and without a limit."""
         times = (created_after, created_before, updated_after, updated_before)
-        query = make_run_query(workflow_name, status, times, text)
-        query = await self._only_forks(query, forked_from)
+        query = await make_run_query(self.catalog, workflow_name, status, times, text, forked_from)
         return await count_runs(self.store, query, interrupted)
-
-    async def _only_forks(self, query: RunQuery, forked_from: str | None) -> RunQuery:
-        if forked_from is None:
-            return query
-        query = query._replace(forked_from=run_id_of(forked_from))
-        origin = await self.catalog.head_or_none(forked_from)
-        return (
-            query if origin is None else query._replace(family=origin.family)
-        )  # by which they are found fast
 
     async def list_requests(
         self,
@@ -253,13 +242,13 @@ class CheckpointStorage:
 
         Of all runs, of those of a workflow, or of one run, but not of runs that were cancelled. ``after`` is the last
         record of the page before, or its ``cursor``. The classes of the workflows need not be here: data is plain
-        JSON, and a JSON Schema describes the answer.
+        JSON, and a JSON Schema describes the answer. A damaged run is left out and logged, but raises where it is the
+        one that is asked for.
         """
         from holdfast.checkpoint.pending_requests import list_requests
 
         check_limit(limit)
-        wanted = None if run_id is None else run_id_of(run_id)
-        return await list_requests(self.catalog, workflow_name, wanted, limit, after)
+        return await list_requests(self.catalog, workflow_name, optional_run_id_of(run_id), limit, after)
 
     async def list_checkpoints(
         self,
@@ -275,14 +264,11 @@ class CheckpointStorage:
 
         ``workflow_id`` is a synonym of ``workflow_name``. A page of one run reads what it shows, not the whole run,
         unless the run has retention. With ``values`` they can be read at once, as of one that ``load`` gives: all
-        records and blobs of the page are read for it, each once.
+        records and blobs of the page are read for it, each once. A damaged run is left out of the list of all runs and
+        logged, but raises with ``run_id``.
         """
         check_limit(limit)
-        if workflow_id is not None and workflow_name not in (None, workflow_id):
-            raise InvalidArgument(
-                f"workflow_name={workflow_name!r} and workflow_id={workflow_id!r} mean the same; give one of them"
-            )
-        workflow_name = workflow_name or workflow_id
+        workflow_name = one_workflow_name(workflow_name, workflow_id)
         cursor = None if after is None else id_of_checkpoint(after)
         if run_id is None:
             return await self._browser.list_of_runs(workflow_name, cursor, limit, values)
@@ -293,8 +279,7 @@ class CheckpointStorage:
         self, workflow_name: str | None = None, run_id: str | None = None
     ) -> Checkpoint | None:
         """Return the checkpoint that a run stands on: that run, or the one of this workflow that moved last."""
-        wanted = None if run_id is None else run_id_of(run_id)
-        return await self._browser.latest(workflow_name, wanted)
+        return await self._browser.latest(workflow_name, optional_run_id_of(run_id))
 
     async def load(
         self, checkpoint_id: str | CheckpointInfo, values: bool = True, *, plain: bool = False
@@ -332,7 +317,12 @@ class CheckpointStorage:
     # Reaching a run that someone else may drive.
 
     async def respond(
-        self, run_id: str, responses: Mapping[str, Any], *, key: str | None = None, by: str | None = None
+        self,
+        run_id: str,
+        responses: Mapping[str, Any],
+        *,
+        key: str | None = None,
+        by: str | None = None,
     ) -> RunInfo:
         """Answer pending requests of a run, all or none, from any process; they are durable when this returns.
 
@@ -353,7 +343,8 @@ class CheckpointStorage:
         if not responses:
             raise InvalidArgument(f"no response was given to run {run_id}; pass {{request_id: answer}}")
 
-        given = GivenAnswers(responses, check_by(by), check_key(key))
+        check_key(key)
+        given = GivenAnswers(responses, check_by(by), key)
 
         async def leave() -> Head:
             head = await self.catalog.head(run_id)
@@ -386,14 +377,17 @@ class CheckpointStorage:
         value = self.catalog.encoder_for(head)(message, "message")
         return await run_info(self.store, await leave_message(self.store, head, value, target_id, key, by))
 
-    async def cancel(self, run_id: str, *, by: str | None = None) -> RunInfo:
+    async def cancel(self, run_id: str, *, key: str | None = None, by: str | None = None) -> RunInfo:
         """Cancel a run from any process: at once if nobody drives it, else whoever does ends it soon.
 
-        A run that is over stays as it is. ``by`` says who cancels it (``RunInfo.by``).
+        A run that is over stays as it is. ``by`` says who cancels it (``RunInfo.by``). A ``key`` makes it once in the
+        life of the run: a second call with that key changes nothing, whatever the run did since.
         """
         self._check_writable("cancel")
         by = check_by(by)
-        return await run_info(self.store, await cancel_run(self.store, await self.catalog.head(run_id), by))
+        receipt = None if check_key(key) is None else Receipt.of("cancel", str(key), None)
+        head = await self.catalog.head(run_id)
+        return await run_info(self.store, await cancel_run(self.store, head, by, receipt))
 
     def watch(
         self, run_id: str, after: str | None = None, *, follow: bool = False
@@ -421,8 +415,7 @@ class CheckpointStorage:
 
         check_limit(limit)
         position = EventPosition.of(after)
-        head = await self.catalog.head(run_id)
-        return await EventWatch(self.catalog, head, position).read_page(limit)
+        return await EventWatch(self.catalog, await self.catalog.head(run_id), position).read_page(limit)
 
     async def check_upgrade(
         self, workflow: WorkflowBuild, *, progress: Progress | None = None
@@ -435,8 +428,6 @@ class CheckpointStorage:
         from holdfast.checkpoint.upgrade import check_upgrade
 
         check_progress(progress)
-        if not hasattr(workflow, "check_stored"):
-            raise WrongType(f"check_upgrade takes a workflow, not a {type(workflow).__name__}: {workflow!r}")
         return await check_upgrade(self, self.store, workflow, progress)
 
     # Looking after the storage.
@@ -449,7 +440,7 @@ class CheckpointStorage:
         from holdfast.checkpoint.maintenance.verify import verify_store
 
         check_progress(progress)
-        return await verify_store(self.store, self.catalog.blobs, _optional_run_id(run_id), progress)
+        return await verify_store(self.store, self.catalog.blobs, optional_run_id_of(run_id), progress)
 
     async def repair(
         self, run_id: str | None = None, *, progress: Progress | None = None, dry_run: bool = False
@@ -464,7 +455,7 @@ class CheckpointStorage:
 
         check_progress(progress)
         check_flag("dry_run", dry_run)
-        return await repair_store(self.store, self.counters, _optional_run_id(run_id), progress, dry_run)
+        return await repair_store(self.store, self.counters, optional_run_id_of(run_id), progress, dry_run)
 
     async def statistics(
         self, *, progress: Progress | None = None, measure_blobs: bool = False
@@ -479,14 +470,29 @@ class CheckpointStorage:
         check_progress(progress)
         return await count_usage(self.store, self.catalog.blobs, progress, measure_blobs)
 
-    async def tag(self, checkpoint_id: str | CheckpointInfo, *tags: str, by: str | None = None) -> None:
+    async def tag(
+        self,
+        checkpoint_id: str | CheckpointInfo,
+        *tags: str,
+        remove: Sequence[str] = (),
+        key: str | None = None,
+        by: str | None = None,
+    ) -> None:
         """Give a checkpoint tags, beside those that it has; one with a tag is kept, whatever the retention says.
 
-        ``by`` says who gives them (``CheckpointInfo.tagged_by``); a tag that is there keeps who gave it first.
+        ``by`` says who gives them (``CheckpointInfo.tagged_by``); a tag that is there keeps who gave it first. Those to
+        ``remove`` go in the same step. A ``key`` makes it once in the life of the run: a second call with that key
+        changes nothing, and one with other tags is an error.
         """
         self._check_writable("tag")
-        given = tuple(map(checked_tag, tags))
-        await self.catalog.tag(id_of_checkpoint(checkpoint_id), given, (), check_by(by))
+        place = id_of_checkpoint(checkpoint_id)
+        if isinstance(remove, str):
+            raise InvalidArgument(f"remove={remove!r}: must be a list of tags, like [{remove!r}]")
+        given, gone = tuple(map(check_new_tag, tags)), tuple(map(checked_tag, remove))
+        if both := sorted({*given} & {*gone}):
+            raise InvalidArgument(f"tag {both[0]!r} is both given and removed; say one of them")
+        receipt = None if check_key(key) is None else Receipt.of("tag", str(key), [place, given, gone])
+        await self.catalog.tag(place, given, gone, check_by(by), receipt)
 
     async def untag(self, checkpoint_id: str | CheckpointInfo, *tags: str) -> None:
         """Take tags from a checkpoint, all of them if none is named."""
@@ -504,14 +510,16 @@ class CheckpointStorage:
         """Remove the checkpoints that are not kept, and the values that nobody needs any more.
 
         Without ``retention`` each run has its own. With ``dry_run`` nothing is removed, and the report says what would
-        be. May be interrupted anywhere. ``progress`` is told how many runs of how many are done.
+        be. May be interrupted anywhere. ``progress`` is told how many runs of how many are done. Damaged runs are left
+        out and named in the report; values that they may need stay. One that ``run_id`` asks for raises.
         """
         self._check_writable("prune")
         checked_retention(retention)
         check_flag("dry_run", dry_run)
         check_progress(progress)
-        heads = [await self.catalog.head(run_id)] if run_id is not None else await self.store.runs(RunQuery())
-        return await prune_runs(self.store, heads, self.catalog.blobs, retention, dry_run, progress)
+        if run_id is None:
+            return await prune_all(self.catalog, retention, dry_run, progress)
+        return await prune_one(self.catalog, await self.catalog.head(run_id), retention, dry_run, progress)
 
     async def prune_runs(
         self,
@@ -523,7 +531,7 @@ class CheckpointStorage:
         """Remove whole runs that are over, and whose last change is older, with the values that nobody else needs.
 
         Over are those that are COMPLETED, FAILED, CANCELLED or STOPPED; ``status`` narrows it to one of these. A run
-        stays if it moves on meanwhile, has a tag, or has letters that wait; so do forks of a removed one. With
+        stays if it moves on, has a tag or letters that wait, or is damaged; so do forks of a removed one. With
         ``dry_run`` the report says what would go. May be interrupted anywhere. ``progress`` is told how many old runs
         of how many are done.
         """
@@ -595,12 +603,10 @@ class CheckpointStorage:
         from holdfast.checkpoint.transfer.run_transfer import export_run
 
         check_flag("plain", plain)
-        keys = None if plain else self._keys
-
         check_progress(progress)
-        return await run_info(
-            self.store, await export_run(self.store, run_id_of(run_id), path, progress, keys)
-        )
+        keys = None if plain else self._keys
+        head = await export_run(self.store, run_id_of(run_id), path, progress, keys)
+        return await run_info(self.store, head)
 
     async def import_run(
         self,
@@ -617,13 +623,12 @@ class CheckpointStorage:
         A storage under keys takes files that were encrypted with one of its keys, and others only with ``plain``.
         """
         self._check_writable("import_run")
-        check_flag("plain", plain)
         from holdfast.checkpoint.transfer.run_transfer import import_run
 
+        check_flag("plain", plain)
         check_progress(progress)
-        wanted, keys = _optional_run_id(run_id), self._keys
-        is_plain_taken = plain or keys is None
-        head = await import_run(self.store, path, wanted, progress, keys, is_plain_taken)
+        wanted, keys = optional_run_id_of(run_id), self._keys
+        head = await import_run(self.store, path, wanted, progress, keys, plain or keys is None)
         return await run_info(self.store, head)
 
     async def copy_to(
@@ -642,29 +647,17 @@ class CheckpointStorage:
             )
         check_progress(progress)
         other._check_writable("copy_to")
-        return await copy_runs(self.store, other.store, _optional_run_id(run_id), progress)
+        return await copy_runs(self.store, other.store, optional_run_id_of(run_id), progress)
 
 
 def _seal(
     store: Store, keys: Keyring | None, anchor: Anchor | str | os.PathLike[str] | None
 ) -> SealedStore | None:
     """Return a store under keys; None if there are none."""
-    if keys is None:
-        if anchor is not None:
-            raise InvalidArgument(
-                "anchor= needs keys=: without them anyone can make heads that seem to be new"
-            )
-        return None
-    from holdfast.checkpoint.keys.keyring import check_keys
-    from holdfast.checkpoint.keys.sealed_store import SealedStore
+    if keys is not None:
+        from holdfast.checkpoint.keys.sealed_store import seal_store
 
-    check = None
+        return seal_store(store, keys, anchor)
     if anchor is not None:
-        from holdfast.checkpoint.keys.anchor import AnchorCheck, check_anchor
-
-        check = AnchorCheck(check_anchor(anchor), getattr(store, "namespace", ""))
-    return SealedStore(store, check_keys(keys), check)
-
-
-def _optional_run_id(run_id: str | None) -> RunId | None:
-    return None if run_id is None else run_id_of(run_id)
+        raise InvalidArgument("anchor= needs keys=: without them anyone can make heads that seem to be new")
+    return None

@@ -159,8 +159,8 @@ class Commit(NamedTuple):
     """Changes of one run that become durable together, or not at all. ``expected`` is None for its first commit.
 
     ``notes`` are added to the journal of the checkpoint that ``head`` names, ``taken`` are the keys of letters that are
-    used up. ``letters`` are left in the inbox; only the first commit of a run has any, if the run comes from another
-    store or was submitted with a key.
+    used up. ``letters`` are left in the inbox, unless their keys were used before; one that is ``taken`` as well only
+    uses up its key.
     ``needs`` names blobs of the family that must be there: new records name them, but an earlier checkpoint brought
     them, and someone may remove that meanwhile. They count as brought by the commit. ``events`` are added to those of
     the run; rows of seqs before ``events_from`` go.
@@ -547,6 +547,14 @@ class Store(Protocol):
         """Return those of the keys whose letters were left and taken; none if there is no such run.
 
         Keys that the store would let be left again may be missing.
+        """
+        ...
+
+    async def use_up(self, run_id: RunId, keys: Sequence[str]) -> LeaveResult:
+        """Use up keys, all or none, durably, as if letters with them had been left and taken.
+
+        Needs no token, moves no head, and makes no run due. If any of the keys was used before, nothing changes, and
+        the result names those.
         """
         ...
 

@@ -11,10 +11,13 @@ from holdfast.errors import RunContextMissing, WrongType
 
 # Imported with ``holdfast`` itself, so it imports little.
 if TYPE_CHECKING:
+    from holdfast.checkpoint.checkpoint_info import CheckpointInfo
+    from holdfast.checkpoint.receipts import Receipt
     from holdfast.checkpoint.retention import Retention
     from holdfast.checkpoint.storage import CheckpointStorage
     from holdfast.graph.graph import Graph
     from holdfast.ids import ExecutorId
+    from holdfast.runtime.durable.fork_edits import ForkEdits
     from holdfast.runtime.environment import Environment
     from holdfast.runtime.step.executors import PlacedExecutor
 
@@ -46,6 +49,33 @@ class WorkflowDefinition(NamedTuple):
     environment: Environment
     shared: Mapping[ExecutorId, PlacedExecutor]
     """The executors that serve all runs."""
+
+
+class ResumeCall(NamedTuple):
+    """A call that goes on with a stored run: from where, with what, and on whose behalf."""
+
+    checkpoint: str | CheckpointInfo | None = None
+    """The checkpoint to go on from; None for where the run ``run_id`` stands."""
+    run_id: str | None = None
+    responses: Mapping[Any, Any] | None = None
+    allow_graph_change: bool = False
+    take_over: bool = False
+    key: str | None = None
+    """Makes the call once in the life of the run."""
+    by: str | None = None
+
+
+class ForkCall(NamedTuple):
+    """A call that forks a stored run: from where, edited how, under which id, and on whose behalf."""
+
+    checkpoint: str | CheckpointInfo
+    edits: Mapping[Any, Any] | ForkEdits | None = None
+    run_id: str | None = None
+    """The id of the new run; None for a made-up one."""
+    allow_graph_change: bool = False
+    by: str | None = None
+    receipt: Receipt | None = None
+    """Says that a call with a key made the fork; kept with its first commit."""
 
 
 class RunContext(Mapping[str, Any]):

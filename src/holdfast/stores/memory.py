@@ -124,8 +124,8 @@ class MemoryStore:
             self._notes.pop(head.run_id, None)
         if commit.notes:
             self._notes.setdefault(head.run_id, {}).update({note.key: note for note in commit.notes})
-        if commit.letters:
-            self._letters.setdefault(head.run_id, {}).update({sent.key: sent for sent in commit.letters})
+        for letter in commit.letters:
+            self._letters.setdefault(head.run_id, {}).setdefault(letter.key, letter)
         if commit.events or commit.events_from:
             self._add_events(head.run_id, commit.events, commit.events_from)
         if (known := self._letters.get(head.run_id)) is None:
@@ -378,6 +378,17 @@ class MemoryStore:
         self._check_open()
         known = self._letters.get(run_id, {})
         return [key for key in keys if key in known and known[key] is None]
+
+    async def use_up(self, run_id: RunId, keys: Sequence[str]) -> LeaveResult:
+        self._check_open()
+        head = self._heads.get(run_id)
+        if head is None:
+            return LeaveResult(None)
+        known = self._letters.setdefault(run_id, {})
+        refused = tuple(key for key in keys if key in known)
+        if not refused:
+            known.update(dict.fromkeys(keys))
+        return LeaveResult(head, refused)
 
     async def events(self, run_id: RunId, first: int, limit: int) -> Sequence[EventRow]:
         self._check_open()

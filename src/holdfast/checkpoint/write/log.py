@@ -14,6 +14,7 @@ from holdfast.checkpoint.format.event_row import (
     pack_events,
 )
 from holdfast.checkpoint.ownership import Claim
+from holdfast.checkpoint.receipts import Receipt, use_up
 from holdfast.checkpoint.retention import EventRetention
 from holdfast.checkpoint.store import (
     Blob,
@@ -114,8 +115,8 @@ class RunLog:
         """The input of the run if it was submitted and has yet to move."""
         self.team_size: tuple[int, ...] = ()
         """The numbers of agents and layers, for the run of a team of agents."""
-        self.opening: tuple[Letter, ...] = ()
-        """The letters that the first commit of a new run leaves."""
+        self.receipt: Receipt | None = None
+        """The receipt of the call by which the run begins or goes on; the next commit keeps it."""
         self.asleep_until: int | None = None
         """When the first turn that sleeps goes on, if the superstep under way waits for one."""
 
@@ -259,9 +260,9 @@ class RunLog:
             if head.seq // EVENTS_TRIMMED != current.seq // EVENTS_TRIMMED
             else 0
         )
-        commit = make_tuple(
-            Commit, (head, expected, records, blobs, notes, taken, self.opening, (), events, oldest)
-        )
+        commit = make_tuple(Commit, (head, expected, records, blobs, notes, taken, (), (), events, oldest))
+        if (receipt := self.receipt) is not None:
+            commit = commit._replace(taken=(*taken, *receipt.names), letters=receipt.letters)
         if records and self._needs:
             commit, self._needs = commit._replace(needs=self._needs), ()
         claims = bool(head.owner) and not self.claim.held
@@ -279,7 +280,7 @@ class RunLog:
                 self.claim.release()
             raise
         self.head = head
-        self.opening = ()
+        self.receipt = None
         self._acquired = True
         counters = self._counters
         counters.commits += 1
@@ -357,6 +358,12 @@ class RunLog:
         """Read whether the head in the store still names the claim and the token of this log."""
         head = await self.store.head(self.run_id)
         return head is not None and (head.owner, head.token) == (self.claim.name, self.head.token)
+
+    async def keep_receipt(self) -> None:
+        """Keep the receipt without a commit, for a run that has nothing to commit."""
+        if (receipt := self.receipt) is not None:
+            self.receipt = None
+            await use_up(self.store, self.run_id, receipt)
 
     async def leave(self, letters: Sequence[Letter]) -> LeaveResult:
         """Leave letters for whoever drives the run."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Final, TypeAlias
 
@@ -21,7 +22,8 @@ from holdfast.engine.value import Value
 from holdfast.errors import InvalidArgument, WrongType
 from holdfast.graph.context import DEFAULT_SHARED_SCOPE
 from holdfast.graph.state_key import StateKey
-from holdfast.graph.typing.types import type_name
+from holdfast.graph.typing.conversion import Unconvertible, convert
+from holdfast.graph.typing.types import TypeForm, type_name
 from holdfast.ids import RequestId
 from holdfast.runtime.config import WorkflowDefinition
 from holdfast.runtime.durable.checkpoint_drafts import draft_answers
@@ -45,8 +47,8 @@ _DROP: Final = _Drop()
 class ForkEdits:
     """Edits of a checkpoint for ``workflow.fork(checkpoint, edits=...)``; all are made, or none if one is wrong.
 
-    Messages and data of requests are checked against the types that their executors take, answers are brought to the
-    type that the request asks for.
+    Messages and data of requests are checked against the types that their executors take; plain data of a request is
+    brought to such a type, and an answer to the type that the request asks for.
 
     >>> import asyncio
     >>> from holdfast import InMemoryCheckpointStorage, WorkflowBuilder, executor
@@ -211,22 +213,29 @@ class ForkEditor:
 
     def _data(self, request: Request, data: Any) -> Value:
         spec = self._graph.locate(request.executor_id).spec
-        if spec.answerer(data, request.response_type) is None:
-            takes = " or ".join(
-                dict.fromkeys(type_name(one.signature.request) for one in spec.answerers) or ["nothing"]
-            )
-            raise WrongType(
-                f"edits: the data of request {request.request_id!r} of executor {request.executor_id!r} must be "
-                f"{takes}, which its response handlers take, not {brief(data)}; give such data, or drop the request "
-                f"with ForkEdits.DROP"
-            )
-        return self._encoder(data, f"edit of request {request.request_id!r}")
+        forms = [one.signature.request for one in spec.answerers]
+        for given in (data, *_as_forms(data, forms)):
+            if spec.answerer(given, request.response_type) is not None:
+                return self._encoder(given, f"edit of request {request.request_id!r}")
+        takes = " or ".join(dict.fromkeys(map(type_name, forms)) or ["nothing"])
+        raise WrongType(
+            f"edits: the data of request {request.request_id!r} of executor {request.executor_id!r} must be "
+            f"{takes}, which its response handlers take, not {brief(data)}; give such data, or drop the request "
+            f"with ForkEdits.DROP"
+        )
 
     def _answer(self, snapshot: Snapshot, request_id: str, edits: ForkEdits) -> Value:
         if edits.requests.get(request_id) is _DROP:
             raise InvalidArgument(f"edits: request {request_id!r} is both dropped and answered; choose one")
         _check_not_offered(snapshot, request_id)
         return check_answer(snapshot, request_id, edits.responses[request_id], self._encoder)
+
+
+def _as_forms(data: Any, forms: Sequence[TypeForm]) -> Iterator[Any]:
+    """Yield plain data as values of the types that it can be made of."""
+    for form in forms:
+        with suppress(Unconvertible):
+            yield convert(data, form, "request")
 
 
 def _check_not_offered(snapshot: Snapshot, request_id: str) -> None:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.checkpoint.checkpoint_info import Cause, CheckpointInfo, Phase
-from holdfast.checkpoint.events.events import WorkflowEvent, WorkflowWarningEvent
-from holdfast.checkpoint.journal import Contents, Journaled, MergeFor, Told, result_draft, turn_draft
+from holdfast.checkpoint.events.events import WorkflowEvent
+from holdfast.checkpoint.journal import Contents, Journaled, MergeFor, result_draft, turn_draft
 from holdfast.checkpoint.ownership import Claim
+from holdfast.checkpoint.receipts import Receipt
 from holdfast.checkpoint.store import Head, Store
 from holdfast.checkpoint.values import Encoded
 from holdfast.checkpoint.write.checkpoint_draft import CheckpointDraft
 from holdfast.checkpoint.write.log import Failure, NoteDraft, RunLog
 from holdfast.engine.durability import Durability
 from holdfast.engine.message import Expiry, Request
-from holdfast.engine.snapshot import Delta, FurtherInput, Snapshot, compute_delta, status_at_rest
+from holdfast.engine.snapshot import FurtherInput, Snapshot, compute_delta, status_at_rest
 from holdfast.engine.status import RunStatus
 from holdfast.engine.superstep import Applied
 from holdfast.engine.value import Value
@@ -31,18 +31,17 @@ from holdfast.runtime.durable.checkpoint_drafts import (
     draft_input,
 )
 from holdfast.runtime.durable.checkpoint_trail import Beginning, CheckpointTrail
-from holdfast.runtime.durable.commit_queue import CommitQueue, OwnerCheck
+from holdfast.runtime.durable.checkpoint_writer import BEGAN, CheckpointWriter
+from holdfast.runtime.durable.commit_queue import CommitQueue
 from holdfast.runtime.durable.inbox_client import InboxClient, OpenedLetters
 from holdfast.runtime.durable.journal import StoredJournal
+from holdfast.runtime.durable.run_owner import OwnerCheck
 
 if TYPE_CHECKING:
     from holdfast.runtime.step.turn import FinishedTurn, FinishedTurns
 
 # Shorter work between commits gains nothing from a commit beside it.
 BACKGROUND_SECONDS = 0.0005
-# The name under which the journal keeps where the superstep began, if that is not the checkpoint it belongs to. No
-# executor has an empty id.
-BEGAN: Final = (ExecutorId(""), "began")
 
 
 class Resumption(NamedTuple):
@@ -106,6 +105,7 @@ class Recorder:
         self._commits = CommitQueue(log)
         self._inbox = InboxClient(log, self._commits)
         self._trail = CheckpointTrail(log.head.retention, head, began)
+        self._writer = CheckpointWriter(log, self._commits, self._trail)
         self._pace = _Pace()
         self.journal = StoredJournal(self)
         self.journal.patient = durability == "exit"
@@ -118,9 +118,6 @@ class Recorder:
         self._opened = False
         self._stored = False
         """True once the head in the store is this run's own: from then on it has to say how the run stands."""
-        self.tell: Callable[[Sequence[WorkflowEvent]], None] = lambda events: None
-        """Called with the events of checkpoints that are made between the ends of supersteps."""
-        self._catching_up: asyncio.Task[None] | None = None
         self._owner_check = OwnerCheck(log, self._commits)
 
     # The run as the store has it.
@@ -235,6 +232,14 @@ class Recorder:
         """Let all further commits wait until this context ends."""
         return self._commits.stand_still()
 
+    async def caught_up(self) -> None:
+        """Wait until all that the run stands on is durable; raise if it cannot be."""
+        await self._writer.caught_up()
+
+    def when_written_late(self, tell: Callable[[Sequence[WorkflowEvent]], None]) -> None:
+        """Call this with the events of checkpoints that are made between the ends of supersteps."""
+        self._writer.tell = tell
+
     def raise_if_cancelled(self) -> None:
         """Raise the cancellation that came during a commit, if one came."""
         self._commits.raise_if_cancelled()
@@ -247,6 +252,10 @@ class Recorder:
             self._first = [
                 draft if draft.cause is Cause.SUPERSTEP else draft._replace(by=by) for draft in self._first
             ]
+
+    def use_receipt(self, receipt: Receipt) -> None:
+        """Keep the receipt of the call that resumes the run with the first commit."""
+        self._log.receipt = receipt
 
     def name_canceller(self, by: str | None) -> None:
         """Say who cancels the run."""
@@ -276,11 +285,13 @@ class Recorder:
             await self._begin()
             return
         if self.status is RunStatus.RUNNING:
-            await self._commits.run(log.acquire())
+            await self._take_over(resumption)
         elif moves and not self._first:
             await self._commits.run(log.set_status(RunStatus.RUNNING))
         else:
             await log.read_letters()
+            if not self._first and self.status in (RunStatus.WAITING, RunStatus.COMPLETED):
+                await log.keep_receipt()  # it stays as it is; others get a commit when they come to rest
         self._stored = not self._first
         if resumption.keeps_journal or not self._first:
             contents = await resumption.read_journal()
@@ -289,15 +300,30 @@ class Recorder:
             if (began := contents.results.get(BEGAN)) is not None:
                 self._trail.begin_at(began.load())
         if self._first:
-            made = await self._append(self._first, self._journal_drafts())
+            made = await self._writer.write(self._first, self._journal_drafts())
             self._stored = True
             self._trail.began = self._trail.began if resumption.keeps_journal else _beginning(made)
 
+    async def _take_over(self, resumption: Resumption) -> None:
+        """Become the owner of a run whose owner is gone.
+
+        The receipt of the call comes with the commit that does what was asked for, which may be a later one.
+        """
+        log = self._log
+        receipt, log.receipt = log.receipt, None
+        if receipt is not None and not self._first:
+            await resumption.read_journal()  # raises while the key is free
+            log.receipt = receipt
+        await self._commits.run(log.acquire())
+        if self._first:
+            log.receipt = receipt
+
     async def _begin(self) -> None:
         try:
-            self._trail.began = _beginning(await self._append(self._first))
+            self._trail.began = _beginning(await self._writer.write(self._first))
             self._stored = True
         except HeadMoved as error:
+            await self._log.store.head(self._log.run_id)  # raises if it is there and cannot be believed
             attach = ", or say if_exists='attach'" if self._first[0].cause is Cause.INPUT else ""
             raise RunExists(
                 f"run {self._log.run_id!r} is in this storage already; choose another id or leave it out, or go on "
@@ -314,7 +340,7 @@ class Recorder:
     def draft_turn(self, turn: FinishedTurn) -> NoteDraft:
         """Return the note of a turn that is over."""
         assert turn.outcome is not None
-        events = [self._storable(event) for event in turn.events if not event.provisional]
+        events = [self._writer.storable(event) for event in turn.events if not event.provisional]
         journaled = Journaled(turn.outcome, events, turn.attempt)
         return turn_draft(journaled, self._log.encoder, self._merge_for)
 
@@ -369,7 +395,7 @@ class Recorder:
         self._trail.began = None
         self.journal.over = False
         draft = draft_answers(snapshot, responses, self._inbox.answered_by(responses))
-        await self._append([draft], taken=self._inbox.take(responses))
+        await self._writer.write([draft], taken=self._inbox.take(responses))
 
     async def asked_again(
         self, snapshot: Snapshot, requests: Sequence[Request], warnings: Sequence[WorkflowEvent]
@@ -380,10 +406,12 @@ class Recorder:
         if moves:
             self._trail.began = None
             self.journal.over = False
-        draft = draft_asking_again(snapshot, requests, [self._storable(warning) for warning in warnings])
+        draft = draft_asking_again(
+            snapshot, requests, [self._writer.storable(warning) for warning in warnings]
+        )
         ids = [request.request_id for request in requests]
         self._inbox.answered_by(ids)  # those answers do not count
-        await self._append([draft], taken=self._inbox.take(ids))
+        await self._writer.write([draft], taken=self._inbox.take(ids))
 
     async def given(
         self, inputs: Sequence[tuple[FurtherInput, str | None]], superstep: int, keys: Sequence[str]
@@ -393,7 +421,7 @@ class Recorder:
         self._trail.began = None
         self.journal.over = False
         drafts = [draft_input(superstep, further, by) for further, by in inputs]
-        await self._append(drafts, taken=self._inbox.take_messages(keys))
+        await self._writer.write(drafts, taken=self._inbox.take_messages(keys))
 
     async def superstep(
         self,
@@ -410,7 +438,7 @@ class Recorder:
         in_background = self._durability == "async" and self._pace.is_slow()
         self.journal.clear()
         ended, happened = turns
-        kept = [self._storable(event) for event in happened] if happened else ()
+        kept = [self._writer.storable(event) for event in happened] if happened else ()
         commits, trail = self._commits, self._trail
         going_on = bool(after.deliveries or responses)
         at_leisure = going_on and not responses and not delta.answers
@@ -439,108 +467,17 @@ class Recorder:
                 self._pace.begin()
                 return prepared.made
         status = RunStatus.RUNNING if going_on else status_at_rest(after)
-        draft = self._end(status, before, after, delta, kept, at_leisure)
+        draft = self._writer.draft_end(status, before, after, delta, kept, at_leisure)
         asked = [request.request_id for request in applied.asked]
         entries = [draft._replace(ended=ended, asked=asked)]
         if responses:
             entries.append(draft_answers(after, responses, self._inbox.answered_by(responses)))
         if at_leisure and in_background:
-            made = await commits.run_in_background(entries, taken, trail.add)
-            trail.announce(made)
-            trail.stand_on(made)
+            made = await self._writer.write_behind(entries, taken)
         else:
-            made = await self._append(entries, taken=taken)
+            made = await self._writer.write(entries, taken=taken)
         self._pace.begin()
         return made
-
-    def _storable(self, event: WorkflowEvent) -> Told:
-        if isinstance(event, WorkflowWarningEvent):
-            # It may repeat a value, and that may contain half a character, which a checkpoint cannot keep.
-            text = str(event.warning).encode(errors="backslashreplace").decode()
-            return event.executor_id, (type(event.warning).__name__, text)
-        return None, self._log.encoder(event, "event")
-
-    def _end(
-        self,
-        status: RunStatus,
-        before: Snapshot,
-        after: Snapshot,
-        delta: Delta,
-        happened: Sequence[Told],
-        goes_on: bool,
-    ) -> CheckpointDraft:
-        since_input = after.since_input if after.since_input != self._log.since_input + 1 else None
-        end = Phase.END, after.superstep, Cause.SUPERSTEP, status
-        return CheckpointDraft(*end, before, delta, since_input, happened, goes_on)
-
-    async def _append(
-        self, entries: Sequence[CheckpointDraft], drafts: Sequence[NoteDraft] = (), taken: Sequence[str] = ()
-    ) -> Sequence[CheckpointInfo]:
-        """Commit checkpoints, and what was put off with them."""
-        if self._trail.uncommitted is not None:
-            return await self._commits.run(self._append_with_uncommitted(entries, drafts, taken))
-        if self._commits.busy:
-            await self._commits.idle()
-        made = await self._commits.run(self._log.append(entries, taken, drafts))
-        self._trail.add(made)
-        self._trail.announce(made)
-        self._trail.stand_on(made)
-        return made
-
-    async def _append_with_uncommitted(
-        self, entries: Sequence[CheckpointDraft], drafts: Sequence[NoteDraft], taken: Sequence[str]
-    ) -> Sequence[CheckpointInfo]:
-        made = await self._append_or_fail(entries, drafts, taken)
-        self._trail.stand_on(made)
-        self._trail.uncommitted = None
-        return made
-
-    async def _append_or_fail(
-        self, entries: Sequence[CheckpointDraft], drafts: Sequence[NoteDraft], taken: Sequence[str] = ()
-    ) -> Sequence[CheckpointInfo]:
-        """Append to the log, in a commit that is under way; no other commit can follow if it fails."""
-        try:
-            made = await self._log.append(entries, taken, drafts)
-        except BaseException as error:
-            self._commits.failure = self._commits.explain(error)
-            raise
-        self._trail.add(made)
-        self._trail.announce(made)
-        return made
-
-    # Work that was put off.
-
-    async def caught_up(self) -> None:
-        """Wait until all that the run stands on is durable; raise if it cannot be.
-
-        The caller can be cancelled, the commit goes on then.
-        """
-        if self._trail.uncommitted is None and not self._commits.behind and self._commits.failure is None:
-            return
-        if self._catching_up is None or self._catching_up.done():
-            self._catching_up = asyncio.ensure_future(self._catch_up())
-            self._catching_up.add_done_callback(_retrieve_exception)
-        await asyncio.shield(self._catching_up)
-
-    async def _catch_up(self) -> None:
-        await self._commits.settle()
-        while self._trail.uncommitted is not None:
-            await self._commits.run(self._commit_late())
-            await self._commits.settle()
-
-    async def _commit_late(self) -> None:
-        """Commit what was put off, while its superstep is under way."""
-        work = self._trail.uncommitted
-        if work is None:
-            return
-        before, after, happened = work
-        told = list(happened)
-        end = self._end(RunStatus.RUNNING, before, after, compute_delta(before, after), told, True)
-        beginning = self._trail.name_beginning(after)
-        note = result_draft(*BEGAN, self._log.encoder(beginning, "beginning"))
-        made = await self._append_or_fail([end], [note])
-        self._trail.catch_up(work, len(told), beginning, made[-1])
-        self.tell(self.news())
 
     # The end.
 
@@ -565,7 +502,7 @@ class Recorder:
         await self._commits.idle()
         if self.journal.writing is not None:  # notes that waited for a commit as well
             await self._commits.wait_for(self.journal.writing)
-        await self._catch_up_at_last(error)
+        await self._writer.catch_up_at_last(error)
         status = self._resting_status(status)
         pending = self.journal.take_pending()
         settled = status is self.status and not self._inbox.has_void_letters
@@ -586,15 +523,6 @@ class Recorder:
                 error.add_note(f"that the run is {status} could not be stored: {problem}")
         return status
 
-    async def _catch_up_at_last(self, error: BaseException | None) -> None:
-        if self._trail.uncommitted is None or self._commits.failure is not None:
-            return
-        try:
-            await self._catch_up()
-        except HoldfastError as problem:
-            if error is not None:
-                error.add_note(f"what it did since its last checkpoint could not be stored: {problem}")
-
     async def _forget_cancels(self, status: RunStatus, failure: Failure, by: str | None) -> None:
         """Take letters that ask to cancel the run, which is over: a resume should not find them."""
         taken: set[str] = set()
@@ -609,9 +537,3 @@ def _beginning(made: Sequence[CheckpointInfo]) -> Beginning | None:
         if info.phase is Phase.START:
             return Beginning(info.checkpoint_id, {})
     return None
-
-
-def _retrieve_exception(task: asyncio.Task[None]) -> None:
-    """Keep asyncio from logging an error that those who waited have got."""
-    if not task.cancelled():
-        task.exception()

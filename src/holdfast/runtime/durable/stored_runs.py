@@ -1,53 +1,44 @@
-"""Runs that are stored: new, resumed, restored or forked; and who may drive one."""
+"""Runs that are stored: new, resumed, restored or forked."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any
 
 from holdfast.checkpoint.arguments import check_by, check_key, id_of_checkpoint
 from holdfast.checkpoint.checkpoint_info import Cause, CheckpointInfo, Phase
 from holdfast.checkpoint.codec import Codec
-from holdfast.checkpoint.inbox import start_letters, was_started_with
-from holdfast.checkpoint.ownership import (
-    Claim,
-    holder_of,
-    is_driven,
-    is_held,
-    process_of,
-    this_process,
-    wait_for_release,
-)
+from holdfast.checkpoint.inbox import message_receipt
+from holdfast.checkpoint.ownership import Claim, holder_of
 from holdfast.checkpoint.read.loader import Loaded
 from holdfast.checkpoint.read.reread import steadily
+from holdfast.checkpoint.receipts import Receipt, resume_receipt, was_called
 from holdfast.checkpoint.storage import CheckpointStorage
-from holdfast.checkpoint.store import Commit, Expected, Head, Store
+from holdfast.checkpoint.store import Head
 from holdfast.checkpoint.upgrade import UpgradeCheck, UpgradeVerdict
 from holdfast.checkpoint.values import restored
 from holdfast.checkpoint.write.checkpoint_draft import CheckpointDraft
-from holdfast.checkpoint.write.event_rows import status_row
 from holdfast.engine.snapshot import Snapshot
 from holdfast.engine.status import RunStatus
 from holdfast.engine.superstep import begin
 from holdfast.engine.value import Value
 from holdfast.errors import (
+    AlreadyResumed,
     GraphChanged,
     GraphError,
-    HeadMoved,
     HoldfastError,
     InvalidArgument,
     RunExists,
-    RunPoisoned,
-    RunTaken,
 )
 from holdfast.ids import RunId
-from holdfast.runtime.config import NO_RUN_CONTEXT, RunContext, WorkflowDefinition
+from holdfast.runtime.config import NO_RUN_CONTEXT, ForkCall, ResumeCall, RunContext, WorkflowDefinition
 from holdfast.runtime.durable.fork_edits import ForkEditor, ForkEdits
 from holdfast.runtime.durable.resume_point import NewGraph, RunLoader, draft_start, fetch_values
+from holdfast.runtime.durable.run_owner import check_undriven, take_away
 from holdfast.runtime.events.event_log import EventLog
-from holdfast.runtime.run.run import Answers, Run
+from holdfast.runtime.run.run import Run
 from holdfast.runtime.step.runner import ResumePoint, Runner
 
 
@@ -81,8 +72,8 @@ class StoredRuns:
         """Store a run with this input that waits for the present moment, so that a host goes on with it."""
         given = self._draft_input(self._begin(message), RunStatus.WAITING, by)
         key = check_key(key)
-        opening = () if key is None else start_letters(self._encoder(message, "message"), key)
-        recorder = self._loader.record_new(run_id, [given], opening)
+        receipt = None if key is None else self._receipt_of_start(message, key)
+        recorder = self._loader.record_new(run_id, [given], receipt)
         recorder.sleep_until(self._workflow.environment.microseconds()())
         try:
             await recorder.open(moves=False, superstep=1)
@@ -115,7 +106,11 @@ class StoredRuns:
     async def was_submitted(self, message: Any, run_id: RunId, key: str) -> bool:
         """Return True if a run was submitted with this key and input; raise if the key had another input."""
         self._check_name(await self._catalog.head(run_id))
-        return await was_started_with(self._catalog.store, run_id, self._encoder(message, "message"), key)
+        return await was_called(self._catalog.store, run_id, self._receipt_of_start(message, key))
+
+    def _receipt_of_start(self, message: Any, key: str) -> Receipt:
+        """Return the receipt of the input of a run: the same as if that were sent to the run with the key."""
+        return message_receipt(self._encoder(message, "message"), None, key)
 
     async def has_same_input(self, message: Any, run_id: str) -> bool:
         """Return True if there is such a run, with this input; raise ``RunExists`` if its input is another."""
@@ -155,62 +150,71 @@ class StoredRuns:
         driver = None if head is None or head.status is not RunStatus.RUNNING else holder_of(head.owner)
         return driver if isinstance(driver, Run) else None
 
-    async def resumed_run(
-        self,
-        checkpoint: str | CheckpointInfo | None,
-        run_id: str | None,
-        allow_graph_change: bool,
-        take_over: bool = False,
-        responses: Answers | None = None,
-        by: str | None = None,
-    ) -> Run:
+    async def resumed_run(self, call: ResumeCall) -> Run:
         """Return a run that goes on from its head, or from a checkpoint of it, with answers to its requests.
 
-        A run that moves is taken over only once it is known that it can go on here; then all is read again.
+        A run that moves is taken over only once it is known that it can go on here; then all is read again. Raises
+        ``AlreadyResumed`` if the call has a key and was made before.
         """
-        self._graph_may_change = allow_graph_change
-        check_by(by)
-
-        async def look() -> tuple[RunId, ResumePoint]:
-            if checkpoint is None:
-                assert run_id is not None
-                head = await self._catalog.head(run_id)
-                seq = head.seq
-            else:
-                head, seq = await self._catalog.find(id_of_checkpoint(checkpoint))
-            self._check_name(head)
-            at_head = seq == head.seq and checkpoint is None
-            resumed = "run_id=..." if checkpoint is None else "checkpoint"
-            head = await check_undriven(self._catalog.store, head, take_over, resumed)
-            seq = head.seq if at_head else seq
-            return head.run_id, await self._loader.resume(head, seq, allow_graph_change)
-
-        async def resumed(claim: Claim | None = None) -> tuple[Run, Claim, Head]:
-            found, point = await steadily(look)
-            recorder = point.recorder
-            assert recorder is not None, "stored runs have one"
-            recorder.sign(by)
-            if claim is not None:
-                recorder.use_claim(claim)
-            run = self._run(found, point)
-            if responses is not None and responses != {}:
-                run.take(responses, by)
-            return run, recorder.claim, recorder.head
-
-        run, claim, head = await resumed()
-        if not take_over:
+        self._graph_may_change = call.allow_graph_change
+        check_by(call.by)
+        receipt = _receipt_of(call)
+        run, claim, head = await self._resume(call, receipt)
+        if not call.take_over:
             return run
         try:
-            return (await resumed(claim))[0] if await self._take_away(head, claim) else run
+            moved = await self._take_away(head, claim, partial(self._check_not_resumed, head.run_id, receipt))
+            return (await self._resume(call, receipt, claim))[0] if moved else run
         except BaseException:
             claim.release()  # if the run was taken away, it is interrupted now
             raise
 
-    async def _take_away(self, looked_at: Head, claim: Claim) -> bool:
+    async def _resume(
+        self, call: ResumeCall, receipt: Receipt | None, claim: Claim | None = None
+    ) -> tuple[Run, Claim, Head]:
+        """Return a run that goes on as a call says, with its claim, which may own it already, and its head."""
+        point = await steadily(partial(self._point_of, call, receipt))
+        recorder = point.recorder
+        assert recorder is not None, "stored runs have one"
+        recorder.sign(call.by)
+        if receipt is not None:
+            recorder.use_receipt(receipt)
+        if claim is not None:
+            recorder.use_claim(claim)
+        run = self._run(recorder.head.run_id, point)
+        if call.responses is not None and call.responses != {}:
+            run.take(call.responses, call.by)
+        return run, recorder.claim, recorder.head
+
+    async def _point_of(self, call: ResumeCall, receipt: Receipt | None) -> ResumePoint:
+        """Return the point from which a run goes on as a call says."""
+        if call.checkpoint is None:
+            assert call.run_id is not None, "a call names a checkpoint or a run"
+            head = await self._catalog.head(call.run_id)
+            seq = None
+        else:
+            head, seq = await self._catalog.find(id_of_checkpoint(call.checkpoint))
+        self._check_name(head)
+        await self._check_not_resumed(head.run_id, receipt)
+        resumed = "run_id=..." if seq is None else "checkpoint"
+        head = await check_undriven(self._catalog.store, head, call.take_over, resumed)
+        # Once more behind the reading of the head: so of two calls with one key only one can move it.
+        await self._check_not_resumed(head.run_id, receipt)
+        return await self._loader.resume(head, head.seq if seq is None else seq, call.allow_graph_change)
+
+    async def _check_not_resumed(self, run_id: RunId, receipt: Receipt | None) -> None:
+        """Raise ``AlreadyResumed`` if a call with this receipt was made, ``KeyReused`` if another with its key was."""
+        if receipt is not None and await was_called(self._catalog.store, run_id, receipt):
+            raise AlreadyResumed(
+                f"run {run_id!r} was resumed with key={receipt.key!r} before, so nothing was done now; "
+                f"'await storage.get_run({run_id!r})' shows how it stands"
+            )
+
+    async def _take_away(self, looked_at: Head, claim: Claim, check: Callable[[], Awaitable[None]]) -> bool:
         """Take a run away from whoever drives it now; return True if the run moved since it was looked at."""
         driver = await self.driven_here(looked_at.run_id)
         stand_still = nullcontext if driver is None else driver.stand_still
-        return await take_away(self._catalog.store, looked_at, claim, stand_still)
+        return await take_away(self._catalog.store, looked_at, claim, stand_still, check)
 
     def _run(self, run_id: RunId, point: ResumePoint) -> Run:
         log = EventLog()
@@ -248,9 +252,7 @@ class StoredRuns:
             try:
                 await steadily(partial(look, allow_graph_change))
             except HoldfastError as error:
-                reason = (
-                    str(error) if not allow_graph_change or not isinstance(error, GraphChanged) else reason
-                )
+                reason = str(error)
                 if not isinstance(error, GraphChanged):
                     break
             else:
@@ -274,32 +276,25 @@ class StoredRuns:
 
         return await steadily(look)
 
-    async def forked_run(
-        self,
-        checkpoint: str | CheckpointInfo,
-        edits: Mapping[Any, Any] | ForkEdits,
-        run_id: RunId,
-        allow_graph_change: bool,
-        by: str | None = None,
-    ) -> Run:
+    async def forked_run(self, call: ForkCall, run_id: RunId) -> Run:
         """Return a new run that begins at a checkpoint of another one, edited."""
-        check_by(by)
-        given = ForkEdits.of(edits)
+        check_by(call.by)
+        given = ForkEdits.of({} if call.edits is None else call.edits)
 
         async def look() -> tuple[Head, Loaded, Snapshot, NewGraph]:
-            head, seq = await self._catalog.find(id_of_checkpoint(checkpoint))
+            head, seq = await self._catalog.find(id_of_checkpoint(call.checkpoint))
             self._check_name(head)
             _, loaded, blobs = await self._loader.load(head, seq)
-            return head, loaded, *await self._loader.restore_snapshot(loaded, blobs, allow_graph_change)
+            return head, loaded, *await self._loader.restore_snapshot(loaded, blobs, call.allow_graph_change)
 
         head, loaded, snapshot, new = await steadily(look)
         first, snapshot = self._loader.repeat_checkpoint(Cause.FORK, loaded, snapshot, new)
-        editor = ForkEditor(self._workflow, self._encoder, by)
+        editor = ForkEditor(self._workflow, self._encoder, call.by)
         more, snapshot = editor.draft(given, first[-1], snapshot)
         first += more
         first += draft_start(first[-1], snapshot)
-        recorder = self._loader.record_fork(run_id, head, loaded, first)
-        recorder.sign(by)
+        recorder = self._loader.record_fork(run_id, head, loaded, first, call.receipt)
+        recorder.sign(call.by)
         return self._run(run_id, ResumePoint(snapshot, recorder, True))
 
     def _check_name(self, head: Head) -> None:
@@ -310,94 +305,14 @@ class StoredRuns:
             )
 
 
-# Ownership: one process at a time drives a run, and the store decides which.
-
-MOST_TAKEOVERS = 5
-"""The number of processes in a row that may die with a run before its next checkpoint; then it is given up."""
-
-_MOST_TRIES = 200
-"""The number of tries to take a run away from an owner that commits meanwhile; two to five are usual."""
-
-StandStill: TypeAlias = Callable[[], AbstractAsyncContextManager[None]]
-"""Keeps the owner of a run in this event loop from committing for a while."""
-
-
-async def check_undriven(store: Store, head: Head, take_over: bool, resumed: str = "run_id=...") -> Head:
-    """Return the head of a run that nobody drives; with ``take_over`` also of one that is driven.
-
-    Raises ``RunTaken`` if another object or process drives the run, ``RunPoisoned`` if all that tried died.
-    ``resumed`` is the argument of ``resume`` that the error shows.
-    """
-    if head.status is not RunStatus.RUNNING or take_over:
-        return head
-    if (
-        process_of(head.owner) == this_process()
-        and is_held(head.owner)
-        and await wait_for_release(head.owner)
-    ):
-        head = await store.head(head.run_id) or head
-    if await is_driven(store, head):
-        raise RunTaken(
-            f"run {head.run_id} is driven by {_name_owner(head.owner)}; wait until it is over, leave answers for it "
-            f"with 'storage.respond', or take it away from there with 'workflow.resume({resumed}, take_over=True)'"
+def _receipt_of(call: ResumeCall) -> Receipt | None:
+    """Return the receipt of a call with a key; None for one without."""
+    if check_key(call.key) is None:
+        return None
+    if call.responses:
+        raise InvalidArgument(
+            f"key={call.key!r} makes a resume once, not the answers that come with it; give these with "
+            f"'storage.respond(run_id, responses, key=...)' first"
         )
-    if head.takeovers >= MOST_TAKEOVERS:
-        await _poison(store, head)
-    return head
-
-
-async def take_away(store: Store, looked_at: Head, claim: Claim, stand_still: StandStill) -> bool:
-    """Make a claim the owner of a run that moves; return True if the run moved since it was looked at.
-
-    From then on its owner before commits nothing more, so that the run stands still for whoever goes on with it. To
-    read all of a run first, and to become its owner with the first commit, would be too slow: an owner that lives
-    commits again meanwhile. It may do so between the two calls here as well, but not every time; one in this event
-    loop would, so it stands still for all tries but the first. That one waits for nobody: its commit may hang.
-    """
-    await store.join()
-    owner = ""
-    for number in range(_MOST_TRIES):
-        async with stand_still() if number else nullcontext():
-            head = await store.head(looked_at.run_id)
-            if head is None or head.status is not RunStatus.RUNNING:  # perhaps it came to its end since
-                known = (looked_at.checkpoint_id, looked_at.token, looked_at.status)
-                return head is None or (head.checkpoint_id, head.token, head.status) != known
-            owner = head.owner
-            taken = head._replace(token=head.token + 1, owner=claim.name)
-            try:
-                await store.commit(Commit(taken, Expected(head.checkpoint_id, head.token)))
-            except HeadMoved:
-                continue
-            return True
-    raise RunTaken(
-        f"run {looked_at.run_id} is driven by {_name_owner(owner)}, which committed {_MOST_TRIES} times while the run "
-        f"was to be taken away from there; try again, or stop it there"
-    )
-
-
-async def _poison(store: Store, head: Head) -> None:
-    reason = (
-        f"{head.takeovers} processes that took the run over died, or were killed, before its next checkpoint"
-    )
-    failed = head._replace(
-        status=RunStatus.FAILED, token=head.token + 1, owner="", takeovers=0, reason=f"RunPoisoned: {reason}"
-    )
-    events = (await status_row(store, failed),)
-    try:
-        await store.commit(Commit(failed, Expected(head.checkpoint_id, head.token), events=events))
-    except HeadMoved as error:
-        raise RunTaken(f"run {head.run_id} was taken, or given up, by another process just now") from error
-    raise RunPoisoned(
-        f"run {head.run_id} is FAILED now: {reason}, so its next superstep probably kills whoever runs it (too much "
-        f"memory, a crash in native code?). Find out why, then resume it once more, or from an earlier checkpoint"
-    )
-
-
-def _name_owner(owner: str) -> str:
-    process = process_of(owner)
-    if process == this_process():
-        return (
-            "another run object of this process ('workflow.start(..., if_exists=\"attach\")' gives that one)"
-        )
-    host, pid, _ = process.rsplit(":", 2) if process.count(":") >= 2 else (process, "?", "")
-    return f"process {pid} on {host.rpartition('/')[2] or host}"
+    place = None if call.checkpoint is None else id_of_checkpoint(call.checkpoint)
+    return resume_receipt(str(call.key), place, call.allow_graph_change, call.take_over)

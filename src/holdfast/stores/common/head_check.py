@@ -80,15 +80,23 @@ def _format_position(position: HeadPosition | None) -> str:
     return f"checkpoint {position[0][:12]} (token {position[1]})" if position is not None else "no checkpoint"
 
 
+_TEXTS = (
+    *("run_id", "workflow_name", "family", "checkpoint_id", "owner", "reason", "retention", "waiting_for"),
+    *("fingerprint", "by", "traceback", "origin"),
+)
+
+
 def check_head_fields(head: Head) -> Head:
     """Return a head that was read; raise ``ValueError`` if one of its fields has a wrong type."""
     for name in ("seq", "token", "created", "updated", "takeovers", "letters_known", "restored"):
         number = getattr(head, name)
         if type(number) is not int or number < 0:
             raise ValueError(f"its {name} is {number!r}")
-    for name in ("run_id", "workflow_name", "family", "owner", "waiting_for", "fingerprint", "origin"):
+    for name in _TEXTS:
         if not isinstance(getattr(head, name), str):
             raise ValueError(f"its {name} is {getattr(head, name)!r}")
+    if head.wake_at is not None and type(head.wake_at) is not int:
+        raise ValueError(f"its wake_at is {head.wake_at!r}")
     return head
 
 

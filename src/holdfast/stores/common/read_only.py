@@ -13,6 +13,8 @@ _WRITING = {
     "join": _DRIVING,
     "add_blobs": "'import_run'",
     "leave": "an answer to a run",
+    "use_up": "a call with a key",
+    "set_key_box": "a change of its keys",
     "mend": "'repair'",
     "rehearsal": "'repair'",
     "replace": "'repair'",

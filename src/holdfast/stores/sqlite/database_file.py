@@ -89,11 +89,26 @@ def make_file(path: Path) -> bool:
         found = path.stat()
     except FileNotFoundError:
         _make_folder(path.parent)
-        try:
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
-        except FileExistsError:
-            pass  # another process was faster
+        make_new_file(path)
         return False
+    check_file(path, found)
+    return found.st_size == 0
+
+
+def make_new_file(path: Path) -> None:
+    """Make a database file where none lies; raise ``StorageError`` if a link lies there that leads nowhere."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
+    except FileExistsError:
+        if path.exists():
+            return  # another process was faster
+        raise StorageError(
+            f"{str(path)!r} is a link that leads nowhere, and nothing was made there; remove it, or name a file"
+        ) from None
+
+
+def check_file(path: Path, found: os.stat_result) -> None:
+    """Raise ``StorageError`` if what lies there is no file that this user can read and write."""
     if stat.S_ISDIR(found.st_mode):
         raise StorageError(
             f"{str(path)!r} is a folder, not a file; name a file for the store in it or beside it"
@@ -105,7 +120,6 @@ def make_file(path: Path) -> bool:
             f"{str(path)!r} cannot be read and written by this user; give it access to the file and its folder, "
             "and see that the file system is not mounted read-only"
         )
-    return found.st_size == 0
 
 
 def _make_folder(folder: Path) -> None:

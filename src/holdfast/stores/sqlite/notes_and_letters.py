@@ -6,7 +6,7 @@ The functions that change rows return by how much the sum of the seals of the ru
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from holdfast.checkpoint.store import Letter, Note
@@ -79,21 +79,23 @@ def count_waiting_letters(connection: sqlite3.Connection, run: int) -> int:
     return int(count)
 
 
-def find_known_keys(connection: sqlite3.Connection, run: int, letters: Sequence[Letter]) -> tuple[str, ...]:
-    """Return the keys of those letters that were left before."""
+def find_known_keys(connection: sqlite3.Connection, run: int, keys: Iterable[str]) -> tuple[str, ...]:
+    """Return those of the keys that were used before."""
     return tuple(
         key
-        for key, _ in letters
+        for key in keys
         if connection.execute(_FIND_LETTER, (run, _encode_key(key))).fetchone() is not None
     )
 
 
-def add_letters(connection: sqlite3.Connection, run: int, run_id: RunId, letters: Sequence[Letter]) -> int:
-    """Add letters whose keys are new to the inbox of a run."""
+def add_letters(
+    connection: sqlite3.Connection, run: int, run_id: RunId, letters: Mapping[str, bytes | None]
+) -> int:
+    """Add letters whose keys are new to the inbox of a run; one without data is used up at once."""
     (first,) = connection.execute(_NEXT_ID + "letters").fetchone()
     rows = [
         (order, run, _encode_key(key), seal_entry(run_id, LETTER, key, data, order), data)
-        for order, (key, data) in enumerate(dict(letters).items(), first)
+        for order, (key, data) in enumerate(letters.items(), first)
     ]
     connection.executemany(_ADD_LETTER, rows)
     return sum(row[3] for row in rows)

@@ -334,7 +334,7 @@ def _make_record(run_id: RunId, row: tuple[Any, ...], tags: Mapping[str, str]) -
     """Return the record in a row that has all columns of ``Depth.ALL``; ``tags`` come from ``read_tags``."""
     checkpoint, seq, header, new_bytes, changes, key_changes, cut, values, key_values, _ = row
     plain = type(checkpoint) is type(header) is type(changes) is type(values) is bytes
-    if plain and cut is None and type(new_bytes) is type(seq) is int:  # as nearly all are
+    if plain and checkpoint and cut is None and type(new_bytes) is type(seq) is int:  # as nearly all are
         name = checkpoint.hex()
         marks = _NO_MARKS if not tags else (tuple(tags), True, _givers_of(tags))
         return make_tuple(Record, (name, run_id, seq, header, changes, values, new_bytes, None, *marks))
@@ -344,7 +344,7 @@ def _make_record(run_id: RunId, row: tuple[Any, ...], tags: Mapping[str, str]) -
     keyframe = None if cut is None else Keyframe(key_changes, key_values, bool(cut))
     parts = (checkpoint, header, changes, values, *((key_changes, key_values) if keyframe else ()))
     numbers = isinstance(new_bytes, int) and isinstance(seq, int)
-    if not numbers or not all(isinstance(part, bytes) for part in parts):
+    if not numbers or not checkpoint or not all(isinstance(part, bytes) for part in parts):
         raise CheckpointCorrupt(
             f"the row of checkpoint {seq!r} of run {run_id!r} is damaged: it is no record"
         )

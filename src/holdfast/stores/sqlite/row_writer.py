@@ -257,7 +257,9 @@ def _add_content(connection: sqlite3.Connection, run: int, commit: Commit, rows:
     if notes:
         content += notes_and_letters.add_notes(connection, run, head.run_id, notes)
     if letters:
-        content += notes_and_letters.add_letters(connection, run, head.run_id, letters)
+        known = notes_and_letters.find_known_keys(connection, run, [letter.key for letter in letters])
+        new = {letter.key: letter.data for letter in letters if letter.key not in known}
+        content += notes_and_letters.add_letters(connection, run, head.run_id, new)
     return content
 
 
@@ -309,6 +311,7 @@ def replace_run(connection: sqlite3.Connection, namespace: str, commit: Commit, 
         connection.execute(statement, (run,))
     rows: list[CheckpointRow] = []
     content = _add_content(connection, run, commit, rows)
+    content += notes_and_letters.take_letters(connection, run, commit.head.run_id, commit.taken)
     _add_rows(connection, rows)
     if commit.blobs:
         add_blobs(connection, namespace, commit.head.family, commit.blobs, big_blob)

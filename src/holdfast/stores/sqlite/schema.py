@@ -159,10 +159,12 @@ def read_info(connection: sqlite3.Connection, path: Path, keyed: bool = False) -
         )
     try:
         meta = _read_meta(connection)
+        if not isinstance(meta["store_id"], str):
+            raise TypeError("the id of the store is no text")
         info = StoreInfo(
             meta["store_id"], major, int(meta["format_minor"]), frozenset(json.loads(meta["features"]))
         )
-    except (KeyError, ValueError, TypeError) as error:
+    except (KeyError, ValueError, TypeError, RecursionError) as error:
         raise StorageError(
             f"{str(path)!r} bears the mark of a Holdfast store, but what it says of itself (table 'meta') is "
             f"missing or unreadable: {error!r}; nothing was changed. Restore it from a backup"

@@ -56,7 +56,7 @@ from holdfast.stores.sqlite.removal import (
 from holdfast.stores.sqlite.row_writer import add_blobs, is_big, replace_run
 from holdfast.stores.sqlite.schema import read_key_box, replace_key_box
 from holdfast.stores.sqlite.session import FileJob, Session
-from holdfast.stores.sqlite.transaction import LettersForRun
+from holdfast.stores.sqlite.transaction import LettersForRun, use_up_keys
 
 Result = TypeVar("Result")
 
@@ -337,6 +337,12 @@ class SqliteStore:
         return await self._read(
             lambda connection: notes_and_letters.find_taken_keys(connection, self.namespace, run_id, keys)
         )
+
+    async def use_up(self, run_id: RunId, keys: Sequence[str]) -> LeaveResult:
+        used: LeaveResult = await self._get_session().writes.call(
+            lambda connection: use_up_keys(connection, self.namespace, run_id, keys)
+        )
+        return used
 
     async def key_box(self) -> str:
         return await self._read(read_key_box)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.checkpoint.store import Commit, LeaveResult, Letter
@@ -270,12 +270,27 @@ def _leave_letters(connection: sqlite3.Connection, namespace: str, task: Letters
     run = notes_and_letters.find_run(connection, namespace, task.run_id)
     if head is None or run is None:
         return LeaveResult(None)
-    refused = notes_and_letters.find_known_keys(connection, run, task.letters)
+    refused = notes_and_letters.find_known_keys(connection, run, [letter.key for letter in task.letters])
     if not refused and task.most is not None:
         waiting = notes_and_letters.count_waiting_letters(connection, run)
         if waiting + len(task.letters) > task.most:
             return LeaveResult(head, is_full=True)
     if not refused and task.letters:
-        change = notes_and_letters.add_letters(connection, run, task.run_id, task.letters)
+        change = notes_and_letters.add_letters(connection, run, task.run_id, dict(task.letters))
+        change_content(connection, namespace, run, head, change)
+    return LeaveResult(head, refused)
+
+
+def use_up_keys(
+    connection: sqlite3.Connection, namespace: str, run_id: RunId, keys: Sequence[str]
+) -> LeaveResult:
+    """Use up keys of letters in the open transaction, unless one of them was used before."""
+    head = read_head(connection, namespace, run_id)
+    run = notes_and_letters.find_run(connection, namespace, run_id)
+    if head is None or run is None:
+        return LeaveResult(None)
+    refused = notes_and_letters.find_known_keys(connection, run, keys)
+    if keys and not refused:
+        change = notes_and_letters.add_letters(connection, run, run_id, dict.fromkeys(keys))
         change_content(connection, namespace, run, head, change)
     return LeaveResult(head, refused)

@@ -9,9 +9,11 @@ from holdfast.engine.status import RunStatus
 from holdfast.ids import RunId
 from holdfast.testing.store_suite.actions import (
     begin,
+    begin_waiting,
     catch_refusal,
     get_keys,
     leave_letters,
+    list_due,
     list_run_ids,
     move_on,
     read_inbox,
@@ -22,12 +24,14 @@ from holdfast.testing.store_suite.samples import (
     EVERY_BYTE,
     LARGE,
     ODD_KEYS,
+    expect_head,
     first_commit,
     next_commit,
     rival_commit,
     sample_head,
     sample_letters,
     sample_notes,
+    sample_record,
     staying_commit,
 )
 
@@ -237,6 +241,75 @@ class InboxRules:
         assert left.head == head
         assert left.refused in ((), ("a",))
         assert get_keys(await read_inbox(store)) == ([] if left.refused else ["b", "a"])
+
+    async def test_keys_are_used_up_without_letters(self, store: Store) -> None:
+        run = RunId("r")
+        assert await store.use_up(run, ["a"]) == LeaveResult(None)
+        head = await begin_waiting(store, "r")
+        await store.commit(staying_commit(head, sample_notes("n")))
+        await leave_letters(store, "waits")
+        await store.commit(staying_commit(head, letters_known=1))
+        before = await read_run(store, "r")
+        assert before[0] is not None
+        assert await store.use_up(run, ODD_KEYS) == LeaveResult(before[0])
+        same = set(await store.taken(run, ["waits", "unknown", *ODD_KEYS])) == set(ODD_KEYS)
+        assert same, "a key was lost, changed or added"
+        assert await leave_letters(store, "new", ODD_KEYS[0]) == LeaveResult(before[0], (ODD_KEYS[0],))
+        # The run stands as it did, with the letters that it had, and nobody is to look at it.
+        assert await read_run(store, "r") == before
+        assert tuple(await store.notes(run)) == sample_notes("n")
+        assert get_keys(await read_inbox(store)) == ["waits"]
+        assert await list_due(store) == []
+        assert get_keys(await store.commit(next_commit(before[0]))) == ["waits"]
+        assert list(await store.taken(run, [ODD_KEYS[0]])) == [ODD_KEYS[0]]
+
+    async def test_keys_are_used_up_all_or_none(self, store: Store) -> None:
+        run = RunId("r")
+        head = await begin(store, "r")
+        await leave_letters(store, "waits", "taken")
+        await store.commit(staying_commit(head, taken=["taken"]))
+        assert await store.use_up(run, ["a", "waits", "b", "taken"]) == LeaveResult(head, ("waits", "taken"))
+        assert list(await store.taken(run, ["a", "b"])) == []
+        assert get_keys(await read_inbox(store)) == ["waits"]
+        assert await store.use_up(run, ["a"]) == LeaveResult(head)
+        assert await store.use_up(run, ["b", "a"]) == LeaveResult(head, ("a",))
+        assert await store.use_up(run, []) == LeaveResult(head)
+        assert await leave_letters(store, "b") == LeaveResult(head)
+
+    async def test_a_commit_uses_up_keys_that_nobody_left(self, store: Store) -> None:
+        head = await begin(store, "r")
+        await leave_letters(store, "waits")
+        using = staying_commit(head, taken=["a", "b"])._replace(letters=sample_letters("a", "b"))
+        refused = using._replace(expected=Expected(head.checkpoint_id, head.token + 7))
+        await catch_refusal(store.commit(refused))
+        assert list(await store.taken(RunId("r"), ["a", "b"])) == []
+        assert get_keys(await store.commit(using)) == ["waits"]
+        assert list(await store.taken(RunId("r"), ["a", "waits", "b"])) == ["a", "b"]
+        assert await leave_letters(store, "b", "c") == LeaveResult(head, ("b",))
+        moving = next_commit(head)._replace(letters=sample_letters("c", "d"), taken=("d",))
+        assert get_keys(await store.commit(moving)) == ["waits", "c"]
+        assert list(await store.taken(RunId("r"), ["c", "d"])) == ["d"]
+
+    async def test_a_commit_that_is_written_whole_uses_up_its_keys(self, store: Store) -> None:
+        """The first commit of a run with many records, and one that replaces a run."""
+        records = tuple(sample_record("r", seq) for seq in range(1, 31))
+        head, using = sample_head("r", 30), sample_letters("waits", "used")
+        first = Commit(head, None, records, letters=using, taken=("used",))
+        assert get_keys(await store.commit(first)) == ["waits"]
+        assert list(await store.taken(RunId("r"), ["waits", "used"])) == ["used"]
+        again = Commit(head._replace(token=head.token + 1), expect_head(head), records)
+        await store.replace(again._replace(letters=sample_letters("waits", "other"), taken=("other",)))
+        assert get_keys(await read_inbox(store)) == ["waits"]
+        assert list(await store.taken(RunId("r"), ["waits", "used", "other"])) == ["other"]
+
+    async def test_a_commit_leaves_no_letter_whose_key_was_used(self, store: Store) -> None:
+        head = await begin(store, "r")
+        await leave_letters(store, "waits", "taken")
+        await store.commit(staying_commit(head, taken=["taken"]))
+        others = (Letter("waits", b"other"), Letter("taken", b"other"), Letter("new", b"new"))
+        waiting = list(await store.commit(staying_commit(head)._replace(letters=others)))
+        assert waiting == [*sample_letters("waits"), Letter("new", b"new")]
+        assert list(await read_inbox(store)) == waiting
 
     async def test_inboxes_of_other_runs_are_left_alone(self, store: Store) -> None:
         heads = {run: await begin(store, run, family=RunId("r")) for run in ("r", "rr", "R")}
