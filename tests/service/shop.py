@@ -1,6 +1,7 @@
 """Workflows that the tests of the service serve, in its process and in others."""
 
 import asyncio
+import os
 from dataclasses import dataclass
 
 from holdfast import (
@@ -68,10 +69,19 @@ async def note(refund: Refund) -> Refund:
     return refund
 
 
+arrived: set[str] = set()
+"""Who is there though nobody was."""
+
+
 @executor(id="greet")
 async def greet(name: str) -> str:
-    if name == "nobody":
+    if name == "nobody" and name not in arrived:
         raise ValueError("nobody is there")
+    if name.endswith("file"):
+        path = os.fsdecode(b"caf\xe9.txt")
+        if name == "no file":
+            raise FileNotFoundError(path)
+        return path
     return f"hello {name}"
 
 

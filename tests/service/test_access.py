@@ -115,12 +115,32 @@ def test_what_takes_a_run_from_others_is_for_admins(served: Served, client: http
             assert client.post("/v1/runs/failed/resume", json=body).status_code == 202
 
 
+def test_who_may_run_may_not_approve(served: Served, client: httpx.Client) -> None:
+    """Neither in the words of an agent, nor on a fork."""
+    asked = start(client, "Order", "kelp", run_id="approval")
+    with served.client("run") as runner, served.client("answer") as answerer:
+        said = {"message": "3", "session_id": "approval"}
+        assert runner.post("/api/agents/Order/run", json=said).status_code == 403
+        answers = {"responses": {asked["requests"][0]["request_id"]: 3}}
+        fork = runner.post("/v1/runs/approval/fork", json={"edits": answers})
+        assert fork.status_code == 403
+        assert client.get("/v1/runs/approval").json()["checkpoint_id"] == asked["checkpoint_id"]
+        assert answerer.post("/v1/runs/approval/responses", json=answers).is_success
+
+
 def test_a_stream_takes_its_key_from_the_address(served: Served, client: httpx.Client) -> None:
     start(client, "Greet", "kelp", run_id="seen")
     with httpx.Client(base_url=served.url) as nobody:
         given = {"access_token": served.tokens["read"]}
         assert nobody.get("/v1/runs/seen/events", params=given).status_code == 200
         assert nobody.get("/v1/runs/seen", params=given).status_code == 401
+
+
+def test_a_wrong_key_is_told_from_none(served: Served) -> None:
+    with httpx.Client(base_url=served.url) as nobody:
+        wrong = nobody.get("/v1/runs", headers={"Authorization": "Bearer hf_of-somebody-else"})
+        assert (wrong.status_code, wrong.json()["detail"]) == (401, "This key is not known here.")
+        assert nobody.get("/v1/runs").json()["detail"].startswith("A key is needed")
 
 
 def test_the_service_is_called_by_its_names(serve: Callable[..., Served]) -> None:

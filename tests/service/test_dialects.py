@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import pytest
 
+from tests.service import shop
 from tests.service.conftest import PATIENCE, Served
 
 
@@ -210,6 +211,49 @@ def test_an_agent_that_asks_replies_with_its_question(served: Served) -> None:
     assert say("many").status == 400
     assert say("3").body["response"] == "Really 3 of kelp?"
     assert say("Yes.").body["response"] == "3 of kelp are on their way"
+
+
+def test_a_session_is_named_in_any_place(served: Served) -> None:
+    path = "/api/agents/Greet/run"
+    plain = "Content-Type: text/plain"
+    header = curl(served, "POST", path, "kelp", plain, "x-ms-session-id: talk-3")
+    query = curl(served, "POST", f"{path}?session_id=talk-3", "dulse", plain)
+    untyped = curl(served, "POST", path, json.dumps({"message": "wrack", "session_id": "talk-3"}))
+    assert (header.status, query.status) == (200, 200)
+    assert (untyped.body["session_id"], untyped.body["response"]) == ("talk-3", "hello wrack")
+    with served.client() as client:
+        made = client.get("/v1/runs/talk-3/checkpoints").json()["checkpoints"]
+    assert [one["cause"] for one in made].count("message") == 2
+
+
+def test_the_name_of_a_session_comes_back_as_it_was(served: Served) -> None:
+    """In a header it is escaped: also where it looks as if it was."""
+    path, name = "/api/agents/Greet/run", "50%25off, käse"
+    with served.client() as client:
+        first = client.post(path, json={"message": "kelp", "session_id": name})
+        told = first.headers["x-ms-session-id"]
+        again = client.post(
+            path, content="dulse", headers={"content-type": "text/plain", "x-ms-session-id": told}
+        )
+        assert (told, again.headers["x-ms-session-id"]) == ("50%2525off, k%C3%A4se",) * 2
+        run = client.get(f"/v1/runs/{quote(name, safe='')}").json()
+    assert run["run_id"] == name
+    assert again.text == "hello dulse"
+
+
+def test_the_reply_is_that_of_the_last_message(served: Served) -> None:
+    """Also if messages before it wait, because the run failed with them."""
+
+    def say(message: str) -> Reply:
+        body = json.dumps({"message": message, "session_id": "talk-4"})
+        return curl(served, "POST", "/api/agents/Greet/run", body, "Content-Type: application/json")
+
+    assert [say("nobody").status, say("dulse").status] == [500, 500]
+    shop.arrived.add("nobody")
+    try:
+        assert say("wrack").body["response"].endswith("hello wrack")
+    finally:
+        shop.arrived.clear()
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,13 @@
 """Lists, checkpoints, values, differences, trees and the store, over a real socket."""
 
+from pathlib import Path
 from typing import Any
 
 import httpx
 
+from tests.service.conftest import Served
 from tests.service.test_runs import WAIT, start
+from tests.support.durable_damage import SqliteDamage
 
 
 def refund(client: httpx.Client, customer: str) -> dict[str, Any]:
@@ -55,6 +58,25 @@ def test_requests_of_all_runs_come_by_pages(client: httpx.Client) -> None:
     assert [run_id for run_id in seen if run_id in made] == made
     (one,) = client.get("/v1/requests", params={"run_id": made[1]}).json()["requests"]
     assert one["data"] == {"$type": "Refund", "customer": "Bo", "amount": 1}
+
+
+def test_a_damaged_run_does_not_hide_the_others(tmp_path: Path) -> None:
+    served = Served(tmp_path / "runs.db")
+    served.start()
+    with served.client() as client:
+        for name in ("Ada", "Bo"):
+            start(client, "Refunds", {"customer": name}, run_id=name)
+    served.stop()
+    SqliteDamage(tmp_path, "Ada").record(2, "header")
+    served = Served(tmp_path / "runs.db")
+    served.start()
+    try:
+        with served.client() as client:
+            assert [one["run_id"] for one in client.get("/v1/requests").json()["requests"]] == ["Bo"]
+            assert {one["run_id"] for one in client.get("/v1/runs").json()["runs"]} == {"Ada", "Bo"}
+            assert client.get("/v1/requests", params={"run_id": "Ada"}).status_code == 503
+    finally:
+        served.stop()
 
 
 def test_values_are_given_one_by_one_and_by_range(client: httpx.Client) -> None:
@@ -136,12 +158,17 @@ def test_a_fork_begins_with_edits_and_stands_in_the_tree(client: httpx.Client) -
     assert wrong.status_code == 422
 
 
-def test_messages_are_edited_as_their_types(client: httpx.Client) -> None:
+def test_messages_and_requests_are_edited_as_their_types(client: httpx.Client) -> None:
     run = refund(client, "Ada")
     first = checkpoints_of(client, run["run_id"])[0]["checkpoint_id"]
     body = {"checkpoint_id": first, "edits": {"messages": {"0": {"customer": "Cy"}}}}
     forked = client.post(f"/v1/runs/{run['run_id']}/fork", json=body, headers=WAIT).json()
     assert forked["requests"][0]["data"]["customer"] == "Cy"
+    asking = next(one for one in checkpoints_of(client, run["run_id"]) if one["request_count"])
+    other = {"Approve.1.1": {"customer": "Di", "amount": 3}}
+    body = {"checkpoint_id": asking["checkpoint_id"], "edits": {"requests": other}}
+    forked = client.post(f"/v1/runs/{run['run_id']}/fork", json=body, headers=WAIT).json()
+    assert forked["requests"][0]["data"] == {"$type": "Refund", "customer": "Di", "amount": 3}
     dropped = client.post(
         f"/v1/runs/{run['run_id']}/fork",
         json={"checkpoint_id": first, "edits": {"drop_messages": [0]}},

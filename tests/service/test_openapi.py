@@ -2,6 +2,7 @@
 
 import datetime
 import enum
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,9 +15,11 @@ import pytest
 
 from holdfast.checkpoint.codec.plain import plain_value
 from holdfast.graph.typing.schema import json_schema
+from holdfast.server.forms import CheckpointForm, ReplyForm, RequestForm, RunForm
 from holdfast.server.openapi import hoist, shown_schema
 from tests.service.processes import PATIENCE, TOKEN, ServerProcess
 
+FORMS = Path(__file__).parents[1] / "unit/json_forms"
 # A key that was used, a head that has moved, a cursor of another list: no schema can say these.
 CONFIG = """
 [checks]
@@ -59,6 +62,14 @@ def test_inputs_have_the_schemas_of_their_workflows(live: ServerProcess) -> None
             jsonschema.validate({"input": bad}, schema)
     identifiers = [one["operationId"] for path in document["paths"].values() for one in path.values()]
     assert len(set(identifiers)) == len(identifiers)
+
+
+@pytest.mark.parametrize(
+    ("form", "written"),
+    [(CheckpointForm, "CheckpointInfo"), (RunForm, "RunInfo"), (RequestForm, "RequestRecord")],
+)
+def test_forms_have_the_fields_that_are_written(form: type[ReplyForm], written: str) -> None:
+    assert list(form.model_fields) == list(json.loads((FORMS / f"{written}.json").read_text()))
 
 
 def test_recursive_schemas_are_moved() -> None:

@@ -1,5 +1,7 @@
 """Calls that are repeated with an idempotency key, also at another server, and calls on a run that has moved on."""
 
+import asyncio
+import hashlib
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -8,6 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
+from holdfast import SqliteCheckpointStorage
+from holdfast.checkpoint.receipts import Receipt, use_up
+from holdfast.ids import RunId
+from holdfast.server.forms import ForkBody
 from tests.service.conftest import Served
 from tests.service.test_runs import WAIT, start
 
@@ -100,12 +106,9 @@ def test_a_repeated_call_changes_nothing(servers: tuple[Served, Served]) -> None
             assert (again.status_code, again.content) == (first.status_code, first.content), name
             assert client.post(path, json=another, headers=headers).status_code == 422, name
             assert settle(client) == before, name
-            # At another server, which has only the store to go by; there resume alone would be tried again.
-            if name == "resume":
-                continue
-            if name not in ("tag", "cancel", "agent, answer"):
-                wrong = other.post(path, json=another, headers=headers)
-                assert wrong.status_code == 422, (name, wrong.text)
+            # At another server, which has only the store to go by.
+            wrong = other.post(path, json=another, headers=headers)
+            assert wrong.status_code == 422, (name, wrong.text)
             late = other.post(path, json=body, headers=headers)
             assert late.is_success, (name, late.text)
             assert settle(client) == before, name
@@ -119,6 +122,155 @@ def test_a_start_is_repeated_after_the_run_went_on(servers: tuple[Served, Served
         late = other.post(path, json={"input": "kelp"}, headers=headers)
         assert (late.status_code, late.json()["outputs"]) == (200, ["hello wrack"])
         assert other.post(path, json={"input": "wrack"}, headers=headers).status_code == 422
+
+
+def test_calls_are_repeated_after_the_run_went_on(servers: tuple[Served, Served]) -> None:
+    """What others did since stays as it is, also for a client that says where it thought the run to be."""
+    with servers[0].client() as client, servers[1].client() as other:
+        run = start(client, "Refunds", {"customer": "Ada"}, run_id="asking")
+        path, place = "/v1/runs/asking", f"/v1/checkpoints/{run['checkpoint_id']}/tags"
+        headers = {"Idempotency-Key": "k", "If-Match": client.get(path).headers["etag"]}
+        assert client.post(place, json={"add": ["a"]}, headers=headers).status_code == 200
+        assert client.post(f"{path}/cancel", headers=headers).json()["status"] == "cancelled"
+        message = {"message": {"customer": "Bob"}}
+        client.post(f"{path}/messages", json=message, headers={**headers, "If-Match": "*", **WAIT})
+        client.post(place, json={"remove": ["a"]})
+        before = settle(client)
+        assert other.post(place, json={"add": ["a"]}, headers=headers).json()["tags"] == []
+        again = other.post(f"{path}/cancel", headers=headers)
+        assert (again.status_code, again.json()["status"]) == (202, "waiting")
+        assert other.post(f"{path}/messages", json=message, headers=headers).is_success
+        assert other.post(f"{path}/resume", headers=headers).status_code == 412  # it never was
+        assert settle(client) == before
+
+
+def test_a_start_of_the_tutorial_is_repeated_alike(servers: tuple[Served, Served]) -> None:
+    """Who did not wait is told that it started, also if it is over by now; how to wait is no part of the call."""
+    with servers[0].client() as client, servers[1].client() as other:
+        for dialect in ("workflow", "workflows"):
+            path, headers = f"/api/{dialect}/Greet/run", {"Idempotency-Key": dialect}
+            first = client.post(path, content="kelp", headers=headers)
+            settle(client)
+            late = other.post(path, content="kelp", headers=headers)
+            assert (late.status_code, late.json()) == (202, first.json() | without_place(late.json()))
+            waits = {"waitForResponse": "true", "timeoutSeconds": "20"}
+            assert client.post(path, content="kelp", headers=headers, params=waits).status_code == 202
+
+
+def without_place(reply: dict[str, Any]) -> dict[str, Any]:
+    """Return the parts of a reply that name the server."""
+    return {name: value for name, value in reply.items() if name.endswith("Uri")}
+
+
+def test_a_cancelled_run_asks_nothing(client: httpx.Client) -> None:
+    run = start(client, "Refunds", {"customer": "Ada"}, run_id="too-late")
+    answers = {"responses": {run["requests"][0]["request_id"]: {"approved": True}}}
+    client.post("/v1/runs/too-late/cancel")
+    late = client.post("/v1/runs/too-late/responses", json=answers)
+    assert (late.status_code, "resume it first" in late.json()["detail"]) == (409, True)
+    assert client.post("/v1/runs/too-late/resume", headers=WAIT).json()["status"] == "waiting"
+    paid = client.post("/v1/runs/too-late/responses", json=answers, headers=WAIT)
+    assert paid.json()["outputs"] == ["Ada gets 1"]
+
+
+def test_a_resume_is_repeated_once_the_run_is_over(servers: tuple[Served, Served]) -> None:
+    with servers[0].client() as client, servers[1].client() as other:
+        start(client, "Greet", "nobody", run_id="failed")
+        path, headers = "/v1/runs/failed", {"Idempotency-Key": "k", **WAIT}
+        first = client.post(f"{path}/resume", headers=headers)
+        assert (first.status_code, first.json()["status"]) == (200, "failed")
+        client.post(f"{path}/messages", json={"message": "kelp"}, headers=WAIT)
+        before = settle(client)
+        late = other.post(f"{path}/resume", headers=headers)
+        assert (late.status_code, late.json()["status"]) == (200, client.get(path).json()["status"])
+        assert settle(client) == before
+
+
+async def delete(served: Served, checkpoint_id: str) -> None:
+    async with SqliteCheckpointStorage(served.path) as storage:
+        await storage.delete(checkpoint_id)
+
+
+@pytest.mark.parametrize("named", [{}, {"run_id": "forked"}])
+def test_a_fork_is_repeated_after_the_run_went_on(
+    servers: tuple[Served, Served], named: dict[str, str]
+) -> None:
+    """Also if the checkpoint is gone by then; another body makes no second fork, whatever id it names."""
+    with servers[0].client() as client, servers[1].client() as other:
+        run = start(client, "Refunds", {"customer": "Ada"}, run_id="asking")
+        place, path = run["checkpoint_id"], "/v1/runs/asking/fork"
+        headers = {"Idempotency-Key": "k", "If-Match": client.get("/v1/runs/asking").headers["etag"]}
+        body = {"checkpoint_id": place, **named}
+        first = client.post(path, json=body, headers=headers)
+        answer = {"responses": {run["requests"][0]["request_id"]: {"approved": True}}}
+        client.post("/v1/runs/asking/responses", json=answer, headers=WAIT)
+        asyncio.run(delete(servers[0], place))
+        before = settle(client)
+        again = other.post(path, json=body, headers=headers)
+        assert (again.status_code, again.json()["run_id"]) == (202, first.json()["run_id"])
+        another = other.post(path, json={**body, "run_id": "another"}, headers=headers)
+        assert another.status_code == 422
+        assert settle(client) == before
+        taken = {"checkpoint_id": client.get("/v1/runs/asking").json()["checkpoint_id"], "run_id": "asking"}
+        for _ in range(2):
+            refused = other.post(path, json=taken, headers={"Idempotency-Key": "k2"})
+            assert (refused.status_code, refused.json()["title"]) == (409, "Run exists")
+
+
+def test_a_fork_of_another_call_is_not_passed_off_as_its_own(servers: tuple[Served, Served]) -> None:
+    with servers[0].client() as client, servers[1].client() as other:
+        start(client, "Refunds", {"customer": "Ada"}, run_id="asked")
+        path, body = "/v1/runs/asked/fork", {"run_id": "twin"}
+        assert client.post(path, json=body, headers={"Idempotency-Key": "k1"}).status_code == 202
+        theirs = {**body, "edits": {"state": [{"key": "note", "value": "walnut"}]}}
+        for caller in (client, other, client):
+            refused = caller.post(path, json=theirs, headers={"Idempotency-Key": "k2"})
+            assert (refused.status_code, refused.json()["title"]) == (409, "Run exists")
+        assert other.post(path, json=body, headers={"Idempotency-Key": "k1"}).status_code == 202
+        of_fork = other.post(
+            "/v1/runs/twin/fork", json={"run_id": "third"}, headers={"Idempotency-Key": "k1"}
+        )
+        assert (of_fork.status_code, of_fork.json()["run_id"]) == (202, "third")
+
+
+def test_a_fork_that_was_never_stored_looks_where_the_run_stands(served: Served) -> None:
+    """The server was killed once the key was used up, and the run went on."""
+    with served.client() as client:
+        run = start(client, "Refunds", {"customer": "Ada"}, run_id="moved")
+        headers = {"Idempotency-Key": "k", "If-Match": client.get("/v1/runs/moved").headers["etag"]}
+        key = "http " + hashlib.sha256(b"admin\nk").hexdigest()
+
+        async def use_key_up() -> None:
+            receipt = Receipt.of("fork", key, ForkBody.model_validate({}).model_dump_json())
+            async with SqliteCheckpointStorage(served.path) as storage:
+                await use_up(storage.store, RunId("moved"), receipt)
+
+        asyncio.run(use_key_up())
+        answer = {"responses": {run["requests"][0]["request_id"]: {"approved": True}}}
+        client.post("/v1/runs/moved/responses", json=answer, headers=WAIT)
+        assert client.post("/v1/runs/moved/fork", json={}, headers=headers).status_code == 412
+        del headers["If-Match"]
+        assert client.post("/v1/runs/moved/fork", json={}, headers=headers).status_code == 202
+        assert client.post("/v1/runs/moved/fork", json={"run_id": "x"}, headers=headers).status_code == 422
+
+
+def test_of_many_who_say_the_same_one_is_heard(servers: tuple[Served, Served]) -> None:
+    """Whoever comes when the question is answered already must not say it as a message."""
+
+    def say(number: int) -> str:
+        with servers[number % 2].client() as client:
+            body = {"message": "3", "session_id": "talk"}
+            reply = client.post("/api/agents/Order/run", json=body, headers={"Idempotency-Key": "same"})
+            return reply.raise_for_status().json()["response"]
+
+    with servers[0].client() as client:
+        start(client, "Order", "kelp", run_id="talk")
+        with ThreadPoolExecutor(8) as pool:
+            heard = set(pool.map(say, range(16)))
+        made = client.get("/v1/runs/talk/checkpoints", params={"limit": 100}).json()["checkpoints"]
+    assert len(heard) == 1
+    assert [one["cause"] for one in made].count("response") == 1
+    assert "message" not in {one["cause"] for one in made}
 
 
 def test_of_many_calls_with_one_key_one_acts(servers: tuple[Served, Served]) -> None:

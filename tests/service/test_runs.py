@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.service import shop
 from tests.service.conftest import Served
 
 WAIT = {"Prefer": "wait=20"}
@@ -43,6 +44,19 @@ def test_a_run_is_started_and_waited_for(client: httpx.Client) -> None:
     assert (later.status_code, later.json()["outputs"]) == (200, ["hello kelp"])
     assert later.headers["etag"] != reply.headers["etag"]
     assert later.headers["preference-applied"] == "wait=20"
+
+
+def test_a_problem_is_over_when_the_run_went_on(client: httpx.Client) -> None:
+    given = {"input": "nobody", "run_id": "mended"}
+    assert client.post("/v1/workflows/Greet/runs", json=given, headers=WAIT).json()["status"] == "failed"
+    assert "mended" in client.get("/v1/store").json()["problems"]
+    shop.arrived.add("nobody")
+    try:
+        resumed = client.post("/v1/runs/mended/resume", headers=WAIT)
+    finally:
+        shop.arrived.clear()
+    assert resumed.json()["status"] == "completed"
+    assert "mended" not in client.get("/v1/store").json()["problems"]
 
 
 def test_a_run_asks_and_is_answered(client: httpx.Client) -> None:

@@ -136,7 +136,7 @@ def _add_key(session: CommandSession, path: str | None, text: str) -> ExitCode:
         raise CommandError("--add-key needs --keys FILE, which gets the digest of the key", ExitCode.USAGE)
     name, _, scopes = text.partition(":")
     keys = AccessKeys.from_file(path)
-    token = keys.add(name, scopes.split(",") if scopes else ("read", "run", "answer", "admin"))
+    token = keys.add(name, scopes.split(",")) if scopes else keys.add(name)
     keys.save(path)
     session.output.write({"name": name, "token": token}, lambda: [token])
     session.output.say(f"{path} has the digest of it; the key itself is not kept, so keep it now")

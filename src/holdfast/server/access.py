@@ -124,7 +124,7 @@ class AccessKeys:
                 if len(digest) != _DIGEST_DIGITS:
                     raise ValueError(f"a digest has {_DIGEST_DIGITS} digits")
                 keys._principals[digest] = Principal(entry["name"], entry["scopes"])
-        except (KeyError, TypeError, ValueError, UnicodeDecodeError) as error:
+        except (KeyError, TypeError, ValueError, RecursionError) as error:
             raise InvalidArgument(
                 f"{str(place)!r} is no file of keys: {error}; 'holdfast serve --keys FILE --add-key NAME' makes one"
             ) from error
@@ -155,7 +155,7 @@ def token_of(request: Request) -> str | None:
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer" and token.strip():
         return token.strip()
-    if request.url.path.endswith("/events"):
+    if request.method == "GET" and request.url.path.endswith("/events"):
         return request.query_params.get("access_token")
     return None
 
@@ -167,9 +167,9 @@ async def find_principal(authenticate: Authenticate | None, request: Request) ->
     found: Any = authenticate(request)
     principal = await found if isawaitable(found) else found
     if principal is None:
-        raise HTTPException(
-            401, "A key is needed: Authorization: Bearer ...", {"WWW-Authenticate": 'Bearer realm="holdfast"'}
-        )
+        is_given = "authorization" in request.headers
+        told = "This key is not known here." if is_given else "A key is needed: Authorization: Bearer ..."
+        raise HTTPException(401, told, {"WWW-Authenticate": 'Bearer realm="holdfast"'})
     if not isinstance(principal, Principal):
         raise TypeError(f"authenticate returned a {type(principal).__name__}, not a Principal or None")
     return principal

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
+import string
 import uuid
 from typing import Any, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
+from holdfast.checkpoint.receipts import TalkKey
 from holdfast.checkpoint.run_info import RunInfo
 from holdfast.engine.status import RunStatus
 from holdfast.errors import RunNotFound
-from holdfast.server.calls import Call
+from holdfast.server.access import check_scope
+from holdfast.server.calls import Call, parse_json
 from holdfast.server.dialects import Python, guarded, name_in, read_flag, read_text
-from holdfast.server.replies import read_outputs
+from holdfast.server.replies import make_reply, make_text, read_outputs
 from holdfast.server.service import RunOrder, derived_run_id
 
 _SESSION_HEADER = "x-ms-session-id"
+# All other characters, and the one that escapes them, are escaped in that header.
+_PLAIN_IN_HEADERS = string.punctuation.replace("%", "") + " "
 _WAIT_HEADER = "x-ms-wait-for-response"
 _LONGEST_WAIT = 200.0
 _YES, _NO = ("yes", "y", "true"), ("no", "n", "false")
@@ -37,7 +42,9 @@ class SaidMessage(NamedTuple):
 
 def agent_routes() -> list[Route]:
     """Return the route by which workflows are talked to."""
-    return [Route("/api/agents/{name}/run", guarded(Python(), "run", talk), methods=["POST"])]
+    return [
+        Route("/api/agents/{name}/run", guarded(Python(), "run", talk, _SESSION_HEADER), methods=["POST"])
+    ]
 
 
 async def talk(call: Call) -> Response:
@@ -46,42 +53,59 @@ async def talk(call: Call) -> Response:
     service.find_workflow(name_in(call))
     said = _read_message(call)
     run, moved_from = await _enter(call, said)
-    settled = await service.wait(run, _LONGEST_WAIT, moved_from) if said.waits else None
+    settled = await call.wait_for(run, _LONGEST_WAIT, moved_from) if said.waits else None
     if settled is None:
         data = {"status": "accepted", "response": "Agent request accepted", "message": said.text}
-        return _reply(JSONResponse({**data, "session_id": said.session_id}, 202), said)
+        return _reply(make_reply({**data, "session_id": said.session_id}, 202), said)
     if settled.status is RunStatus.FAILED:
-        return _reply(JSONResponse({"error": settled.reason, "session_id": said.session_id}, 500), said)
+        return _reply(make_reply({"error": settled.reason, "session_id": said.session_id}, 500), said)
     text = await _words_of(call, settled)
     if not said.is_json:
-        return _reply(PlainTextResponse(text), said)
+        return _reply(make_text(text), said)
     data = {"status": "success", "response": text, "message": said.text}
-    return _reply(JSONResponse({**data, "session_id": said.session_id}), said)
+    return _reply(make_reply({**data, "session_id": said.session_id}), said)
 
 
 def _reply(response: Response, said: SaidMessage) -> Response:
-    session = said.session_id  # headers are ASCII
-    response.headers[_SESSION_HEADER] = session if session.isascii() else quote(session)
+    response.headers[_SESSION_HEADER] = quote(said.session_id, safe=_PLAIN_IN_HEADERS)
     return response
 
 
 def _read_message(call: Call) -> SaidMessage:
-    request = call.request
-    is_json = "json" in request.headers.get("content-type", "").lower()
-    given: dict[str, Any] = {"message": read_text(call.body)}
-    if is_json:
-        given = call.json()
-        if not isinstance(given, dict):
-            raise HTTPException(400, "The body must be text, or an object with 'message'.")
+    request, given = call.request, _read_object(call)
+    is_json = given is not None
+    if given is None:
+        given = {"message": read_text(call.body)}
     text = given.get("message")
     if not isinstance(text, str) or not text.strip():
         raise HTTPException(400, "The message must be a text that is not empty.")
-    session = given.get("session_id") or request.query_params.get("session_id") or _new_session(call)
+    named = request.query_params.get("session_id") or unquote(request.headers.get(_SESSION_HEADER, ""))
+    session = given.get("session_id") or named or _new_session(call)
     if not isinstance(session, str):
         raise HTTPException(400, "'session_id' must be a text.")
     told = read_flag(request.headers.get(_WAIT_HEADER, ""))
     waits = given.get("wait_for_response", True) if told is None else told
     return SaidMessage(text, session, waits is not False, is_json)
+
+
+def _read_object(call: Call) -> dict[str, Any] | None:
+    """Return the object that a body is; None for one that is text.
+
+    Clients that name no type for their JSON, as curl does, mean an object with a message all the same.
+    """
+    kind = call.request.headers.get("content-type", "").lower()
+    if "json" in kind:
+        given = call.json()
+        if not isinstance(given, dict):
+            raise HTTPException(400, "The body must be text, or an object with 'message'.")
+        return given
+    if kind.startswith("text/"):
+        return None
+    try:
+        given = call.json()
+    except HTTPException:
+        return None
+    return given if isinstance(given, dict) and "message" in given else None
 
 
 def _new_session(call: Call) -> str:
@@ -92,26 +116,25 @@ def _new_session(call: Call) -> str:
 
 async def _enter(call: Call, said: SaidMessage) -> tuple[RunInfo, RunInfo | None]:
     """Return the run that has the message now, and how it stood before, if it is still to move."""
-    service, by, key = call.service, call.by, call.store_key
+    service, by = call.service, call.by
+    # Whether a message answers a question may change while it is repeated: one key stands for both.
+    key = None if call.store_key is None else TalkKey(call.store_key, said.text)
     try:
         run = await service.find_run(said.session_id, name_in(call))
     except RunNotFound:
         order = RunOrder(said.text, said.session_id, key=key, by=by)
         return await service.start(name_in(call), order)
-    used = await service.find_use_of_key(run, key)
-    if used is not None:
-        since = run if await service.moves_by(run, key) else None
-        if used == "message":  # it is compared with the one that came; of answers only the receipt is there
-            await service.send(run, said.text, None, key, by)
-        return run, since
+    if await service.was_said(run, key):
+        return run, run if await service.has_letters(run) else None
     pending = await service.storage.list_requests(run_id=run.run_id, limit=1)
     if pending:
-        answer = _answer_of(said.text, pending[0].response_schema)
+        check_scope(call.principal, "answer")
+        answer = _answer_of(said.text, pending[0].response_schema, service.options.max_depth)
         return await service.respond(run, {pending[0].request_id: answer}, key, by), run
     return await service.send(run, said.text, None, key, by), run
 
 
-def _answer_of(text: str, schema: dict[str, Any]) -> Any:
+def _answer_of(text: str, schema: dict[str, Any], max_depth: int) -> Any:
     """Return the answer that a text means: itself, yes or no, or JSON."""
     kinds = {str(part.get("type")) for part in (schema, *schema.get("anyOf", ()))}
     if "string" in kinds:
@@ -120,8 +143,8 @@ def _answer_of(text: str, schema: dict[str, Any]) -> Any:
     if "boolean" in kinds and word in (*_YES, *_NO):
         return word in _YES
     try:
-        return json.loads(text)
-    except ValueError as error:
+        return parse_json(text.encode(), max_depth)
+    except HTTPException as error:
         raise HTTPException(
             400, f"The run asks for an answer that fits this schema: {json.dumps(schema)}"
         ) from error

@@ -16,7 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.checkpoint.storage import CheckpointStorage
-from holdfast.errors import HoldfastError, InvalidArgument
+from holdfast.errors import HoldfastError, InvalidArgument, KeyReused
 from holdfast.ids import RunId
 from holdfast.server import checkpoint_routes, run_routes
 from holdfast.server.access import Authenticate, check_scope, find_principal
@@ -27,10 +27,20 @@ from holdfast.server.openapi import describe_api
 from holdfast.server.options import ServerOptions
 from holdfast.server.problems import make_problem, problem_of
 from holdfast.server.replies import make_reply
-from holdfast.server.service import Service
+from holdfast.server.service import KeyUsedAgain, Service
 from holdfast.workflow import Workflow
 
 _READY_SECONDS = 2.0
+# What pages of other origins may read, besides the usual.
+_EXPOSED = (
+    "ETag",
+    "Location",
+    "Retry-After",
+    "Preference-Applied",
+    "Content-Range",
+    "Accept-Ranges",
+    "x-ms-session-id",
+)
 _DESCRIPTION = "Runs of workflows: start, watch, answer, fork and cancel them."
 
 
@@ -94,6 +104,7 @@ def create_app(
             allow_origins=list(given.cors_origins),
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
+            expose_headers=_EXPOSED,
         )
     if given.allowed_hosts:
         app.add_middleware(HostCheck, allowed=given.allowed_hosts)
@@ -128,11 +139,13 @@ def _version() -> str:
 def _add_health(app: FastAPI, service: Service) -> None:
     open_to_all: dict[str, Any] = {"openapi_extra": {"security": []}, "response_class": PlainTextResponse}
 
+    @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz", **open_to_all)
     async def check_health() -> Response:
         """Say that the process answers."""
         return PlainTextResponse("ok\n")
 
+    @app.head("/readyz", include_in_schema=False)
     @app.get("/readyz", **open_to_all)
     async def check_ready() -> Response:
         """Say whether it takes requests: it is up, nobody stops it, and its store can be read."""
@@ -159,7 +172,8 @@ def _add_document(app: FastAPI, service: Service) -> None:
     @app.get("/openapi.json", include_in_schema=False)
     async def show_document(request: Request) -> Response:
         check_scope(await find_principal(app.state.authenticate, request), "read")
-        return make_reply(describe())
+        root = request.scope.get("root_path", "")
+        return make_reply({**describe(), "servers": [{"url": root}]} if root else describe())
 
 
 def _add_refusals(app: FastAPI) -> None:
@@ -169,7 +183,8 @@ def _add_refusals(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def refuse_call(_: Request, error: HTTPException) -> Response:
-        return make_problem(error.status_code, str(error.detail), headers=error.headers)
+        kind = KeyReused.__name__ if isinstance(error, KeyUsedAgain) else None
+        return make_problem(error.status_code, str(error.detail), kind, error.headers)
 
     @app.exception_handler(RequestValidationError)
     async def refuse_arguments(_: Request, error: RequestValidationError) -> Response:
@@ -189,10 +204,8 @@ class HostCheck:
         self._allowed = frozenset(name.lower() for name in allowed)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if (
-            scope["type"] != "http"
-            or _name_of_host(dict(scope["headers"]).get(b"host", b"")) in self._allowed
-        ):
+        names = [_name_of_host(value) for name, value in scope.get("headers", ()) if name == b"host"]
+        if scope["type"] != "http" or (len(names) == 1 and names[0] in self._allowed):
             await self._app(scope, receive, send)
             return
         refusal: Callable[..., Any] = make_problem(421, "The service is not called by this name.")

@@ -15,9 +15,11 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Depends, Header, Request
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from holdfast.checkpoint.checkpoint_info import microseconds
+from holdfast.checkpoint.receipts import Verb
 from holdfast.checkpoint.run_info import RunInfo
 from holdfast.server.access import Authenticate, Principal, Scope, check_scope, find_principal
 from holdfast.server.options import ServerOptions
@@ -28,6 +30,8 @@ Model = TypeVar("Model", bound=BaseModel)
 _WAIT = re.compile(r"(?:^|[,;\s])wait\s*=\s*\"?(\d{1,9})", re.IGNORECASE)
 _OPENERS, _CLOSERS = frozenset(b"[{"), frozenset(b"]}")
 _QUOTE, _ESCAPE = ord('"'), ord("\\")
+# Ways to wait, not part of what is asked for.
+_WAITING = frozenset({"waitForResponse", "timeoutSeconds"})
 _MOST_REMEMBERED, _MOST_BYTES = 10_000, 64_000_000
 _REMEMBERED_SECONDS = 86_400.0
 
@@ -41,11 +45,14 @@ async def read_body(request: Request, limit: int) -> bytes:
     if told.isdecimal() and int(told) > limit:
         raise _too_long(limit)
     parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > limit:
-            raise _too_long(limit)
-        parts.append(part)
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > limit:
+                raise _too_long(limit)
+            parts.append(part)
+    except ClientDisconnect as error:
+        raise HTTPException(400, "The client left before the end of the body.") from error
     return b"".join(parts)
 
 
@@ -54,7 +61,7 @@ def _too_long(limit: int) -> HTTPException:
 
 
 def parse_json(body: bytes, max_depth: int) -> Any:
-    """Return the JSON of a body; raise 400 if it is none, and 422 if it is nested too deeply or is no text of Unicode.
+    """Return the JSON of a body in UTF-8; raise 400 if it is none, and 422 if it is too deep or has half a character.
 
     >>> parse_json(b'{"a": [1]}', 2)
     {'a': [1]}
@@ -62,7 +69,7 @@ def parse_json(body: bytes, max_depth: int) -> Any:
     if depth_of(body) > max_depth:
         raise HTTPException(422, f"The JSON is nested more than {max_depth} levels deep.")
     try:
-        value = json.loads(body, parse_constant=_refuse_constant)
+        value = json.loads(body.decode("utf-8-sig"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise HTTPException(400, f"The body is no JSON: {str(error)[:200]}.") from error
     if b"\\ud" in body.lower():
@@ -129,13 +136,15 @@ class _Remembered:
     digest: bytes
     reply: asyncio.Future[Response]
     since: float = field(default_factory=monotonic)
+    size: int = 0
+    """The bytes of the body of the reply, once it is there."""
 
 
 class CallMemory:
     """Remembers replies by idempotency key, so that a repeated call gets the reply of the first.
 
-    It is of this process. The storage makes sure that starts, forks, messages and answers happen once, whoever
-    repeats them and wherever.
+    It is of this process. The storage makes sure that each call happens once, whoever repeats it and wherever: a call
+    that was made at another server, or before a restart, is told how the run stands now.
     """
 
     def __init__(self) -> None:
@@ -147,18 +156,24 @@ class CallMemory:
         self, name: tuple[str, ...], digest: bytes, act: Callable[[], Awaitable[Response]]
     ) -> Response:
         """Return the reply of the first call of a name; raise 422 if that had another body."""
-        known = self._calls.get(name)
-        if known is not None and monotonic() - known.since > _REMEMBERED_SECONDS:
-            known = None
-        if known is not None:
+        while (known := self._calls.get(name)) is not None:
+            if monotonic() - known.since > _REMEMBERED_SECONDS:
+                self._forget(name)
+                break
             if known.digest != digest:
                 raise KeyUsedAgain
-            return await asyncio.shield(known.reply)
+            try:
+                return await asyncio.shield(known.reply)
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                if not known.reply.cancelled() or (task is not None and task.cancelling()):
+                    raise  # this call was cancelled, not the first alone
         known = self._calls[name] = _Remembered(digest, asyncio.get_running_loop().create_future())
         try:
             reply = await act()
         except BaseException as error:
-            self._calls.pop(name, None)
+            if self._calls.get(name) is known:
+                del self._calls[name]
             if not known.reply.done():
                 if isinstance(error, Exception):
                     known.reply.set_exception(error)
@@ -168,15 +183,15 @@ class CallMemory:
             raise
         if not known.reply.done():
             known.reply.set_result(reply)
-        self._size += len(reply.body)
-        while len(self._calls) > _MOST_REMEMBERED or self._size > _MOST_BYTES:
-            self._forget_first()
+        if self._calls.get(name) is known:  # else it was forgotten while it was under way
+            known.size = len(reply.body)
+            self._size += known.size
+        while self._calls and (len(self._calls) > _MOST_REMEMBERED or self._size > _MOST_BYTES):
+            self._forget(next(iter(self._calls)))
         return reply
 
-    def _forget_first(self) -> None:
-        _, first = self._calls.popitem(last=False)
-        if first.reply.done() and not first.reply.cancelled() and first.reply.exception() is None:
-            self._size -= len(first.reply.result().body)
+    def _forget(self, name: tuple[str, ...]) -> None:
+        self._size -= self._calls.pop(name).size
 
 
 # -- the call itself -------------------------------------------------------------------------------
@@ -210,14 +225,23 @@ class Call:
             )
             raise HTTPException(422, f"The body does not fit: {told}.") from error
 
-    async def once(self, act: Callable[[], Awaitable[Response]]) -> Response:
+    async def once(self, act: Callable[[], Awaitable[Response]], *asked_in_headers: str) -> Response:
         """Act, unless a call with the same idempotency key did so before: its reply is given then."""
         if self.key is None:
             return await act()
         memory: CallMemory = self.request.app.state.memory
         name = (self.principal.name, self.request.method, self.request.url.path, self.key)
-        digest = hashlib.sha256(self.body + b"\n" + str(self.request.query_params).encode()).digest()
+        asked = sorted(one for one in self.request.query_params.multi_items() if one[0] not in _WAITING)
+        digest = hashlib.sha256(self.body + b"\n" + repr((asked, asked_in_headers)).encode()).digest()
         return await memory.once(name, digest, act)
+
+    async def wait_for(self, run: RunInfo, seconds: float, since: RunInfo | None = None) -> RunInfo | None:
+        """Wait until a run is settled, as the service does, or until the client leaves.
+
+        A call with a key waits on: its reply is remembered for those who repeat it.
+        """
+        has_left = self.request.is_disconnected if self.key is None else None
+        return await self.service.wait(run, seconds, since, has_left)
 
     @property
     def store_key(self) -> str | None:
@@ -230,10 +254,14 @@ class Call:
         """Return the body as JSON; raise 400 if it is none."""
         return parse_json(self.body, self.service.options.max_depth)
 
-    async def find_run(self, run_id: str) -> RunInfo:
-        """Return the run that the call is about, which stands where the client thinks."""
+    async def find_run(self, run_id: str, verb: Verb | None = None) -> RunInfo:
+        """Return the run that the call is about, which stands where the client thinks.
+
+        A call that was made before is only told what came of it, so it does not matter where the run stands by now.
+        """
         run = await self.service.find_run(run_id)
-        check_match(self.if_match, run)
+        if verb is None or not await self.service.was_made(run, self.store_key, verb):
+            check_match(self.if_match, run)
         return run
 
 

@@ -1,4 +1,8 @@
-"""The routes of checkpoints, requests and the store below ``/v1``."""
+"""The routes below ``/v1`` that look at what is stored, and tag it.
+
+Checkpoints (``/checkpoints``, ``/diff``, and of a run its ``/checkpoints`` and ``/tree``), the requests of all runs
+(``/requests``) and the store (``/store``).
+"""
 
 from __future__ import annotations
 
@@ -27,6 +31,7 @@ from holdfast.server.forms import (
 )
 from holdfast.server.replies import make_reply, read_cursor, run_form, show_value, write_cursor
 from holdfast.server.run_routes import Cursor, PageSize, RunName, body_of
+from holdfast.server.service import telling_of_key
 
 router = APIRouter(prefix="/v1")
 
@@ -163,11 +168,9 @@ async def tag_checkpoint(call: Runner, checkpoint_id: CheckpointName) -> Respons
 
     async def act() -> Response:
         found = await storage.load(checkpoint_id, values=False)
-        await call.find_run(found.run_id)
-        if given.add:
-            await storage.tag(checkpoint_id, *given.add, by=call.by)
-        if given.remove:
-            await storage.untag(checkpoint_id, *given.remove)
+        await call.find_run(found.run_id, "tag")
+        with telling_of_key():
+            await storage.tag(checkpoint_id, *given.add, remove=given.remove, key=call.store_key, by=call.by)
         return make_reply((await storage.load(checkpoint_id, values=False)).to_dict())
 
     return await call.once(act)

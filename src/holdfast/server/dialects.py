@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
 from holdfast.checkpoint.pending_requests import RequestRecord
@@ -20,7 +20,7 @@ from holdfast.errors import HoldfastError, WrongType
 from holdfast.server.access import Scope
 from holdfast.server.calls import Call, admit, read_body
 from holdfast.server.problems import detail_of, problem_of, status_of
-from holdfast.server.replies import base_of, read_outputs
+from holdfast.server.replies import base_of, make_reply, make_text, read_outputs
 from holdfast.server.service import KeyUsedAgain, RunOrder
 
 _STATUS_NAMES = {
@@ -46,15 +46,15 @@ async def find_run_in(call: Call) -> RunInfo:
 
 
 class StartedRun(NamedTuple):
-    """A started run, and its outputs if the client waited until it was over."""
+    """A started run, and its outputs if the client waited until it was over, else None."""
 
     run: RunInfo
-    outputs: Sequence[Any] = ()
+    outputs: Sequence[Any] | None = None
 
     @property
     def status(self) -> str | None:
-        """The name of the status of a run that is over; None if it goes on."""
-        return _STATUS_NAMES.get(self.run.status)
+        """The name of the status of a run that was waited for; None for one that only was started."""
+        return None if self.outputs is None else _STATUS_NAMES.get(self.run.status)
 
 
 class Dialect(Protocol):
@@ -112,13 +112,19 @@ def dialect_routes() -> list[Route]:
     return routes
 
 
-def guarded(dialect: Dialect, scope: Scope, handle: _Handler) -> Callable[[Request], Awaitable[Response]]:
-    """Return a handler that admits those with the scope, and replies to errors as the dialect does."""
+def guarded(
+    dialect: Dialect, scope: Scope, handle: _Handler, *headers: str
+) -> Callable[[Request], Awaitable[Response]]:
+    """Return a handler that admits those with the scope, and replies to errors as the dialect does.
+
+    ``headers`` are those that say what is asked for: calls that are repeated have the same there.
+    """
 
     async def handler(request: Request) -> Response:
         try:
             call = await _admit(request, scope)
-            return await call.once(lambda: handle(call))
+            told = (request.headers.get(name, "") for name in headers)
+            return await call.once(lambda: handle(call), *told)
         except HTTPException as error:
             is_unfit = error.status_code == 422 and not isinstance(error, KeyUsedAgain)
             reply = dialect.refuse(400 if is_unfit else error.status_code, str(error.detail))
@@ -152,7 +158,7 @@ def _starter(dialect: Dialect) -> _Handler:
         inputs = dialect.read_input(call)
         value = next((one for one in inputs if _takes(workflow, one)), inputs[0])
         run, _ = await call.service.start(name, RunOrder(value, run_id, key=call.store_key, by=call.by))
-        settled = await call.service.wait(run, seconds) if waits else None
+        settled = await call.wait_for(run, seconds) if waits else None
         if settled is None or settled.status not in _STATUS_NAMES:
             return dialect.show_start(call, StartedRun(run))
         return dialect.show_start(call, StartedRun(*await read_outputs(call.service.storage, settled)))
@@ -245,18 +251,18 @@ class DotNet:
         if outcome.status is None:
             message = f"Workflow orchestration started for {name_in(call)}."
             if is_text:
-                return PlainTextResponse(f"{message} Orchestration runId: {run_id}", 202)
-            return JSONResponse({"runId": run_id, "message": message}, 202)
+                return make_text(f"{message} Orchestration runId: {run_id}", 202)
+            return make_reply({"runId": run_id, "message": message}, 202)
         result = outcome.outputs[-1] if outcome.outputs else None
         if is_text:
-            return PlainTextResponse(result if isinstance(result, str) else json.dumps(result))
+            return make_text(result if isinstance(result, str) else json.dumps(result))
         data = {"runId": run_id, "workflowStatus": outcome.status, "result": result}
-        return JSONResponse(data | ({"error": outcome.run.reason} if outcome.run.reason else {}))
+        return make_reply(data | ({"error": outcome.run.reason} if outcome.run.reason else {}))
 
     async def show_status(self, call: Call, run: RunInfo) -> Response:
         waiting = [{"eventName": one.request_id, "input": one.data} for one in await _pending(call, run)]
         status = _STATUS_NAMES.get(run.status, "Running")
-        return JSONResponse({"runId": run.run_id, "status": status, "waitingForInput": waiting or None})
+        return make_reply({"runId": run.run_id, "status": status, "waitingForInput": waiting or None})
 
     async def respond(self, call: Call, run: RunInfo) -> Response:
         given = call.json()
@@ -274,10 +280,10 @@ class DotNet:
             "eventName": name,
             "validated": True,
         }
-        return JSONResponse(data, 202)
+        return make_reply(data, 202)
 
     def refuse(self, status: int, text: str) -> Response:
-        return JSONResponse({"status": status, "error": text}, status)
+        return make_reply({"status": status, "error": text}, status)
 
 
 def _wants_text(request: Request) -> bool:
@@ -311,8 +317,8 @@ class Python:
     def show_start(self, call: Call, outcome: StartedRun) -> Response:
         run_id = outcome.run.run_id
         if outcome.status is not None:
-            data = {"instanceId": run_id, "runtimeStatus": outcome.status, "output": list(outcome.outputs)}
-            return JSONResponse(data | ({"error": outcome.run.reason} if outcome.run.reason else {}))
+            data = {"instanceId": run_id, "runtimeStatus": outcome.status, "output": outcome.outputs}
+            return make_reply(data | ({"error": outcome.run.reason} if outcome.run.reason else {}))
         here, name = _base(call), quote(run_id, safe="")
         data = {
             "instanceId": run_id,
@@ -320,7 +326,7 @@ class Python:
             "respondUri": f"{here}/respond/{name}/{{requestId}}",
             "message": "Workflow started",
         }
-        return JSONResponse(data, 202)
+        return make_reply(data, 202)
 
     async def show_status(self, call: Call, run: RunInfo) -> Response:
         run, outputs = await read_outputs(call.service.storage, run)
@@ -336,17 +342,17 @@ class Python:
         pending = await _pending(call, run)
         if pending:
             data["pendingHumanInputRequests"] = [_describe(call, run, one) for one in pending]
-        return JSONResponse(data)
+        return make_reply(data)
 
     async def respond(self, call: Call, run: RunInfo) -> Response:
         request_id = str(call.request.path_params["request_id"])
         answer = call.json()
         await call.service.respond(run, {request_id: answer}, call.store_key, call.by)
         message = "Response delivered successfully"
-        return JSONResponse({"message": message, "instanceId": run.run_id, "requestId": request_id})
+        return make_reply({"message": message, "instanceId": run.run_id, "requestId": request_id})
 
     def refuse(self, status: int, text: str) -> Response:
-        return JSONResponse({"error": text}, status)
+        return make_reply({"error": text}, status)
 
 
 def _base(call: Call) -> str:

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 from holdfast.checkpoint.checkpoint_info import microseconds, moment
 from holdfast.checkpoint.run_info import RunInfo
@@ -31,8 +31,24 @@ _TRIES = 5
 
 def make_reply(data: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return data as JSON."""
-    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"))
-    return Response(text, status, {**_NO_STORE, **(headers or {})}, "application/json")
+    return Response(write_json(data), status, {**_NO_STORE, **(headers or {})}, "application/json")
+
+
+def write_json(data: Any) -> bytes:
+    """Return data as JSON in UTF-8, with escapes if a text contains half of a surrogate pair.
+
+    >>> write_json(["käse", "\\udce9"])
+    b'["k\\\\u00e4se","\\\\udce9"]'
+    """
+    try:
+        return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
+    except UnicodeEncodeError:
+        return json.dumps(data, separators=(",", ":")).encode()
+
+
+def make_text(text: str, status: int = 200) -> Response:
+    """Return a text, without the half characters that UTF-8 cannot say."""
+    return PlainTextResponse(text.encode(errors="replace"), status, _NO_STORE)
 
 
 def run_form(run: RunInfo, principal: Principal) -> dict[str, Any]:
@@ -74,7 +90,7 @@ async def show_change(
     """
     headers = {"Location": f"{base_of(call.request)}/v1/runs/{quote(run.run_id, safe='')}"} if is_new else {}
     if call.wait is not None:
-        settled = await call.service.wait(run, call.wait, since)
+        settled = await call.wait_for(run, call.wait, since)
         if settled is not None:
             return await show_run(call, settled, 200, headers | {"Preference-Applied": f"wait={call.wait:g}"})
         run = await call.service.find_run(run.run_id)
@@ -82,8 +98,8 @@ async def show_change(
 
 
 def base_of(request: Request) -> str:
-    """Return the URL under which the service is called, without a slash at its end."""
-    return str(request.base_url).rstrip("/")
+    """Return the URL under which the service is called, also where it is mounted, without a slash at its end."""
+    return str(request.base_url.replace(path=request.scope.get("root_path", ""))).rstrip("/")
 
 
 # -- pages -----------------------------------------------------------------------------------------
@@ -131,7 +147,7 @@ def show_value(request: Request, value: Any) -> Response:
     """Return a value as JSON, or a text as it is if the client takes only that; all of it, or a range of bytes."""
     accepts = request.headers.get("accept", "*/*")
     is_text = isinstance(value, str) and "text/plain" in accepts and "json" not in accepts
-    body = (value if isinstance(value, str) and is_text else json.dumps(value, ensure_ascii=False)).encode()
+    body = value.encode(errors="replace") if isinstance(value, str) and is_text else write_json(value)
     media_type = "text/plain; charset=utf-8" if is_text else "application/json"
     headers = {"Accept-Ranges": "bytes", "Cache-Control": "private, max-age=3600"}
     found = _RANGE.fullmatch(request.headers.get("range", "").strip())

@@ -1,4 +1,4 @@
-"""The routes of workflows and runs below ``/v1``."""
+"""The routes below ``/v1`` of workflows (``/workflows``) and runs (``/runs``), without those of their checkpoints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from starlette.responses import Response
 from holdfast.checkpoint.run_info import RunInfo
 from holdfast.runtime.durable.fork_edits import ForkEdits
 from holdfast.server.access import check_scope
-from holdfast.server.calls import Answerer, Call, Reader, Runner, seconds_to_wait
+from holdfast.server.calls import Answerer, Call, Reader, Runner, check_match, seconds_to_wait
 from holdfast.server.event_stream import EventStream, is_there
 from holdfast.server.forms import (
     EditsBody,
@@ -38,10 +38,12 @@ from holdfast.server.replies import (
     show_change,
     show_run,
 )
-from holdfast.server.service import KeyUsedAgain, RunOrder
+from holdfast.server.service import ForkOrder, ResumeOrder, RunOrder
 
 router = APIRouter(prefix="/v1")
 
+# More than any checkpoint has messages, and fewer than a number may have.
+_MOST_DIGITS = 9
 RunName = Annotated[str, Path(min_length=1, max_length=200)]
 
 
@@ -177,7 +179,7 @@ async def show_one_run(
     """Show a run with its outputs and open requests; with ``Prefer: wait=30`` once it is settled."""
     run = await call.find_run(run_id)
     seconds = seconds_to_wait(prefer, call.service.options)
-    settled = None if seconds is None else await call.service.wait(run, seconds)
+    settled = None if seconds is None else await call.wait_for(run, seconds)
     if settled is not None:
         return await show_run(call, settled, 200, {"Preference-Applied": f"wait={seconds:g}"})
     return await show_run(call, run if seconds is None else await call.find_run(run_id))
@@ -245,8 +247,8 @@ async def respond(call: Answerer, run_id: RunName) -> Response:
     given = call.read(ResponsesBody)
 
     async def act() -> Response:
-        run = await call.find_run(run_id)
-        moves = await call.service.moves_by(run, call.store_key)
+        run = await call.find_run(run_id, "respond")
+        moves = await call.service.moves_by(run, call.store_key, "respond")
         answered = await call.service.respond(run, given.responses, call.store_key, call.by)
         return await show_change(call, answered, since=answered if moves else None)
 
@@ -264,8 +266,8 @@ async def send_message(call: Runner, run_id: RunName) -> Response:
     given = call.read(MessageBody)
 
     async def act() -> Response:
-        run = await call.find_run(run_id)
-        moves = await call.service.moves_by(run, call.store_key)
+        run = await call.find_run(run_id, "message")
+        moves = await call.service.moves_by(run, call.store_key, "message")
         sent = await call.service.send(run, given.message, given.target_id, call.store_key, call.by)
         return await show_change(call, sent, since=sent if moves else None)
 
@@ -283,8 +285,8 @@ async def cancel_run(call: Runner, run_id: RunName) -> Response:
     call.read(NoBody)
 
     async def act() -> Response:
-        run = await call.find_run(run_id)
-        return await show_change(call, await call.service.cancel(run, call.by))
+        run = await call.find_run(run_id, "cancel")
+        return await show_change(call, await call.service.cancel(run, call.store_key, call.by))
 
     return await call.once(act)
 
@@ -302,11 +304,11 @@ async def resume_run(call: Runner, run_id: RunName) -> Response:
         check_scope(call.principal, "admin")
 
     async def act() -> Response:
-        run = await call.find_run(run_id)
-        resumed = await call.service.resume(
-            run, given.checkpoint_id, given.take_over, given.allow_graph_change, call.by
+        run = await call.find_run(run_id, "resume")
+        order = ResumeOrder(
+            given.checkpoint_id, given.take_over, given.allow_graph_change, call.store_key, call.by
         )
-        return await show_change(call, resumed)
+        return await show_change(call, await call.service.resume(run, order))
 
     return await call.once(act)
 
@@ -318,50 +320,42 @@ async def resume_run(call: Runner, run_id: RunName) -> Response:
     openapi_extra=body_of(ForkBody, required=False),
 )
 async def fork_run(call: Runner, run_id: RunName) -> Response:
-    """Begin a new run at a checkpoint of this one, with edits; this one stays as it is."""
+    """Begin a new run at a checkpoint of this one, with edits; this one stays as it is.
+
+    To answer its requests needs the scope ``answer``, too.
+    """
     given = call.read(ForkBody)
+    if given.edits.responses:
+        check_scope(call.principal, "answer")
 
     async def act() -> Response:
-        run = await call.find_run(run_id)
-        checkpoint_id = given.checkpoint_id or run.checkpoint_id
-        place = await call.service.storage.load(checkpoint_id, values=False)
-        if place.run_id != run.run_id:
-            raise HTTPException(422, f"Checkpoint {checkpoint_id!r} is one of run {place.run_id!r}.")
+        run = await call.find_run(run_id, "fork")
         new_id = given.run_id or _id_of_fork(call, run)
-        known = await _find_fork(call, run, new_id)
-        if known is None:
-            edits = await read_edits(call, checkpoint_id, given.edits)
-            known = await call.service.fork(run, checkpoint_id, edits, new_id, call.by)
-        return await show_change(call, known, is_new=True)
+        order = ForkOrder(new_id, given.model_dump_json(), call.store_key, call.by)
+        fork = await call.service.find_fork(run, order)
+        if fork is None:  # also if the key was used and the server killed before it stored the fork
+            check_match(call.if_match, run)
+            fork = await _make_fork(call, run, given, order)
+        return await show_change(call, fork, is_new=True)
 
     return await call.once(act)
 
 
 def _id_of_fork(call: Call, run: RunInfo) -> str | None:
-    """Return the id of the fork that a key stands for: of the key, then of the body."""
+    """Return the id of the fork that a key stands for."""
     if call.store_key is None:
         return None
-    body = hashlib.sha256(call.body).hexdigest()[:8]
-    return f"{_fork_prefix(call, run)}{body}"
-
-
-def _fork_prefix(call: Call, run: RunInfo) -> str:
     named = hashlib.sha256(f"{run.run_id}\n{call.store_key}".encode()).hexdigest()[:32]
-    return f"fork-{named}-"
+    return f"fork-{named}"
 
 
-async def _find_fork(call: Call, run: RunInfo, new_id: str | None) -> RunInfo | None:
-    """Return the fork that an earlier call with the same key began; raise 422 if that had another body."""
-    if call.store_key is None or new_id is None:
-        return None
-    prefix = _fork_prefix(call, run)
-    if not new_id.startswith(prefix):  # the client gave its id
-        return None
-    forks = await call.service.storage.list_runs(forked_from=run.run_id, text=prefix, limit=2)
-    for fork in forks:
-        if fork.run_id != new_id:
-            raise KeyUsedAgain
-    return forks[0] if forks else None
+async def _make_fork(call: Call, run: RunInfo, given: ForkBody, order: ForkOrder) -> RunInfo:
+    checkpoint_id = given.checkpoint_id or run.checkpoint_id
+    place = await call.service.storage.load(checkpoint_id, values=False)
+    if place.run_id != run.run_id:
+        raise HTTPException(422, f"Checkpoint {checkpoint_id!r} is one of run {place.run_id!r}.")
+    edits = await read_edits(call, checkpoint_id, given.edits)
+    return await call.service.fork(run, checkpoint_id, edits, order)
 
 
 async def read_edits(call: Call, checkpoint_id: str, given: EditsBody) -> ForkEdits:
@@ -371,7 +365,7 @@ async def read_edits(call: Call, checkpoint_id: str, given: EditsBody) -> ForkEd
     messages: dict[int, Any] = {}
     targets = [message.target_id for message in checkpoint.messages]
     for place, value in given.messages.items():
-        if not place.isdecimal() or int(place) >= len(targets):
+        if not place.isdecimal() or len(place) > _MOST_DIGITS or int(place) >= len(targets):
             raise HTTPException(422, f"The checkpoint has no message {place!r}; it has {len(targets)}.")
         is_known = workflow is not None and targets[int(place)] in workflow.graph.executors
         messages[int(place)] = (

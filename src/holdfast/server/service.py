@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from time import monotonic
@@ -13,12 +13,30 @@ from typing import Any, Literal
 
 from starlette.exceptions import HTTPException
 
-from holdfast.checkpoint.inbox import find_use_of_key
+from holdfast.checkpoint.receipts import (
+    Receipt,
+    TalkKey,
+    Verb,
+    is_key_used,
+    resume_receipt,
+    use_up,
+    was_called,
+)
 from holdfast.checkpoint.run_info import RunInfo
 from holdfast.checkpoint.storage import CheckpointStorage
-from holdfast.errors import GraphChanged, InvalidArgument, RunExists, RunNotFound, WrongType
+from holdfast.engine.status import RunStatus
+from holdfast.errors import (
+    AlreadyResumed,
+    GraphChanged,
+    InvalidArgument,
+    KeyReused,
+    RunExists,
+    RunNotFound,
+    WrongType,
+)
 from holdfast.host import Host
 from holdfast.ids import RunId
+from holdfast.runtime.config import ForkCall
 from holdfast.runtime.durable.fork_edits import ForkEdits
 from holdfast.runtime.run.run import Run
 from holdfast.server.change_feed import ChangeFeed
@@ -41,6 +59,46 @@ class RunOrder:
     key: str | None = None
     """Makes the start once, however often it is asked for."""
     by: str | None = None
+
+
+@dataclass(frozen=True)
+class ResumeOrder:
+    """A run to go on with: from which checkpoint, if not from where it stands, and how."""
+
+    checkpoint_id: str | None = None
+    take_over: bool = False
+    graph_may_change: bool = False
+    key: str | None = None
+    """Makes the resume once, however often it is asked for."""
+    by: str | None = None
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """The receipt that the run keeps of it."""
+        if self.key is None:
+            return None
+        return resume_receipt(self.key, self.checkpoint_id, self.graph_may_change, self.take_over)
+
+
+@dataclass(frozen=True)
+class ForkOrder:
+    """A fork to be made: the id of the new run, and what was asked for, by which calls with one key are compared."""
+
+    run_id: str | None = None
+    asked: str = ""
+    key: str | None = None
+    """Makes the fork once, however often it is asked for."""
+    by: str | None = None
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """The receipt that the run which is forked keeps of it."""
+        return None if self.key is None else Receipt.of("fork", self.key, self.asked)
+
+    @property
+    def receipt_of_new(self) -> Receipt | None:
+        """The receipt that the new run keeps of it."""
+        return None if self.key is None else Receipt.of("forked", self.key, self.asked)
 
 
 class Service:
@@ -160,7 +218,7 @@ class Service:
         """
         workflow = self.find_workflow(name)
         message = workflow.read_input(given.value)
-        run_id = given.run_id
+        run_id = _check_reachable(given.run_id)
         if given.if_exists != "raise" and run_id is None:
             raise InvalidArgument(f"if_exists={given.if_exists!r} needs a run_id")
         if run_id is None and given.key is not None:
@@ -171,13 +229,13 @@ class Service:
             except RunNotFound:
                 pass
             else:
-                moves = await self.moves_by(run, given.key)
+                moves = await self.moves_by(run, given.key, "message")
                 sent = await self.send(run, given.value, None, given.key, given.by)
                 return sent, sent if moves else None
         is_derived = run_id is not None and given.run_id is None
         attaches = is_derived or given.if_exists == "attach"
         try:
-            with telling_of_key(given.key):
+            with telling_of_key():
                 run_id = await workflow.submit(
                     message,
                     run_id,
@@ -200,7 +258,7 @@ class Service:
         message = value
         if run.workflow_name in self.workflows:
             message = self.workflows[run.workflow_name].read_input(value, target_id)
-        with telling_of_key(key):
+        with telling_of_key():
             sent = await self.storage.send(run.run_id, message, target_id, key=key, by=by)
         self.host.look_soon()
         return sent
@@ -209,30 +267,46 @@ class Service:
         self, run: RunInfo, responses: dict[str, Any], key: str | None, by: str | None
     ) -> RunInfo:
         """Answer requests of a run; return it as it stood at that moment."""
-        with telling_of_key(key):
+        if run.status is RunStatus.CANCELLED and not await self.was_made(run, key, "respond"):
+            raise HTTPException(409, f"Run {run.run_id!r} is cancelled, and asks nothing; resume it first.")
+        with telling_of_key():
             answered = await self.storage.respond(run.run_id, responses, key=key, by=by)
         self.host.look_soon()
         return answered
 
-    async def find_use_of_key(self, run: RunInfo, key: str | None) -> Literal["message", "receipt"] | None:
-        """Return what came to a run with a key at whichever server: a message, or answers; None for neither."""
-        return None if key is None else await find_use_of_key(self.storage.store, RunId(run.run_id), key)
+    async def was_made(self, run: RunInfo, key: str | None, verb: Verb) -> bool:
+        """Return True if such a call was made on a run with a key, at whichever server, whatever it asked for."""
+        return key is not None and await is_key_used(self.storage.store, RunId(run.run_id), verb, key)
 
-    async def moves_by(self, run: RunInfo, key: str | None) -> bool:
+    async def was_called(self, run: RunInfo, receipt: Receipt | None) -> bool:
+        """Return True if a run has the receipt of a call; raise ``KeyUsedAgain`` if its key had another call."""
+        with telling_of_key():
+            return receipt is not None and await was_called(self.storage.store, RunId(run.run_id), receipt)
+
+    async def was_said(self, run: RunInfo, key: TalkKey | None) -> bool:
+        """Return True if this was said to a run before; raise ``KeyUsedAgain`` if something else was with the key."""
+        return key is not None and await self.was_called(run, Receipt.of("talk", key, None))
+
+    async def moves_by(self, run: RunInfo, key: str | None, verb: Verb) -> bool:
         """Return True if a call with a key is to move a run: the key is new, or the run has yet to take letters."""
-        is_new = await self.find_use_of_key(run, key) is None
-        return is_new or bool(await self.storage.store.inbox(RunId(run.run_id)))
+        return not await self.was_made(run, key, verb) or await self.has_letters(run)
 
-    async def cancel(self, run: RunInfo, by: str | None) -> RunInfo:
+    async def has_letters(self, run: RunInfo) -> bool:
+        """Return True if a run has yet to take letters."""
+        return bool(await self.storage.store.inbox(RunId(run.run_id)))
+
+    async def cancel(self, run: RunInfo, key: str | None, by: str | None) -> RunInfo:
         """Cancel a run: at once if nobody drives it, else whoever does finds the wish within about a second."""
-        cancelled = await self.storage.cancel(run.run_id, by=by)
+        with telling_of_key():
+            cancelled = await self.storage.cancel(run.run_id, key=key, by=by)
         self.changes.tell(run.run_id)
         return cancelled
 
-    async def resume(
-        self, run: RunInfo, checkpoint_id: str | None, take_over: bool, graph_may_change: bool, by: str | None
-    ) -> RunInfo:
-        """Go on with a run here, from a checkpoint of it or from where it stands."""
+    async def resume(self, run: RunInfo, order: ResumeOrder) -> RunInfo:
+        """Go on with a run here; one that an earlier call with the key went on with is returned as it stands."""
+        if await self.was_called(run, order.receipt):
+            return run
+        checkpoint_id = order.checkpoint_id
         if checkpoint_id is not None:
             place = await self.storage.load(checkpoint_id, values=False)
             if place.run_id != run.run_id:
@@ -243,26 +317,59 @@ class Service:
             raise HTTPException(
                 409, f"Run {run.run_id!r} is completed; send it a message, or give a checkpoint."
             )
-        resumed = await self._with_build(
-            run,
-            lambda workflow: workflow.resume(
-                checkpoint_id,
-                storage=self.storage,
-                allow_graph_change=graph_may_change,
-                run_id=None if checkpoint_id is not None else run.run_id,
-                take_over=take_over,
-                by=by,
-            ),
-        )
+        try:
+            with telling_of_key():
+                resumed = await self._with_build(
+                    run,
+                    lambda workflow: workflow.resume(
+                        checkpoint_id,
+                        storage=self.storage,
+                        allow_graph_change=order.graph_may_change,
+                        run_id=None if checkpoint_id is not None else run.run_id,
+                        take_over=order.take_over,
+                        key=order.key,
+                        by=order.by,
+                    ),
+                )
+        except AlreadyResumed:
+            return await self.storage.get_run(run.run_id)
         return await self._adopt(resumed)
 
-    async def fork(
-        self, run: RunInfo, checkpoint_id: str, edits: ForkEdits, run_id: str | None, by: str | None
-    ) -> RunInfo:
-        """Begin a new run at a checkpoint of another one, here."""
+    async def find_fork(self, run: RunInfo, order: ForkOrder) -> RunInfo | None:
+        """Return the fork that an earlier call with the key made; raise ``KeyUsedAgain`` if that was another call."""
+        if order.run_id is None or not await self.was_called(run, order.receipt):
+            return None
+        try:
+            fork = await self.storage.get_run(order.run_id)
+        except RunNotFound:  # the server was killed before it stored the fork
+            return None
+        return fork if await self.was_called(fork, order.receipt_of_new) else None
+
+    async def fork(self, run: RunInfo, checkpoint_id: str, edits: ForkEdits, order: ForkOrder) -> RunInfo:
+        """Begin a new run at a checkpoint of another one, here.
+
+        The receipt is kept once it is known that the fork can be made, and before it is: so a call that is repeated
+        makes what is missing, and another call with the key makes nothing.
+        """
+        _check_reachable(order.run_id)
         forked = await self._with_build(
-            run, lambda workflow: workflow.fork(checkpoint_id, edits, run_id, self.storage, by=by)
+            run,
+            lambda workflow: workflow.forked(
+                ForkCall(checkpoint_id, edits, order.run_id, by=order.by, receipt=order.receipt_of_new),
+                self.storage,
+            ),
         )
+        if order.receipt is not None:
+            with telling_of_key():
+                await use_up(self.storage.store, RunId(run.run_id), order.receipt)
+        try:
+            await forked.open()
+        except RunExists:
+            if (known := await self.find_fork(run, order)) is None:
+                raise
+            return known
+        forked.begin()
+        await forked.rest_if_idle()
         return await self._adopt(forked)
 
     async def _with_build(self, run: RunInfo, begin: Any) -> Run:
@@ -287,10 +394,17 @@ class Service:
 
     # Waiting and watching.
 
-    async def wait(self, run: RunInfo, seconds: float, since: RunInfo | None = None) -> RunInfo | None:
+    async def wait(
+        self,
+        run: RunInfo,
+        seconds: float,
+        since: RunInfo | None = None,
+        has_left: Callable[[], Awaitable[bool]] | None = None,
+    ) -> RunInfo | None:
         """Wait until a run is settled; return None if it is not by then, or if too many wait already.
 
-        ``since`` is the run as it stood when it got something to do: it has to have moved.
+        ``since`` is the run as it stood when it got something to do: it has to have moved. ``has_left`` tells now and
+        then if nobody waits any more.
         """
         if self._waiters >= self.options.max_waiters:
             return None
@@ -299,12 +413,14 @@ class Service:
         try:
             async with self.changes.follow(run.run_id) as follower:
                 while True:
+                    # Letters first: those that are taken meanwhile have moved the run.
+                    letters = len(await self.storage.store.inbox(RunId(run.run_id)))
                     now = await self.storage.get_run(run.run_id)
                     moved = since is None or (now.seq, now.updated) != (since.seq, since.updated)
-                    if moved and is_settled(now):
+                    if moved and is_settled(now) and not await self._goes_on(now, letters):
                         return now
                     left = until - monotonic()
-                    if left <= 0 or self._closing.is_set():
+                    if left <= 0 or self._closing.is_set() or (has_left is not None and await has_left()):
                         return None
                     # A change that nobody told of is found after some seconds.
                     await follower.wait(min(left, 5.0))
@@ -312,6 +428,13 @@ class Service:
             return None
         finally:
             self._waiters -= 1
+
+    async def _goes_on(self, run: RunInfo, letters: int) -> bool:
+        """Return True if a run that rests goes on with so many letters: it did not fail with them."""
+        if letters == 0:
+            return False
+        head = await self.storage.store.head(RunId(run.run_id))
+        return head is not None and letters > head.letters_known
 
     def watch(self, run: RunInfo, after: str | None, until: Until) -> EventStream:
         """Return the stream of a run's events; raise 503 if too many are open."""
@@ -343,11 +466,16 @@ class KeyUsedAgain(HTTPException):
 
 
 @contextmanager
-def telling_of_key(key: str | None) -> Iterator[None]:
+def telling_of_key() -> Iterator[None]:
     """Raise ``KeyUsedAgain`` where the storage says that a key was used for something else."""
     try:
         yield
-    except InvalidArgument as error:
-        if key is not None and str(error).startswith(f"key={key!r}: "):
-            raise KeyUsedAgain from error
-        raise
+    except KeyReused as error:
+        raise KeyUsedAgain from error
+
+
+def _check_reachable(run_id: str | None) -> str | None:
+    """Return the id of a new run; raise ``InvalidArgument`` for one that URLs take for a folder."""
+    if run_id in (".", ".."):
+        raise InvalidArgument(f"run_id={run_id!r} cannot stand in a URL; choose another one")
+    return run_id
