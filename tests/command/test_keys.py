@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Keyring
+from holdfast import Keyring, open_storage
 from tests.command.conftest import Command, Done
 from tests.command.test_reference import FORMS
 from tests.stores.keyed_world import KEYS, MAKERS, SECRETS, fill
@@ -41,6 +41,61 @@ def test_a_copy_of_a_store_under_keys_is_under_keys(command: Command, keyed_url:
     data = (tmp_path / "copy.db").read_bytes()
     assert not any(secret.encode() in data for secret in SECRETS)
     assert command("--store", f"sqlite:///{tmp_path / 'copy.db'}", "store", "verify").code == 0
+
+
+def test_a_copy_may_have_other_keys(
+    command: Command, keyed_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, plain = tmp_path / "other.keys", f"sqlite:///{tmp_path / 'plain.db'}"
+    other, again = (f"sqlite:///{tmp_path / name}.db" for name in ("other", "again"))
+    command("keys", "new", str(path))
+    assert command("--store", keyed_url, "store", "copy", other, "--keyring", str(path)).code == 0
+    assert command("--store", keyed_url, "store", "copy", again, "--keyring", "").code != 0
+    assert not (tmp_path / "again.db").exists()  # an empty name is no wish for a plain copy
+    assert command("--store", other, "runs", "ls").code == 7
+    monkeypatch.setenv("HOLDFAST_KEYS", path.read_text())
+    assert command("--store", other, "store", "verify").code == 0
+    monkeypatch.delenv("HOLDFAST_KEYS")
+
+    async def make_plain() -> None:
+        async with open_storage(plain) as storage:
+            await fill(storage)
+
+    asyncio.run(make_plain())
+    assert command("--store", plain, "store", "copy", again, "--keyring", str(path)).code == 0
+    assert not any(secret.encode() in (tmp_path / "again.db").read_bytes() for secret in SECRETS)
+
+
+def test_the_command_keeps_the_anchor_of_its_store(
+    command: Command, keyed_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it removes is no attack for those who have the anchor."""
+    anchor, path = tmp_path / "runs.anchor", tmp_path / "one.keys"
+    KEYS.to_file(path)
+    monkeypatch.delenv("HOLDFAST_KEYS")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "holdfast.toml").write_text(
+        f'store = "{keyed_url}"\nkeyring = "{path}"\nanchor = "{anchor}"\n'
+    )
+
+    async def look() -> set[str]:
+        async with open_storage(keyed_url, keys=KEYS, anchor=anchor) as storage:
+            assert (await storage.verify()).ok
+            return {run.run_id for run in await storage.list_runs()}
+
+    assert asyncio.run(look()) == {"first", "second", "failed"}
+    assert command("runs", "rm", "first", "--yes").code == 0
+    assert asyncio.run(look()) == {"second", "failed"}
+    spelled = keyed_url.replace("/runs.db", f"/../{tmp_path.name}/runs.db")
+    assert command("--store", spelled, "runs", "rm", "failed", "--yes").code == 0
+    assert asyncio.run(look()) == {"second"}
+    elsewhere = f"sqlite:///{tmp_path / 'copy.db'}"
+    assert command("store", "copy", elsewhere).code == 0  # which is not the store of the anchor
+    assert command("--store", elsewhere, "runs", "ls").code == 0
+    assert asyncio.run(look()) == {"second"}
+    path.unlink()
+    (tmp_path / "holdfast.toml").write_text(f'store = "{keyed_url}"\nanchor = "{anchor}"\n')
+    assert "anchor= needs keys=" in command("runs", "ls").err
 
 
 def has_form(done: Done, name: str, folder: Path) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import holdfast
 from tests.command.conftest import Command
 from tests.support.shop import build
 
@@ -208,7 +209,15 @@ class TestStores:
         assert command("runs", "show", "order-1", "--store", url).code == 0
 
     @pytest.mark.parametrize(
-        "text", ["store = ", "stores = 'x'", "store = 5", "workflows = 5", "[workflows]\nShop = 5"]
+        "text",
+        [
+            "store = ",
+            "stores = 'x'",
+            "store = 5",
+            "workflows = 5",
+            "[workflows]\nShop = 5",
+            f"store = {'[' * 100_000}",
+        ],
     )
     def test_a_wrong_file_is_named(
         self, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
@@ -241,3 +250,10 @@ class TestStores:
         assert (error["type"], error["exit_code"], done.code, done.out) == ("RunNotFound", 5, 5, "")
         usage = json.loads(shopping("runs", "show", "--json").err)["error"]
         assert (usage["type"], usage["exit_code"]) == ("UsageError", 2)
+
+
+def test_the_command_is_a_module_too() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip().endswith(holdfast.__version__)

@@ -1,6 +1,7 @@
 """``holdfast runs``: on a store of any kind, without the code of the workflow."""
 
 import asyncio
+import json
 import time
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from holdfast.cli.output import CommandOutput
 from holdfast.ids import ExecutorId
 from tests.command.conftest import Command
 from tests.support import shop
+
+FORMS = Path(__file__).parents[1] / "unit/json_forms"
 
 
 def stored(url: str, run_id: str) -> RunInfo:
@@ -221,6 +224,18 @@ def test_control_characters_of_stored_texts_do_not_reach_the_terminal(shopping: 
         done = shopping(*arguments)
         assert "\x1b" not in done.out, arguments
     assert "\\x1b[2Jkim" in shopping("runs", "ls").out
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in FORMS.glob("*Event.json")))
+def test_each_event_is_told_in_words(name: str) -> None:
+    line = render_event(json.loads((FORMS / f"{name}.json").read_text(encoding="utf-8")))
+    if name == "WorkflowEvent":  # the base, as any event of a user's own
+        assert line == "12:00:00  WorkflowEvent {}"
+    elif name == "CheckpointSavedEvent":
+        assert line is None
+    else:
+        assert line is not None
+        assert name not in line
 
 
 class TestAgents:

@@ -45,6 +45,22 @@ def test_verify_finds_damage_and_ends_with_7(shopping: Command, url: str) -> Non
     assert shopping("store", "verify", "order-3").code == 0
 
 
+def test_one_damaged_run_does_not_hide_the_others(
+    shopping: Command, url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    damage(url)
+    assert len(shopping("runs", "ls", "--json").json["runs"]) == 4
+    asked = shopping("requests", "ls", "--json")
+    assert (asked.code, [one["run_id"] for one in asked.json["requests"]]) == (0, ["order-3"])
+    assert "run 'order-2' is left out" in caplog.text
+    done = shopping("store", "prune", "--latest-only", "--yes")
+    assert (done.code, "not all could be read of order-2" in done.out) == (0, True)
+    assert shopping("store", "prune", "--latest-only", "--dry-run", "--json").json["unreadable"] == [
+        "order-2"
+    ]
+    assert shopping("store", "prune", "--latest-only", "--run", "order-2", "--yes").code == 7
+
+
 def test_repair_asks_first_and_then_repairs(shopping: Command, url: str, tmp_path: Path) -> None:
     damage(url)
     tried = shopping("store", "repair", "--dry-run")

@@ -53,7 +53,7 @@ def peeks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     genuine = RunFile.peek
 
     def peek(file: RunFile) -> RunGlance:
-        names.append(file.name)
+        names.append(file.path.stem)
         return genuine(file)
 
     monkeypatch.setattr(RunFile, "peek", peek)

@@ -16,6 +16,7 @@ from holdfast import (
     HoldfastError,
     InMemoryCheckpointStorage,
     Keyring,
+    Retention,
     SqliteCheckpointStorage,
     Workflow,
     WorkflowBuilder,
@@ -36,6 +37,10 @@ SECRETS = (
     *("walnut-tag", "walnut-by", "walnut-answer", "walnut-note", "walnut-question", "walnut-large"),
 )
 """Texts that stand in messages, values, keys, private state, names of executors, errors, tags, letters and notes."""
+
+
+USED_KEY = "walnut-key"
+"""The key of a call that was made: it is among the used keys of a run."""
 
 
 class WalnutExecutor(Executor):
@@ -67,28 +72,39 @@ def _note() -> str:
     return "walnut-note"
 
 
-def make_workflow(storage: CheckpointStorage) -> Workflow:
-    return (
-        WorkflowBuilder(name="Walnuts")
-        .set_start_executor(WalnutExecutor)
-        .add_edge(WalnutExecutor, WalnutExecutor)
-        .with_checkpointing(storage)
-        .build()
-    )
+def make_workflow(storage: CheckpointStorage, retention: Retention | None = None) -> Workflow:
+    builder = WorkflowBuilder(name="Walnuts").set_start_executor(WalnutExecutor)
+    builder.add_edge(WalnutExecutor, WalnutExecutor).with_checkpointing(storage)
+    return (builder if retention is None else builder.with_retention(retention)).build()
 
 
 async def fill(storage: CheckpointStorage, waiting: Sequence[str] = ("first", "second")) -> None:
-    """Store two runs that wait with a letter each, and one that failed amid a superstep."""
+    """Store two runs that wait with a letter and a used key each, and one that failed amid a superstep."""
+    await fill_waiting(storage, waiting)
+    try:
+        await make_workflow(storage).run("fail", run_id="failed")
+    except ExecutorFailed:
+        pass
+
+
+async def fill_waiting(storage: CheckpointStorage, waiting: Sequence[str]) -> None:
+    """Store runs that wait with a letter and a used key each."""
     workflow = make_workflow(storage)
     for name in waiting:
         await workflow.run(f"begin {name}", run_id=name)
         await storage.send(name, f"walnut-answer to {name}", by="walnut-by")
         made = await storage.list_checkpoints(run_id=name)
-        await storage.tag(made[2].checkpoint_id, "walnut-tag", by="walnut-by")
-    try:
-        await workflow.run("fail", run_id="failed")
-    except ExecutorFailed:
-        pass
+        await storage.tag(made[2].checkpoint_id, "walnut-tag", by="walnut-by", key=USED_KEY)
+
+
+async def add_fork(storage: CheckpointStorage, pruned: bool = True) -> None:
+    """Store a run ``fork`` that began amid the first one; pruned, all that is left of it is its end, a cut keyframe."""
+    made = await storage.list_checkpoints(run_id="first")
+    run = await make_workflow(storage).fork(made[4].checkpoint_id, run_id="fork")
+    await run.wait_for_completion()
+    if pruned:
+        await storage.prune(Retention.latest_only(), run_id="fork")
+        await storage.vacuum()
 
 
 async def look(storage: CheckpointStorage) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -17,9 +17,11 @@ from holdfast import (
     RunStatus,
     SqliteCheckpointStorage,
 )
+from holdfast.checkpoint.keys.key_box import close_box, open_box
 from holdfast.checkpoint.store import Keyframe, Letter, Note
 from holdfast.ids import RunId
 from holdfast.stores.memory import MemoryStore
+from holdfast.stores.sqlite import SqliteStore
 from tests.stores.keyed_world import KEYS, MAKERS, Maker, fill, in_memory, look, make_workflow
 from tests.support.modules import sealed_heads, sealed_items, sealed_store, sealing_cipher
 
@@ -108,7 +110,8 @@ def forge_a_note(store: MemoryStore) -> None:
 
 def replace_a_note(store: MemoryStore) -> None:
     (key,) = store._notes[FAILED]
-    store._notes[FAILED][key] = Note(key, store._letters[FIRST].popitem()[1].data)  # type: ignore[union-attr]
+    letter = next(letter for letter in store._letters[FIRST].values() if letter is not None)
+    store._notes[FAILED][key] = Note(key, letter.data)
 
 
 def take_a_body_for_a_keyframe(store: MemoryStore) -> None:
@@ -177,6 +180,7 @@ async def test_verify_names_what_is_refused_and_repair_saves_the_rest() -> None:
 def bind_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
     cipher = sealing_cipher.StoreCipher
     monkeypatch.setattr(cipher, "derive", lambda self, secret, kind, owner: secret)
+    monkeypatch.setattr(sealed_store, "new_incarnation", lambda: bytes(12))
 
 
 def bind_no_blob_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,6 +348,96 @@ async def test_a_run_that_is_deleted_may_begin_again_with_an_anchor(tmp_path: Pa
         await workflow.run("begin", run_id="first")
         await storage.delete_run("first")
     assert (await storage.verify()).ok
+
+
+class Rekeyed(NamedTuple):
+    """A store that was rekeyed, as somebody has it who can write it, and knows its first key."""
+
+    path: Path
+    anchor: Path
+    ring: Keyring
+    old: str
+    """The key box before."""
+    store_id: str
+
+    async def put(self, box: str) -> None:
+        """Put another key box there."""
+        store = SqliteStore(self.path, keyed=True)
+        assert await store.set_key_box(box, await store.key_box())
+        await store.close()
+
+    def open(self, **options: Any) -> SqliteCheckpointStorage:
+        return SqliteCheckpointStorage(self.path, **{"keys": self.ring, "anchor": self.anchor, **options})
+
+
+async def rekeyed(folder: Path) -> Rekeyed:
+    path, anchor, ring = folder / "runs.db", folder / "anchor", KEYS.rotate()
+    plain = SqliteStore(path, keyed=True)
+    async with SqliteCheckpointStorage(path, keys=KEYS, anchor=anchor) as storage:
+        await make_workflow(storage).run("begin", run_id="first")
+        old = await plain.key_box()
+        await storage.rekey(ring)
+    store_id = (await plain.open()).store_id
+    await plain.close()
+    return Rekeyed(path, anchor, ring, old, store_id)
+
+
+def forged(store: Rekeyed, epochs: int) -> str:
+    """What whoever has the first key can make: keys of their own, wrapped by it, for so many epochs."""
+    keys = open_box(store.old, KEYS, store.store_id, "the store")
+    for _ in range(epochs):
+        keys = keys.begin_epoch()
+    return close_box(keys, KEYS, store.store_id)
+
+
+@pytest.mark.parametrize("epochs", [0, 1, 2])
+async def test_an_anchor_notices_that_a_rekey_was_undone(tmp_path: Path, epochs: int) -> None:
+    """A process that still holds the old key, too, would seal what comes with the key that leaked."""
+    store = await rekeyed(tmp_path)
+    async with store.open() as storage:
+        assert len(await storage.list_runs()) == 1
+    await store.put(forged(store, epochs) if epochs else store.old)
+    storage = store.open()
+    for ask in (storage.list_runs, lambda: storage.rekey(store.ring.rotate())):
+        with pytest.raises(CheckpointUntrusted, match="lacks keys that its anchor remembers"):
+            await ask()
+    await storage.close()
+    async with store.open(anchor=None) as storage:  # without an anchor nobody can know
+        assert len(await storage.list_runs()) == 1
+    storage = store.open(keys=store.ring.only_newest())
+    with pytest.raises(CheckpointUntrusted, match="is under the key"):
+        await storage.list_runs()
+    await storage.close()
+
+
+async def test_a_storage_notices_older_keys_than_its_own(tmp_path: Path) -> None:
+    store = await rekeyed(tmp_path)
+    async with store.open(anchor=None) as storage:
+        await storage.list_runs()
+        now = await storage.store.inner.key_box()  # type: ignore[attr-defined]
+        await store.put(store.old)
+        assert "lacks keys" in str((await storage.verify()).problems)
+        for ask in (storage.prune, lambda: storage.rekey(store.ring.rotate())):
+            with pytest.raises(CheckpointUntrusted, match="lacks keys that it had a moment ago"):
+                await ask()
+        await store.put(now)
+        assert (await storage.verify()).ok
+
+
+async def test_a_rekey_leaves_another_store_alone(tmp_path: Path) -> None:
+    async with SqliteCheckpointStorage(
+        tmp_path / "runs.db", keys=KEYS, anchor=tmp_path / "anchor"
+    ) as storage:
+        await make_workflow(storage).run("begin", run_id="first")
+    other = SqliteCheckpointStorage(tmp_path / "other.db", keys=KEYS)
+    await make_workflow(other).run("begin", run_id="first")
+    box = await other.store.inner.key_box()  # type: ignore[attr-defined]
+    taken = SqliteCheckpointStorage(tmp_path / "other.db", keys=KEYS, anchor=tmp_path / "anchor")
+    with pytest.raises(CheckpointUntrusted, match="two stores were given one anchor"):
+        await taken.rekey(KEYS.rotate())
+    assert await other.store.inner.key_box() == box  # type: ignore[attr-defined]
+    await other.close()
+    await taken.close()
 
 
 async def test_an_anchor_needs_keys(tmp_path: Path) -> None:

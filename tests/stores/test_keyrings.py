@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import (
+    CheckpointStorage,
     CheckpointUntrusted,
     InMemoryCheckpointStorage,
     InvalidArgument,
@@ -17,6 +18,7 @@ from holdfast import (
     SqliteCheckpointStorage,
     StorageError,
 )
+from holdfast.stores.memory import MemoryStore
 from tests.stores.keyed_world import KEYS, MAKERS, SECRETS, fill, in_memory, look, make_workflow
 
 
@@ -36,6 +38,15 @@ async def test_a_rekeyed_store_opens_with_the_new_key_alone(tmp_path: Path) -> N
     with pytest.raises(CheckpointUntrusted, match=rotated.key_ids[0]):
         await storage.list_runs()
     await storage.close()
+
+
+async def test_a_new_store_can_be_rekeyed_before_it_has_runs(tmp_path: Path) -> None:
+    rotated = KEYS.rotate()
+    async with MAKERS["sqlite"](tmp_path, KEYS) as storage:
+        await storage.rekey(rotated)
+        await fill(storage)
+    async with MAKERS["sqlite"](tmp_path, rotated.only_newest()) as storage:
+        assert len(await storage.list_runs()) == 3
 
 
 async def test_a_storage_that_is_open_reads_what_was_written_after_a_rekey(tmp_path: Path) -> None:
@@ -74,6 +85,28 @@ def test_a_service_may_hold_the_key() -> None:
         service.unwrap(dict([wrapped]), b"place", "the store")
     with pytest.raises(InvalidArgument, match="a service holds a key"):
         ring.rotate()
+
+
+async def test_a_service_that_does_not_answer_leaves_the_store_as_it_was() -> None:
+    def wrap(secret: bytes) -> bytes:
+        raise ConnectionError("the service is away")
+
+    store = MemoryStore(keyed=True)
+    storage = CheckpointStorage(store, keys=Keyring.from_callback("service:1", wrap, wrap))
+    with pytest.raises(StorageError, match=r"'service:1' could not wrap .*the service is away"):
+        await storage.list_runs()
+    assert await store.key_box() == ""
+
+
+@pytest.mark.parametrize("tag", ["\x00untrusted:x", "two\nlines", "\x7f", "half \ud800"])
+async def test_tags_that_nobody_could_read_are_refused(tag: str) -> None:
+    """One that begins as those of a stranger do would pass for damage."""
+    storage = in_memory()
+    await fill(storage)
+    place = (await storage.list_checkpoints(run_id="first"))[2]
+    with pytest.raises(InvalidArgument, match="contains a character that cannot be shown"):
+        await storage.tag(place, tag)
+    assert (await storage.verify()).ok
 
 
 def test_keys_come_from_text_files_and_the_environment(tmp_path: Path) -> None:
@@ -185,3 +218,32 @@ async def test_copies_and_backups_hold_the_same_runs(tmp_path: Path) -> None:
         assert (await backup.verify()).ok
         resumed = await make_workflow(backup).resume(run_id="driven")
         assert (await resumed.wait_for_completion()).status is RunStatus.WAITING
+
+
+def test_a_file_with_other_keys_is_not_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "one.keys"
+    first = Keyring.generate()
+    first.to_file(path)
+    first.to_file(path)
+    before = path.read_bytes()
+    with pytest.raises(
+        InvalidArgument, match=f"holds the key {first.key_ids[0]}, which may be all that opens"
+    ):
+        Keyring.generate().to_file(path)
+    rotated = first.rotate()
+    assert path.read_bytes() == before
+    rotated.to_file(path)
+    with pytest.raises(InvalidArgument, match="or say replace=True"):
+        rotated.only_newest().to_file(path)
+    assert Keyring.from_file(path).key_ids == rotated.key_ids
+    rotated.only_newest().to_file(path, replace=True)
+    assert Keyring.from_file(path).key_ids == rotated.key_ids[:1]
+    (tmp_path / "notes.txt").write_text("of somebody")
+    with pytest.raises(InvalidArgument, match="is there and holds no keys"):
+        first.to_file(tmp_path / "notes.txt")
+    assert (tmp_path / "notes.txt").read_text() == "of somebody"
+
+
+def test_a_file_that_is_gone_says_what_opens_the_store(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="put back your copy of that file, for no new key opens it"):
+        Keyring.from_file(tmp_path / "gone.keys")

@@ -1,4 +1,7 @@
-"""Events of runs as lines for people; imported when someone watches a run."""
+"""Events of runs as lines for people; imported when someone watches a run.
+
+Each public event of ``holdfast`` has its words here; others, as those of teams, are shown by name with their fields.
+"""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def rotate(session: CommandSession, path: str, drop_old: bool, yes: bool) -> Non
             f"cannot be read again.",
             yes,
         )
-    after.to_file(path)
+    after.to_file(path, replace=drop_old)
     data = {"path": path, "key_ids": list(after.key_ids)}
     session.output.write(data, lambda: [f"{printable(path)} has {spell(after.key_ids)}, the newest first"])
     if not drop_old:

@@ -1,4 +1,7 @@
-"""The session of a command: the store that it was given, opened to look or to change, and its output."""
+"""The session of a command: the store that it was given, opened to look or to change, and its output.
+
+Sessions of agents, which hold conversations, are in ``agents/sessions/``.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from holdfast.cli.exit_codes import CommandError, ExitCode
 from holdfast.cli.output import CommandOutput
 
 if TYPE_CHECKING:
+    from holdfast.checkpoint.keys.keyring import Keyring
     from holdfast.checkpoint.run_info import RunInfo
     from holdfast.checkpoint.storage import CheckpointStorage
 
@@ -107,18 +111,40 @@ def has_keys() -> bool:
     return bool(os.environ.get("HOLDFAST_KEYS", "").strip() or read_config().keyring)
 
 
-def open_with_keys(url: str, *, read_only: bool = False) -> CheckpointStorage:
-    """Open the storage of a URL, with its keys if there are any: in ``HOLDFAST_KEYS``, else in the file ``keyring``."""
+def open_with_keys(
+    url: str, *, read_only: bool = False, keyring: str | None = None, keys: Keyring | None = None
+) -> CheckpointStorage:
+    """Open the storage of a URL, with its keys if there are any, and its anchor if ``holdfast.toml`` names one.
+
+    Keys are those given, or in the file ``keyring``, else in ``HOLDFAST_KEYS``, else in the file that is named there.
+    """
     from holdfast.stores.storage_url import open_storage
 
-    given = os.environ.get("HOLDFAST_KEYS", "").strip()
-    path = None if given else read_config().keyring
-    if not (given or path):
-        return open_storage(url, read_only=read_only)
+    config = read_config()
+    if keys is None:
+        keys = _find_keys(keyring, config)
+    anchor = config.anchor
+    if anchor is not None and (config.store is None or _place_of(url) != _place_of(config.store)):
+        anchor = None
+    return open_storage(url, read_only=read_only, keys=keys, anchor=anchor)
+
+
+def _place_of(url: str) -> object:
+    """Return where the store of a URL lies, however it is spelled."""
+    from holdfast.stores.storage_url import open_storage
+
+    path = getattr(open_storage(url, read_only=True).store, "path", None)
+    return url if path is None else Path(path).resolve()
+
+
+def _find_keys(keyring: str | None, config: CommandConfig) -> Keyring | None:
+    from_environment = keyring is None and bool(os.environ.get("HOLDFAST_KEYS", "").strip())
+    path = config.keyring if keyring is None and not from_environment else keyring
+    if path is None and not from_environment:
+        return None
     from holdfast.checkpoint.keys.keyring import Keyring
 
-    keys = Keyring.from_env() if path is None else Keyring.from_file(path)
-    return open_storage(url, read_only=read_only, keys=keys)
+    return Keyring.from_env() if path is None else Keyring.from_file(path)
 
 
 def check_store(url: str) -> None:
@@ -136,6 +162,8 @@ class CommandConfig(NamedTuple):
     store: str | None = None
     keyring: str | None = None
     """The file with the keys of the store."""
+    anchor: str | None = None
+    """The file that remembers where the runs of the store stand."""
     workflows: Mapping[str, str] = {}
     """The places of workflows, as ``module:workflow``, by their names."""
 
@@ -152,18 +180,18 @@ def read_config() -> CommandConfig:
 
     try:
         settings = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise refuse(f" cannot be read: {error}") from error
     for name in settings:
         if name not in CommandConfig._fields:
             raise refuse(f" has the setting {name!r}; known are: {', '.join(CommandConfig._fields)}")
-    for name in ("store", "keyring"):
+    for name in ("store", "keyring", "anchor"):
         if not isinstance(settings.get(name), str | None):
             raise refuse(f": {name!r} must be a text, not {settings[name]!r}")
     workflows = settings.get("workflows", {})
     if not isinstance(workflows, dict) or not all(isinstance(place, str) for place in workflows.values()):
         raise refuse(""": 'workflows' must have names and places, like: Shop = "shop:workflow\"""")
-    return CommandConfig(settings.get("store"), settings.get("keyring"), workflows)
+    return CommandConfig(settings.get("store"), settings.get("keyring"), settings.get("anchor"), workflows)
 
 
 def resume_line(run: RunInfo) -> str:

@@ -165,10 +165,10 @@ def prune(
     if dry_run or not yes:
         found = session.change(lambda storage: choice.prune(storage, True))
     if not dry_run and not yes and found.checkpoints:
-        session.confirm(f"{found} for good.", yes)
+        session.confirm(f"{printable(str(found))} for good.", yes)
     if not dry_run:
         found = session.change(lambda storage: choice.prune(storage, False))
-    session.output.write({**asdict(found), "dry_run": dry_run}, lambda: [str(found)])
+    session.output.write({**asdict(found), "dry_run": dry_run}, lambda: [printable(str(found))])
 
 
 def _retention_of(keep_last: int | None, keep_for: str | None, latest_only: bool) -> Retention | None:
@@ -228,18 +228,24 @@ def vacuum(session: CommandSession) -> None:
 @store.command()
 @click.argument("target", metavar="URL")
 @click.option("--run", metavar="RUN", help="Copy this run only.")
+@click.option(
+    "--keyring",
+    metavar="FILE",
+    help="The keys of the target, in place of those of the source.",
+)
 @click.pass_obj
-def copy(session: CommandSession, target: str, run: str | None) -> ExitCode:
+def copy(session: CommandSession, target: str, run: str | None, keyring: str | None) -> ExitCode:
     """Copy all runs, or one, to another store of any kind; it is made if it is not there.
 
-    Called again it copies what is new. Ends with code 6 if runs that moved on there were left alone.
+    Called again it copies what is new. Ends with code 6 if runs that moved on there were left alone. With --keyring
+    plain runs come under keys, or under others.
     """
     source = session.find_store_url()
 
     async def work(storage: CheckpointStorage) -> CopyReport:
         run_id = await _id_of(storage, run)
         with ProgressLine("copying", "runs") as progress:
-            async with open_with_keys(target) as other:
+            async with open_with_keys(target, keyring=keyring) as other:
                 return await storage.copy_to(other, progress, run_id)
 
     if target.startswith("memory:"):
@@ -320,15 +326,12 @@ def rekey(session: CommandSession, path: str, dry_run: bool, yes: bool) -> None:
     """
     from holdfast.checkpoint.keys.keyring import Keyring
     from holdfast.cli.keys import spell
-    from holdfast.stores.storage_url import open_storage
 
     url, given = session.find_store_url(), Keyring.from_file(path)
     newest = given.only_newest()
 
     def open_with(keys: Keyring | None, read_only: bool) -> CheckpointStorage:
-        if keys is None:
-            return open_with_keys(url, read_only=read_only)
-        return open_storage(url, read_only=read_only, keys=keys)
+        return open_with_keys(url, read_only=read_only, keys=keys)
 
     async def count(storage: CheckpointStorage) -> int:
         return await storage.count_runs()

@@ -1,4 +1,7 @@
-"""Views of the demo's run: their interface, the words that all of them use, and the one that prints lines."""
+"""Views of the demo's run: their interface, the words that all of them use, and the one that prints lines.
+
+The words between two processes and at the end are in ``supervisor``, those of questions in ``worker``.
+"""
 
 import os
 import shutil

@@ -142,19 +142,17 @@ class RunCipher:
         digest = blake3(kind + encode_any(key), key=self._names).digest(_NAME_BYTES)
         return urlsafe_b64encode(digest).decode()
 
-    def seal_tag(self, seq: int, tag: str) -> str:
-        """Return a tag sealed so that the same tag of the same record is always the same text."""
-        place, plain = seq.to_bytes(8, "big"), encode_any(tag)
+    def seal_tag(self, place: bytes, tag: str) -> str:
+        """Return a tag sealed so that the same tag for the same place is always the same text."""
+        plain = encode_any(tag)
         nonce = blake3(b"tag" + place + plain, key=self._names).digest(NONCE_BYTES)
         return urlsafe_b64encode(nonce + self._tags.encrypt(nonce, plain, place)).decode()
 
-    def open_tag(self, seq: int, sealed: str) -> str:
-        """Return a tag; raise ``NotSealed`` if it was not sealed for this record."""
+    def open_tag(self, place: bytes, sealed: str) -> str:
+        """Return a tag; raise ``NotSealed`` if it was not sealed for this place."""
         piece = decode_piece(sealed)
         try:
-            return decode_any(
-                self._tags.decrypt(piece[:NONCE_BYTES], piece[NONCE_BYTES:], seq.to_bytes(8, "big"))
-            )
+            return decode_any(self._tags.decrypt(piece[:NONCE_BYTES], piece[NONCE_BYTES:], place))
         except (InvalidTag, ValueError) as error:
             raise NotSealed("it is not what was sealed here") from error
 

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import ormsgpack
+from blake3 import blake3
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
@@ -21,6 +22,7 @@ from holdfast.errors import CheckpointUntrusted
 
 _VERSION = 1
 LAST_EPOCH = 0xFFFF
+_FINGERPRINT = 16
 
 
 class StoreKeys(NamedTuple):
@@ -35,6 +37,15 @@ class StoreKeys(NamedTuple):
     def epoch(self) -> int:
         """The epoch in which new data is sealed."""
         return max(self.epochs)
+
+    @property
+    def fingerprints(self) -> dict[int, str]:
+        """A name for each key for data, by which it is known again; tells nothing of the key."""
+        context = "holdfast fingerprint of an epoch"
+        return {
+            epoch: blake3(key, derive_key_context=context).hexdigest()[:_FINGERPRINT]
+            for epoch, key in self.epochs.items()
+        }
 
     def begin_epoch(self) -> StoreKeys:
         """Return the secrets with one more epoch."""

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from blake3 import blake3
 
-from holdfast.errors import CheckpointUntrusted, InvalidArgument, WrongType
+from holdfast.errors import CheckpointUntrusted, HoldfastError, InvalidArgument, StorageError, WrongType
 
 try:
     from cryptography.exceptions import InvalidTag
@@ -143,8 +143,9 @@ class Keyring:
                 text = file.read(_LARGEST_FILE)
         except (OSError, UnicodeDecodeError) as error:
             raise InvalidArgument(
-                f"the keys in {os.fspath(path)!r} cannot be read: {error}; "
-                f"make them with Keyring.generate().to_file(path)"
+                f"the keys in {os.fspath(path)!r} cannot be read: {error}. If a store is under them, put back your "
+                f"copy of that file, for no new key opens it; for a new store make them with "
+                f"Keyring.generate().to_file(path), or 'holdfast keys new PATH'"
             ) from error
         return _of_source(cls, f"the file {os.fspath(path)!r}", text)
 
@@ -186,10 +187,16 @@ class Keyring:
         """Return the secret keys as text, one in a line; keep it as you keep passwords."""
         return "".join(f"{_PREFIX}{urlsafe_b64encode(key.secret).decode()}\n" for key in self._local_keys())
 
-    def to_file(self, path: str | os.PathLike[str]) -> None:
-        """Write the keys to a file that only its owner can read, in place of one that is there, durably."""
+    def to_file(self, path: str | os.PathLike[str], *, replace: bool = False) -> None:
+        """Write the keys to a file that only its owner can read, durably.
+
+        A file that is there is replaced if this keyring has all its keys, as a rotated one does, or with ``replace``:
+        what is under other keys could not be opened any more.
+        """
         place = Path(path)
         text = self.to_text().encode()
+        if not replace and place.exists():
+            self._check_replaces(place)
         temp = place.with_name(f".{place.name}.{secrets.token_hex(4)}")
         try:
             handle = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -208,9 +215,33 @@ class Keyring:
                 temp.unlink()
             raise InvalidArgument(f"the keys cannot be written to {os.fspath(path)!r}: {error}") from error
 
+    def _check_replaces(self, place: Path) -> None:
+        try:
+            lost = [key_id for key_id in Keyring.from_file(place).key_ids if key_id not in self.key_ids]
+        except (InvalidArgument, WrongType) as error:
+            raise InvalidArgument(
+                f"{str(place)!r} is there and holds no keys, so nothing was written; choose another path, or say "
+                f"replace=True"
+            ) from error
+        if lost:
+            raise InvalidArgument(
+                f"{str(place)!r} holds the key {_spell(lost)}, which may be all that opens a store, and this keyring "
+                f"lacks it, so nothing was written; use Keyring.from_file(path), with .rotate() for a new key, choose "
+                f"another path, or say replace=True"
+            )
+
     def wrap(self, secret: bytes, place: bytes) -> tuple[str, bytes]:
         """Return a secret wrapped by the first key, with the id of that key."""
-        return self._keys[0].key_id, self._keys[0].wrap(secret, place)
+        first = self._keys[0]
+        try:
+            return first.key_id, first.wrap(secret, place)
+        except HoldfastError:
+            raise
+        except Exception as error:  # that of a service may be any
+            raise StorageError(
+                f"the key {first.key_id!r} could not wrap the keys of a store: {error!r}; nothing was changed. Look "
+                f"whether its service answers, and try again"
+            ) from error
 
     def unwrap(self, wrapped: Mapping[str, bytes], place: bytes, name: str) -> bytes:
         """Return a secret that was wrapped by one of the keys; ``name`` says in errors what is locked.

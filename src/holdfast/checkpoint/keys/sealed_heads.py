@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+import asyncio
+from collections.abc import Iterable, Sequence, Set
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.checkpoint.keys.cipher import NotSealed
@@ -16,7 +17,7 @@ from holdfast.checkpoint.keys.sealed_items import (
 )
 from holdfast.checkpoint.keys.store_lock import StoreLock
 from holdfast.checkpoint.store import Damage, Expected, Head, Note, Store
-from holdfast.errors import CheckpointUntrusted, HeadMoved
+from holdfast.errors import CheckpointCorrupt, CheckpointUntrusted, HeadMoved
 from holdfast.ids import RunId
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 _POSITIONS = 10_000
 """The number of runs whose heads are remembered."""
+_AT_A_TIME = 256
+"""The number of heads that are opened before others have their turn."""
 
 
 class OpenedHeads(NamedTuple):
@@ -58,29 +61,61 @@ class SealedHeads:
         """Remember a head that is durable now."""
         self._positions[run_id] = position
         if self._anchor is not None:
-            self._anchor.save(run_id, position.version)
+            self._anchor.moved(run_id, position.version)
 
-    def leave_anchor(self, run_id: RunId, version: int | None) -> None:
-        """Let the anchor forget a run that is about to be removed, or remember it again if that failed."""
+    def may_go(self, run_id: RunId, version: int) -> None:
+        """Let the anchor know that a run which stands there is about to be removed."""
         if self._anchor is not None:
-            self._anchor.save(run_id, version)
+            self._anchor.may_go(run_id, version)
+
+    def gone(self, run_id: RunId, version: int) -> None:
+        """Forget a run that was removed; the anchor does not."""
+        self.forget(run_id)
+        if self._anchor is not None:
+            self._anchor.gone(run_id, version)
+
+    def first_version(self, run_id: RunId) -> int:
+        """Return the version of a run that begins: behind those of an earlier run of its id, if they are known."""
+        return 1 if self._anchor is None else self._anchor.last_version(run_id) + 1
 
     async def read(self, run_id: RunId) -> OpenedHead | None:
-        anchor = self._anchor
-        least = None if anchor is None else anchor.load(run_id)
+        """Return the head of a run; raise ``CheckpointUntrusted`` if it is refused, or an anchor misses a newer one."""
+        if self._anchor is None:
+            return await self._look(run_id)
+        if self._lock.cipher is None:
+            await self._lock.unlock()  # the anchor may be that of another store
+        while True:
+            least = self._anchor.load(run_id)
+            opened = await self._look(run_id)
+            version = None if opened is None else opened.position.version
+            if self._anchor.accepts(version, least):
+                if opened is None:
+                    self._anchor.missing(run_id, least)
+                return opened
+            if least is not None and self._anchor.load(run_id) == least:  # else it was changed meanwhile
+                self.forget(run_id)
+                raise self._anchor.refusal(run_id, version, least)
+
+    async def _look(self, run_id: RunId) -> OpenedHead | None:
         stored = await self._inner.head(run_id)
         if stored is None:
             self._positions.pop(run_id, None)
-            if anchor is not None:
-                anchor.check(run_id, None, least)
             return None
         opened = await self.open(stored)
         if stored.run_id != run_id:
             raise untrusted(f"the head of run {run_id!r}", NotSealed("it is that of another run"))
-        if anchor is not None:
-            anchor.check(run_id, opened.position.version, least)
         self.remember(run_id, opened.position)
         return opened
+
+    async def find_incarnation(self, run_id: RunId) -> bytes | None:
+        """Return the incarnation that a run had when its head was read or written last; None if there is no run."""
+        position, anchor = self._positions.get(run_id), self._anchor
+        if position is None or (
+            anchor is not None and not anchor.accepts(position.version, anchor.load(run_id))
+        ):
+            opened = await self.read(run_id)
+            position = None if opened is None else opened.position
+        return None if position is None else position.incarnation
 
     async def open(self, stored: Head) -> OpenedHead:
         return await self._lock.open_items(
@@ -106,8 +141,8 @@ class SealedHeads:
         With ``anew`` it is read, for the one that is remembered turned out to be old.
         """
         if expected is None:
-            if self._anchor is not None:
-                self._anchor.check(run_id, None, self._anchor.load(run_id))
+            if self._anchor is not None and not self._anchor.accepts(None, self._anchor.load(run_id)):
+                await self.read(run_id)  # somebody removed it, or was faster
             return None
         position = self._positions.get(run_id)
         if anew or position is None or position[:2] != expected:
@@ -117,23 +152,26 @@ class SealedHeads:
             raise HeadMoved(_explain(run_id, expected, position))
         return position
 
-    def load_anchor(self) -> Mapping[RunId, int]:
-        return {} if self._anchor is None else self._anchor.runs()
-
-    async def open_all(self, stored: Iterable[Head], least: Mapping[RunId, int]) -> OpenedHeads:
-        """Open heads that were read after ``least`` was loaded from the anchor."""
+    async def open_all(self, stored: Iterable[Head]) -> OpenedHeads:
+        """Open heads that were read just now."""
         found = OpenedHeads([], [])
         if self._lock.cipher is None:
             await self._lock.unlock()  # an error of which is none of the heads
-        for one in stored:
+        for number, one in enumerate(stored, 1):
+            if number % _AT_A_TIME == 0:
+                await asyncio.sleep(0)  # others are not kept waiting while a large store is listed
+            run_id = one.run_id
             try:
-                opened = await self.open(one)
+                opened: OpenedHead | None = await self.open(one)
                 if self._anchor is not None:
-                    self._anchor.check(one.run_id, opened.position.version, least.get(one.run_id))
+                    assert opened is not None
+                    if not self._anchor.accepts(opened.position.version, self._anchor.load(run_id)):
+                        opened = await self.read(run_id)  # perhaps it was only moved on meanwhile
             except CheckpointUntrusted as error:
-                found.refused.append(Damage(one.run_id, str(error)))
+                found.refused.append(Damage(run_id, str(error)))
             else:
-                found.opened.append(opened)
+                if opened is not None:
+                    found.opened.append(opened)
         return found
 
     async def read_journal(self, run_id: RunId) -> SealedJournal | None:
@@ -153,14 +191,13 @@ class SealedHeads:
             before = after
         return None
 
-    def find_lost_runs(self, least: Mapping[RunId, int], there: Set[RunId | None]) -> list[Damage]:
+    async def find_lost_runs(self, there: Set[RunId | None]) -> list[Damage]:
         """Return the runs that an anchor remembers and the store does not have."""
         found: list[Damage] = []
-        for run_id in sorted(set(least) - there):
+        for run_id in () if self._anchor is None else sorted(self._anchor.runs() - there):
             try:
-                assert self._anchor is not None
-                self._anchor.check(run_id, None, least[run_id])
-            except CheckpointUntrusted as error:
+                await self.read(run_id)
+            except CheckpointCorrupt as error:
                 found.append(Damage(run_id, str(error)))
         return found
 
