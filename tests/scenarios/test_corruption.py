@@ -75,3 +75,12 @@ async def test_calls_on_odd_storages_raise_errors_of_ours(tmp_path: Path) -> Non
     texts = [json.dumps(line, ensure_ascii=False, separators=(",", ":")) for line in lines]
     file.write_text("\n".join(texts) + "\n")
     assert await judge("file", tmp_path / "file") == []
+
+
+# A line in the midst of a run that went back, and an id of a checkpoint that is none, in a run of a fork.
+FOUND = {"lines": 84, "json": 140}
+
+
+@pytest.mark.parametrize("way", FOUND)
+async def test_what_was_found_in_files_stays_noticed(way: str, tmp_path: Path) -> None:
+    assert await campaign("file", tmp_path, [FOUND[way]], way) == []

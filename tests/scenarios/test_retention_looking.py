@@ -162,6 +162,7 @@ async def at_every_moment(look: Look, size: int, retention: Retention | None = L
             except CheckpointNotFound:
                 missed += 1
             await assert_sound(world.storage)
+            assert not storage.catalog.left_out.runs
             if meanwhile.calls < nth:
                 return nth - 1, missed
 
@@ -282,6 +283,7 @@ async def test_a_tag_that_is_set_while_others_prune_keeps_its_checkpoint() -> No
             tagged += 1
             assert (await world.storage.load(checkpoint)).tags == ("gold",)
         await assert_sound(world.storage)
+        assert not storage.catalog.left_out.runs
         if meanwhile.calls < nth:
             break
     assert 1 < tagged < nth
@@ -303,6 +305,7 @@ async def test_a_checkpoint_is_deleted_though_its_run_is_taken_back() -> None:
         await storage.delete(world.made[4])
         done += 1
         await assert_sound(world.storage)
+        assert not storage.catalog.left_out.runs
         with pytest.raises(CheckpointNotFound):
             await world.storage.load(world.made[4])
         with pytest.raises(InvalidArgument):
@@ -377,6 +380,7 @@ async def test_who_looks_at_a_run_that_is_deleted_sees_no_damage(name: str, then
         with contextlib.suppress(RunNotFound, CheckpointNotFound, RunTaken):
             await OF_GONE[name](storage, world)
         await assert_sound(world.storage)
+        assert not storage.catalog.left_out.runs
         if meanwhile.calls < nth:
             break
     assert nth > 2

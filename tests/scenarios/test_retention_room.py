@@ -101,8 +101,8 @@ async def test_many_records_are_not_looked_at_often() -> None:
     storage = Place("memory", Path()).storage
     looked: list[int] = []
 
-    async def counted(store: Any, blobs: Any, head: Head, now: Any) -> int:
-        looked.append(await prune_run(store, blobs, head, now))
+    async def counted(catalog: Any, head: Head, now: Any) -> int:
+        looked.append(await prune_run(catalog, head, now))
         return looked[-1]
 
     with pytest.MonkeyPatch.context() as patch:
@@ -119,7 +119,7 @@ async def test_what_goes_wrong_with_it_is_not_the_problem_of_the_run() -> None:
     storage = Place("memory", Path()).storage
     asked: list[Head] = []
 
-    async def broken(store: Any, blobs: Any, head: Head, now: Any) -> int:
+    async def broken(catalog: Any, head: Head, now: Any) -> int:
         asked.append(head)
         raise KeyError("a bug")
 

@@ -67,6 +67,8 @@ def damage_row(chance: random.Random, folder: Path, tables: Sequence[str] = TABL
         for _ in range(100):
             table = chance.choice(tables)
             rows = [row for (row,) in connection.execute(f"SELECT rowid FROM {table}")]
+            if not rows:  # an earlier damage removed the last one
+                continue
             row = chance.choice(rows)
             columns = [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")]
             try:
@@ -95,7 +97,10 @@ def damage_type(chance: random.Random, folder: Path, tables: Sequence[str] = (*T
         for _ in range(100):
             table = chance.choice(tables)
             key = "key" if table == "meta" else "rowid"
-            row = chance.choice([row for (row,) in connection.execute(f"SELECT {key} FROM {table}")])
+            rows = [row for (row,) in connection.execute(f"SELECT {key} FROM {table}")]
+            if not rows:
+                continue
+            row = chance.choice(rows)
             column = chance.choice(
                 [name for _, name, *_ in connection.execute(f"PRAGMA table_info({table})")]
             )
@@ -230,8 +235,11 @@ def damage_find(chance: random.Random, folder: Path) -> str:
 def _changed_line(chance: random.Random, path: Path, number: int, change: Callable[[Any], str]) -> str:
     """Let a line of a run's file say something else, in JSON of the same form; its checksum stays as it was."""
     lines = path.read_bytes().splitlines(keepends=True)
-    said = json.loads(lines[number])
-    how = change(said)
+    try:
+        said = json.loads(lines[number])
+        how = change(said)
+    except (ValueError, KeyError, TypeError, IndexError):
+        return f"line {number} of {path.name} is damaged already"
     lines[number] = json.dumps(said, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
     path.write_bytes(b"".join(lines))
     return f"{how} in line {number + 1} of {len(lines)} of {path.name}"
@@ -260,7 +268,7 @@ def damage_head(chance: random.Random, folder: Path) -> str:
 
     def change(said: Any) -> str:
         name = chance.choice(["token", "updated", "takeovers", "created"])
-        said["head"][name] = max(said["head"][name] ^ 1, 1)  # mostly as long as before
+        said["head"][name] = max(said["head"].get(name, 0) ^ 1, 1)  # mostly as long as before
         return name
 
     return _changed_line(chance, chance.choice(_run_files(folder)), -1, change)

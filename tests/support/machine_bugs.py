@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.checkpoint.journal import Contents
 from holdfast.checkpoint.run_logs import RunLogs
-from holdfast.runtime.durable import fork_edits, stored_runs
+from holdfast.runtime.durable import fork_edits, run_owner
 from holdfast.stores import memory
 from holdfast.stores.common import head_check
 from tests.support.parts import (
@@ -124,8 +124,8 @@ async def _raise(self: RunLog, head: Head, error: Exception, *_: object) -> None
 
 BUGS: dict[str, Callable[[Patch], Any]] = {
     "the token is not compared": _token_is_not_compared,
-    "who drives a run is not asked": lambda patch: patch.setattr(stored_runs, "is_driven", _nobody),
-    "processes may die with a run for ever": lambda patch: patch.setattr(stored_runs, "MOST_TAKEOVERS", 99),
+    "who drives a run is not asked": lambda patch: patch.setattr(run_owner, "is_driven", _nobody),
+    "processes may die with a run for ever": lambda patch: patch.setattr(run_owner, "MOST_TAKEOVERS", 99),
     "a restored checkpoint follows the head": _restore_follows_the_head,
     "a restore overwrites what followed": _restore_overwrites,
     "edits are stored but not seen": lambda patch: patch.setattr(fork_edits, "write", lambda state, _: state),

@@ -102,6 +102,7 @@ async def assert_sound(storage: CheckpointStorage) -> None:
         loaded = await storage.load(checkpoint)
         assert loaded.checkpoint_id == checkpoint.checkpoint_id
         assert checkpoint.summary().checkpoint_id == checkpoint.checkpoint_id
+    assert not storage.catalog.left_out.runs
     report = await storage.verify()
     assert report.ok, report.problems
     for run in await storage.list_runs(limit=None):

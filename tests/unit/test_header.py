@@ -1,4 +1,6 @@
-"""Headers are read as they were packed, also when they are read late."""
+"""Headers are read as they were packed, also when they are read late, and shown with all their fields."""
+
+import json
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +9,9 @@ from holdfast.checkpoint.checkpoint_info import (
     Cause,
     CheckpointInfo,
     Header,
+    Marks,
     Phase,
+    info_from_dict,
     pack_header,
     unpack_header,
 )
@@ -56,6 +60,19 @@ def test_what_is_told_of_bytes_is_what_is_told_of_the_header(header: Header) -> 
         if isinstance(getattr(CheckpointInfo, name), property):
             assert getattr(told, name) == getattr(known, name), name
     assert repr(told) == repr(known)
+
+
+@given(HEADERS)
+def test_all_that_an_info_shows_is_read_back(header: Header) -> None:
+    marks = Marks(("before",), {"before": "kim"}, CheckpointId("ab" * 32))
+    info = CheckpointInfo(CheckpointId("ba" * 32), header, 7, marks)
+    shown = info.to_dict()
+    assert info_from_dict(json.loads(json.dumps(shown))).to_dict() == shown
+    other_names = {"iteration_count", "step_number", "parent"}
+    public = {
+        name for name, value in vars(CheckpointInfo).items() if isinstance(value, property) and name[0] != "_"
+    }
+    assert shown.keys() == public - other_names
 
 
 @given(st.lists(HEADERS, min_size=1, max_size=4))

@@ -99,8 +99,10 @@ def is_start_id(checkpoint_id: str) -> bool:
 class Header(NamedTuple):
     """The fields of a header, in the order in which they are stored; ``_KEYS`` has the keys.
 
-    Whoever adds a field adds its key, and a property of ``CheckpointInfo`` if people should see it. The template in
-    ``write/_fast.py`` packs the same fields for plain supersteps; ``tests/unit/test_header.py`` compares the two.
+    Whoever adds a field adds its key. One that people should see is also a property of ``CheckpointInfo``, a name in
+    ``_SHOWN``, read back by ``info_from_dict``, a field of ``CheckpointForm`` in ``server/forms.py``, and a name in
+    docs/reference/json-forms.md. The template in ``write/_fast.py`` packs the same fields for plain supersteps. Tests
+    fail where one of these is forgotten.
     """
 
     run_id: RunId
@@ -129,9 +131,13 @@ _KEYS = (
 )  # fmt: skip
 _STORED_KEYS = ("format", *_KEYS)
 _fields_of = itemgetter(*_KEYS)
-_PHASE, _CAUSE, _PARENT, _STATUS, _FROM = (
-    Header._fields.index(name) for name in ("phase", "cause", "parent_id", "status", "replay_from")
+_PHASE, _CAUSE, _PARENT, _STATUS = (
+    Header._fields.index(name) for name in ("phase", "cause", "parent_id", "status")
 )
+_numbers_of = itemgetter(
+    *map(Header._fields.index, ("seq", "superstep", "time", "message_count", "request_count", "replay_from"))
+)
+_NUMBER = {int}
 # Looked up, for a thousand headers are read at once, and an enum takes its time to find its member.
 _PHASES = {str(phase): phase for phase in Phase}
 _CAUSES = {str(cause): cause for cause in Cause}
@@ -167,8 +173,9 @@ def unpack_header(data: bytes) -> Header:
 
 def header_of_values(fields: list[Any]) -> Header:
     """Return the header with fields as ``header_values`` gives them; raise whatever broken data raises."""
-    if type(fields[_FROM]) is not int:  # the one part by which others are found before they are checked
-        raise ValueError(f"replay begins from {fields[_FROM]!r}, which is no number")
+    # They are compared before the id over all of it is checked.
+    if set(map(type, _numbers_of(fields))) != _NUMBER:
+        raise ValueError(f"of its numbers {_numbers_of(fields)!r} one is none")
     phase, cause, parent, status = fields[_PHASE], fields[_CAUSE], fields[_PARENT], fields[_STATUS]
     fields[_PHASE] = _PHASES.get(phase) or Phase(phase)
     fields[_CAUSE] = _CAUSES.get(cause) or Cause(cause)
@@ -446,6 +453,7 @@ def info_from_dict(data: Mapping[str, Any]) -> CheckpointInfo:
         data["request_count"],
         replay_from=data["seq"],
         salt=b"",
+        by=data.get("by"),
     )
     marks = Marks(tuple(data["tags"]), data["tagged_by"], data["superseded_by"])
     return CheckpointInfo(CheckpointId(data["checkpoint_id"]), header, data["new_bytes"], marks)

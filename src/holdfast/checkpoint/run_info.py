@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
-from holdfast.checkpoint.arguments import check_text, microseconds_of, status_of
+from holdfast.checkpoint.arguments import check_text, microseconds_of, run_id_of, status_of
 from holdfast.checkpoint.checkpoint_info import json_field, microseconds, moment
 from holdfast.checkpoint.ownership import ask_for_owners, is_driven_by
+from holdfast.checkpoint.read.catalog import RunCatalog
 from holdfast.checkpoint.store import Head, RunPosition, RunQuery, Store
 from holdfast.engine.status import RunStatus
 from holdfast.ids import RunId
@@ -102,17 +103,19 @@ def _origin_of(head: Head) -> ForkOrigin | None:
     return ForkOrigin(run_id, checkpoint_id) if run_id else None
 
 
-def make_run_query(
+async def make_run_query(
+    catalog: RunCatalog,
     workflow_name: str | None,
     status: RunStatus | str | None,
     times: tuple[Any, Any, Any, Any],
     text: str | None,
+    forked_from: str | None,
 ) -> RunQuery:
     """Make the query that users ask for; ``times`` are those of ``_TIMES``, in that order."""
     check_text(text)
     statuses = None if status is None else frozenset([status_of(status)])
     created_after, created_before, updated_after, updated_before = map(microseconds_of, _TIMES, times)
-    return RunQuery(
+    query = RunQuery(
         workflow_name,
         statuses,
         created_after=created_after,
@@ -121,11 +124,19 @@ def make_run_query(
         updated_before=updated_before,
         text=text,
     )
+    if forked_from is None:
+        return query
+    query = query._replace(forked_from=run_id_of(forked_from))
+    origin = await catalog.head_or_none(forked_from)
+    return query if origin is None else query._replace(family=origin.family)  # finds them fast
 
 
-def position_of_run(run: RunInfo, newest: bool) -> RunPosition:
-    """Return the position at which a run was listed."""
-    return RunPosition(microseconds(run.updated if newest else run.created), RunId(run.run_id))
+async def begin_behind(catalog: RunCatalog, query: RunQuery, run: str | RunInfo) -> RunQuery:
+    """Let a query begin behind a run: behind the place where it was listed, or where the run with an id is now."""
+    if isinstance(run, RunInfo):
+        listed = microseconds(run.updated if query.newest else run.created)
+        return query._replace(after=RunPosition(listed, RunId(run.run_id)))
+    return query._replace(after=query.position_of(await catalog.head(run)))
 
 
 async def list_runs(store: Store, query: RunQuery, interrupted: bool | None) -> list[RunInfo]:

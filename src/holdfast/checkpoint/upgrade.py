@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 from holdfast.checkpoint.progress import Progress
 from holdfast.checkpoint.store import Head, RunQuery, Store
 from holdfast.engine.status import RunStatus
+from holdfast.errors import WrongType
 
 UpgradeVerdict: TypeAlias = Literal["goes on", "with a graph change", "cannot go on"]
 """Says if a build can go on with a run: as it is, with ``allow_graph_change=True``, or not at all."""
@@ -79,6 +80,8 @@ async def check_upgrade(
     storage: Any, store: Store, build: WorkflowBuild, progress: Progress | None
 ) -> UpgradeReport:
     """Check all runs of a workflow that may still go on, but for those that are completed."""
+    if not hasattr(build, "check_stored"):
+        raise WrongType(f"check_upgrade takes a workflow, not a {type(build).__name__}: {build!r}")
     statuses = frozenset(RunStatus) - {RunStatus.COMPLETED}
     heads = await store.runs(RunQuery(build.name, statuses))
     checks = []

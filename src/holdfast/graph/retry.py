@@ -1,4 +1,8 @@
-"""The retries of a handler that failed: their number and the waits between them."""
+"""The retries of a handler that failed: their number and the waits between them.
+
+A new field of ``RetryPolicy`` is also a property of the schema in ``agents/workflow/definition_reader.py``; a test asks
+for it.
+"""
 
 from __future__ import annotations
 

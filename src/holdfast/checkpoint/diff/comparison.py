@@ -130,7 +130,7 @@ async def _read_description(side: _Side) -> Any:
     content = await side.blobs.read(sizes) if sizes else {}
     try:
         return json.loads(side.codec.decode(content_of(ref.label, parts, content)))
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 
@@ -293,4 +293,8 @@ def _form(data: bytes, codec: Codec) -> DiffValue:
         form = codec.decode_form(data)
         return DiffValue("type", len(data), form, type_name(form))
     except HoldfastError:  # of a type that is not declared here
-        return DiffValue("type", len(data), Unread(Ref("type", len(data))), short(tree_of(data)))
+        unread = _unread(Ref("type", len(data)))
+        try:
+            return replace(unread, text=short(tree_of(data)))
+        except NotATree:
+            return unread

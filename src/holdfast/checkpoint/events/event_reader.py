@@ -23,6 +23,7 @@ from holdfast.checkpoint.codec.plain import (
     plain_of_bytes,
     value_of_plain,
 )
+from holdfast.checkpoint.codec.value_tree import NotATree
 from holdfast.checkpoint.events.event_json import event_of_plain
 from holdfast.checkpoint.events.events import (
     CheckpointSavedEvent,
@@ -129,7 +130,10 @@ class EventReader:
         try:
             return self._codec.decode(data)
         except Exception:  # of a type that is unknown here, or was changed since
-            return value_of_plain(plain_of_bytes(data))
+            try:
+                return value_of_plain(plain_of_bytes(data))
+            except NotATree as error:
+                raise ValueError(f"a value in it cannot be read: {error}") from error
 
     def answer_type(self, asked: Asked, schema: str | None) -> TypeForm:
         """Return the type of the answer to a request; a description of it if it is unknown here."""

@@ -1,7 +1,9 @@
 """The events of a run.
 
-A new event is a class here, a public name in ``holdfast/__init__.py`` and docs/reference/events.md, and is made by
-``emitter``, by the turn or by the checkpoint trail.
+A new event is a class here and a public name in ``holdfast/__init__.py``. ``runtime/run/lifecycle.py`` makes it, or
+a module of ``runtime/step/``, ``runtime/events/emitter.py`` for a superstep that is over, or the checkpoint trail.
+``event_reader`` makes it again for ``storage.watch`` if a row of ``format/event_row.py`` stores it. Tests ask for its
+line in ``cli/event_text.py``, its form in tests/unit/json_forms and its row in docs/reference/events.md.
 """
 
 from __future__ import annotations

@@ -113,6 +113,8 @@ def refs_of(entries: Sequence[Sequence[Any]], content: list[bytes] | None) -> li
         if len(entry) == 2:
             refs.append(Ref(entry[0], entry[1], None, None if inline is None else next(inline)))
         elif len(entry) == 3:
+            if type(entry[2]) is not bytes:
+                raise ValueError("the digest of a value is no bytes")
             refs.append(Ref(entry[0], entry[1], Digest(entry[2])))
         else:
             parts = [Part(bool(item), refs[number]) for item, number in entry[3]]

@@ -1,7 +1,7 @@
 """The stored form of bodies: a byte that says how to read the rest, then the body as it is, compressed, or elsewhere.
 
 Parts of records, blobs, notes and letters all pass through here on their way to a store and back. Compression lives
-here; the form ``0x03`` is that of a layer below, which seals what a store under keys is given. The
+here; the form ``0x03`` is that of ``checkpoint/keys/cipher.py``, which seals what a store under keys is given. The
 first byte is also looked at by ``blob_stream``, ``read.loader``, ``write.bundles`` and the lines of the file store.
 """
 

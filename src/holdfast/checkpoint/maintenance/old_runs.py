@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 from holdfast.checkpoint.arguments import status_of
 from holdfast.checkpoint.checkpoint_info import microseconds
 from holdfast.checkpoint.derived_starts import expand
-from holdfast.checkpoint.maintenance.prune import Freed, bytes_of, sweep
+from holdfast.checkpoint.maintenance.prune import Freed, bytes_of, explain_unreadable, sweep
 from holdfast.checkpoint.progress import Progress, run_to_end
 from holdfast.checkpoint.read.catalog import RunCatalog
 from holdfast.checkpoint.store import Depth, Expected, Head, KnownMarks, RunQuery
 from holdfast.engine.status import RunStatus
-from holdfast.errors import HeadMoved, InvalidArgument, WrongType
+from holdfast.errors import CheckpointCorrupt, HeadMoved, InvalidArgument, WrongType
 from holdfast.ids import RunId
 
 _OVER = frozenset({RunStatus.COMPLETED, RunStatus.FAILED, RunStatus.CANCELLED, RunStatus.STOPPED})
@@ -41,14 +41,16 @@ class PruneRunsReport:
     run_ids: tuple[str, ...] = ()
     """The ids of the removed runs, of the first 1,000 of them."""
     skipped: int = 0
-    """The number of old runs that stay: with a tag, with letters that wait, or because they moved on meanwhile."""
+    """The number of old runs that stay: with a tag, with letters that wait, damaged, or moved on meanwhile."""
     dry_run: bool = False
+    unreadable: tuple[str, ...] = ()
+    """The ids of runs that are damaged, and stay; where not even their age can be read, they do not count as old."""
 
     def __str__(self) -> str:
         done = "would go" if self.dry_run else "were removed"
         what = f"{self.checkpoints:,} checkpoints and {self.blobs:,} blobs, {self.bytes:,} bytes, {done}"
         stay = f"; {self.skipped:,} old runs stay" if self.skipped else ""
-        return f"{self.runs:,} runs: {what}{stay}"
+        return f"{self.runs:,} runs: {what}{stay}{explain_unreadable(self.unreadable)}"
 
 
 class OldRuns(NamedTuple):
@@ -85,15 +87,26 @@ async def prune_old_runs(
     for head in await _find_old(catalog, old):
         families.setdefault(head.family, []).append(head)
     total, done = sum(map(len, families.values())), 0
-    freed, gone = Freed(), list[RunId]()
+    lost = await catalog.find_lost_runs() if families else ()
+    freed, outcome = Freed(), _Outcome(lost)
     for heads in families.values():
-        more, removed = await _prune_family(catalog, heads, dry_run)
-        freed += more
-        gone += removed
+        freed += await _prune_family(catalog, heads, dry_run, outcome)
         done += len(heads)
         if progress is not None:
             progress(done, total)
-    return PruneRunsReport(len(gone), *freed, tuple(gone[:_MOST_IDS]), total - len(gone), dry_run)
+    gone = outcome.gone
+    unreadable = tuple(dict.fromkeys([*lost, *map(str, outcome.unreadable)]))
+    return PruneRunsReport(len(gone), *freed, tuple(gone[:_MOST_IDS]), total - len(gone), dry_run, unreadable)
+
+
+class _Outcome:
+    """Collects the runs that go, and those that are damaged."""
+
+    def __init__(self, lost: tuple[str, ...]) -> None:
+        self.lost = lost
+        """The runs whose head cannot be read."""
+        self.gone: list[RunId] = []
+        self.unreadable: dict[RunId, CheckpointCorrupt] = {}
 
 
 async def _find_old(catalog: RunCatalog, old: OldRuns) -> list[Head]:
@@ -108,19 +121,25 @@ async def _find_old(catalog: RunCatalog, old: OldRuns) -> list[Head]:
 
 
 async def _prune_family(
-    catalog: RunCatalog, heads: Sequence[Head], dry_run: bool
-) -> tuple[Freed, list[RunId]]:
-    """Remove runs of one family, then the blobs that these alone named; return the runs that went."""
-    family = heads[0].family
+    catalog: RunCatalog, heads: Sequence[Head], dry_run: bool, outcome: _Outcome
+) -> Freed:
+    """Remove runs of one family, then the blobs that these alone named; one that is damaged stays."""
     freed, gone = Freed(), list[RunId]()
     try:
         for head in heads:
-            freed += await run_to_end(_remove(catalog, head, dry_run, gone))
+            try:
+                freed += await run_to_end(_remove(catalog, head, dry_run, gone))
+            except CheckpointCorrupt as error:
+                catalog.left_out.tell(head, error)
+                outcome.unreadable[head.run_id] = error
     finally:  # also if this is cancelled: nobody would look at a family again that has no run any more
         if gone:
             would_go = dict.fromkeys(gone) if dry_run else None
-            freed += await run_to_end(sweep(catalog.store, family, catalog.blobs(family), would_go))
-    return freed, gone
+            swept = await run_to_end(sweep(catalog, heads[0].family, would_go, outcome.lost))
+            freed += swept.freed
+            outcome.unreadable.update(swept.unreadable)
+        outcome.gone += gone
+    return freed
 
 
 async def _remove(catalog: RunCatalog, head: Head, dry_run: bool, gone: list[RunId]) -> Freed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -47,7 +47,6 @@ _PAGE = 256
 # Blobs are discarded so many at a time, so that nobody else waits long for the store.
 _BATCH = 200
 
-BlobsOf = Callable[[RunId], BlobReader]
 WouldGo = Mapping[RunId, Collection[int] | None]
 """The seqs of records that would go; None where the whole run would."""
 
@@ -186,31 +185,54 @@ async def find_superfluous(store: Store, head: Head, retention: Retention, now: 
     return frozenset(info.seq for info in known) - retention.kept(known, head.checkpoint_id, now)
 
 
-async def prune_run(store: Store, blobs: BlobReader, head: Head, now: datetime) -> int:
+async def prune_run(catalog: RunCatalog, head: Head, now: datetime) -> int:
     """Prune a run by its own retention and sweep its family; return the number of records that were read."""
+    store, blobs = catalog.store, catalog.blobs(head.family)
     gone = await find_superfluous(store, head, Retention.of_text(head.retention), now)
     if not (await remove_records(store, blobs, head, gone)).checkpoints:
         return len(await store.records(head.run_id, 1, head.seq, Depth.HEADERS))
     mark, sizes = await store.mark(head.family)
-    named = await _find_named(store, head.family, blobs, {})
-    await _discard(store, head.family, mark, [digest for digest in sizes if digest not in named.digests])
+    named = await _find_named(catalog, head.family, {})
+    if head.run_id in named.unreadable:
+        raise named.unreadable[head.run_id]
+    unused = [digest for digest in sizes if digest not in named.digests]
+    if unused and not named.unreadable and not await catalog.may_have_lost_runs():
+        await _discard(store, head.family, mark, unused)
     return named.records
 
 
-async def sweep(store: Store, family: RunId, blobs: BlobReader, would_go: WouldGo | None = None) -> Freed:
+class Swept(NamedTuple):
+    """The result of a sweep of one family."""
+
+    freed: Freed
+    unreadable: Mapping[RunId, CheckpointCorrupt] = {}
+    """The runs that are damaged: nobody knows which blobs they name, so all blobs of the family stay."""
+    lost: tuple[str, ...] = ()
+    """The runs whose head cannot be read: nobody knows of which family they are, so all blobs stay."""
+
+
+async def sweep(
+    catalog: RunCatalog, family: RunId, would_go: WouldGo | None = None, lost: tuple[str, ...] | None = None
+) -> Swept:
     """Remove the blobs of a family that no run of it names any more; may run beside writers, and be interrupted.
 
     With ``would_go``, the seqs of records by run that a dry run takes as removed, or None for a whole run, blobs are
-    counted and not removed.
+    counted and not removed. ``lost`` are the runs whose head cannot be read, if they were looked for already.
     """
-    mark, sizes = await store.mark(family)
+    if lost:
+        return Swept(Freed(), lost=lost)
+    mark, sizes = await catalog.store.mark(family)
     if not sizes:
-        return Freed()
-    named = await _find_named(store, family, blobs, would_go or {})
+        return Swept(Freed())
+    named = await _find_named(catalog, family, would_go or {})
+    if named.unreadable:
+        return Swept(Freed(), named.unreadable)
     unused = [digest for digest in sizes if digest not in named.digests]
+    if unused and lost is None and (lost := await catalog.recent_lost_runs()):
+        return Swept(Freed(), lost=lost)
     if would_go is not None:
-        return Freed(0, len(unused), sum(sizes[digest] for digest in unused))
-    return await _discard(store, family, mark, unused)
+        return Swept(Freed(0, len(unused), sum(sizes[digest] for digest in unused)))
+    return Swept(await _discard(catalog.store, family, mark, unused))
 
 
 async def _discard(store: Store, family: RunId, mark: int, unused: Sequence[Digest]) -> Freed:
@@ -226,18 +248,28 @@ class _NamedBlobs(NamedTuple):
     digests: set[Digest]
     records: int
     """The number of records that were read for it."""
+    unreadable: Mapping[RunId, CheckpointCorrupt] = {}
+    """The runs of which not all could be read."""
 
 
-async def _find_named(store: Store, family: RunId, blobs: BlobReader, would_go: WouldGo) -> _NamedBlobs:
+async def _find_named(catalog: RunCatalog, family: RunId, would_go: WouldGo) -> _NamedBlobs:
     """Return the blobs that the runs of a family name; runs that begin meanwhile bring their blobs with them."""
-    found = _NamedBlobs(set(), 0)
+    store, blobs = catalog.store, catalog.blobs(family)
+    digests, records = set[Digest](), 0
+    unreadable: dict[RunId, CheckpointCorrupt] = {}
     for head in await store.runs(RunQuery(family=family)):
         gone = would_go.get(head.run_id, ())
         if gone is None:
             continue
-        named = await _find_named_by_run(store, head, blobs, gone)
-        found = _NamedBlobs(found.digests | named.digests, found.records + named.records)
-    return found
+        try:
+            named = await _find_named_by_run(store, head, blobs, gone)
+        except CheckpointCorrupt as error:
+            catalog.left_out.tell(head, error)
+            unreadable[head.run_id] = error
+        else:
+            digests |= named.digests
+            records += named.records
+    return _NamedBlobs(digests, records, unreadable)
 
 
 async def _find_named_by_run(
@@ -329,42 +361,68 @@ class PruneReport:
     bytes: int
     """Stored bytes of records and blobs that were freed, minus those of the keyframes that other records needed."""
     dry_run: bool = False
+    unreadable: tuple[str, ...] = ()
+    """The ids of runs that are damaged, so that no blob goes that may be theirs; ``verify`` says what is wrong."""
 
     def __str__(self) -> str:
         done = "would go" if self.dry_run else "were removed"
         what = f"{self.checkpoints:,} checkpoints and {self.blobs:,} blobs, {self.bytes:,} bytes, {done}"
-        return f"{self.runs} runs: {what}"
+        return f"{self.runs} runs: {what}{explain_unreadable(self.unreadable)}"
 
 
-async def prune_runs(
-    store: Store,
-    heads: Sequence[Head],
-    blobs_of: BlobsOf,
-    retention: Retention | None,
-    dry_run: bool,
-    progress: Progress | None,
+def explain_unreadable(runs: Sequence[str]) -> str:
+    """Return the end of a report that names the damaged runs; empty without any."""
+    return f"; not all could be read of {', '.join(runs)}" if runs else ""
+
+
+async def prune_all(
+    catalog: RunCatalog, retention: Retention | None, dry_run: bool, progress: Progress | None
 ) -> PruneReport:
-    """Prune runs, then sweep the blobs of their families."""
+    """Prune all runs but those that are damaged, then sweep the blobs of their families."""
+    lost = await catalog.find_lost_runs()
+    heads = await catalog.store.runs(RunQuery())
     now = datetime.now(UTC)
-    freed = Freed()
+    freed, unreadable = Freed(), dict.fromkeys(lost)
     gone: dict[RunId, frozenset[int]] = {}
     for number, head in enumerate(heads, 1):
-        policy = Retention.of_text(head.retention) if retention is None else retention
-        gone[head.run_id], more = await _prune_moving(
-            store, blobs_of(head.family), head, policy, now, dry_run
-        )
-        freed += more
+        try:
+            gone[head.run_id], more = await _prune_moving(catalog, head, retention, now, dry_run)
+            freed += more
+        except CheckpointCorrupt as error:
+            catalog.left_out.tell(head, error)
+            unreadable[head.run_id] = None
         if progress is not None:
             progress(number, len(heads))
     for family in dict.fromkeys(head.family for head in heads):
-        freed += await sweep(store, family, blobs_of(family), gone if dry_run else None)
-    return PruneReport(len(heads), *freed, dry_run=dry_run)
+        swept = await sweep(catalog, family, gone if dry_run else None, lost)
+        freed += swept.freed
+        unreadable.update(dict.fromkeys(swept.unreadable))
+    return PruneReport(len(heads), *freed, dry_run=dry_run, unreadable=tuple(map(str, unreadable)))
+
+
+async def prune_one(
+    catalog: RunCatalog, head: Head, retention: Retention | None, dry_run: bool, progress: Progress | None
+) -> PruneReport:
+    """Prune one run, then sweep the blobs of its family; raise if the run is damaged."""
+    gone, freed = await _prune_moving(catalog, head, retention, datetime.now(UTC), dry_run)
+    if progress is not None:
+        progress(1, 1)
+    swept = await sweep(catalog, head.family, {head.run_id: gone} if dry_run else None)
+    if head.run_id in swept.unreadable:
+        raise swept.unreadable[head.run_id]
+    unreadable = (*map(str, swept.unreadable), *swept.lost)
+    return PruneReport(1, *(freed + swept.freed), dry_run=dry_run, unreadable=unreadable)
 
 
 async def _prune_moving(
-    store: Store, blobs: BlobReader, head: Head, retention: Retention, now: datetime, dry_run: bool
+    catalog: RunCatalog, head: Head, retention: Retention | None, now: datetime, dry_run: bool
 ) -> tuple[frozenset[int], Freed]:
-    """Prune a run that may move meanwhile, or be removed; return the removed seqs and what was freed."""
+    """Prune a run that may move meanwhile, or be removed; return the removed seqs and what was freed.
+
+    Without ``retention`` by its own.
+    """
+    store, blobs = catalog.store, catalog.blobs(head.family)
+    policy = Retention.of_text(head.retention) if retention is None else retention
     newest: Head | None = head
 
     async def look() -> tuple[frozenset[int], Freed]:
@@ -372,7 +430,7 @@ async def _prune_moving(
         known, newest = newest or await store.head(head.run_id), None
         if known is None:
             return frozenset(), Freed()
-        gone = await find_superfluous(store, known, retention, now)
+        gone = await find_superfluous(store, known, policy, now)
         return gone, await remove_records(store, blobs, known, gone, dry_run)
 
     while True:
@@ -405,7 +463,7 @@ async def delete_checkpoint(catalog: RunCatalog, checkpoint_id: CheckpointId) ->
             HeadMoved
         ):  # the run was taken back meanwhile, perhaps to this checkpoint; or someone tagged it
             continue
-    await sweep(store, head.family, catalog.blobs(head.family))
+    await sweep(catalog, head.family)
 
 
 async def delete_run(catalog: RunCatalog, head: Head) -> None:
@@ -413,4 +471,4 @@ async def delete_run(catalog: RunCatalog, head: Head) -> None:
     if await is_driven(catalog.store, head):
         raise RunTaken(f"run {head.run_id} is driven; cancel it first, with 'storage.cancel'")
     await catalog.store.remove_run(head.run_id, Expected(head.checkpoint_id, head.token))
-    await sweep(catalog.store, head.family, catalog.blobs(head.family))
+    await sweep(catalog, head.family)

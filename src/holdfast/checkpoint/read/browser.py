@@ -30,7 +30,7 @@ from holdfast.checkpoint.read.reread import steadily
 from holdfast.checkpoint.store import Depth, Head, Record, RunQuery
 from holdfast.checkpoint.tree import draw_checkpoints, find_superseded
 from holdfast.checkpoint.values import BlobSource, Encoder, Wanted
-from holdfast.errors import CheckpointNotFound
+from holdfast.errors import CheckpointCorrupt, CheckpointNotFound
 from holdfast.ids import CheckpointId, Digest, RunId
 
 # At most so many heads are read at a time.
@@ -59,14 +59,21 @@ class CheckpointBrowser:
     async def list_of_runs(
         self, workflow_name: str | None, after: CheckpointId | None, limit: int | None, values: bool
     ) -> list[Checkpoint]:
-        """Return the checkpoints of all runs, oldest first; does not read runs that began later than a full page."""
+        """Return the checkpoints of all runs, oldest first, but for runs that are damaged.
+
+        Does not read runs that began later than a full page.
+        """
         begin = None if after is None else await self._sort_key_of(workflow_name, after)
         found: list[Sequence[Checkpoint]] = []
         async for head in self._heads(workflow_name, begin, limit):
             is_full = bool(found) and len(found[0]) == limit
             if is_full and found[0][-1].timestamp < moment(head.created):
                 break
-            found.append(await self._list_behind(head, begin, limit, values))
+            try:
+                found.append(await self._list_behind(head, begin, limit, values))
+            except CheckpointCorrupt as error:
+                self._catalog.left_out.tell(head, error)
+                continue
             if limit is not None:
                 found = [_merged(found)[:limit]]
         return _merged(found)
@@ -241,7 +248,10 @@ class CheckpointBrowser:
         """Return the checkpoints from ``first`` on that the run left behind, with those by which it went back."""
         if head.restored <= first:  # as nearly all runs, which never went back
             return {}
-        records = await read_records(self._catalog.store, head.run_id, 1, head.seq, Depth.HEADERS)
+        try:
+            records = await read_records(self._catalog.store, head.run_id, 1, head.seq, Depth.HEADERS)
+        except CheckpointCorrupt:  # others are damaged: that is no reason not to show these
+            return {}
         return find_superseded(map(info_of, records), head.checkpoint_id)
 
     async def draw_tree(self, head: Head, ascii: bool, sizes: bool) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import UTC, datetime
-from typing import TypeVar
+from time import monotonic
+from typing import NamedTuple, TypeVar
 
 from holdfast.checkpoint.arguments import checkpoint_id_of, run_id_of, run_not_found
 from holdfast.checkpoint.checkpoint_info import CheckpointInfo
@@ -15,16 +17,62 @@ from holdfast.checkpoint.format.changes import Renames
 from holdfast.checkpoint.format.record import corrupt, info_of
 from holdfast.checkpoint.read.loader import BlobReader, changes_of, whole
 from holdfast.checkpoint.read.reread import steadily
+from holdfast.checkpoint.receipts import Receipt, use_up, was_called
 from holdfast.checkpoint.retention import Retention
 from holdfast.checkpoint.store import Depth, Head, Record, Store
 from holdfast.checkpoint.values import Encoder
 from holdfast.engine.limits import Limits
 from holdfast.errors import CheckpointCorrupt, CheckpointNotFound
 from holdfast.ids import CheckpointId, RunId
+from holdfast.log_fields import extra_fields
 
 T = TypeVar("T")
 
 _ANY_SIZE = 1 << 62
+# So long what is known of lost runs counts where nobody asks for upkeep.
+_KNOWN_SECONDS = 60.0
+# So many runs that were left out are remembered.
+_MOST = 1_000
+_logger = logging.getLogger("holdfast.storage")
+
+
+class LeftOutRuns:
+    """Logs each run that is left out, once for each checkpoint on which it stands: lists may be asked for often."""
+
+    def __init__(self) -> None:
+        self._told: set[tuple[RunId, CheckpointId]] = set()
+
+    @property
+    def runs(self) -> frozenset[RunId]:
+        """The runs that were left out lately."""
+        return frozenset(run_id for run_id, _ in self._told)
+
+    def tell(self, head: Head, error: CheckpointCorrupt) -> None:
+        """Log that a run is left out because of an error, unless that was logged."""
+        place = head.run_id, head.checkpoint_id
+        if place in self._told:
+            return
+        if len(self._told) >= _MOST:
+            self._told.clear()
+        self._told.add(place)
+        problem = str(error)
+        if "storage.verify(" not in problem:
+            problem += "; 'await storage.verify()' lists what is affected"
+        _logger.warning(
+            "run %r is left out, because what is stored of it is damaged: %s",
+            str(head.run_id),
+            problem,
+            extra=extra_fields(head.run_id, head.workflow_name),
+        )
+
+
+class LostRuns(NamedTuple):
+    """The runs whose head cannot be read, as they were found last."""
+
+    names: tuple[str, ...] | None = None
+    """None if nobody has looked yet."""
+    since: float = 0.0
+    is_sought: bool = False
 
 
 class RunCatalog:
@@ -33,10 +81,37 @@ class RunCatalog:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.counters = Counters()
+        self.left_out = LeftOutRuns()
+        """Logs the damaged runs that calls for all runs leave out."""
+        self._lost_runs = LostRuns()
         self._codecs: dict[tuple[str, str], Codec] = {}
         """By the name of a workflow and the fingerprint of its graph; that of the newest build has none."""
         self._largest: dict[str, int] = {}
         self._anything = Codec()
+
+    # Damaged runs.
+
+    async def find_lost_runs(self) -> tuple[str, ...]:
+        """Return the runs whose head cannot be read; nobody knows of which family they are, so no blob may go."""
+        self._lost_runs = self._lost_runs._replace(is_sought=True)
+        try:
+            lost = tuple(str(damage.run_id or damage.what) for damage in await self.store.damaged())
+            self._lost_runs = LostRuns(lost, monotonic())
+        finally:
+            self._lost_runs = self._lost_runs._replace(is_sought=False)
+        return lost
+
+    async def recent_lost_runs(self) -> tuple[str, ...]:
+        """Return them as they were found in the last minute: to look means to read all heads."""
+        known = self._lost_runs
+        is_recent = known.names is not None and monotonic() - known.since <= _KNOWN_SECONDS
+        return known.names or () if is_recent else await self.find_lost_runs()
+
+    async def may_have_lost_runs(self) -> bool:
+        """Return True if there may be some; does not look while somebody else does."""
+        if self._lost_runs.is_sought:
+            return self._lost_runs.names != ()
+        return bool(await self.recent_lost_runs())
 
     # Codecs.
 
@@ -140,12 +215,21 @@ class RunCatalog:
         tags: Sequence[str],
         drop: Sequence[str] | None,
         by: str | None = None,
+        receipt: Receipt | None = None,
     ) -> None:
-        """Give a checkpoint tags and take others from it; all that it has if ``drop`` is None."""
+        """Give a checkpoint tags and take others from it, all that it has if ``drop`` is None; once with a receipt.
+
+        The receipt is kept last: a call that was interrupted before is made again.
+        """
 
         async def look() -> bool:
             head, seq = await self.find(checkpoint_id)
-            return await tag_checkpoint(self.store, head.run_id, seq, tags, drop, by or "")
+            if receipt is not None and await was_called(self.store, head.run_id, receipt):
+                return True
+            is_there = await tag_checkpoint(self.store, head.run_id, seq, tags, drop, by or "")
+            if is_there and receipt is not None:
+                await use_up(self.store, head.run_id, receipt)
+            return is_there
 
         if not await steadily(look):
             raise checkpoint_not_found(checkpoint_id)
