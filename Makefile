@@ -44,6 +44,7 @@ docs: $(DOCS) ## build the documentation as a site in build/site; links that lea
 	@$(BIN)/python scripts/build_docs.py
 
 faults: $(DEV) ## kill, stop and race processes, fail their calls, cut the power, tamper, fuzz: one table (short forms are in make test)
+	@$(BIN)/python -m pip install -qq --group faults || echo "atheris does not install here: fuzzing goes by chance"
 	$(BIN)/python -m tests.faults $(ARGS)
 
 bench: $(DEV) ## measure beside peers and limits; ARGS=--quick for a rough answer

@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from typing import Any
 from holdfast import (
     CheckpointSavedEvent,
     CheckpointStorage,
+    EventRetention,
     Executor,
     Retention,
     Workflow,
@@ -226,6 +228,7 @@ async def sweep(parent: Parent, case: Case) -> None:
         parent.tell("ready")
         while not asked.done():
             report = await storage.prune(Retention.keep_last(2))
+            expect(not report.unreadable, f"a run seemed to be damaged: {report}")
             rounds += 1
             checkpoints += report.checkpoints
             blobs += report.blobs
@@ -240,6 +243,7 @@ async def free(parent: Parent, case: Case) -> None:
         foreseen = await storage.prune(LATEST, dry_run=True)
         report = await storage.prune(LATEST)
         freed = before - await stored_bytes(storage)
+        expect(not report.unreadable, f"a run seemed to be damaged: {report}")
         expect(report.checkpoints > 0 and freed > 0, f"there was nothing to be freed: {report}")
         expect(freed == report.bytes, f"{freed} bytes were freed, but the report says {report.bytes}")
         expect(freed == foreseen.bytes, f"{freed} bytes were freed, but {foreseen.bytes} were foreseen")
@@ -251,6 +255,7 @@ async def free(parent: Parent, case: Case) -> None:
 async def rewrite(parent: Parent, case: Case, name: str, steps: int) -> None:
     """Start a run that writes one key of its state anew in each superstep, or go on with it."""
     async with _planted_in(case) as storage:
+        storage.event_retention = EventRetention(100, timedelta(0))  # else those of seven days are kept
         workflow = rewriting(STATES[name])
         if await storage.catalog.head_or_none(name) is None:
             run = await workflow.start(steps, run_id=name, storage=storage)

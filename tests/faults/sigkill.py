@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -201,9 +202,7 @@ async def look(parent: Parent, kind: str, folder: Path, run_id: str, acknowledge
         lost = [checkpoint_id for checkpoint_id in acknowledged if checkpoint_id not in there]
         if lost:
             parent.tell(f"wrong {len(lost)} acknowledged checkpoints are lost, the first is {lost[0]}")
-        report = await storage.verify()
-        for problem in report.problems[:3]:
-            parent.tell(f"wrong {problem.checkpoint_id}: {problem.what}")
+        await verify(parent, storage, run_id)
         newest = await storage.load(listed[-1].checkpoint_id)
         if newest.checkpoint_id != head.checkpoint_id:
             parent.tell("wrong the run does not stand on its newest checkpoint")
@@ -212,6 +211,19 @@ async def look(parent: Parent, kind: str, folder: Path, run_id: str, acknowledge
         if not well and not info.reason.startswith("RunPoisoned"):
             parent.tell(f"wrong the run is {info.status}, interrupted={info.interrupted}")
         parent.tell(f"looked {len(listed)}")
+
+
+async def verify(parent: Parent, storage: CheckpointStorage, run_id: str | None) -> None:
+    """Tell what is damaged of a run, or of all."""
+    for problem in (await storage.verify(run_id)).problems[:3]:
+        parent.tell(f"wrong {problem.checkpoint_id}: {problem.what}")
+
+
+async def look_at_all(parent: Parent, kind: str, folder: Path) -> None:
+    """Tell what is damaged of a store, once: to look at all runs after each kill would take longer and longer."""
+    async with storage_at("sqlite" if kind in ON_SQLITE else kind, folder) as storage:
+        await verify(parent, storage, None)
+        parent.tell("looked")
 
 
 # -- the campaign ----------------------------------------------------------------------------------
@@ -239,6 +251,7 @@ class Campaign:
         warm_up()
         while self.killed < self.kills and not self.wrong:
             self._one_run(chance)
+        self._look(partial(look_at_all, kind=self.kind, folder=self.folder))
         return self
 
     def _one_run(self, chance: random.Random) -> None:
@@ -259,7 +272,8 @@ class Campaign:
             if not ended and not done:
                 self.killed += 1
                 self.idle += not saved
-            self._look(run_id, acknowledged)
+            place = partial(look, kind=self.kind, folder=self.folder)
+            self._look(partial(place, run_id=run_id, acknowledged=acknowledged))
             if done:
                 if done[0] != expected():
                     self.wrong.append(f"{run_id} gave out {done[0]}, not {expected()}")
@@ -267,11 +281,11 @@ class Campaign:
             if ended:
                 self.wrong.append(f"{run_id} ended by itself without a result: {told[-3:]}")
 
-    def _look(self, run_id: str, acknowledged: list[str]) -> None:
-        told, _ = _life(lambda parent: look(parent, self.kind, self.folder, run_id, acknowledged), None)
+    def _look(self, looking: Doing) -> None:
+        told, _ = _life(looking, None)
         self._note(told)
-        if not [line for line in told if line.startswith("looked ")]:
-            self.wrong.append(f"nobody could look at {run_id}: {told[-3:]}")
+        if not [line for line in told if line.startswith("looked")]:
+            self.wrong.append(f"nobody could look at what is stored: {told[-3:]}")
 
     def _note(self, told: list[str]) -> None:
         self.wrong += [line.partition(" ")[2] for line in told if line.startswith("wrong ")]

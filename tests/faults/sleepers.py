@@ -196,6 +196,8 @@ class Campaign:
     under_way: list[set[str]] = field(default_factory=list)
     """By life, the runs that were under way when it ended."""
     waiting: list[int] = field(default_factory=list)
+    known: int = 0
+    """Runs that were started."""
     again: int = 0
     """Runs that went on behind their sleep in more than one life."""
 
@@ -210,6 +212,7 @@ class Campaign:
                 self._check_lines()  # what happened twice says more than the runs that failed of it
                 raise
             stands = self.case.ask(look)
+            self.known = len(stands)
             self.under_way.append({run for run, status in stands.items() if status == "running"})
             self.waiting.append(sum(status == "waiting" for status in stands.values()))
             self._check_lines()
@@ -226,7 +229,8 @@ class Campaign:
                 _ended_by_itself(child)
                 return
             # After some runs were started, or after all were; then some time.
-            word, most = chance.choice([("hosting", 1), ("started", there // 2), ("all", 1), ("all", 1)])
+            starts = there - self.known  # the others were started in earlier lives
+            word, most = chance.choice([("hosting", 1), ("started", starts // 2), ("all", 1), ("all", 1)])
             ended = child.ended_before(word, chance.randint(1, max(most, 1)))
             ended = ended or child.ended_within(chance.uniform(0, min(self.spread, _LONGEST_LIFE_SECONDS)))
             child.kill()

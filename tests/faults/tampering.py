@@ -3,16 +3,18 @@
     python -m tests.faults.tampering flips --store sqlite
     python -m tests.faults.tampering cuts --store file --every 7 --plain
     python -m tests.faults.tampering swaps
+    python -m tests.faults.tampering copies
     python -m tests.faults.tampering removals
     python -m tests.faults.tampering replays
 
 Under keys, and with an anchor, what is shown afterwards is what was shown before, or is refused, or is missing. Without
-keys, ``verify`` finds whatever is shown otherwise. Swaps, removals and replays are made in memory, where each item of a
-store can be had alone.
+keys, ``verify`` finds whatever is shown otherwise. Swaps, copies, removals and replays are made in memory, where each
+item of a store can be had alone.
 """
 
 import argparse
 import asyncio
+import logging
 import os
 import sys
 import tempfile
@@ -23,12 +25,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from holdfast import CheckpointStorage, HoldfastError
-from tests.stores.keyed_world import KEYS, fill, make_workflow
+from tests.stores.keyed_world import KEYS, add_fork, fill, fill_waiting, make_workflow
+from tests.support.one_thread import in_one_thread
 from tests.support.tampered import OPENERS, RUNS, MemoryAnchor, Sight, judge, make_store, see
 from tests.support.tampered_items import (
     RememberingStore,
     TamperCase,
     copy_store,
+    make_copies,
     make_removals,
     make_replays,
     make_swaps,
@@ -98,14 +102,20 @@ async def make_target(kind: str, keyed: bool) -> Target:
 async def _look(folder: Path, kind: str, keyed: bool, known: Mapping[str, int]) -> Sight:
     anchor = MemoryAnchor()
     anchor.known.update(known)
+    logging.getLogger("holdfast.storage").addFilter(_keep_silent)  # of each damaged run that is left out
     storage = OPENERS[kind](folder, KEYS if keyed else None, anchor if keyed else None)
     try:
         return await see(storage)
     finally:
+        logging.getLogger("holdfast.storage").removeFilter(_keep_silent)
         try:
             await storage.close()
         except HoldfastError:
             pass  # a store that cannot be opened has told so before
+
+
+def _keep_silent(record: logging.LogRecord) -> bool:
+    return False
 
 
 async def _is_verified(folder: Path, kind: str) -> bool:
@@ -124,6 +134,8 @@ def untouched_by(path: str, kind: str) -> tuple[str, ...]:
     if kind == "sqlite":
         return ()
     own = [run for run in RUNS if run in path.split("/")[-1] or f"/{run}/" in path]
+    if "/blobs/" in path:  # of a family
+        own += ["fork"]
     return tuple(run for run in RUNS if run not in own) if own else ()
 
 
@@ -131,7 +143,7 @@ async def attack_all(target: Target, cases: Sequence[Case], until_wrong: bool = 
     """Look at the store after each of the changes, or until something is wrong."""
     refused = 0
     wrong: list[str] = []
-    with tempfile.TemporaryDirectory(dir=_in_memory()) as made:
+    with tempfile.TemporaryDirectory(dir=_in_memory()) as made, in_one_thread():
         folder = Path(made) / "store"
         for case in cases:
             if until_wrong and wrong:
@@ -203,8 +215,15 @@ def _places(target: Target, numbers: Sequence[int], units: int) -> Iterator[tupl
 
 # Items of a store in memory.
 
-ALL_RUNS = ("first", "second", "failed")
-ITEM_CASES = {"swaps": make_swaps, "removals": make_removals, "replays": make_replays}
+ALL_RUNS = ("first", "second", "failed", "fork")
+DELETED, AGAIN = "deleted", "again"
+"""For replays: a run that was deleted, and one that was begun again after that."""
+ITEM_CASES = {
+    "swaps": make_swaps,
+    "copies": make_copies,
+    "removals": make_removals,
+    "replays": make_replays,
+}
 
 
 async def attack_items(what: str, every: int = 1, begin: int = 0, bug: str = "") -> Tally:
@@ -213,9 +232,11 @@ async def attack_items(what: str, every: int = 1, begin: int = 0, bug: str = "")
     with planted(bug):
         storage = CheckpointStorage(store, keys=KEYS, anchor=anchor)
         await fill(storage)
+        await add_fork(storage, what != "replays")  # nothing tells that a checkpoint was removed before
         if what == "replays":  # then there are letters that were taken, and an earlier head for each
             await _go_on(storage)
-        before = await see(storage, ALL_RUNS)
+            await _delete_runs(storage)
+        before = await see(storage, (*ALL_RUNS, DELETED, AGAIN))
         total = Tally()
         cases = list(ITEM_CASES[what](store))
         for case in cases[begin::every]:
@@ -233,6 +254,15 @@ async def _go_on(storage: CheckpointStorage) -> None:
         await result.respond({result.pending_requests[0].request_id: "yes"})
 
 
+async def _delete_runs(storage: CheckpointStorage) -> None:
+    await fill_waiting(storage, (DELETED, AGAIN))
+    await storage.delete_run(DELETED)
+    await storage.delete_run(AGAIN)
+    result = await make_workflow(storage).run("begin again", run_id=AGAIN)
+    await result.respond({result.pending_requests[0].request_id: "no"})
+    await storage.send(AGAIN, "more")
+
+
 async def _attack_items(
     case: TamperCase, store: RememberingStore, anchor: MemoryAnchor, before: Sight
 ) -> Tally:
@@ -240,10 +270,11 @@ async def _attack_items(
     least.known.update(anchor.known)
     case.make(copy)
     try:
-        after = await see(CheckpointStorage(copy, keys=KEYS, anchor=least), ALL_RUNS)
+        after = await see(CheckpointStorage(copy, keys=KEYS, anchor=least), tuple(before))
     except Exception as error:
         return Tally(1, 0, (f"{case.name}: {error!r}",))
-    verdict = judge(before, after, tuple(run for run in ALL_RUNS if run not in case.runs))
+    touched = {*case.runs, *(["fork"] if "first" in case.runs else ())}  # they have blobs together
+    verdict = judge(before, after, tuple(run for run in before if run not in touched))
     return Tally(1, verdict.refused, tuple(f"{case.name}: {complaint}" for complaint in verdict.complaints))
 
 

@@ -28,11 +28,13 @@ from holdfast import (
     Retention,
     SqliteCheckpointStorage,
 )
+from holdfast.agents import AgentMessage, JsonSessionStore, SessionStore, SqliteSessionStore, append_messages
 from holdfast.agents.sessions.entry import unpack_entry
 from holdfast.checkpoint.format.event_row import unpack_events
 from holdfast.checkpoint.store import EventRow, Letter, Note
 from holdfast.stores.memory import MemoryStore
 from holdfast.workflow import declared_codec
+from tests.agents import session_attacks
 from tests.golden import workflows
 from tests.golden.kinds import KINDS
 from tests.stores.keyed_world import KEYS, fill
@@ -47,7 +49,7 @@ from tests.support.parts import (
     unpack_changes,
     value_of_plain,
 )
-from tests.support.tampered import RUNS, see
+from tests.support.tampered import see
 from tests.support.tampered_items import copy_store
 
 Target = Callable[[bytes], object]
@@ -139,7 +141,7 @@ def decode_sealed(data: bytes) -> None:
             open_piece(b"place", data)
             raise AssertionError("a forged piece was opened")
     text = data.decode("latin-1")
-    sealed_items.open_tag(cipher().run("r"), 1, text)
+    sealed_items.open_tag(cipher().run("r"), bytes(12), 1, text)
     with suppress(sealing_cipher.NotSealed):
         sealing_cipher.decode_piece(text)
 
@@ -155,6 +157,9 @@ def decode_retention(data: bytes) -> None:
 # Stores.
 
 
+RUNS = ("first", "failed")
+
+
 @cache
 def plain_world() -> MemoryStore:
     """Return a store without keys that has one of everything."""
@@ -166,7 +171,7 @@ def plain_world() -> MemoryStore:
 
 async def look(storage: CheckpointStorage) -> None:
     """Read a store in all ways; nothing that is wrong with it may be another error than one of Holdfast."""
-    await see(storage)
+    await see(storage, RUNS)
     for ask in (storage.verify, storage.list_requests, storage.statistics):
         with suppress(HoldfastError):
             await ask()
@@ -317,9 +322,9 @@ def database_world() -> bytes:
 
 
 @cache
-def columns() -> list[tuple[str, str]]:
+def columns(content: bytes) -> list[tuple[str, str]]:
     place = folder() / "columns.db"
-    place.write_bytes(database_world())
+    place.write_bytes(content)
     with closing(sqlite3.connect(place)) as database:
         tables = [name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         return [
@@ -344,20 +349,7 @@ def look_at_cells(data: bytes) -> None:
     if len(data) < 3:
         return
     place = folder() / "runs.db"
-    place.write_bytes(database_world())
-    table, column = columns()[data[0] % len(columns())]
-    value = KINDS_OF_CELLS[data[1] % len(KINDS_OF_CELLS)](data[3:])
-    # The schema refuses some.
-    with (
-        closing(sqlite3.connect(place, isolation_level=None)) as database,
-        suppress(sqlite3.Error, OverflowError),
-    ):
-        try:
-            rows = [row for (row,) in database.execute(f"SELECT rowid FROM {table}")]
-            where = f"rowid = {rows[data[2] % len(rows)]}" if rows else "0"
-        except sqlite3.OperationalError:  # a table without such
-            where = "1"
-        database.execute(f"UPDATE {table} SET {column} = ? WHERE {where}", (value,))
+    put_into_cell(place, database_world(), data)
 
     async def read() -> None:
         storage = SqliteCheckpointStorage(place)
@@ -372,8 +364,119 @@ def look_at_cells(data: bytes) -> None:
         (folder() / name).unlink(missing_ok=True)
 
 
+def put_into_cell(place: Path, content: bytes, data: bytes) -> None:
+    """Make a database with the bytes in a cell of it; their first three say in which one, and as what."""
+    place.write_bytes(content)
+    known = columns(content)
+    table, column = known[data[0] % len(known)]
+    value = KINDS_OF_CELLS[data[1] % len(KINDS_OF_CELLS)](data[3:])
+    # The schema refuses some.
+    with (
+        closing(sqlite3.connect(place, isolation_level=None)) as database,
+        suppress(sqlite3.Error, OverflowError),
+    ):
+        try:
+            rows = [row for (row,) in database.execute(f"SELECT rowid FROM {table}")]
+            where = f"rowid = {rows[data[2] % len(rows)]}" if rows else "0"
+        except sqlite3.OperationalError:  # a table without such
+            where = "1"
+        database.execute(f"UPDATE {table} SET {column} = ? WHERE {where}", (value,))
+
+
 def seeds_of_cells() -> list[bytes]:
-    return [bytes((column, column % 5, 0)) + b"\x01\x02" for column in range(len(columns()))]
+    return [bytes((column, column % 5, 0)) + b"\x01\x02" for column in range(len(columns(database_world())))]
+
+
+# Session stores.
+
+
+async def look_at_sessions(store: SessionStore) -> None:
+    """Use a session store in all ways; nothing that is wrong with it may be another error than one of Holdfast."""
+    message = AgentMessage("user", "later")
+    uses: list[Callable[[], Any]] = [
+        store.sessions,
+        store.staged,
+        lambda: store.threads("kim"),
+        lambda: store.entries("kim"),
+        lambda: store.entries("kim", "side"),
+        lambda: store.entries("kim", upto="k4"),
+        lambda: store.publish("kim", "k4"),
+        lambda: store.fork("kim", "new", "k0"),
+        lambda: append_messages(store, "kim", [message], key="k9"),
+        lambda: store.delete("kim"),
+    ]
+    for use in uses:
+        with suppress(HoldfastError):
+            await use()
+
+
+@cache
+def session_file_world() -> dict[str, bytes]:
+    """Return the files of a session directory, by their paths."""
+    with tempfile.TemporaryDirectory() as made:
+        loop().run_until_complete(session_attacks.fill(JsonSessionStore(made)))
+        root = Path(made)
+        return {
+            str(path.relative_to(root)): path.read_bytes()
+            for path in root.rglob("*")
+            if path.is_file() and path.stat().st_size
+        }
+
+
+def look_at_session_files(data: bytes) -> None:
+    """Put the bytes in place of a line of a file of a session directory, or of the file."""
+    if len(data) < 2:
+        return
+    place, files = folder() / "sessions", dict(session_file_world())
+    name = sorted(files)[data[0] % len(files)]
+    lines = files[name].splitlines(keepends=True)
+    number = data[1] % (len(lines) + 1)
+    end = b"\n" if data[1] < 128 else b""
+    changed = b"".join([*lines[:number], data[2:] + end, *lines[number + 1 :]])
+    _write(place, {**files, name: changed if number < len(lines) else data[2:]})
+    loop().run_until_complete(look_at_sessions(JsonSessionStore(place)))
+    shutil.rmtree(place)
+
+
+def seeds_of_session_files() -> list[bytes]:
+    files = session_file_world()
+    return [
+        bytes((number, place)) + line
+        for number, name in enumerate(sorted(files))
+        for place, line in enumerate(files[name].splitlines())
+    ]
+
+
+@cache
+def session_database_world() -> bytes:
+    with tempfile.TemporaryDirectory() as made:
+        place = Path(made) / "sessions.db"
+        loop().run_until_complete(session_attacks.fill(SqliteSessionStore(place)))
+        return place.read_bytes()
+
+
+def look_at_session_rows(data: bytes) -> None:
+    """Put the bytes into a cell of a session database, or anywhere into its file."""
+    if len(data) < 4:
+        return
+    place = folder() / "sessions.db"
+    content = session_database_world()
+    if data[0] % 4:
+        put_into_cell(place, content, data[1:])
+    else:
+        at = int.from_bytes(data[1:3], "big") % len(content)
+        place.write_bytes((content[:at] + data[3:] + content[at + len(data) - 3 :])[: len(content)])
+    loop().run_until_complete(look_at_sessions(SqliteSessionStore(place)))
+    for name in ("sessions.db", "sessions.db-journal", "sessions.db-wal", "sessions.db-shm"):
+        (folder() / name).unlink(missing_ok=True)
+
+
+def seeds_of_session_rows() -> list[bytes]:
+    content = session_database_world()
+    seeds = [bytes((1, column, column % 5, 0)) + b"k3" for column in range(len(columns(content)))]
+    seeds += [b"\x01" + seed[1:3] + bytes((row,)) + b"k3" for seed in seeds for row in range(4)]
+    definitions = content.index(b"CREATE TABLE entries")
+    return [*seeds, b"\x00" + definitions.to_bytes(2, "big") + b"CREATE VIEW entries AS"]
 
 
 @cache
@@ -453,8 +556,10 @@ TARGETS: dict[str, Fuzzed] = {
     "files": Fuzzed(look_at_files, (), seeds_of_files),
     "cells": Fuzzed(look_at_cells, (), seeds_of_cells),
     "export": Fuzzed(look_at_export, (), lambda: [export_world()]),
+    "session-files": Fuzzed(look_at_session_files, (), seeds_of_session_files),
+    "session-rows": Fuzzed(look_at_session_rows, (), seeds_of_session_rows),
 }
-STORES = ("items", "lines", "files", "cells", "export")
+STORES = ("items", "lines", "files", "cells", "export", "session-files", "session-rows")
 
 
 def all_seeds(name: str) -> Iterator[bytes]:

@@ -45,6 +45,18 @@ FINDINGS: dict[str, tuple[str, bytes]] = {
         b"\x05\x00\x00"
         + ormsgpack.packb([1, 1, False, [], ["failed", "", b"", ["str", 1, 7, None, None], b"", b"", b""]]),
     ),
+    "a value of an event is no text": (
+        "items",
+        b"\x05\x00\x00"
+        + ormsgpack.packb(
+            [1, 1, False, [], ["completed", "", b"", ["str", 3, None, b"\xa2\xff\xfe", None], b"", b"", b""]]
+        ),
+    ),
+    "a digest of a value is a map": (
+        "items",
+        b"\x01\x00" + ormsgpack.packb({"values": [["str", 12_403, {"$hex": "b9"}]]}),
+    ),
+    "the id of a checkpoint is empty": ("cells", b"\x0b\x01\x00"),
     "a line says not what it is for": ("lines", b'\x07"khnd":"tags","tags":{},"head":{},"body":{}}'),
     "a line states half a head": ("lines", b'\x09"kind":"commit","head":{"run_id":"first"},"body":{}}'),
     "a line names letters that it lacks": (
@@ -55,6 +67,7 @@ FINDINGS: dict[str, tuple[str, bytes]] = {
         "lines",
         b'\x09"kind":"commit","ids":{"9":"' + b"ab" * 32 + b'"},"body":{"records":[{}]}}',
     ),
+    "a session with a thread twice": ("session-rows", b"\x04`\x04\x02\x10\x00"),
     "a request with another form": (
         "items",
         b"\x01\x00\x82\xa8requests\x91\x94\xa3a.1\xa1a\x00\xa3abc\xa6values\x91\x92\xa3str\x04",

@@ -249,11 +249,18 @@ def warm_up() -> None:
         importlib.import_module(f"holdfast.{module}")
 
 
+_END = "\N{PILCROW SIGN}"
+"""The end of a whole line."""
+
+
 def append_line(path: Path, line: str, sync: bool = True) -> None:
-    """Add a line to a file that several processes write; whoever is killed after this has written it."""
+    """Add a line to a file that several processes write; whoever is killed after this has written it.
+
+    Whoever is killed within it may have written a part, for the system writes page by page: the next line begins anew.
+    """
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     try:
-        os.write(handle, f"{line}\n".encode())
+        os.write(handle, f"\n{line}{_END}\n".encode())
         if sync:
             os.fsync(handle)
     finally:
@@ -261,8 +268,9 @@ def append_line(path: Path, line: str, sync: bool = True) -> None:
 
 
 def lines_of(path: Path) -> list[str]:
-    """The lines of such a file."""
-    return path.read_text().splitlines() if path.exists() else []
+    """The whole lines of such a file."""
+    said = path.read_text(errors="replace").splitlines() if path.exists() else []
+    return [line.removesuffix(_END) for line in said if line.endswith(_END)]
 
 
 def play(folder: Path, program: str, *arguments: object) -> tuple[int, str]:

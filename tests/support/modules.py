@@ -17,9 +17,11 @@ from holdfast.graph.describe import description
 from holdfast.runtime import _async
 from holdfast.runtime.durable import (
     checkpoint_drafts,
+    checkpoint_writer,
     commit_queue,
     recorder,
     resume_point,
+    run_owner,
     stored_runs,
 )
 from holdfast.runtime.events import event_log, notices

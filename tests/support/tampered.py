@@ -1,4 +1,4 @@
-"""A small store of one run that waits and one that failed, and what must be true after somebody tampered with it."""
+"""A small store of a run, a fork of it and one that failed, and what must be true after somebody tampered with it."""
 
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
@@ -14,11 +14,12 @@ from holdfast import (
     Keyring,
     SqliteCheckpointStorage,
 )
+from holdfast.checkpoint.receipts import is_key_used
 from holdfast.checkpoint.store import RunQuery
 from holdfast.ids import RunId
-from tests.stores.keyed_world import fill, spell_values
+from tests.stores.keyed_world import USED_KEY, add_fork, fill, spell_values
 
-RUNS = ("first", "failed")
+RUNS = ("first", "failed", "fork")
 Opener = Callable[[Path, Keyring | None, Any], CheckpointStorage]
 OPENERS: dict[str, Opener] = {
     "sqlite": lambda folder, keys, anchor: SqliteCheckpointStorage(
@@ -37,11 +38,8 @@ class MemoryAnchor:
     def load(self, run: str) -> int | None:
         return self.known.get(run)
 
-    def save(self, run: str, version: int | None) -> None:
-        if version is None:
-            self.known.pop(run, None)
-        else:
-            self.known[run] = max(version, self.known.get(run, 0))
+    def save(self, run: str, version: int) -> None:
+        self.known[run] = max(version, self.known.get(run, 0))
 
     def runs(self) -> dict[str, int]:
         return dict(self.known)
@@ -57,6 +55,10 @@ class Shown(NamedTuple):
     journal: list[Any] | HoldfastError
     letters: list[Any] | HoldfastError
     events: list[Any] | HoldfastError
+    listed: tuple[Mapping[str, Any], list[Any]]
+    """Its checkpoints and requests as lists of all runs have them."""
+    is_key_used: bool | HoldfastError
+    """True if the key with which the run was tagged is known as used."""
 
 
 Sight = Mapping[str, Shown | HoldfastError]
@@ -67,6 +69,7 @@ async def make_store(kind: str, folder: Path, keys: Keyring | None, anchor: Any 
     """Make the store, closed."""
     async with OPENERS[kind](folder, keys, anchor) as storage:
         await fill(storage, RUNS[:1])
+        await add_fork(storage)
     if kind == "sqlite":
         _shrink(folder / "runs.db")
 
@@ -85,12 +88,24 @@ async def see(storage: CheckpointStorage, runs: Sequence[str] = RUNS) -> Sight:
     try:
         await storage.list_runs()
         await storage.store.count_runs(RunQuery())
+        listed = await _list_all(storage)
     except HoldfastError as error:
         return dict.fromkeys(runs, error)
-    return {name: await _see_run(storage, name) for name in runs}
+    return {name: await _see_run(storage, name, listed) for name in runs}
 
 
-async def _see_run(storage: CheckpointStorage, name: str) -> Shown | HoldfastError:
+async def _list_all(storage: CheckpointStorage) -> tuple[list[Any], list[Any]]:
+    """Return the checkpoints and the requests of all runs."""
+    try:
+        await storage.list_runs(text="walnut-tag")
+        return list(await storage.list_checkpoints(limit=100)), await storage.list_requests()
+    except CheckpointCorrupt as error:  # which is no error of ours here: runs were listed just before
+        raise AssertionError(f"one damaged run hides the others: {error}") from error
+
+
+async def _see_run(
+    storage: CheckpointStorage, name: str, listed: tuple[list[Any], list[Any]]
+) -> Shown | HoldfastError:
     checkpoints: dict[str, Any] = {}
     tags: dict[str, tuple[str, ...]] = {}
     run_id = RunId(name)
@@ -101,8 +116,7 @@ async def _see_run(storage: CheckpointStorage, name: str) -> Shown | HoldfastErr
         made = await storage.list_checkpoints(run_id=name)
         for one in made:
             tags[one.checkpoint_id] = tuple(one.tags)
-            plain = one.to_dict() | {"tags": None, "tagged_by": None}
-            checkpoints[one.checkpoint_id] = plain, await _load(storage, one.checkpoint_id)
+            checkpoints[one.checkpoint_id] = _plain(one), await _load(storage, one.checkpoint_id)
     except HoldfastError as error:
         return error
     return Shown(
@@ -112,7 +126,16 @@ async def _see_run(storage: CheckpointStorage, name: str) -> Shown | HoldfastErr
         await _all_of(storage.store.notes(run_id)),
         await _all_of(storage.store.inbox(run_id)),
         await _all_of(storage.store.events(run_id, 0, 1000)),
+        (
+            {one.checkpoint_id: _plain(one) for one in listed[0] if one.run_id == name},
+            [one.to_dict() for one in listed[1] if one.run_id == name],
+        ),
+        await _is_key_used(storage, run_id),
     )
+
+
+def _plain(checkpoint: Any) -> Any:
+    return checkpoint.to_dict() | {"tags": None, "tagged_by": None}
 
 
 _HINTS = ("owner", "letters")
@@ -122,6 +145,13 @@ _HINTS = ("owner", "letters")
 async def _load(storage: CheckpointStorage, checkpoint_id: str) -> Any:
     try:
         return spell_values(await storage.load(checkpoint_id, plain=True))
+    except HoldfastError as error:
+        return error
+
+
+async def _is_key_used(storage: CheckpointStorage, run_id: RunId) -> bool | HoldfastError:
+    try:
+        return await is_key_used(storage.store, run_id, "tag", USED_KEY)
     except HoldfastError as error:
         return error
 
@@ -147,7 +177,11 @@ def judge(before: Sight, after: Sight, untouched: tuple[str, ...] = ()) -> Verdi
     refused = False
     for name, was in before.items():
         now = after[name]
-        assert isinstance(was, Shown)
+        if isinstance(was, HoldfastError):  # it was deleted
+            refused = refused or str(now) != str(was)
+            if isinstance(now, Shown):
+                complaints.append(f"{name} is there again")
+            continue
         if isinstance(now, HoldfastError):
             refused = True
             if name in untouched:
@@ -177,8 +211,14 @@ def _compare(was: Shown, now: Shown) -> list[str]:
         for tag in now.tags[name]:
             if known is not None and tag not in was.tags[name] and "untrusted:" not in tag:
                 found.append(f"checkpoint {name} has the tag {tag!r}")
+    for name, shown in now.listed[0].items():
+        if shown != was.listed[0].get(name):
+            found.append(f"checkpoint {name} is listed among all as {shown}")
+    found += [f"the request {one} was not asked" for one in now.listed[1] if one not in was.listed[1]]
     if not isinstance(now.journal, HoldfastError) and now.journal != was.journal:
         found.append(f"its journal is {now.journal}")
+    if now.is_key_used is True and not was.is_key_used:
+        found.append("a key counts as used with which nobody called")
     for what, mine, theirs in (("letter", was.letters, now.letters), ("event", was.events, now.events)):
         if not isinstance(theirs, HoldfastError):
             assert isinstance(mine, list)

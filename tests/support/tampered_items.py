@@ -5,13 +5,25 @@ from copy import copy
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from holdfast.checkpoint.store import Commit, EventRow, Head, LeaveResult, Letter, Note, Record
+from holdfast.checkpoint.store import (
+    Commit,
+    EventRow,
+    Expected,
+    Head,
+    KnownMarks,
+    LeaveResult,
+    Letter,
+    Note,
+    Record,
+)
 from holdfast.ids import RunId
 from holdfast.stores.memory import MemoryStore
 
 _TABLES = ("_heads", "_records", "_blobs", "_notes", "_letters", "_events")
 _ITEMS: dict[str, type[Any]] = {"_heads": Head, "_records": Record, "_notes": Note, "_letters": Letter}
 _NOT_STORED = ("sound", "tagged_by", "seq")
+USED = "used"
+"""Stands for a used key where the letters of a run lie: there is nothing but the key."""
 
 
 class Place(NamedTuple):
@@ -54,7 +66,7 @@ def list_items(store: MemoryStore) -> Iterator[Place]:
         yield from (Place(table, key) for key in getattr(store, table))
     for table in ("_notes", "_letters"):
         for run, items in getattr(store, table).items():
-            yield from (Place(table, (run, key)) for key, item in items.items() if item is not None)
+            yield from (Place(table, (run, key)) for key in items)
     for run, rows in store._events.items():
         yield from (Place("_events", (run, number)) for number in range(len(rows)))
 
@@ -63,7 +75,7 @@ def list_places(store: MemoryStore) -> Iterator[Place]:
     """Yield all items, and the fields of each."""
     for place in list_items(store):
         yield place
-        if place.table in _ITEMS:
+        if place.table in _ITEMS and read_place(store, place) != USED:
             fields = _ITEMS[place.table]._fields
             yield from (place._replace(field=field) for field in fields if field not in _NOT_STORED)
 
@@ -72,7 +84,8 @@ def read_place(store: MemoryStore, place: Place) -> Any:
     """Return what stands there; None if nothing does."""
     table = getattr(store, place.table)
     if place.table in ("_notes", "_letters"):
-        item = table.get(place.key[0], {}).get(place.key[1])
+        items = table.get(place.key[0], {})
+        item = (items[place.key[1]] or USED) if place.key[1] in items else None
     elif place.table == "_events":
         rows = table.get(place.key[0], [])
         item = rows[place.key[1]] if place.key[1] < len(rows) else None
@@ -84,7 +97,9 @@ def read_place(store: MemoryStore, place: Place) -> Any:
 def write_place(store: MemoryStore, place: Place, value: Any) -> None:
     """Put something there, with the run, seq and key of that place in all columns that are plain."""
     table = getattr(store, place.table)
-    if place.field:
+    if value == USED:
+        value = None
+    elif place.field:
         value = read_place(store, place._replace(field=""))._replace(**{place.field: value})
     elif place.table == "_heads":
         value = value._replace(run_id=RunId(place.key))
@@ -123,6 +138,20 @@ def make_swaps(store: MemoryStore) -> Iterator[TamperCase]:
         yield TamperCase(f"swap {one} and {other}", swap, frozenset((one.run, other.run)))
 
 
+def make_copies(store: MemoryStore) -> Iterator[TamperCase]:
+    """Yield a change for each note, letter and used key, which puts it into another run under its own key."""
+    for place in list_items(store):
+        if place.table not in ("_notes", "_letters"):
+            continue
+        for run in store._heads.keys() - {place.run}:
+
+            def put(copy: MemoryStore, place: Place = place, run: RunId = run) -> None:
+                item = read_place(copy, place)
+                write_place(copy, place._replace(key=(run, place.key[1])), item)
+
+            yield TamperCase(f"{place} copied to {run}", put, frozenset((place.run, run)))
+
+
 def make_removals(store: MemoryStore) -> Iterator[TamperCase]:
     """Yield a change for each item, which takes it away."""
     for place in list_items(store):
@@ -156,6 +185,14 @@ class RememberingStore(MemoryStore):
         self._remember()
         return await super().leave(run_id, since, letters, most)
 
+    async def use_up(self, run_id: RunId, keys: Sequence[str]) -> LeaveResult:
+        self._remember()
+        return await super().use_up(run_id, keys)
+
+    async def remove_run(self, run_id: RunId, expected: Expected, known: KnownMarks | None = None) -> bool:
+        self._remember()
+        return await super().remove_run(run_id, expected, known)
+
     def _remember(self) -> None:
         earlier, self.earlier = self.earlier, []
         self.earlier = [*earlier, copy_store(self)]
@@ -164,14 +201,14 @@ class RememberingStore(MemoryStore):
 def make_replays(store: RememberingStore) -> Iterator[TamperCase]:
     """Yield changes that put back all that a store held at one time, or all of one run, or one item of that time."""
     for number, earlier in enumerate(store.earlier):
-        yield _put_back(f"all of before change {number}", earlier, list(store._heads))
+        yield _put_back(f"all of before change {number}", earlier, list(store._heads | earlier._heads))
         for run in earlier._heads:
             yield _put_back(f"run {run} of before change {number}", earlier, [run])
         for place in list_items(earlier):
             if place.table == "_blobs" or read_place(earlier, place) == read_place(store, place):
                 continue
-            if place.table == "_letters" and read_place(store, place) is None:
-                continue  # one that was taken: SECURITY.md says that it can be put back
+            if place.table == "_letters" and read_place(store, place) == USED:
+                continue  # one that was taken by the same run: SECURITY.md says that it can be put back
 
             def put(copy: MemoryStore, place: Place = place, earlier: MemoryStore = earlier) -> None:
                 write_place(copy, place, read_place(earlier, place))
@@ -191,5 +228,8 @@ def _put_back(name: str, earlier: MemoryStore, runs: list[Any]) -> TamperCase:
                     content[key] = copy(value)
         for run in runs:
             store._seqs[run] = list(earlier._seqs.get(run, ()))
+        for checkpoint_id, place in earlier._places.items():
+            if place[0] in runs:
+                store._places[checkpoint_id] = place
 
     return TamperCase(name, put, frozenset(runs))

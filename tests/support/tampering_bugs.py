@@ -29,7 +29,10 @@ class CarelessCipher:
 _genuine_pack = sealed_items._pack
 PLANTED: dict[str, list[tuple[Any, str, Any]]] = {
     "no tag is checked": [(sealing_cipher, "AESGCM", CarelessCipher)],
-    "no run is bound": [(sealing_cipher.StoreCipher, "derive", lambda self, secret, kind, owner: secret)],
+    "no run is bound": [
+        (sealing_cipher.StoreCipher, "derive", lambda self, secret, kind, owner: secret),
+        (sealed_store, "new_incarnation", lambda: bytes(12)),
+    ],
     "no blob name is bound": [(sealing_cipher, "_segment_place", lambda name, number, count: b"")],
     "no column of a head is bound": [(sealed_items, "_head_place", lambda head: b"head")],
     "no place is bound": [
@@ -38,7 +41,9 @@ PLANTED: dict[str, list[tuple[Any, str, Any]]] = {
     "no note is covered": [
         (module, "digest_journal", lambda codes: b"") for module in (sealed_heads, sealed_store)
     ],
-    "no anchor is asked": [(AnchorCheck, "check", lambda *_: None)],
+    "no incarnation is bound": [(sealed_store, "new_incarnation", lambda: bytes(12))],
+    "no anchor is asked": [(AnchorCheck, "accepts", lambda *_: True)],
+    "no deletion is remembered": [(AnchorCheck, "gone", lambda *_: None)],
     "no line is summed": [(line, "_sum_of", lambda file_id, summed: b"0" * 16)],
 }
 
