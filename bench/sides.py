@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 OURS = "holdfast"
 OURS_STORED = "holdfast-sqlite"
+OURS_MEMORY, OURS_FILE = "holdfast-memory", "holdfast-file"
 OURS_BUSY = "holdfast-sqlite-busy"
 OURS_KEYED = "holdfast-sqlite-keyed"
 AGENT, AGENT_STORED = "pydantic-ai", "holdfast-sqlite + pydantic-ai"
@@ -58,9 +59,9 @@ SIDES = (
             "from holdfast import Executor, WorkflowBuilder, WorkflowContext, handler",
         ),
     ),
-    Side("holdfast-memory", "holdfast", "memory", "memory", quick=False),
+    Side(OURS_MEMORY, "holdfast", "memory", "memory", quick=False),
     Side(OURS_STORED, "holdfast", "sqlite", "synced"),
-    Side("holdfast-file", "holdfast", "file", "synced", quick=False),
+    Side(OURS_FILE, "holdfast", "file", "synced", quick=False),
     Side(OURS_BUSY, "holdfast", "busy", "synced", quick=False),
     Side(OURS_KEYED, "holdfast", "keyed", "synced"),
     Side("holdfast-sqlite-async", "holdfast", "async", "synced"),

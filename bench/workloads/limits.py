@@ -1,4 +1,4 @@
-"""What no engine can do without: asyncio by itself, the import, and a new process."""
+"""What no engine can do without: asyncio by itself, the import, a new process, and going on in one (W6)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""W1 and W5: topologies without state."""
+"""W1, W2 and W5: topologies without state; W2 is stored at each superstep."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_few_rounds_give_no_verdict_also_those_of_a_variant() -> None:
     few = table("W1", ENOUGH_ROUNDS - 1, holdfast=10, agent_framework=100)
     assert set(words(few).values()) == {FEW}
     found = words(
-        table("W7", holdfast_sqlite=1, agent_framework_file=100),
+        table("W7", holdfast_sqlite=1, holdfast_file=1),
         table("W7-few", holdfast_sqlite=1),
         table("W7-many", 1, holdfast_sqlite=1),
     )

@@ -1,5 +1,6 @@
 """Our own sides and the limits do every workload that they enter, small, with the right result."""
 
+import asyncio
 import json
 from pathlib import Path
 
@@ -77,6 +78,25 @@ async def test_the_limit_of_rows_writes_what_our_store_writes(tmp_path: Path) ->
         written = execute(ours.path, f"SELECT * FROM {table}")
         assert execute(theirs, f"SELECT * FROM {table}") == written, table
         assert written or table not in ("runs", "checkpoints")
+
+
+async def test_the_limit_of_many_runs_writes_what_our_store_writes(tmp_path: Path) -> None:
+    runs = await rows.commits_of_many(
+        Job("W7", {"runs": 3, "supersteps": 5, "young": 700}, tmp_path / "unused")
+    )
+    ours = SqliteStore(tmp_path / "ours.db")
+    theirs = tmp_path / "theirs.db"
+    handle = DatabaseConnection(DatabaseLocation(theirs, 60.0), reads_only=False)
+    for commits, group in zip(zip(*runs, strict=True), rows.groups_of(runs), strict=True):
+        await asyncio.gather(*map(ours.commit, commits))
+        for sql, values in group:
+            handle.open().executemany(sql, values)
+    await ours.close()
+    handle.close()
+    for table in ("runs", "checkpoints"):
+        written = execute(ours.path, f"SELECT * FROM {table}")
+        assert execute(theirs, f"SELECT * FROM {table}") == written, table
+        assert len(written) >= 3
 
 
 def test_sides_have_pinned_packages_and_names_of_their_own() -> None:

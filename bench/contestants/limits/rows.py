@@ -1,4 +1,4 @@
-"""The rows that our W2 writes, written again without our engine: through the same hop, bare, or to a plain file."""
+"""The rows that our W2 and W7 write, written again without our engine: by the same hop, bare, or to a plain file."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import os
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from bench.contestants import Job, Outcome, Prepare, Run, make
-from bench.contestants.holdfast import RUN, consume
-from bench.contestants.holdfast.plain import chain
+from bench.contestants.holdfast import RUN, consume, play_many
+from bench.contestants.holdfast.plain import chain as plain_chain
 from bench.scripts import Params
 from holdfast import CheckpointStorage
 from holdfast.checkpoint.store import Commit, Letter
@@ -36,6 +37,9 @@ from holdfast.stores.sqlite.row_writer import (
 )
 from holdfast.stores.sqlite.schema import PAGE_SIZE
 
+# The rows of a run are fewer, so that the keyframes of several runs do not meet.
+_MOST_ROWS = 10_000
+
 Statement: TypeAlias = tuple[str, Sequence[tuple[Any, ...]]]
 """What is executed, for each of some rows."""
 
@@ -55,26 +59,36 @@ class Recording(MemoryStore):
 async def commits_of(params: Params) -> list[Commit]:
     """What our W2 gives to its store."""
     store = Recording()
-    await consume(chain(params).with_checkpointing(CheckpointStorage(store)).build(), RUN)
+    await consume(plain_chain(params).with_checkpointing(CheckpointStorage(store)).build(), RUN)
     return store.commits
 
 
-def statements_of(commits: Sequence[Commit]) -> Iterator[list[Statement]]:
-    """For each commit of one run what our store executes to write it, with all that it binds."""
+async def commits_of_many(job: Job) -> list[list[Commit]]:
+    """What each run of our W7 gives to its store."""
+    store = Recording()
+    await play_many(CheckpointStorage(store), "sync", job)
+    runs: dict[str, list[Commit]] = {}
+    for commit in store.commits:
+        runs.setdefault(commit.head.run_id, []).append(commit)
+    return list(runs.values())
+
+
+def statements_of(commits: Sequence[Commit], run: int = 1) -> Iterator[list[Statement]]:
+    """For each commit of one run, which has that number, what our store executes to write it, with all it binds."""
     content = written = 0
     for number, commit in enumerate(commits):
         head = commit.head
         events, _ = split_events(commit)  # every row of a run that goes on belongs to a record
-        rows = [make_checkpoint_row(1, one, events.get(one.seq, bytearray())) for one in commit.records]
+        rows = [make_checkpoint_row(run, one, events.get(one.seq, bytearray())) for one in commit.records]
         keyframes = [
-            (place, keyframe.cut, keyframe.changes, keyframe.values)
+            (run * _MOST_ROWS + place, keyframe.cut, keyframe.changes, keyframe.values)
             for place, record in enumerate(commit.records, written + 1)
             if (keyframe := record.keyframe) is not None
         ]
         content = (content + sum(row[5] for row in rows)) % MODULUS
         written += len(rows)
         blobs = [
-            (1, get_prefix(blob.digest), blob.digest, len(blob.data), 0, blob.data) for blob in commit.blobs
+            (run, get_prefix(blob.digest), blob.digest, len(blob.data), 0, blob.data) for blob in commit.blobs
         ]
         if number == 0:
             statements: list[Statement] = [
@@ -82,11 +96,11 @@ def statements_of(commits: Sequence[Commit]) -> Iterator[list[Statement]]:
                 (ADD_FAMILY, [("", head.family)]),
             ]
         elif (indexed := get_indexed_columns(head)) != get_indexed_columns(commits[number - 1].head):
-            statements = [(SET_STATUS, [(*indexed[1:4], 1)])]
+            statements = [(SET_STATUS, [(*indexed[1:4], run)])]
         else:
             statements = []
         statements += [(ADD_CHECKPOINT, rows), (ADD_KEYFRAME, keyframes), (ADD_BLOB, blobs)]
-        statements.append((MOVE_RUN, [(*get_moving_columns("", head, content), 1)]))
+        statements.append((MOVE_RUN, [(*get_moving_columns("", head, content), run)]))
         yield [statement for statement in statements if statement[1]]
 
 
@@ -131,6 +145,39 @@ def same_rows(hop: bool) -> Prepare:
         handle.close()
 
     return prepare
+
+
+@asynccontextmanager
+async def grouped_rows(job: Job) -> AsyncIterator[Run]:
+    """The rows of many runs: what all of them commit at a time, in one transaction, in the event loop's own thread."""
+    runs = await commits_of_many(job)
+    groups = list(groups_of(runs))
+    make(job.folder)
+    place = DatabaseLocation(job.folder / "runs.db", 60.0)
+    handle, room = DatabaseConnection(place, reads_only=False), WalRoom(place.path, LONGEST_LOG)
+    connection = handle.open()
+
+    async def run() -> Outcome:
+        for group in groups:
+            connection.execute("BEGIN IMMEDIATE")
+            room.make(len(runs))
+            for sql, rows in group:
+                connection.executemany(sql, rows)
+            connection.execute("COMMIT")
+        return Outcome(len(runs), sum(map(len, runs)) - len(runs))
+
+    yield run
+    handle.close()
+
+
+def groups_of(runs: Sequence[Sequence[Commit]]) -> Iterator[list[Statement]]:
+    """For each commit of all runs what our store executes to write them together: each statement once for all."""
+    written = (statements_of(commits, number) for number, commits in enumerate(runs, 1))
+    for commits in zip_longest(*written, fillvalue=[]):
+        merged: dict[str, list[tuple[Any, ...]]] = {}
+        for sql, rows in chain.from_iterable(commits):
+            merged.setdefault(sql, []).extend(rows)
+        yield list(merged.items())
 
 
 Writer: TypeAlias = tuple[Callable[[bytes], None], Callable[[], None]]
