@@ -1,5 +1,6 @@
 """A short soak: nothing that a process or a store takes grows with the supersteps."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,3 +31,13 @@ async def test_nothing_grows(kind: str, keyed: bool, quick_path: Path) -> None:
 async def test_a_planted_leak_is_found(bug: str, grows: str, quick_path: Path) -> None:
     grown = soak.find_growth(await soak.soak("file", quick_path, 320, False, bug))
     assert [one for one in grown if one.startswith(grows)], grown
+
+
+async def test_a_planted_leak_is_found_among_many_other_handles(quick_path: Path) -> None:
+    others = [os.open(os.devnull, os.O_RDONLY) for _ in range(200)]
+    try:
+        grown = soak.find_growth(await soak.soak("file", quick_path, 320, False, "handles"))
+    finally:
+        for one in others:
+            os.close(one)
+    assert [one for one in grown if one.startswith("handles")], grown
