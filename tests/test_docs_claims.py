@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import HoldfastError, HoldfastWarning, Limits, RetryPolicy, Store, WorkflowEvent
+from holdfast import HoldfastError, HoldfastWarning, Limits, RetryPolicy, Store, WorkflowEvent, errors
 from tests.programs import ROOT
 
 DOCS = ROOT / "docs"
@@ -31,6 +32,7 @@ BETWEEN_PARTS = {
     "driven",
     "event_feed",
     "go_on",
+    "forked",
     "introduce_to",
     "leave_out_replay",
     "warn_at_start",
@@ -108,6 +110,13 @@ def test_every_event_has_a_row_with_its_fields() -> None:
         assert fields <= told, f"the row of {name} misses {sorted(fields - told)}"
 
 
+@pytest.mark.parametrize(("title", "name"), [("Checkpoints", "CheckpointInfo"), ("Runs", "RunInfo")])
+def test_the_keys_of_infos_are_listed(title: str, name: str) -> None:
+    listed = section("reference/json-forms.md", title).partition(f"`{name}.to_dict()`")[2].partition(": ")[2]
+    written = json.loads((ROOT / f"tests/unit/json_forms/{name}.json").read_text(encoding="utf-8"))
+    assert set(_SPAN.findall(listed)) == set(written)
+
+
 def number(cell: str) -> float:
     """The number that a cell says.
 
@@ -138,6 +147,17 @@ def test_every_error_is_on_some_page() -> None:
     words = {word for page in WRITTEN for word in _WORD.findall(text_of(page))}
     errors = [name for name, kind in CLASSES.items() if issubclass(kind, Exception)]
     assert [name for name in errors if name not in words] == []
+
+
+def test_the_tree_of_errors_has_every_class_below_its_base() -> None:
+    path: list[str] = []
+    found = {}
+    for spaces, name in re.findall(r"^    ([│├└─ ]*)(\w+)", str(errors.__doc__), re.MULTILINE):
+        path = [*path[: len(spaces) // 4], name]
+        found[name] = path[-2] if len(path) > 1 else None
+    roots = (HoldfastError, HoldfastWarning)
+    kinds = [kind for kind in vars(errors).values() if inspect.isclass(kind) and issubclass(kind, roots)]
+    assert found == {kind.__name__: None if kind in roots else kind.__bases__[0].__name__ for kind in kinds}
 
 
 def test_every_error_stands_beside_its_kind() -> None:
