@@ -5,6 +5,8 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from holdfast import (
     RunEnded,
     RunNotFound,
     RunStatus,
+    Store,
     Workflow,
     WorkflowBuilder,
     WorkflowContext,
@@ -31,7 +34,8 @@ from holdfast import (
     handler,
     response_handler,
 )
-from tests.support.durable import ON_DISK, Place, head_of, info_of_run, storage_at
+from tests.support.durable import ON_DISK, Place, Wrapped, head_of, info_of_run, storage_at
+from tests.support.parts import Commit, Durability, LeaveResult, Letter
 
 
 class Chat(Executor):
@@ -63,9 +67,11 @@ class Chat(Executor):
         await ctx.yield_output(f"answer {yes}")
 
 
-def chat(storage: CheckpointStorage | None, name: str = "Chat") -> Workflow:
+def chat(storage: CheckpointStorage | None, name: str = "Chat", durability: Durability = "sync") -> Workflow:
     builder = WorkflowBuilder(name=name).set_start_executor(Chat.bind(id="chat"))
-    return builder.build() if storage is None else builder.with_checkpointing(storage).build()
+    if storage is not None:
+        builder.with_checkpointing(storage).with_durability(durability)
+    return builder.build()
 
 
 @pytest.fixture(autouse=True)
@@ -135,6 +141,76 @@ async def test_several_messages_at_once_open_a_run_that_is_over(place: Place) ->
     await run.wait_for_completion()
     assert run.status is RunStatus.COMPLETED
     assert (await place.storage.load(await latest_id(place))).shared_state["count"] == 6
+
+
+class Between(Wrapped):
+    """A store that lets something happen right behind a commit with which a run ends, or right before a letter."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.behind_the_end: Callable[[], Awaitable[None]] | None = None
+        self.before_letter: Callable[[], Awaitable[None]] | None = None
+
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        letters = await self.inner.commit(commit)
+        call, head = self.behind_the_end, await self.inner.head(commit.head.run_id)
+        if call is not None and head is not None and head.status.ended:
+            self.behind_the_end = None
+            await call()
+        return letters
+
+    async def leave(self, *given: Any) -> LeaveResult:
+        call, self.before_letter = self.before_letter, None
+        if call is not None:
+            await call()
+        return await self.inner.leave(*given)
+
+
+async def test_a_message_that_is_stored_once_another_one_was_answered_is_delivered(place: Place) -> None:
+    """Its sender saw a run that was over; another message opened and ended that run before this one was stored."""
+    store = Between(place.storage.store)
+    run = await chat(CheckpointStorage(store)).start("one", run_id="c")
+    await run.wait_for_completion()
+
+    async def answer_another() -> None:
+        await run.send("two")
+        assert (await run.wait_for_completion()).outputs == ["2 two"]
+
+    store.before_letter = answer_another
+    await run.send("three")
+    assert (await run.wait_for_completion()).outputs == ["3 three"]
+    assert await place.storage.store.inbox(run.run_id) == []
+
+
+@pytest.mark.parametrize("durability", ["sync", "async", "exit"])
+async def test_a_message_behind_the_last_commit_of_a_run_is_delivered(
+    place: Place, durability: Durability
+) -> None:
+    """The run moves still, but looks for messages no more."""
+    store = Between(place.storage.store)
+    workflow = chat(CheckpointStorage(store), durability=durability)
+    run = await workflow.start("one", run_id="c")
+    store.behind_the_end = partial(run.send, "two")
+    result = await run.wait_for_completion()
+    assert (result.outputs, result.status) == (["2 two"], RunStatus.COMPLETED)
+    assert await place.storage.store.inbox(run.run_id) == []
+
+
+async def test_a_message_behind_the_last_commit_opens_no_run_that_is_left(place: Place) -> None:
+    store = Between(place.storage.store)
+    run = await chat(CheckpointStorage(store)).start("one", run_id="c")
+    is_sent = asyncio.Event()
+
+    async def send() -> None:
+        await run.send("two")
+        is_sent.set()
+
+    store.behind_the_end = send
+    await is_sent.wait()
+    await run.close()
+    assert run.status is RunStatus.COMPLETED
+    assert len(await place.storage.store.inbox(run.run_id)) == 1
+    assert (await chat(place.storage).run("three", run_id="c", if_exists="continue")).outputs[-1] == "3 three"
 
 
 async def test_without_storage_a_run_that_goes_on_takes_messages(nothing_is_left_running) -> None:

@@ -233,6 +233,10 @@ class StoredRuns:
         point.recorder.sign(by)
         return self._runner(run_id, point, log)
 
+    async def has_letters(self, run_id: RunId) -> bool:
+        """Return True if answers or messages wait in the inbox of a run."""
+        return bool(await self._catalog.store.inbox(run_id))
+
     async def runner_at_head(self, run_id: RunId, log: EventLog) -> Runner:
         """Return a runner that goes on with a run that nobody drives; raise ``RunTaken`` if someone does."""
         head = await check_undriven(self._catalog.store, await self._catalog.head(run_id), False)

@@ -85,6 +85,8 @@ class Run:
         self._lifecycle = RunLifecycle(workflow_name, run_id, runner, log)
         self._waker = Waker(self, self._lifecycle, home)
         self._home = home
+        self._follow_up: asyncio.Task[None] | None = None
+        """Goes on with a message that was stored behind the last commit of the run, once that rests."""
         if runner.recorder is not None:
             runner.recorder.hold_claim(self)
 
@@ -257,33 +259,42 @@ class Run:
                 f"run {self.run_id} is {lifecycle.status}, and without storage nothing of it is left; start a new run, "
                 f"or build the workflow with a storage"
             )
-        await runner.inputs.send(message, target_id, check_key(key), check_by(by))
-        if runner is not lifecycle.runner or lifecycle.status is RunStatus.RUNNING:
-            return  # whoever drives it finds the message
-        if lifecycle.status is RunStatus.WAITING:
-            await self._go_on_with_message(runner)
-        else:
-            await self._reopen()
+        is_seen = await runner.inputs.send(message, target_id, check_key(key), check_by(by))
+        if lifecycle.status is not RunStatus.RUNNING:
+            await self._go_on_with_message()
+        elif not is_seen and (self._follow_up is None or self._follow_up.done()):
+            self._follow_up = asyncio.create_task(self._go_on_once_at_rest())
 
-    async def _go_on_with_message(self, runner: Runner) -> None:
-        """Go on with a run that waits, unless someone else went on with it."""
-        is_stored = runner.recorder is not None
-        if is_stored and await self._waker.moved_by_others() is not None:
-            return
-        if not is_stored or await runner.look_for_letters():
-            self._waker.go_on_if_waiting(runner)
+    async def _go_on_once_at_rest(self) -> None:
+        """Go on with a message that the run may not see any more before it rests, unless the run is left."""
+        lifecycle = self._lifecycle
+        if lifecycle.task is not None:
+            await asyncio.wait([lifecycle.task])
+        if lifecycle.leaving is None:
+            await self._go_on_with_message()
+
+    async def _go_on_with_message(self) -> None:
+        """Go on with a run at rest for which a message was left, unless another one was faster."""
+        lifecycle = self._lifecycle
+        await lifecycle.settled()
+        runner = lifecycle.runner
+        if lifecycle.status.ended:
+            await self._reopen()
+        elif lifecycle.status is RunStatus.WAITING:
+            is_stored = runner.recorder is not None
+            if is_stored and await self._waker.moved_by_others() is not None:
+                return
+            if not is_stored or await runner.look_for_letters():
+                self._waker.go_on_if_waiting(runner)
 
     async def _reopen(self) -> None:
-        """Go on with a stored run that is over, for a message came; whoever was faster goes on with it."""
+        """Go on with a stored run that is over, if a message waits for it; whoever was faster goes on with it."""
         lifecycle, home = self._lifecycle, self._home
         assert home is not None, "it is stored"
-        await lifecycle.settled()
-        if not lifecycle.status.ended:  # another message was faster, and lets the run find this one
-            if lifecycle.status is RunStatus.WAITING:
-                await self._go_on_with_message(lifecycle.runner)
-            return
         lifecycle.going_back = asyncio.get_running_loop().create_future()
         try:
+            if not await home.has_letters(self.run_id):  # another message was faster, and took this one along
+                return
             runner = await home.runner_at_head(self.run_id, lifecycle.log)
             runner.leave_out_replay()
             lifecycle.go_back(runner)
@@ -328,10 +339,19 @@ class Run:
         self._waker.wait_here()
         if lifecycle.status is RunStatus.WAITING and lifecycle.runner.recorder is not None:
             await self._waker.go_on_with_letters()
-        if lifecycle.rest is not None:
-            await asyncio.wait([lifecycle.rest])
+        await self._at_rest()
         lifecycle.raise_failure()
         return self.result()
+
+    async def _at_rest(self) -> None:
+        """Wait until the run rests and no message waits with which it goes on."""
+        while True:
+            awaited = {one for one in (self._lifecycle.rest, self._follow_up) if one and not one.done()}
+            if not awaited:
+                break
+            await asyncio.wait(awaited)
+        if self._follow_up is not None:
+            self._follow_up.result()
 
     def result(self) -> RunResult:
         """Return the result of the run so far."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.checkpoint.inbox import Message
 from holdfast.engine.router import route_input
 from holdfast.engine.snapshot import FurtherInput, take_input
+from holdfast.engine.status import RunStatus
 from holdfast.engine.superstep import find_target
 from holdfast.engine.value import Captor
 from holdfast.errors import DeadLetter, HoldfastError
@@ -51,8 +52,11 @@ class FurtherInputs:
         """Return the executor that takes a message; raise ``WrongType`` or ``InvalidArgument`` if none does."""
         return find_target(self._workflow.graph, self._workflow.name, message, target_id)
 
-    async def send(self, message: Any, target_id: str | None, key: str | None, by: str | None) -> None:
-        """Take a message; that of a stored run is durable in its inbox when this returns."""
+    async def send(self, message: Any, target_id: str | None, key: str | None, by: str | None) -> bool:
+        """Take a message; that of a stored run is durable in its inbox when this returns.
+
+        Return False if the run may not see it any more before it rests: what is stored of it rests already.
+        """
         target = self.check(message, target_id)
         value = self._capture(message, "message")
         if self._recorder is None:
@@ -60,8 +64,10 @@ class FurtherInputs:
             self._pending.setdefault(
                 str(self._count) if key is None else f"={key}", Message(target, value, by)
             )
-        else:
-            await self._recorder.send(value, target_id, key, by)  # type: ignore[arg-type]  # as its encoder captures
+            return True
+        # Its encoder captured the value.
+        head = await self._recorder.send(value, target_id, key, by)  # type: ignore[arg-type]
+        return head.status is RunStatus.RUNNING
 
     def take(self, messages: Mapping[str, Message]) -> bool:
         """Take the messages in the inbox that can be used; tell of the others. Return True if there are any."""
