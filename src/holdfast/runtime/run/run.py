@@ -350,8 +350,9 @@ class Run:
             if not awaited:
                 break
             await asyncio.wait(awaited)
-        if self._follow_up is not None:
-            self._follow_up.result()
+        follow_up, self._follow_up = self._follow_up, None
+        if follow_up is not None:
+            follow_up.result()
 
     def result(self) -> RunResult:
         """Return the result of the run so far."""
