@@ -11,7 +11,7 @@ import pytest
 
 from tests.faults.corruption import campaign
 from tests.stores.sqlite_programs import execute
-from tests.support.corruption import foreign
+from tests.support.corruption import Told, complaints, foreign
 from tests.support.corruption_bugs import PLANTED
 from tests.support.corruption_world import fill, look, opened
 
@@ -28,6 +28,22 @@ async def test_a_planted_bug_is_found(bug: str, tmp_path: Path) -> None:
     kind, only, _ = PLANTED[bug]
     reads = 1 if only == "blob type" else 0
     assert await campaign(kind, tmp_path, range(150), only, bug, reads=reads) != []
+
+
+@pytest.mark.parametrize("damaged", ["header = x'99'", "new_bytes = 'x'"])
+async def test_a_damaged_record_hides_no_other_checkpoint_of_a_run_that_went_back(
+    damaged: str, tmp_path: Path
+) -> None:
+    """What cannot be loaded any more is named, also the start that was derived from the record."""
+    async with opened("sqlite", tmp_path) as storage:
+        await fill(storage)
+        seen = {"grown": (await look(storage))["grown"]}
+    execute(tmp_path / "runs.db", f"UPDATE checkpoints SET {damaged} WHERE id = 2")
+    async with opened("sqlite", tmp_path) as storage:
+        told = Told(await storage.verify())
+        assert await complaints(storage, seen, told) == []
+        assert ("grown", 2) in {(problem.run_id, problem.seq) for problem in told.problems}
+        assert ("grown", 1) not in {(problem.run_id, problem.seq) for problem in told.problems}
 
 
 _NO_TEXT = "CAST(x'4352ff80' AS TEXT)"

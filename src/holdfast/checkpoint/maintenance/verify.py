@@ -168,14 +168,26 @@ class RunCheck:
 
     async def check_all(self, steps: Steps) -> None:
         """Check the records, the head, the journal and the inbox."""
+        unread = 0
         async for found in each_record(self._store, self._head.run_id, 1, self._head.seq, steps):
+            self._miss_start_of(unread, found.seq)
+            unread = 0
             if isinstance(found, UnreadableRecord):
-                self.add_problem(None, text_without_advice(found.error), found.seq)
+                self.add_problem(None, text_without_advice(found.error), unread := found.seq)
             else:
                 await self.check_record(found)
+        self._miss_start_of(unread, self._head.seq + 1)
         self.check_head()
         await self.check_journal(await self._store.notes(self._head.run_id))
         await self._store.inbox(self._head.run_id)
+
+    def _miss_start_of(self, unread: int, following: int) -> None:
+        """Add the start that follows an unread record at once: it is derived from that, and went with it."""
+        start = unread + 1
+        if unread and start < following:
+            self.add_problem(
+                None, f"it came from the record of checkpoint {unread}, which cannot be read", start
+            )
 
     async def check_record(self, record: Record) -> None:
         """Check a record and add its problems to the report."""

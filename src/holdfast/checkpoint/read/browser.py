@@ -250,9 +250,9 @@ class CheckpointBrowser:
             return {}
         try:
             records = await read_records(self._catalog.store, head.run_id, 1, head.seq, Depth.HEADERS)
+            return find_superseded(map(info_of, records), head.checkpoint_id)
         except CheckpointCorrupt:  # others are damaged: that is no reason not to show these
             return {}
-        return find_superseded(map(info_of, records), head.checkpoint_id)
 
     async def draw_tree(self, head: Head, ascii: bool, sizes: bool) -> str:
         """Draw the checkpoints of a run and of all runs of its family as a tree of text."""
