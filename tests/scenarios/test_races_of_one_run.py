@@ -18,7 +18,7 @@ from holdfast import (
     handler,
     response_handler,
 )
-from tests.support.inside import recorder_of
+from tests.support.inside import recorder_of, runner_of
 from tests.support.modules import lifecycle
 from tests.support.parts import NO_RUN_CONTEXT, Commit, LeaveResult, Letter, MemoryStore, RunId, RunStart
 from tests.support.runs import soon
@@ -69,6 +69,11 @@ class Gated(MemoryStore):
         left = await super().leave(run_id, since, letters, most)
         await self._pass("left")
         return left
+
+    async def inbox(self, run_id: RunId) -> Sequence[Letter]:
+        letters = await super().inbox(run_id)
+        await self._pass("inbox")
+        return letters
 
     async def commit(self, commit: Commit) -> Sequence[Letter]:
         await self._pass("cancelling" if commit.head.status is RunStatus.CANCELLED else "answering")
@@ -203,3 +208,48 @@ async def test_a_resume_that_is_given_up_leaves_the_run_as_it_was() -> None:
     with pytest.raises(asyncio.CancelledError):
         await resuming
     assert await store.head(RunId("mine")) == before
+
+
+class Say(Executor):
+    """Keeps what it is told, each once a test lets it go on."""
+
+    def __init__(self, entered: asyncio.Queue[tuple[str, asyncio.Event]]) -> None:
+        super().__init__()
+        self.entered = entered
+
+    @handler
+    async def say(self, text: str, ctx: WorkflowContext) -> None:
+        go_on = asyncio.Event()
+        self.entered.put_nowait((text, go_on))
+        await go_on.wait()
+        await ctx.append_state("said", text, scope_name="S")
+
+
+async def test_a_message_is_delivered_once_though_a_look_into_the_inbox_ends_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The look began before the commit that takes the message, and ends while the message is worked on."""
+    monkeypatch.setattr(lifecycle, "_INBOX_SECONDS", 0.001)
+    store, entered = Gated(), asyncio.Queue[tuple[str, asyncio.Event]]()
+    storage = CheckpointStorage(store)
+    builder = WorkflowBuilder(name="Say").set_start_executor(Say(entered))
+    run = await builder.with_checkpointing(storage).build().start("one", run_id="r")
+    _, one_is_done = await soon(entered.get())
+    await storage.send("r", "two")
+    while not runner_of(run).inputs.waiting:  # noqa: ASYNC110  # a first look finds it
+        await asyncio.sleep(0.001)
+    store.gate("inbox")
+    looked = store.entered["inbox"]
+    await soon(looked.wait())
+    one_is_done.set()
+    text, two_is_done = await soon(entered.get())
+    store.opened["inbox"].set()
+    for _ in range(50):
+        await asyncio.sleep(0)
+    two_is_done.set()
+    assert text == "two"
+    assert (await soon(run.wait_for_completion())).status is RunStatus.COMPLETED
+    assert (await storage.load((await storage.get_run("r")).checkpoint_id)).scopes["S"]["said"] == [
+        "one",
+        "two",
+    ]

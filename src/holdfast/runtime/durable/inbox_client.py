@@ -90,10 +90,10 @@ class InboxClient:
     async def read(self) -> None:
         """Read the inbox now instead of with the next commit, unless a commit changes meanwhile what counts."""
         await self._commits.idle()
-        before, seen = self._commits.count, self._log.letters
-        await self._log.read_letters()
-        if self._commits.count != before:
-            self._log.letters = seen
+        before = self._commits.count
+        letters = await self._log.store.inbox(self._log.run_id)
+        if self._commits.count == before:  # else that commit knows better which letters are left
+            self._log.letters = letters
 
     async def send(self, value: Encoded, target: str | None, key: str | None, by: str | None) -> Head:
         """Leave a further input, so that it is durable."""
