@@ -144,6 +144,9 @@ class Host:
         self._active: dict[str, asyncio.Task[None]] = {}
         self._runs: dict[str, Run] = {}
         self._tried: dict[str, _Tried] = {}
+        self._missed: dict[str, Head] = {}
+        """Runs that were claimed while a task had not ended with them; no look finds them before the claim ends."""
+        self._is_leaving = False
         self._serving: asyncio.Task[None] | None = None
         self._fingerprints: dict[str, frozenset[str] | None] = {
             name: None
@@ -287,6 +290,7 @@ class Host:
         started = 0
         while (room := self._concurrency - len(self._active)) > 0:
             heads = await self._claim(room, abandoned)
+            self._missed |= {head.run_id: head for head in heads if head.run_id in self._active}
             started += sum([self._begin(head) for head in heads if self._may_begin(head)])
             if len(heads) < room:
                 if abandoned:
@@ -343,6 +347,9 @@ class Host:
         if self._active.get(run_id) is task:  # else another one has begun with the run since
             del self._active[run_id]
             self._runs.pop(run_id, None)
+            missed = self._missed.pop(run_id, None)
+            if missed is not None and not self._is_leaving and self._may_begin(missed):
+                self._begin(missed)
         if not task.cancelled() and (error := task.exception()) is not None:
             _logger.error("waking run %s failed", run_id, exc_info=error, extra=extra_fields(run_id, ""))
 
@@ -441,6 +448,8 @@ class Host:
             del self.problems[next(iter(self.problems))]
 
     async def _leave(self) -> None:
+        self._is_leaving = True
+        self._missed.clear()
         if self._active:
             await asyncio.wait(self._active.values(), timeout=self._grace)
         await asyncio.gather(*(run.abandon() for run in self._runs.values()))
@@ -448,6 +457,7 @@ class Host:
             task.cancel()
         if self._active:
             await asyncio.wait(self._active.values())
+        self._is_leaving = False
 
 
 def _extra_of(head: Head) -> dict[str, str]:

@@ -735,3 +735,52 @@ async def test_a_process_is_asked_for_once_for_all_its_runs(storage: CheckpointS
     asked.clear()
     await Host(watched, sleeping()).wake_due()
     assert asked.count("elsewhere:1:2") <= 1 + 3  # once to find them, and once for each that is gone on with
+
+
+class BehindTheWait(Wrapped):
+    """A store that lets something happen between the commit with which a run begins to wait, and its return."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.call: Callable[[], Awaitable[object]] | None = None
+        self.claimed = asyncio.Event()
+
+    async def commit(self, commit: Commit) -> Sequence[Letter]:
+        letters = await self.inner.commit(commit)
+        call = self.call
+        if call is not None and commit.records and commit.head.status is RunStatus.WAITING:
+            self.call = None
+            await call()
+        return letters
+
+    async def claim(self, request: ClaimRequest) -> Sequence[Head]:
+        heads = await self.inner.claim(request)
+        if heads:
+            self.claimed.set()
+        return heads
+
+
+async def test_an_answer_is_taken_that_came_before_its_host_knew_that_the_run_waits(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host claims the run once more, while its task still has it, and nobody finds a run that is claimed."""
+    monkeypatch.setattr(host_module, "_CLAIM_MICROSECONDS", 3_600_000_000)
+    store, workflow = BehindTheWait(place.storage.store), asking()
+    storage = CheckpointStorage(store)
+    host = Host(storage, workflow, poll=HOUR)
+
+    async def answer() -> None:
+        store.claimed.clear()
+        await storage.respond("r", {"q": True})
+        host.look_soon()
+        await store.claimed.wait()
+
+    async def completed() -> None:
+        while (await info_of_run(storage, "r")).status is not RunStatus.COMPLETED:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+    await workflow.submit(0.0, "r", storage)
+    store.call = answer
+    async with host:
+        await soon(completed())
+    assert host.active == []
