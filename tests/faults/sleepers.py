@@ -45,6 +45,8 @@ LEAST_SLEEP_SECONDS = 0.2
 HOURS_SECONDS = 36_000.0
 MOST_BYTES = 1_024
 """What a sleeping run may cost in the memory of its host."""
+_NOISE_BYTES = 200_000
+"""What else the host may take at one look more than at another; 60,000 were seen."""
 # After so many looks that found nothing, whoever is overdue is forgotten.
 _IDLE_LOOKS = 5
 _LIFE_SECONDS = 1_800.0
@@ -305,7 +307,8 @@ def weighed(case: Case, few: int, many: int, only_allocated: bool) -> None:
         (said,) = [line[7:] for line in child.told if line.startswith("answer ")]
         weight: float = json.loads(said)
         print(f"{name}: {weight:,.0f} bytes for each sleeping run", flush=True)
-        expect(weight < MOST_BYTES, f"a sleeping run costs {weight:,.0f} bytes ({name})")
+        allowed = MOST_BYTES + _NOISE_BYTES / (many - few)
+        expect(weight < allowed, f"a sleeping run costs {weight:,.0f} bytes ({name})")
 
 
 def main(arguments: list[str] | None = None) -> int:

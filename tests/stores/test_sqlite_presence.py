@@ -95,9 +95,10 @@ async def test_who_gives_up_joining_does_not_keep_others_from_it(
 
 
 async def test_a_store_that_is_dropped_leaves(database: Path) -> None:
+    others = set(threading.enumerate())
     store = SqliteStore(database)
     await store.join()
-    threads = [thread for thread in threading.enumerate() if thread.name.startswith("holdfast-")]
+    threads = set(threading.enumerate()) - others
     del store
     gc.collect()
     for thread in threads:
