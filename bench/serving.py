@@ -270,12 +270,27 @@ class RunningServer:
 @asynccontextmanager
 async def _running(side: ServerSide) -> AsyncIterator[RunningServer]:
     with tempfile.TemporaryDirectory() as folder:
-        server = RunningServer(side, Path(folder))
+        server = await _start(side, Path(folder))
         try:
-            await server.wait_until_ready(side.ready)
             yield server
         finally:
             server.end()
+
+
+async def _start(side: ServerSide, folder: Path, tries: int = 3) -> RunningServer:
+    """Return a server that is ready; try again with another port if something else took the first meanwhile."""
+    server = RunningServer(side, folder)
+    try:
+        await server.wait_until_ready(side.ready)
+    except RuntimeError:
+        server.end()
+        if tries == 1:
+            raise
+        return await _start(side, folder, tries - 1)
+    except BaseException:
+        server.end()
+        raise
+    return server
 
 
 # -- the measurements ------------------------------------------------------------------------------

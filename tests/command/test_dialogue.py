@@ -137,7 +137,9 @@ def test_a_dialogue_through_one_terminal(folder: Path) -> None:
     type_line("requests answer rye --by kim", *FORM)
     type_line("runs resume rye bakery:builder", ("| knead prove bake", ""), code=None)
     assert any(line.startswith("superstep 3: bake") for line in person.screen)
-    os.kill(int((folder / "oven").read_text()), signal.SIGKILL)
+    oven = folder / "oven"  # it is lit behind the last word
+    person.wait_until(lambda: oven.exists() and oven.read_text() != "", "a process at the oven")
+    os.kill(int(oven.read_text()), signal.SIGKILL)
     person.wait_for("code=137")
     assert "interrupted" in type_line("runs ls")
     shown = type_line("runs resume rye bakery:builder")

@@ -958,7 +958,7 @@ async def test_late_result_of_a_sync_function_does_not_become_that_of_the_next_a
     go_on, gone_on = threading.Event(), threading.Event()
     calls: list[int] = []
 
-    @executor(timeout=0.3, retry=RetryPolicy(attempts=2, backoff=0))
+    @executor(timeout=0.3, retry=RetryPolicy(attempts=50, backoff=0))
     def work(text: str) -> str:
         calls.append(1)
         if len(calls) > 1:

@@ -163,7 +163,10 @@ WAYS: dict[str, Callable[[Place, Durability], Awaitable[Run]]] = {
 
 
 async def gone(
-    way: Callable[[Place, Durability], Awaitable[Run]], place: Place, durability: Durability
+    way: Callable[[Place, Durability], Awaitable[Run]],
+    place: Place,
+    durability: Durability,
+    looks: int = 20_000,
 ) -> bool:
     """Whether a run of this kind, and what drove it, is gone once it is let go."""
     run = await way(place, durability)
@@ -171,7 +174,7 @@ async def gone(
     recorder = recorder_of(run)
     parts += [weakref.ref(recorder), weakref.ref(recorder.journal)]
     del run, recorder
-    for _ in range(100):  # a task that is over, or a thread that just wrote, may hold it for a moment
+    for _ in range(looks):  # a task that is over, or a thread that just wrote, may hold it for a moment
         if all(part() is None for part in parts):
             return True
         await asyncio.sleep(0.001)
@@ -212,5 +215,5 @@ def _runners_are_held(patch: pytest.MonkeyPatch) -> None:
 async def test_a_planted_bug_is_found(bug: Callable[[pytest.MonkeyPatch], None], tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         bug(patch)
-        assert not await gone(ends, Place("memory", tmp_path), "sync")
+        assert not await gone(ends, Place("memory", tmp_path), "sync", looks=100)
     gc.collect()

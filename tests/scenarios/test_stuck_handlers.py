@@ -207,7 +207,10 @@ async def test_long_waiting_for_a_thread_is_told(
     ("ending", "said"),
     [
         ("release.wait(1_000)", "left\n"),  # nobody waits for what hangs
-        ("time.sleep(0.3); print('done', flush=True)", "left\ndone\n"),  # but what only takes a while may end
+        (
+            "said.wait(60); time.sleep(0.3); print('done', flush=True)",
+            "left\ndone\n",
+        ),  # but what only takes a while may end
     ],
 )
 def test_program_ends_without_handlers_that_hang(ending: str, said: str) -> None:
@@ -215,8 +218,8 @@ def test_program_ends_without_handlers_that_hang(ending: str, said: str) -> None
 import asyncio, threading, time
 from holdfast import WorkflowBuilder, executor
 from holdfast.checkpoint import threads
-threads._GRACE_SECONDS = {0.1 if "wait" in ending else 60}
-release, begun = threading.Event(), threading.Event()
+threads._GRACE_SECONDS = {0.1 if "release" in ending else 60}
+release, begun, said = threading.Event(), threading.Event(), threading.Event()
 @executor
 def work(number: int) -> int:
     begun.set()
@@ -227,6 +230,7 @@ async def main():
     await asyncio.to_thread(begun.wait)
     await run.cancel(grace=0)
     print("left", flush=True)
+    said.set()
 asyncio.run(main())
 """
     command = [sys.executable, "-W", "error", "-c", program]

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -82,19 +83,22 @@ def test_keys_are_added_to_a_file(server: Start, tmp_path: Path) -> None:
 
 
 def test_sigterm_ends_streams_and_lets_runs_finish(server: Start) -> None:
-    one = server("--grace", "30", "--drain", "0.5")
-    slow = one.post("/v1/workflows/Wait/runs", {"input": 2.0, "run_id": "slow"})
+    one = server("--grace", "30", "--drain", "2")
+    slow = one.post("/v1/workflows/Wait/runs", {"input": 5.0, "run_id": "slow"})
     asking = one.post("/v1/workflows/Refunds/runs", {"input": {"customer": "Ada"}}, wait=20)
     assert asking["status"] == "waiting"
     seen: list[str] = []
     waited: list[int] = []
+    watcher, waiter, is_watching = one.connect(), one.connect(), threading.Event()
+    waiter.get("/healthz").raise_for_status()  # it is connected, so that its request is on the way at once
 
     def watch() -> None:
-        with one.connect() as client, client.stream("GET", f"/v1/runs/{asking['run_id']}/events") as response:
+        with watcher as client, client.stream("GET", f"/v1/runs/{asking['run_id']}/events") as response:
+            is_watching.set()
             seen.extend(response.iter_lines())
 
     def wait() -> None:
-        with one.connect() as client:
+        with closing(waiter) as client:
             reply = client.get(f"/v1/runs/{slow['run_id']}", headers={"Prefer": "wait=60"})
             waited.append(reply.status_code)
 
@@ -102,6 +106,7 @@ def test_sigterm_ends_streams_and_lets_runs_finish(server: Start) -> None:
     for thread in threads:
         thread.start()
     one.wait_for("slow", status="running")
+    assert is_watching.wait(PATIENCE)
     one.process.send_signal(signal.SIGTERM)
     while one.client.get("/readyz").status_code == 200:
         pass
@@ -113,7 +118,7 @@ def test_sigterm_ends_streams_and_lets_runs_finish(server: Start) -> None:
     assert waited == [200]
     two = server()
     run = two.client.get("/v1/runs/slow").json()
-    assert (run["status"], run["outputs"]) == ("completed", ["waited 2"])
+    assert (run["status"], run["outputs"]) == ("completed", ["waited 5"])
 
 
 def test_runs_that_take_longer_than_the_grace_are_left_to_the_next(server: Start) -> None:

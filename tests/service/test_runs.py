@@ -110,7 +110,8 @@ def test_a_run_is_cancelled(client: httpx.Client) -> None:
 
 
 def test_a_stream_shows_durable_events_and_parts_of_outputs(client: httpx.Client) -> None:
-    begun = client.post("/v1/workflows/Spell/runs", json={"input": "kelp"}).json()
+    word = "kelp" * 10  # it takes a while to spell
+    begun = client.post("/v1/workflows/Spell/runs", json={"input": word}).json()
     with client.stream("GET", f"/v1/runs/{begun['run_id']}/events") as response:
         assert response.headers["content-type"].startswith("text/event-stream")
         seen = list(frames(response.iter_lines()))
@@ -118,7 +119,7 @@ def test_a_stream_shows_durable_events_and_parts_of_outputs(client: httpx.Client
     assert names[-2:] == ["WorkflowCompletedEvent", "end"]
     deltas = [data["data"] for _, _, data in seen if data.get("event") == "OutputDeltaEvent"]
     assert deltas
-    assert "kelp".endswith("".join(deltas))
+    assert word.endswith("".join(deltas))
     assert names.index("OutputDeltaEvent") < names.index("WorkflowOutputEvent")
     ids = [mark for mark, _, _ in seen if mark is not None]
     assert ids == sorted(set(ids), key=lambda mark: [int(part) for part in mark.split(".")])
@@ -146,7 +147,7 @@ def test_a_stream_goes_on_behind_the_last_event(client: httpx.Client) -> None:
 def test_many_watch_one_run(client: httpx.Client, serve: Callable[..., Served]) -> None:
     own = serve(max_streams=3)
     with own.client() as found:
-        begun = found.post("/v1/workflows/Wait/runs", json={"input": 0.5}).json()
+        begun = found.post("/v1/workflows/Wait/runs", json={"input": 600.0}).json()
         url = f"/v1/runs/{begun['run_id']}/events"
         with (
             found.stream("GET", url) as one,
@@ -155,6 +156,7 @@ def test_many_watch_one_run(client: httpx.Client, serve: Callable[..., Served]) 
         ):
             refused = found.get(url)
             assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+            found.post(f"/v1/runs/{begun['run_id']}/cancel")
             told = [[mark for mark, _, _ in frames(each.iter_lines())] for each in (one, two, three)]
         assert told[0] == told[1] == told[2]
         assert found.get(url, headers={"Last-Event-ID": str(told[0][-2])}).status_code == 204
