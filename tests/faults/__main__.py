@@ -57,6 +57,7 @@ def list_campaigns() -> Iterator[str]:
         yield " ".join((name, "--store", store, *given))
     yield "machine --store memory --stories 5000"
     yield from (f"machine --store {store} --stories 1000" for store in STORES)
+    yield "interleavings --count 2000"
     yield "team_properties --teams 200 --kills 5"
     yield "fuzz --all --runs 100000 --seconds 150"
     for store, what, plain in product(STORES, ("flips", "cuts"), ("", " --plain")):

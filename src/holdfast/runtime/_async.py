@@ -49,10 +49,11 @@ class _Uncut:
     cancellation off until it is woken: by then the future is done.
     """
 
-    __slots__ = ("_asyncio_future_blocking", "add_done_callback", "get_loop")
+    __slots__ = ("_asyncio_future_blocking", "add_done_callback", "cancelled", "get_loop")
 
     def __init__(self, future: asyncio.Future[Any]) -> None:
         self.get_loop = future.get_loop
+        self.cancelled = future.cancelled  # for work within such work
         self.add_done_callback = future.add_done_callback
         # A future sets this flag to promise that it is awaited: here this one does, in place of that one.
         self._asyncio_future_blocking = True

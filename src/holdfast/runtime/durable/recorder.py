@@ -209,9 +209,13 @@ class Recorder:
 
     async def moved_by_others(self) -> RunStatus | None:
         """Return the status of a run that another process moved since it came to rest here; None if nobody did."""
-        head = await self._log.newest()
-        ours = (head.checkpoint_id, head.token) == (self.head.checkpoint_id, self.head.token)
-        return None if ours else head.status
+        while True:
+            ours = self.head
+            head = await self._log.newest()
+            if self.head is ours:  # else it went on here meanwhile
+                break
+        is_ours = (head.checkpoint_id, head.token) == (ours.checkpoint_id, ours.token)
+        return None if is_ours else head.status
 
     async def check_owned(self) -> None:
         """Make sure that this process drives the run; raise ``RunTaken`` if another process does by now."""

@@ -31,6 +31,7 @@ from holdfast.engine.snapshot import Snapshot, status_at_rest
 from holdfast.engine.status import RunStatus, WaitingFor
 from holdfast.errors import HoldfastError, HoldfastWarning, InvalidArgument, StubbornHandler
 from holdfast.ids import RunId
+from holdfast.runtime._async import run_uncancelled
 from holdfast.runtime.events.event_log import EventLog
 from holdfast.runtime.step.runner import Runner
 
@@ -213,6 +214,10 @@ class RunLifecycle:
         await asyncio.wait([rest], timeout=grace)
         if not rest.done():
             await self._leave_behind(grace)
+        elif (
+            status is RunStatus.CANCELLED and self.status is RunStatus.WAITING
+        ):  # it was coming to rest already
+            await self._leave_at_rest(status)
 
     def _announce_leaving(self, status: RunStatus) -> None:
         self.leaving = status
@@ -280,7 +285,7 @@ class _Drive:
         lifecycle, runner = self._lifecycle, self._runner
         self._begun = True
         if lifecycle.leaving is not None:
-            await lifecycle.come_to_rest(lifecycle.leaving)
+            await self._come_to_rest(lifecycle.leaving)
             return
         events: list[WorkflowEvent] = [WorkflowStatusEvent(lifecycle.status)]
         if runner.begins:
@@ -296,7 +301,7 @@ class _Drive:
         except asyncio.CancelledError:
             if self._left_behind:
                 return
-            await lifecycle.come_to_rest(lifecycle.status_if_cut)
+            await self._come_to_rest(lifecycle.status_if_cut)
             if lifecycle.leaving is None:
                 raise
         except (KeyboardInterrupt, SystemExit, GeneratorExit):
@@ -304,12 +309,16 @@ class _Drive:
         except BaseException as error:
             if not self._left_behind:
                 lifecycle.error = error if not lifecycle.status.ended else None
-                await lifecycle.come_to_rest(RunStatus.FAILED, error)
+                await self._come_to_rest(RunStatus.FAILED, error)
         else:
             waits = (
                 RunStatus.WAITING if runner.asleep_until is not None else status_at_rest(lifecycle.snapshot)
             )
-            await lifecycle.come_to_rest(RunStatus.CANCELLED if runner.cancel_asked else waits)
+            await self._come_to_rest(RunStatus.CANCELLED if runner.cancel_asked else waits)
+
+    async def _come_to_rest(self, status: RunStatus, error: BaseException | None = None) -> None:
+        """Come to rest as the store has it, also if somebody cancels the task meanwhile."""
+        await run_uncancelled(self._lifecycle.come_to_rest(status, error), lambda _: None)
 
     def _read_inbox_later(self) -> None:
         """Read the inbox now and then, for letters that ask to cancel a run in a long superstep."""
