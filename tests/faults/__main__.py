@@ -3,12 +3,14 @@
     python -m tests.faults --only tampering     those with this in their command
     python -m tests.faults --jobs 1             one after the other, where another job would disturb
     python -m tests.faults --list               what would be played
+    python -m tests.faults --results FILE       goes on where an earlier call with this file ended
 
 The table has a row for each level of faults: how many cases there were, how many went wrong, and how many of the bugs
 that are planted for it were caught.
 """
 
 import argparse
+import json
 import os
 import re
 import subprocess
@@ -118,6 +120,51 @@ def play(campaign: str) -> Outcome:
     return Outcome(name, count_cases(said), wrong, seconds)
 
 
+class Results:
+    """A file with what came of campaigns, so that hours of them can be played in parts.
+
+    A campaign that went well with the same ``src`` and ``tests`` is not played again.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._trees = "" if path is None else _find_trees()
+
+    def known(self) -> dict[str, Outcome]:
+        """Return what came of campaigns that went well, by their commands."""
+        if self._path is None or not self._path.exists():
+            return {}
+        lines = [json.loads(line) for line in self._path.read_text().splitlines()]
+        found = {
+            line["campaign"]: Outcome(*line["outcome"]) for line in lines if line["trees"] == self._trees
+        }
+        return {campaign: outcome for campaign, outcome in found.items() if not outcome.violations}
+
+    def play(self, campaign: str) -> Outcome:
+        """Play a campaign and keep what came of it; or return what is known."""
+        if known := self.known().get(campaign):
+            print(f"[{campaign.replace(' --store', '')}] went well before", flush=True)
+            return known
+        outcome = play(campaign)
+        if self._path is not None:
+            with open(self._path, "a") as file:
+                print(json.dumps({"trees": self._trees, "campaign": campaign, "outcome": outcome}), file=file)
+        return outcome
+
+
+def _find_trees() -> str:
+    """Return the names that git gives to what is played, which has to be committed."""
+    if _ask_git("status", "--porcelain", "src", "tests"):
+        raise SystemExit(
+            "--results: commit the changes of src and tests first: results belong to what was played"
+        )
+    return _ask_git("rev-parse", "HEAD:src", "HEAD:tests").replace("\n", " ")
+
+
+def _ask_git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], capture_output=True, text=True, check=True).stdout.strip()
+
+
 def count_cases(said: Sequence[str]) -> int:
     """Return how many cases a campaign says that it had: a number in its last lines, or one for each that went well."""
     well = sum(line.startswith(("well: ", "WRONG: ")) for line in said)
@@ -199,13 +246,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--only", default="", help="campaigns with this in their command")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="campaigns at a time")
+    parser.add_argument(
+        "--results", type=Path, metavar="FILE", help="keep results here, and go on behind them"
+    )
     given = parser.parse_args(arguments)
     campaigns = [campaign for campaign in list_campaigns() if given.only in campaign]
     if given.list:
         print("\n".join(campaigns))
         return 0
+    results = Results(given.results)
     with ThreadPoolExecutor(given.jobs) as pool:
-        outcomes = list(pool.map(play, campaigns))
+        outcomes = list(pool.map(results.play, campaigns))
     return 0 if print_table(outcomes, catch_bugs({one.name for one in outcomes})) else 1
 
 

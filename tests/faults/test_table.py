@@ -1,5 +1,7 @@
 """The runner of all campaigns counts cases, what went wrong, and bugs that were caught."""
 
+from pathlib import Path
+
 import pytest
 
 from tests.faults import __main__ as runner
@@ -36,6 +38,32 @@ def test_the_table_fails_for_what_went_wrong(capsys: pytest.CaptureFixture[str])
     assert not runner.print_table(
         [*fine, runner.Outcome("poison", 1, 1)], {"zombies": (4, 4), "poison": (1, 1)}
     )
+
+
+def test_campaigns_that_went_well_are_not_played_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that went wrong are, and all of another version."""
+    played: list[str] = []
+    wrong = {"letters": 1}
+    trees = ["one"]
+
+    def play(campaign: str) -> runner.Outcome:
+        played.append(campaign)
+        return runner.Outcome(campaign, 5, wrong.get(campaign, 0), 1.5)
+
+    monkeypatch.setattr(runner, "play", play)
+    monkeypatch.setattr(runner, "_find_trees", lambda: trees[-1])
+    for _ in range(2):
+        results = runner.Results(tmp_path / "results.jsonl")
+        assert [results.play(name) for name in ("poison", "letters")] == [
+            runner.Outcome("poison", 5, 0, 1.5),
+            runner.Outcome("letters", 5, wrong.get("letters", 0), 1.5),
+        ]
+        wrong.clear()
+    assert played == ["poison", "letters", "letters"]
+    trees.append("another")
+    assert runner.Results(tmp_path / "results.jsonl").known() == {}
 
 
 def test_every_campaign_is_there_and_has_bugs() -> None:
