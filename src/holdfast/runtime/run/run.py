@@ -346,10 +346,11 @@ class Run:
     async def _at_rest(self) -> None:
         """Wait until the run rests and no message waits with which it goes on."""
         while True:
-            awaited = {one for one in (self._lifecycle.rest, self._follow_up) if one and not one.done()}
-            if not awaited:
+            if self._lifecycle.rest is not None:
+                await asyncio.wait([self._lifecycle.rest])  # others go on meanwhile, also if it rests already
+            if self._follow_up is None or self._follow_up.done():
                 break
-            await asyncio.wait(awaited)
+            await asyncio.wait([self._follow_up])
         follow_up, self._follow_up = self._follow_up, None
         if follow_up is not None:
             follow_up.result()
