@@ -132,14 +132,23 @@ def fuzz_by_chance(
 
 def _fuzz_by_coverage(name: str, runs: int, seconds: int, keep: bool) -> tuple[int, str]:
     """Let a process fuzz a target with atheris; return how many executions it made, and what went wrong."""
-    with tempfile.TemporaryDirectory() as made:
+    from tests.fuzz.targets import FOLDER, in_memory
+
+    with (
+        tempfile.TemporaryDirectory() as made,
+        tempfile.TemporaryDirectory(prefix="holdfast-fuzz-", dir=in_memory()) as stores,
+    ):
         corpus = Path(made) / "corpus"
         corpus.mkdir()
         command = [sys.executable, "-m", "tests.fuzz.campaign", name, "--inside", str(corpus)]
         limits = [f"-runs={runs}", f"-max_total_time={seconds}", f"-timeout={SECONDS_OF_ONE}"]
         limits += [f"-rss_limit_mb={MEMORY >> 20}", f"-max_len={LONGEST}", "-print_final_stats=1"]
         done = subprocess.run(
-            [*command, *limits], cwd=made, env=_environment(), capture_output=True, check=False
+            [*command, *limits],
+            cwd=made,
+            env={**_environment(), FOLDER: stores},
+            capture_output=True,
+            check=False,
         )
         told = (done.stdout + done.stderr).decode("utf-8", "replace")
         found = re.search(r"number_of_executed_units: (\d+)", told)

@@ -7,6 +7,7 @@ bytes where an attacker can, with ids and checksums made right for them, and loo
 import asyncio
 import atexit
 import json
+import os
 import shutil
 import sqlite3
 import tempfile
@@ -69,10 +70,19 @@ def loop() -> asyncio.AbstractEventLoop:
     return asyncio.new_event_loop()
 
 
+FOLDER = "HOLDFAST_FUZZ_FOLDER"
+"""The variable with the folder for a process that atheris ends, which cleans up nothing."""
+
+
+def in_memory() -> str | None:
+    """Return a folder in which no file waits for a disk, if there is one."""
+    return "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
 @cache
 def folder() -> Path:
     """Return the folder in which all store targets have their files."""
-    made = tempfile.mkdtemp(prefix="holdfast-fuzz-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
+    made = tempfile.mkdtemp(prefix="holdfast-fuzz-", dir=os.environ.get(FOLDER) or in_memory())
     atexit.register(shutil.rmtree, made, ignore_errors=True)
     return Path(made)
 
