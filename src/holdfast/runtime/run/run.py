@@ -345,12 +345,13 @@ class Run:
 
     async def _at_rest(self) -> None:
         """Wait until the run rests and no message waits with which it goes on."""
-        while True:
-            if self._lifecycle.rest is not None:
-                await asyncio.wait([self._lifecycle.rest])  # others go on meanwhile, also if it rests already
-            if self._follow_up is None or self._follow_up.done():
-                break
-            await asyncio.wait([self._follow_up])
+        lifecycle, is_resting = self._lifecycle, False
+        while not is_resting:
+            if lifecycle.rest is not None:
+                await asyncio.wait([lifecycle.rest])  # others go on meanwhile, also if it rests already
+            if self._follow_up is not None:
+                await asyncio.wait([self._follow_up])
+            is_resting = lifecycle.rest is None or lifecycle.rest.done()  # else it went on with a message
         follow_up, self._follow_up = self._follow_up, None
         if follow_up is not None:
             follow_up.result()
