@@ -1,8 +1,10 @@
 """Samples of tampering: bits, cuts, swaps, removals and replays. ``make faults`` tries all of them."""
 
+import re
+
 import pytest
 
-from tests.faults.tampering import CASES, COUNTS, ITEM_CASES, attack_all, attack_items, make_target
+from tests.faults.tampering import CASES, COUNTS, ITEM_CASES, Case, attack_all, attack_items, make_target
 from tests.stores.keyed_world import SECRETS
 from tests.support.tampered import OPENERS
 from tests.support.tampering_bugs import planted
@@ -24,6 +26,18 @@ async def test_a_changed_file_is_refused_or_shows_nothing_else(what: str, kind: 
     target = await make_target(kind, keyed)
     count = COUNTS[what](target)
     tally = await attack_all(target, list(CASES[what](target, range(0, count, count // 100))))
+    assert tally.wrong == ()
+    assert tally.refused > 2
+
+
+@pytest.mark.parametrize("keyed", [True, False], ids=["keyed", "plain"])
+async def test_an_id_with_a_capital_is_damage(keyed: bool) -> None:
+    """The last digit of an id says if a checkpoint is derived from another one."""
+    target, path = await make_target("file", keyed), "store/runs/first.jsonl"
+    data = target.files[path]
+    ends = [found.end() for found in re.finditer(rb'"checkpoint_id":"[0-9a-f]{64}', data)]
+    cases = [Case(f"the id that ends at {end}", path, data[: end - 1] + b"A" + data[end:]) for end in ends]
+    tally = await attack_all(target, cases)
     assert tally.wrong == ()
     assert tally.refused > 2
 

@@ -13,7 +13,6 @@ from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
-from string import hexdigits
 from typing import Any, Final, NamedTuple
 
 import zstandard
@@ -361,9 +360,12 @@ def decode_record(document: Mapping[str, Any], run_id: RunId, depth: Depth, is_s
     )
 
 
+_DIGITS = frozenset("0123456789abcdef")
+
+
 def _read_id(document: Mapping[str, Any]) -> CheckpointId:
     checkpoint_id: str = document["checkpoint_id"]
-    if checkpoint_id[-1] not in hexdigits:  # by its last digit an end is told from a start
+    if checkpoint_id[-1] not in _DIGITS:  # by its last digit an end is told from a start
         raise ValueError(f"{checkpoint_id!r} is no id of a checkpoint")
     return CheckpointId(checkpoint_id)
 
