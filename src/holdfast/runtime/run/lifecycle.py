@@ -214,10 +214,8 @@ class RunLifecycle:
         await asyncio.wait([rest], timeout=grace)
         if not rest.done():
             await self._leave_behind(grace)
-        elif (
-            status is RunStatus.CANCELLED and self.status is RunStatus.WAITING
-        ):  # it was coming to rest already
-            await self._leave_at_rest(status)
+        elif status is RunStatus.CANCELLED and self.status is RunStatus.WAITING:
+            await self._leave_at_rest(status)  # it was coming to rest already
 
     def _announce_leaving(self, status: RunStatus) -> None:
         self.leaving = status

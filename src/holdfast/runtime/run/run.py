@@ -349,11 +349,11 @@ class Run:
         while not is_resting:
             if lifecycle.rest is not None:
                 await asyncio.wait([lifecycle.rest])  # others go on meanwhile, also if it rests already
-            if self._follow_up is not None:
+            if self._follow_up is not None and not self._follow_up.done():
                 await asyncio.wait([self._follow_up])
             is_resting = lifecycle.rest is None or lifecycle.rest.done()  # else it went on with a message
         follow_up, self._follow_up = self._follow_up, None
-        if follow_up is not None:
+        if follow_up is not None and not follow_up.cancelled():  # else its event loop ended
             follow_up.result()
 
     def result(self) -> RunResult:
